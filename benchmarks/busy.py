@@ -44,7 +44,7 @@ JOB = """
 import os, sys, time
 import numpy as np
 from prepcache import CachedDataset
-from prepcache.control.session import Session
+from prepcache.daemon.session import Session
 
 def read(item):
     with open("calls", "a") as file:

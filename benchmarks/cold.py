@@ -39,8 +39,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from prepcache import CachedDataset
-from prepcache.data.commits import Commits
-from prepcache.data.committer import Committer
+from prepcache.fill.commit import Commits
+from prepcache.fill.background_commit import Committer
 
 spent = {"commit": 0.0, "outcomes": 0.0}
 

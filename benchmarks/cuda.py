@@ -24,7 +24,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from prepcache.data.loader import Loader
+from prepcache.loader import Loader
 from support.rows import Stored, rows_of
 
 WORKLOADS = {"W1": (20_000, 256, "uint8", (3, 64, 64)), "W3": (2_000, 64, "float32", (3, 224, 224))}

@@ -13,11 +13,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from prepcache.control.client import Client
-    from prepcache.data.collate import pack_collate, pad_collate
-    from prepcache.data.dataset import CachedDataset
-    from prepcache.data.loader import Loader
-    from prepcache.data.whole import cached
+    from prepcache.cached_tree import cached
+    from prepcache.collate import pack_collate, pad_collate
+    from prepcache.daemon.client import Client
+    from prepcache.dataset import CachedDataset
     from prepcache.errors import (
         ConfigError,
         DaemonUnreachable,
@@ -28,11 +27,12 @@ if TYPE_CHECKING:
         UnkeyableError,
         VerifyError,
     )
+    from prepcache.iterable import CachedIterableDataset
     from prepcache.keys.encoding.encoder import register_key
     from prepcache.keys.items import item_digest
     from prepcache.keys.marks import plain, tree
     from prepcache.keys.recipes import Recipe, recipe
-    from prepcache.streaming.iterable import CachedIterableDataset
+    from prepcache.loader import Loader
 
 __version__ = "0.1.0"
 
@@ -63,19 +63,19 @@ __all__ = [
 ]
 
 _MODULES = {
-    "CachedDataset": "data.dataset",
-    "CachedIterableDataset": "streaming.iterable",
-    "Client": "control.client",
-    "cached": "data.whole",
+    "CachedDataset": "dataset",
+    "CachedIterableDataset": "iterable",
+    "Client": "daemon.client",
+    "cached": "cached_tree",
     "recipe": "keys.recipes",
     "Recipe": "keys.recipes",
     "item_digest": "keys.items",
     "plain": "keys.marks",
     "tree": "keys.marks",
     "register_key": "keys.encoding.encoder",
-    "Loader": "data.loader",
-    "pad_collate": "data.collate",
-    "pack_collate": "data.collate",
+    "Loader": "loader",
+    "pad_collate": "collate",
+    "pack_collate": "collate",
 }
 """Where the names are that are not errors."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from prepcache.control.client import Client
+from prepcache.daemon.client import Client
 from prepcache.errors import Unauthorized
 from prepcached import run
 from prepcached.connections import SlotLimits, Slots

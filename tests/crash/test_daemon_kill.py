@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from prepcache.control.client import Client
+from prepcache.daemon.client import Client
 from prepcached.store.layout import Layout
 from support import serving
 from support.crashing import Clients, attached, injecting, needs

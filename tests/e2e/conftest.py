@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from prepcache.control.wait_budget import PROCESS
+from prepcache.daemon.wait_budget import PROCESS
 from support.fork_processes import Daemons
 from support.forked import JobServers
 from support.jobs import Jobs

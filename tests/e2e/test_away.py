@@ -30,14 +30,14 @@ sys.meta_path.insert(0, HeldBack())
 """A daemon that loads what it answers with only when the file READY is there."""
 
 ONE_LEASE = 150 // 6
-"""Of 150 items one lease holds at most so many, once one was made (data/pace.py)."""
+"""Of 150 items one lease holds at most so many, once one was made (fill/pacing.py)."""
 
 JOB = """
 import atexit, os, sys, time
 import numpy as np
 import prepcache
 from pathlib import Path
-from prepcache.control import session, wait_budget, waits
+from prepcache.daemon import session, wait_budget, waits
 
 waits.SAID_AFTER_S, waits.HANDOVER_S = 0.0, float(os.environ.get("HANDOVER_S", "60"))
 how, count, ready = sys.argv[1], int(sys.argv[2]), Path(os.environ.get("READY", "/"))
@@ -155,7 +155,7 @@ def test_the_next_job_waits_less_for_a_daemon_known_to_be_silent(box: Sandbox) -
 NOTEBOOK = """
 from pathlib import Path
 from IPython.core.interactiveshell import InteractiveShell
-from prepcache.control import waits
+from prepcache.daemon import waits
 
 waits.EMPTY_WAIT_S = waits.SILENT_WAIT_S = 0.05
 shell = InteractiveShell.instance()
@@ -188,7 +188,7 @@ def test_a_notebooks_cell_that_is_run_again_is_a_hit(box: Sandbox) -> None:
 OBSERVED = """
 from pathlib import Path
 import prepcache
-from prepcache.control import waits
+from prepcache.daemon import waits
 
 waits.EMPTY_WAIT_S = waits.SILENT_WAIT_S = 0.05
 words = Path("words.txt")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from prepcache.control.client import Client
+from prepcache.daemon.client import Client
 from prepcached.store.layout import Layout
 from prepcached.store.records import Limits
 from prepcached.store.store import Store

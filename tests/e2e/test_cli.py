@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from prepcache.command import cli, cli_apart, cli_verify
-from prepcache.control.client import Client
+from prepcache.daemon.client import Client
 from prepcache.protocol import inspection
 from prepcached import upkeep
 from prepcached.auth import Auth, Caller

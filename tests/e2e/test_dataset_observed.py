@@ -270,11 +270,11 @@ def test_an_empty_str_in_an_item_hides_no_file(jobs: Jobs) -> None:
 
 
 SIDECARS = """
-import prepcache.data.fill, prepcache.data.pace, prepcache.data.workers
+import prepcache.fill.filler, prepcache.fill.pacing, prepcache.fill.workers
 
-prepcache.data.fill.COMMIT_ITEMS = 50
+prepcache.fill.filler.COMMIT_ITEMS = 50
 # A worker gets one item at a time and says at once what it read, however the machine holds it up.
-prepcache.data.pace.CHUNK_S = prepcache.data.workers.REPLY_S = 0
+prepcache.fill.pacing.CHUNK_S = prepcache.fill.workers.REPLY_S = 0
 
 def make(item):
     called(item)

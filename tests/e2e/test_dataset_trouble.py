@@ -10,7 +10,7 @@ from support.sandbox import sandbox
 
 JOB = """
 import prepcache
-from prepcache.control import session
+from prepcache.daemon import session
 from prepcache.errors import StoreError
 
 def fail(*given, **named):
@@ -41,7 +41,7 @@ def test_a_daemon_that_is_not_there_is_no_news_for_the_fill() -> None:
 
 LATE = """
 import prepcache
-from prepcache.control import session
+from prepcache.daemon import session
 from prepcache.errors import StoreError
 
 def fail(*given, **named):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.control.client import Client
+from prepcache.daemon.client import Client
 from prepcache.errors import LeaseLapsed
 from prepcache.protocol import wire
 from prepcached.leases import MIN_SPAN_S
@@ -223,9 +223,9 @@ def test_a_daemon_restarted_in_mid_fill_loses_no_work(jobs: Jobs) -> None:
 
 OUTAGE = """
 from pathlib import Path
-from prepcache.control import waits
-from prepcache.control.wait_budget import PROCESS
-from prepcache.data import lazy
+from prepcache.daemon import waits
+from prepcache.daemon.wait_budget import PROCESS
+from prepcache.fill import on_access
 
 wait = threading.Event()
 if sys.argv[2] == "first":

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import default_collate
 
 from prepcache import CachedDataset, Client
-from prepcache.control.session import Session
+from prepcache.daemon.session import Session
 from support.serving import serving
 
 

@@ -214,7 +214,7 @@ def test_expanded_samples_come_in_order_with_or_without_a_daemon(
 
 
 PIECES = """
-from prepcache.data import calls, collect
+from prepcache.fill import call, collect
 calls.PART_BYTES, collect.COMMIT_BYTES = 4_000, 20_000
 
 def many(item):

@@ -8,7 +8,7 @@ from support.jobs import Jobs
 from support.streams import SHARED
 
 SHOWN = """
-from prepcache.data import progress
+from prepcache import progress
 progress.QUIET_S = progress.REDRAW_S = progress.FIRST_LINE_S = 0.0
 progress.LONGEST_PAUSE_S = 0.0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prepcache import CachedIterableDataset, Client
-from prepcache.control.session import Session
+from prepcache.daemon.session import Session
 from support.jobs import Jobs
 from support.serving import serving
 from support.streams import SHARED

@@ -12,7 +12,7 @@ DROPPED = """
 import gc
 import weakref
 from multiprocessing.util import _finalizer_registry
-from prepcache.control.session import Session
+from prepcache.daemon.session import Session
 
 def make(item):
     called(item)
@@ -94,7 +94,7 @@ def test_workers_commit_what_waits_at_their_end(jobs: Jobs, method: str) -> None
 TERMINATED = """
 import signal
 import torch
-from prepcache.data.lazy import Keeper
+from prepcache.fill.on_access import Keeper
 from torch.utils.data import DataLoader
 
 def make(item):
@@ -138,7 +138,7 @@ def test_workers_finish_their_last_commits_before_they_end(jobs: Jobs) -> None:
 ASKED_AGAIN = """
 import threading
 import time
-from prepcache.data import lazy
+from prepcache.fill import on_access
 
 lazy.VAIN_S = float(sys.argv[1])
 lazy.COMMIT_S = 1000.0

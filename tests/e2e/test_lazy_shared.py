@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from contextlib import closing
 
-from prepcache.control.client import Client
+from prepcache.daemon.client import Client
 from support import serving
 from support.fake_daemon import FakeDaemon, Request
 from support.jobs import Jobs
@@ -14,7 +14,7 @@ from support.lossy_relay import Loss, Relay
 
 LAZY = """
 import signal
-from prepcache.data import lazy
+from prepcache.fill import on_access
 
 lazy.COMMIT_S = 0.01
 
@@ -68,7 +68,7 @@ if __name__ == "__main__":
 
 
 FULL = """
-from prepcache.data import lazy
+from prepcache.fill import on_access
 
 lazy.COMMIT_S = 0.01
 data = os.urandom(1 << 16)
@@ -89,7 +89,7 @@ tell(ds)
 
 
 CUT_OFF = """
-from prepcache.data import lazy
+from prepcache.fill import on_access
 
 lazy.COMMIT_S, lazy.OWN_S, lazy.RETRY_S = 0.01, 0.3, 0.1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prepcache.control.client import Client
+from prepcache.daemon.client import Client
 from support import serving
 from support.jobs import Jobs
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from prepcache import CachedDataset, Client
-from prepcache.control.session import Session
-from prepcache.control.wait_budget import WaitBudget
+from prepcache.daemon.session import Session
+from prepcache.daemon.wait_budget import WaitBudget
 from prepcache.errors import DaemonUnreachable
 from support.serving import serving, wait_until
 

@@ -20,11 +20,11 @@ from support.serving import wait_until
 
 JOB = """
 import json, os, sys, time
-from prepcache.control import waits
-from prepcache.control.client import Client
+from prepcache.daemon import waits
+from prepcache.daemon.client import Client
 from prepcache.errors import DaemonUnreachable
-from prepcache.control.wait_budget import WaitBudget
-from prepcache.control.session import Session
+from prepcache.daemon.wait_budget import WaitBudget
+from prepcache.daemon.session import Session
 
 class Recipe:
     digest, name, parts = "ab" * 32, "tokens", {"format": 1}
@@ -159,7 +159,7 @@ def test_without_the_server_extra_one_line_says_what_to_install(box: Sandbox, jo
     blocker = box.folder / "site"
     blocker.mkdir()
     (blocker / "sitecustomize.py").write_text(
-        "import prepcache.control.launch as launch; launch.SERVER_MODULES = ('no_such_server',)"
+        "import prepcache.daemon.launcher as launch; launch.SERVER_MODULES = ('no_such_server',)"
     )
     jobs.append(job := Job(box, PYTHONPATH=str(blocker)))
     first, second = job.ask(), job.ask()

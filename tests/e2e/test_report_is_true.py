@@ -35,7 +35,7 @@ tell(ds)
 
 REFUSED = """
 import prepcache
-from prepcache.control import launch, session
+from prepcache.daemon import launcher, session
 from prepcache.errors import StoreError
 
 def fail(*given, **named):

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from prepcache import CachedDataset, Client
-from prepcache.control.session import Session
-from prepcache.data.sending import Unsent
+from prepcache.daemon.session import Session
 from prepcache.errors import PreprocessError
+from prepcache.pickling import Unsent
 from support.serving import serving
 
 

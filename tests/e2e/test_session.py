@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from prepcache import artifact
-from prepcache.control.client import Client
-from prepcache.control.folder import SharedFolder
-from prepcache.control.http import Transport
-from prepcache.control.session import Session
-from prepcache.control.wait_budget import WaitBudget
+from prepcache.daemon.client import Client
+from prepcache.daemon.folder import SharedFolder
+from prepcache.daemon.http import Transport
+from prepcache.daemon.session import Session
+from prepcache.daemon.wait_budget import WaitBudget
 from prepcache.errors import (
     DaemonUnreachable,
     Declined,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.control.client import Client
+from prepcache.daemon.client import Client
 from prepcache.protocol import wire
 from support import serving
 from support.jobs import Jobs, Running

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prepcache import artifact
-from prepcache.artifact import tree
+from prepcache.artifact import sample_tree
 from support.artifacts import merge, same, samples_of, write, write_items
 
 Point = namedtuple("Point", "x y")
@@ -103,9 +103,9 @@ def test_samples_come_back(samples: list[Any]) -> None:
 @settings(deadline=None, max_examples=150)
 def test_trees_come_back(sample: Any) -> None:
     """Taking apart and putting together is the identity; the tree survives its own check."""
-    spec, leaves = tree.describe(sample)[0], tree.signature(sample)[1]
-    assert tree.count_leaves(spec) == len(leaves)
-    assert same(tree.builder(spec)(leaves), sample)
+    spec, leaves = sample_tree.describe(sample)[0], sample_tree.signature(sample)[1]
+    assert sample_tree.count_leaves(spec) == len(leaves)
+    assert same(sample_tree.builder(spec)(leaves), sample)
 
 
 @given(st.lists(st.lists(st.lists(SAMPLES, max_size=2), max_size=3), min_size=1, max_size=4))

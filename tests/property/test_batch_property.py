@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
-import prepcache.data.collate
+import prepcache.collate
 from prepcache.batching.batch import Batch
 from support.artifacts import same
 from support.rows import rows_of
@@ -139,11 +139,11 @@ def test_padding_and_packing_a_batch_equal_those_of_its_samples(
     """From columns or from samples, and as a loop over elements would: the same values."""
     samples = [make(schema, i) for i in range(10)]
     chosen = [samples[i] for i in picks]
-    pad = prepcache.data.collate.pad_collate(1, side=side, multiple_of=multiple, cut=cut, also=also)
+    pad = prepcache.collate.pad_collate(1, side=side, multiple_of=multiple, cut=cut, also=also)
     with TemporaryDirectory() as folder:
         rows = rows_of(Path(folder), samples, parts)
         assert same(pad(rows.take(picks)), pad(chosen))
-        pack = prepcache.data.collate.pack_collate()
+        pack = prepcache.collate.pack_collate()
         assert same(pack(rows.take(picks)), pack(chosen))
         if callable(schema):
             values = pad(rows.take(picks)) if also is None else pad(rows.take(picks))[0]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import httpx
 
-from prepcache.control.client import Client
+from prepcache.daemon.client import Client
 from prepcache.errors import PrepcacheError
 from support import serving
 from support.chaos_jobs import COUNTED, DIED, JOB, KINDS

@@ -17,8 +17,8 @@ from unittest import mock
 import numpy as np
 
 import prepcache
-from prepcache.control.folder import SharedFolder
-from prepcache.data.commits import Commits
+from prepcache.daemon.folder import SharedFolder
+from prepcache.fill.commit import Commits
 from support.fork_server import fork_for_orders, hear, say
 
 

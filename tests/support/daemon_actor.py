@@ -14,7 +14,7 @@ import signal
 import sys
 from pathlib import Path
 
-from prepcache.control import launch
+from prepcache.daemon import launcher
 from prepcached import cli
 from support.fork_server import hear, say
 from support.serving import wait_until
@@ -27,7 +27,7 @@ def _serve(environ: dict[str, str], socket: str, root: str) -> None:
     os.umask(0o077)
     for folder in (Path(socket).parent, Path(root)):
         folder.mkdir(parents=True, exist_ok=True)
-    log = os.open(Path(root) / launch.LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.open(Path(root) / launcher.LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
     for mine, inherited in ((null, 0), (log, 1), (log, 2)):
         os.dup2(mine, inherited)
@@ -35,7 +35,7 @@ def _serve(environ: dict[str, str], socket: str, root: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(environ)
-    idle_exit = str(launch.IDLE_EXIT_S)
+    idle_exit = str(launcher.IDLE_EXIT_S)
     sys.argv = ["prepcached", "serve", "--uds", socket, "--root", root, "--idle-exit", idle_exit]
     cli.main()
 
@@ -49,7 +49,7 @@ def _fork_daemons() -> None:
                 _serve(**order)
             finally:
                 os._exit(70)
-        say({"listens": wait_until(lambda socket=Path(order["socket"]): launch.listens(socket))})
+        say({"listens": wait_until(lambda socket=Path(order["socket"]): launcher.listens(socket))})
 
 
 if __name__ == "__main__":

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from prepcache.data.calls import Job
-from prepcache.data.catalogue import Catalogue, open_or_miss
-from prepcache.data.collect import Task
-from prepcache.data.fill import Fill, Filled
-from prepcache.data.lazy import Keeper
-from prepcache.data.plan import Distinct, rows_of
-from prepcache.data.steady import Steady
-from prepcache.data.workers import Alone, Crew
+from prepcache.fill.call import Job
+from prepcache.fill.collect import Task
+from prepcache.fill.filler import Fill, Filled
+from prepcache.fill.on_access import Keeper
+from prepcache.fill.recipe_guard import Steady
+from prepcache.fill.workers import Alone, Crew
+from prepcache.index.catalogue import Catalogue, open_or_miss
+from prepcache.index.item_index import Distinct, rows_of
 from support.fake_session import FakeDaemon, FakeSession
 
 RECIPE = types.SimpleNamespace(digest=blake3(b"recipe").hexdigest(), name="test")

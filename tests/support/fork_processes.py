@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from prepcache.control.launch import listens
+from prepcache.daemon.launcher import listens
 from prepcache.protocol.places import own_root, own_socket
 
 REPO = Path(__file__).resolve().parents[2]

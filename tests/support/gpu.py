@@ -24,8 +24,8 @@ import numpy as np
 import pytest
 import torch
 
+from prepcache import device
 from prepcache.batching.buffers import Block
-from prepcache.data import loader_cuda
 
 POISON = 0xEE
 """What pinned memory holds when it belongs to somebody else."""
@@ -187,5 +187,5 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
         "current_device": lambda: stand_in.current,
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(loader_cuda, "_pinned_block", stand_in.pinned_block)
+    monkeypatch.setattr(device, "_pinned_block", stand_in.pinned_block)
     return stand_in

@@ -18,7 +18,7 @@ import json, os, sys, threading, time
 from pathlib import Path
 import numpy as np
 import prepcache
-from prepcache.control.wait_budget import PROCESS
+from prepcache.daemon.wait_budget import PROCESS
 
 # On a crowded test machine a daemon may take longer to start than a job would wait for it.
 PROCESS.__init__(float(os.environ.get("BUDGET_S", 60)))

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache.control.client import Client
-from prepcache.control.session import Session
-from prepcache.control.wait_budget import WaitBudget
+from prepcache.daemon.client import Client
+from prepcache.daemon.session import Session
+from prepcache.daemon.wait_budget import WaitBudget
 from support.fake_daemon import FakeDaemon, Request, reply
 
 RECIPE = "ab" * 32

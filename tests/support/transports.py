@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from prepcache.control.http import Transport
-from prepcache.control.settings import Address
+from prepcache.daemon.http import Transport
+from prepcache.settings import Address
 from support.fake_daemon import FakeDaemon, Request
 
 LIMIT_S = 0.5

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.protocol.apart import ALL_CHARS, WORD_CHARS, apart
+from prepcache.protocol.recipe_labels import ALL_CHARS, WORD_CHARS, apart
 
 ONE, TWO, THREE = "1a" * 32, "2b" * 32, "3c" * 32
 

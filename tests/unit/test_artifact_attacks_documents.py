@@ -30,7 +30,7 @@ import numpy as np
 import pytest
 
 from prepcache import artifact
-from prepcache.artifact import format as artifact_format
+from prepcache.artifact import header as artifact_format
 from prepcache.artifact.observed import MAX_INPUTS, MAX_TEXT_BYTES
 from prepcache.digests import entry_key
 from prepcache.errors import ArtifactError

@@ -33,7 +33,7 @@ import pytest
 import safetensors.numpy
 
 from prepcache import artifact
-from prepcache.artifact import format as artifact_format
+from prepcache.artifact import header as artifact_format
 from prepcache.errors import ArtifactError
 from support.artifacts import replace_header, rewrite, samples_of
 from support.attacks import path_fixture, refused  # noqa: F401

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from prepcache import artifact
-from prepcache.artifact import format as artifact_format
+from prepcache.artifact import header as artifact_format
 from prepcache.digests import entry_key
 from prepcache.errors import ArtifactError
 from support.artifacts import RECIPE, digest, same, samples_of, write, write_items

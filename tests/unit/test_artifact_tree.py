@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from prepcache import artifact
-from prepcache.artifact import tree
+from prepcache.artifact import sample_tree
 from prepcache.errors import SampleError
 from support.artifacts import RECIPE, digest, same, samples_of, write
 
@@ -56,13 +56,13 @@ def test_containers_come_back_as_they_were(tmp_path: Path, sample: Any) -> None:
     write(tmp_path / "a", [sample, sample])
     for found in samples_of(artifact.open(tmp_path / "a")):
         assert same(found, sample)
-    spec, leaves = tree.describe(sample)[0], tree.signature(sample)[1]
-    assert same(tree.builder(spec)(leaves), sample)
+    spec, leaves = sample_tree.describe(sample)[0], sample_tree.signature(sample)[1]
+    assert same(sample_tree.builder(spec)(leaves), sample)
 
 
 def test_key_order_makes_a_group() -> None:
     """Dicts that differ only in the order of their keys keep their orders."""
-    assert tree.signature({"a": 1, "b": 2})[0] != tree.signature({"b": 2, "a": 1})[0]
+    assert sample_tree.signature({"a": 1, "b": 2})[0] != sample_tree.signature({"b": 2, "a": 1})[0]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_key_order_makes_a_group() -> None:
 )
 def test_trees_that_differ_do_not_share_a_group(left: Any, right: Any) -> None:
     """What would come back as something else has another signature."""
-    assert tree.signature(left)[0] != tree.signature(right)[0]
+    assert sample_tree.signature(left)[0] != sample_tree.signature(right)[0]
 
 
 CYCLE: list[Any] = []
@@ -158,9 +158,9 @@ def test_a_namedtuple_made_in_a_function_comes_back_as_its_class(tmp_path: Path)
 
 def test_a_namedtuple_whose_fields_changed_is_not_mistaken(tmp_path: Path) -> None:
     """A class of the same address with other fields is not used: values stay under their names."""
-    stand_in = tree.named_class(__name__, "Pair", ("y", "x"))
+    stand_in = sample_tree.named_class(__name__, "Pair", ("y", "x"))
     assert stand_in is not Pair and stand_in._fields == ("y", "x")
-    assert tree.named_class(__name__, "Pair", ("x", "y")) is Pair
+    assert sample_tree.named_class(__name__, "Pair", ("x", "y")) is Pair
     assert pickle.loads(pickle.dumps(stand_in(1, 2))) == (1, 2)
 
 
@@ -172,13 +172,13 @@ def test_a_lazy_module_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
             raise AssertionError(f"asked for {name}")
 
     monkeypatch.setitem(sys.modules, "lazy_module", Lazy("lazy_module"))
-    assert tree.named_class("lazy_module", "Pair", ("x",))(1).x == 1
+    assert sample_tree.named_class("lazy_module", "Pair", ("x",))(1).x == 1
 
 
 @pytest.mark.parametrize("name", ["class", "a b", "", "\udc80", "1", "a.b.<locals>.c", "."])
 def test_any_name_gives_a_stand_in(name: str) -> None:
     """A class name that no class could have does not keep the sample from being read."""
-    assert tree.named_class("nowhere", name, ("x", "y"))(1, 2) == (1, 2)
+    assert sample_tree.named_class("nowhere", name, ("x", "y"))(1, 2) == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_any_name_gives_a_stand_in(name: str) -> None:
 def test_a_tree_from_a_file_is_checked(spec: Any) -> None:
     """What is no tree raises ValueError before anything is built from it."""
     with pytest.raises((ValueError, TypeError)):
-        tree.count_leaves(spec)
+        sample_tree.count_leaves(spec)
 
 
 def test_a_tree_of_any_depth_is_refused_without_recursing() -> None:
@@ -203,4 +203,4 @@ def test_a_tree_of_any_depth_is_refused_without_recursing() -> None:
     for _ in range(500):
         spec = ["list", [spec]]
     with pytest.raises(ValueError, match="too deep"):
-        tree.count_leaves(spec)
+        sample_tree.count_leaves(spec)

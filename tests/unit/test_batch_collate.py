@@ -18,7 +18,7 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from prepcache.batching import default_collate as default_collate_module
 from prepcache.batching.batch import Batch, _Row
 from prepcache.batching.gather import Rows
-from prepcache.data.collate import pad_collate
+from prepcache.collate import pad_collate
 from support.artifacts import same
 from support.rows import rows_of
 

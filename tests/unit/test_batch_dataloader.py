@@ -22,7 +22,7 @@ from torch.utils.data import (
 
 from prepcache.artifact import reader
 from prepcache.batching import pages
-from prepcache.data.collate import pad_collate
+from prepcache.collate import pad_collate
 from support.artifacts import same
 from support.rows import Stored, rows_of
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from prepcache.control import waits
-from prepcache.control.beat import Beat
+from prepcache.daemon import waits
+from prepcache.daemon.heartbeat import Beat
 from support.serving import wait_until
 
 

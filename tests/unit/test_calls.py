@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from prepcache.data.calls import Job
+from prepcache.fill.call import Job
 
 
 def product(x: int) -> torch.Tensor:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from prepcache.control import claims
-from prepcache.control.told import is_main_process
+from prepcache.daemon import claims
+from prepcache.daemon.description import is_main_process
 
 RECIPE = "ab" * 32
 FIRST, SECOND = bytes(32), b"\xff" * 32

@@ -107,7 +107,7 @@ def test_no_daemon_is_started_to_say_that_nothing_is_cached(
 ) -> None:
     for name in ("PREPCACHE_URL", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("prepcache.control.launch.SYSTEM_SOCKET", tmp_path / "none")
+    monkeypatch.setattr("prepcache.daemon.launcher.SYSTEM_SOCKET", tmp_path / "none")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for command in ("ls", "status"):
         code, _, err = run(monkeypatch, capsys, command)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from prepcache.control import launch
-from prepcache.control.settings import Address, Mode, Settings
+from prepcache.daemon import launcher
 from prepcache.errors import ConfigError
 from prepcache.keys.files.stat_cache import default_folder
 from prepcache.protocol import places
+from prepcache.settings import Address, Mode, Settings
 
 LONG = "/" + "d" * 120
 
@@ -111,9 +111,9 @@ def test_the_socket_is_in_the_runtime_folder_one_per_root() -> None:
 
 def test_the_users_root_may_be_chosen_and_his_socket_with_it() -> None:
     environ = {"HOME": "/home/u", "PREPCACHED_ROOT": "/scratch/u"}
-    launcher = launch.find(Settings(), environ, system_socket=Path("/nowhere")).launcher
-    assert launcher is not None and launcher.root == places.own_root(environ) == Path("/scratch/u")
-    assert launcher.socket == Path("/scratch/u/prepcached.sock")
+    found = launcher.find(Settings(), environ, system_socket=Path("/nowhere")).launcher
+    assert found is not None and found.root == places.own_root(environ) == Path("/scratch/u")
+    assert found.socket == Path("/scratch/u/prepcached.sock")
     assert places.own_root(environ | {"PREPCACHED_ROOT": ""}) == Path("/home/u/.cache/prepcache")
 
 
@@ -139,16 +139,16 @@ def test_a_url_wins_then_the_system_service_then_the_users_own(tmp_path: Path) -
     environ = {"HOME": str(tmp_path)}
     system = tmp_path / "system.sock"
     given = Settings(address=Address(host="h", port=1))
-    assert launch.find(given, environ, system_socket=system) == launch.Endpoint(Address(host="h", port=1))
+    assert launcher.find(given, environ, system_socket=system) == launcher.Endpoint(Address(host="h", port=1))
 
-    own = launch.find(Settings(), environ, system_socket=system)
+    own = launcher.find(Settings(), environ, system_socket=system)
     assert own.launcher is not None and own.address.socket == str(places.own_socket(environ))
 
     with socket.socket(socket.AF_UNIX) as service:
         service.bind(str(system))
-        assert launch.find(Settings(), environ, system_socket=system).launcher is not None, "nobody listens"
+        assert launcher.find(Settings(), environ, system_socket=system).launcher is not None, "nobody listens"
         service.listen()
-        assert launch.find(Settings(), environ, system_socket=system).address.socket == str(system)
+        assert launcher.find(Settings(), environ, system_socket=system).address.socket == str(system)
     system.unlink()
     system.write_text("not a socket")
-    assert launch.find(Settings(), environ, system_socket=system).launcher is not None
+    assert launcher.find(Settings(), environ, system_socket=system).launcher is not None

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from prepcache.data.collate import Masked, Packed, Padded, pack_collate, pad_collate
+from prepcache.collate import Masked, Packed, Padded, pack_collate, pad_collate
 from support.artifacts import same
 from support.rows import rows_of
 

@@ -15,9 +15,9 @@ import torch
 from blake3 import blake3
 
 from prepcache.artifact import writer
-from prepcache.data import collect
-from prepcache.data.calls import Part
-from prepcache.data.collect import Collected
+from prepcache.fill import collect
+from prepcache.fill.call import Part
+from prepcache.fill.collect import Collected
 from support.fills import RECIPE
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from prepcache.control.folder import Downloads, Staged
-from prepcache.data.commits import Batch, Commits
-from prepcache.data.committer import Committer
+from prepcache.daemon.folder import Downloads, Staged
 from prepcache.digests import Digest
 from prepcache.errors import DaemonUnreachable
+from prepcache.fill.background_commit import Committer
+from prepcache.fill.commit import Batch, Commits
 from support.serving import wait_until
 
 

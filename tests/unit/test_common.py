@@ -9,7 +9,7 @@ from multiprocessing import context
 
 import pytest
 
-from prepcache.streaming.common import Common
+from prepcache.streaming.shared_numbers import Common
 
 
 class Sent:

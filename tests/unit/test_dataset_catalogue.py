@@ -14,15 +14,15 @@ import pytest
 from blake3 import blake3
 
 from prepcache import CachedDataset, artifact
-from prepcache.control.client import Client
-from prepcache.control.settings import Mode
-from prepcache.data.catalogue import Catalogue, more_digest, open_or_miss, piece_digest
-from prepcache.data.plan import MISSING, Distinct
-from prepcache.data.spill import Spilled
-from prepcache.data.supply import Supply
+from prepcache.daemon.client import Client
 from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import DaemonUnreachable
+from prepcache.fill.overflow import Spilled
+from prepcache.index.artifact_set import Supply
+from prepcache.index.catalogue import Catalogue, more_digest, open_or_miss, piece_digest
+from prepcache.index.item_index import MISSING, Distinct
 from prepcache.protocol import wire
+from prepcache.settings import Mode
 
 RECIPE = RecipeDigest("ab" * 32)
 

@@ -13,10 +13,10 @@ import pytest
 
 import prepcache
 from prepcache import CachedDataset
-from prepcache.control.wait_budget import WaitBudget
-from prepcache.data.progress import Once
+from prepcache.daemon.wait_budget import WaitBudget
 from prepcache.errors import UnkeyableError
-from prepcache.streaming.stretch import Stretch
+from prepcache.progress import Once
+from prepcache.streaming.chunk import Stretch
 
 
 def whole(item: int) -> int:

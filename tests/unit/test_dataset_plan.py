@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from prepcache.data.plan import MISSING, Distinct, Places, rows_of
+from prepcache.index.item_index import MISSING, Distinct, Places, rows_of
 
 
 def digests(count: int, seed: int = 0) -> np.ndarray:

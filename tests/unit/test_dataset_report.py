@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from prepcache.data.catalogue import Catalogue
-from prepcache.data.fill import Filled
-from prepcache.data.pace import Pace
-from prepcache.data.plan import Distinct
-from prepcache.data.progress import Progress, say
-from prepcache.data.report import Report, Tally, human_seconds
+from prepcache.fill.filler import Filled
+from prepcache.fill.pacing import Pace
+from prepcache.index.catalogue import Catalogue
+from prepcache.index.item_index import Distinct
+from prepcache.progress import Progress, say
 from prepcache.protocol import wire
+from prepcache.report import Report, Tally, human_seconds
 
 
 def tally(items: list[int]) -> Tally:

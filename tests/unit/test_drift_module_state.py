@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.data.steady import Steady
+from prepcache.fill.recipe_guard import Steady
 from prepcache.keys.drift import drift
 from prepcache.keys.recipes import Recipe, recipe
 from support.projects import Project, project_fixture  # noqa: F401

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from prepcache.data.steady import Steady
 from prepcache.errors import UnkeyableError
+from prepcache.fill.recipe_guard import Steady
 from prepcache.keys import distributions, environment
 from prepcache.keys.drift import drift
 from prepcache.keys.environment import Environment, default_dtype, lately, python_version

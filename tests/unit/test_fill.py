@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from prepcache.artifact import writer
-from prepcache.data import pace
-from prepcache.data.calls import Job
-from prepcache.data.commits import Batch, Commits
-from prepcache.data.committer import Committer
-from prepcache.data.fill import Fill
-from prepcache.data.workers import Alone, Forked
 from prepcache.errors import PreprocessError, SampleError
+from prepcache.fill import pacing
+from prepcache.fill.background_commit import Committer
+from prepcache.fill.call import Job
+from prepcache.fill.commit import Batch, Commits
+from prepcache.fill.filler import Fill
+from prepcache.fill.workers import Alone, Forked
 from prepcache.protocol import wire
 from support.fake_session import FakeDaemon, FakeSession
 from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
@@ -58,7 +58,7 @@ def test_items_of_a_job_that_has_ended_are_in_nobodys_hands(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not until the last of them is done: who looks would think that it waits for a dead job."""
-    monkeypatch.setattr(pace.Pace, "want", lambda *_: 5)
+    monkeypatch.setattr(pacing.Pace, "want", lambda *_: 5)
     items = list(range(40))
     other = Bench(daemon, items, "other")
     other.session.lease(
@@ -147,7 +147,7 @@ def test_an_unpicklable_sample_is_refused_alike_with_workers(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, held: Any, is_expanded: bool
 ) -> None:
     """It never comes to the column that does not hold it; and no worker dies of it."""
-    monkeypatch.setattr("prepcache.data.calls.PART_BYTES", 100)
+    monkeypatch.setattr("prepcache.fill.call.PART_BYTES", 100)
 
     def one(item: int) -> Any:
         return {"x": [held]} if item == 3 else np.int64(item)
@@ -268,8 +268,8 @@ def test_an_interrupt_loses_nothing_of_a_pending_commit(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, where: str, is_cut: bool
 ) -> None:
     """Where commits take longer than the work, most of a job's time goes by there."""
-    monkeypatch.setattr("prepcache.data.fill.COMMIT_ITEMS", 4)
-    monkeypatch.setattr("prepcache.data.calls.PART_BYTES", 100)
+    monkeypatch.setattr("prepcache.fill.filler.COMMIT_ITEMS", 4)
+    monkeypatch.setattr("prepcache.fill.call.PART_BYTES", 100)
 
     def several(item: int) -> Iterator[Any]:
         for n in range(3):
@@ -355,8 +355,8 @@ def test_items_that_expand_keep_their_rows_in_order(daemon: FakeDaemon) -> None:
 def test_an_item_larger_than_an_artifact_spans_several(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prepcache.data.calls.PART_BYTES", 4_000)
-    monkeypatch.setattr("prepcache.data.collect.COMMIT_BYTES", 8_000)
+    monkeypatch.setattr("prepcache.fill.call.PART_BYTES", 4_000)
+    monkeypatch.setattr("prepcache.fill.collect.COMMIT_BYTES", 8_000)
 
     def many(item: int) -> Iterator[Any]:
         for n in range(item):
@@ -411,7 +411,7 @@ def test_a_dead_worker_names_its_item_and_keeps_what_was_done(daemon: FakeDaemon
 
 
 def test_uncommitted_work_stays_below_30_s_and_2_percent() -> None:
-    measured = pace.Pace()
+    measured = pacing.Pace()
     many = 1 << 40
     for _ in range(30):
         measured.note(1.0, 10)
@@ -422,8 +422,8 @@ def test_uncommitted_work_stays_below_30_s_and_2_percent() -> None:
     measured.cost_s = 10_000
     measured.uncommitted_s = 199
     assert not measured.is_commit_due(0, many)
-    assert not measured.is_commit_due(pace.COMMIT_BYTES - 1, many)
-    assert measured.is_commit_due(pace.COMMIT_BYTES, many)
+    assert not measured.is_commit_due(pacing.COMMIT_BYTES - 1, many)
+    assert measured.is_commit_due(pacing.COMMIT_BYTES, many)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -446,7 +446,7 @@ def test_commits_near_the_end_are_as_large_as_what_is_left(
 
 
 def test_leases_grow_to_seconds_and_shrink_near_the_end() -> None:
-    measured = pace.Pace()
+    measured = pacing.Pace()
     assert measured.want(1000, 0) == 1
     measured.note(0.1, 10)
     assert 10 <= measured.want(1000, 0) <= 20

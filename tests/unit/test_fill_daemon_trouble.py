@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache.data.leasing import Share
-from prepcache.data.pace import Pace
 from prepcache.errors import DaemonUnreachable, LeaseLapsed, StagedFileRefused
+from prepcache.fill.leases import Share
+from prepcache.fill.pacing import Pace
 from prepcache.protocol import wire
 from support.fake_session import FakeDaemon, FakeSession
 from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
@@ -142,7 +142,7 @@ def test_items_of_a_lapsed_lease_are_requested_again_at_once(
     """Each time, all items of the data set are looked through."""
     monkeypatch.setattr(Pace, "want", lambda *_: 100)
     monkeypatch.setattr(Pace, "chunk", lambda *_: 1)
-    monkeypatch.setattr("prepcache.data.fill.COMMIT_ITEMS", 4)
+    monkeypatch.setattr("prepcache.fill.filler.COMMIT_ITEMS", 4)
     bench = Bench(daemon, list(range(100)))
     lapses = iter([True])
 
@@ -246,7 +246,7 @@ def test_a_staged_file_that_is_refused_again_stays_with_the_job(daemon: FakeDaem
 def test_a_commit_without_an_answer_is_found_later(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
-    monkeypatch.setattr("prepcache.data.fill.COMMIT_ITEMS", 4)  # of a lease of one item, and one of nine
+    monkeypatch.setattr("prepcache.fill.filler.COMMIT_ITEMS", 4)  # of a lease of one item, and one of nine
     bench = Bench(daemon, list(range(10)))
     commit, numbers = bench.session.commit, itertools.count(1)
 

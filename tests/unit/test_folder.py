@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from blake3 import blake3
 
-from prepcache.control.folder import FREE_SHARE, KEEP_DOWNLOADS_S, Downloads, SharedFolder, Staged
+from prepcache.daemon.folder import FREE_SHARE, KEEP_DOWNLOADS_S, Downloads, SharedFolder, Staged
 from prepcache.digests import Digest
 from prepcache.errors import ArtifactError
 

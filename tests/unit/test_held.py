@@ -13,7 +13,7 @@ import pytest
 
 import prepcache
 from prepcache import CachedDataset, UnkeyableError
-from prepcache.data.itself import _OWN
+from prepcache.dataset_key import _OWN
 from prepcache.errors import PreprocessError
 
 

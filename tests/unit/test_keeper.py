@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache.control import waits
-from prepcache.control.wait_budget import own_time
-from prepcache.data import lazy
-from prepcache.data.backlog import Backlog
-from prepcache.data.collect import Collected
-from prepcache.data.commits import Batch
-from prepcache.data.lazy import Keeper
-from prepcache.data.spill import Spilled
+from prepcache.daemon import waits
+from prepcache.daemon.wait_budget import own_time
 from prepcache.errors import ArtifactError, DaemonUnreachable, Declined, LimitExceeded, StoreError
+from prepcache.fill import on_access
+from prepcache.fill.backlog import Backlog
+from prepcache.fill.collect import Collected
+from prepcache.fill.commit import Batch
+from prepcache.fill.on_access import Keeper
+from prepcache.fill.overflow import Spilled
 from support.fake_session import FakeDaemon
 from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
 from support.serving import wait_until
@@ -120,9 +120,9 @@ def test_data_sets_that_end_together_wait_together(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = Backlog()
-    monkeypatch.setattr(lazy, "BACKLOG", known)
+    monkeypatch.setattr(on_access, "BACKLOG", known)
     now, given = [100.0], []
-    monkeypatch.setattr(lazy, "time", types.SimpleNamespace(monotonic=lambda: now[0], time=lambda: 0.0))
+    monkeypatch.setattr(on_access, "time", types.SimpleNamespace(monotonic=lambda: now[0], time=lambda: 0.0))
     for _ in range(8):
         keeper = keeper_of(Bench(daemon, [1]), monkeypatch)
 
@@ -142,7 +142,7 @@ def test_what_waits_to_be_committed_is_read_and_not_made_again(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, is_in_hand: bool
 ) -> None:
     """Also while it is being committed; then the shared artifact takes the place of the file."""
-    monkeypatch.setattr(lazy, "VAIN_S", 0.0)
+    monkeypatch.setattr(on_access, "VAIN_S", 0.0)
     bench = Bench(daemon, [1, 2, 3, 4])
     keeper = keeper_of(bench, monkeypatch)
     for index in range(3):
@@ -174,7 +174,7 @@ def test_another_threads_samples_carry_their_observed_inputs(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else its samples would be given whatever becomes of that."""
-    monkeypatch.setattr(lazy, "VAIN_S", 0.0)
+    monkeypatch.setattr(on_access, "VAIN_S", 0.0)
     bench = Bench(daemon, [1, 2, 3])
     keeper = keeper_of(bench, monkeypatch)
     monkeypatch.setattr(keeper, "_flush_soon", lambda: None)
@@ -199,7 +199,7 @@ def test_another_threads_samples_carry_their_observed_inputs(
 def test_samples_committed_by_others_are_not_stored_twice(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lazy, "VAIN_S", 0.0)
+    monkeypatch.setattr(on_access, "VAIN_S", 0.0)
     bench = Bench(daemon, [1, 2, 3, 4])
     keeper = keeper_of(bench, monkeypatch)
     monkeypatch.setattr(keeper, "_flush_soon", lambda: None)
@@ -221,7 +221,7 @@ def test_what_costs_less_than_a_file_is_made_again_for_a_while(
     bench = Bench(daemon, [1, 2, 3])
     keeper = keeper_of(bench, monkeypatch)
     (part,) = bench.job.parts(0, 1)
-    keeper.add(dataclasses.replace(part, cost_s=lazy.VAIN_S / 4))
+    keeper.add(dataclasses.replace(part, cost_s=on_access.VAIN_S / 4))
     with monkeypatch.context() as patch:
         patch.setattr(keeper, "_flush_soon", lambda: None)
         assert [keeper.bring(0) for _ in range(4)] == [False, False, False, True]
@@ -254,8 +254,8 @@ def test_pending_samples_without_a_file_are_recomputed(
     bench, refused = Bench(daemon, [1, 2]), no_file(error)
     keeper = keeper_of(bench, monkeypatch)
     (part,) = bench.job.parts(0, 1)
-    keeper.add(dataclasses.replace(part, cost_s=lazy.VAIN_S))
-    monkeypatch.setattr("prepcache.data.commits.Spilled", refused)
+    keeper.add(dataclasses.replace(part, cost_s=on_access.VAIN_S))
+    monkeypatch.setattr("prepcache.fill.commit.Spilled", refused)
     with monkeypatch.context() as patch:
         patch.setattr(keeper, "_flush_soon", lambda: None)
         assert [keeper.bring(0) for _ in range(50)] == [False] * 50
@@ -272,9 +272,9 @@ def test_pending_samples_count_in_files_and_in_memory(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, is_taken: bool
 ) -> None:
     """While a commit hangs, no more is kept than one batch; the end gives all of it its time."""
-    monkeypatch.setattr(lazy, "COMMIT_BYTES", 16_000)
+    monkeypatch.setattr(on_access, "COMMIT_BYTES", 16_000)
     if not is_taken:
-        monkeypatch.setattr("prepcache.data.commits.Spilled", no_file(REFUSALS[0]))
+        monkeypatch.setattr("prepcache.fill.commit.Spilled", no_file(REFUSALS[0]))
     bench = Bench(daemon, list(range(9)), function=lambda item: np.zeros(1000, "i8"))
     keeper = keeper_of(bench, monkeypatch)
     monkeypatch.setattr(keeper, "_flush_soon", lambda: setattr(keeper, "_is_due", True))
@@ -282,13 +282,13 @@ def test_pending_samples_count_in_files_and_in_memory(
     for index in range(9):
         if keeper.wants_more:
             keeper.add(*bench.job.parts(index, bench.item_of(index)))
-            keeper._vain_s = lazy.VAIN_S
+            keeper._vain_s = on_access.VAIN_S
             assert keeper.bring(index) == is_taken
             kept += 1
     assert kept == 2
     asked: list[int] = []
-    true = lazy.BACKLOG.allowed_s
-    monkeypatch.setattr(lazy.BACKLOG, "allowed_s", lambda nbytes: asked.append(nbytes) or true(nbytes))
+    true = on_access.BACKLOG.allowed_s
+    monkeypatch.setattr(on_access.BACKLOG, "allowed_s", lambda nbytes: asked.append(nbytes) or true(nbytes))
     keeper.end()
     assert asked[0] >= 16_000
     assert keeper.wants_more and keeper.is_idle and left_behind(daemon) == 0
@@ -378,7 +378,7 @@ def test_samples_of_a_hanging_commit_are_offered_until_stored(
 def test_collected_samples_are_readable_during_a_commit(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lazy, "VAIN_S", 0.0)
+    monkeypatch.setattr(on_access, "VAIN_S", 0.0)
     bench = Bench(daemon, [1, 2, 3])
     keeper = keeper_of(bench, monkeypatch)
     keeper.adopt([aside(bench, 0)])

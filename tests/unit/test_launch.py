@@ -20,9 +20,9 @@ from types import SimpleNamespace
 import pytest
 
 from prepcache.command import cli
-from prepcache.control import launch
-from prepcache.control.client import Client
-from prepcache.control.launch import Launcher
+from prepcache.daemon import launcher as launcher_module
+from prepcache.daemon.client import Client
+from prepcache.daemon.launcher import Launcher
 from prepcache.errors import DaemonUnreachable
 
 STAND_IN = """
@@ -69,7 +69,7 @@ def told(root: Path) -> list[dict[str, object]]:
         if found:
             return [json.loads(path.read_text()) for path in found]
         pause.wait(0.01)
-    raise AssertionError((root / launch.LOG_NAME).read_text())
+    raise AssertionError((root / launcher_module.LOG_NAME).read_text())
 
 
 def test_the_daemon_inherits_nothing_of_the_job(make: Callable[..., Launcher], tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_the_daemon_inherits_nothing_of_the_job(make: Callable[..., Launcher], t
     argv = found["argv"]
     assert argv == [
         *("serve", "--uds", str(launcher.socket), "--root", str(launcher.root)),
-        *("--idle-exit", str(launch.IDLE_EXIT_S)),
+        *("--idle-exit", str(launcher_module.IDLE_EXIT_S)),
     ]
     for folder in (launcher.root, launcher.socket.parent):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -147,7 +147,7 @@ def test_beginning_starts_what_is_needed_and_says_nothing(
     for name in ("PREPCACHE", "PREPCACHE_URL", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(launch, "SYSTEM_SOCKET", tmp_path / "none")
+    monkeypatch.setattr(launcher_module, "SYSTEM_SOCKET", tmp_path / "none")
     starts: list[Path] = []
 
     def start(self: Launcher) -> bool:
@@ -169,7 +169,7 @@ def test_one_that_was_killed_is_started_again(make: Callable[..., Launcher], tmp
     (first,) = told(tmp_path / "root")
     os.kill(int(str(first["pid"])), signal.SIGKILL)
     (tmp_path / "root" / f"told-{first['pid']}").unlink()
-    while launch._is_running(int(str(first["pid"]))):
+    while launcher_module._is_running(int(str(first["pid"]))):
         time.sleep(0)
     launcher.start()
     (second,) = told(tmp_path / "root")
@@ -183,8 +183,8 @@ def start_until_refused(launcher: Launcher) -> str:
             launcher.start()
         except DaemonUnreachable as error:
             return error.message
-        lock = launcher.root / launch.LOCK_NAME
-        while launch._is_running(int(lock.read_text())):
+        lock = launcher.root / launcher_module.LOCK_NAME
+        while launcher_module._is_running(int(lock.read_text())):
             time.sleep(0)
     raise AssertionError("it was started for ever")
 
@@ -198,7 +198,7 @@ def test_a_daemon_that_fails_to_start_is_reported_once(make: Callable[..., Launc
 def test_one_that_dies_without_a_word_is_not_started_for_ever(make: Callable[..., Launcher]) -> None:
     launcher = make("pass")
     assert "ends at once" in start_until_refused(launcher)
-    assert launcher._starts == launch.MAX_STARTS
+    assert launcher._starts == launcher_module.MAX_STARTS
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_launch_that_starts_nothing_leaves_no_daemon(
 def test_without_the_server_extra_its_install_command_is_told(
     make: Callable[..., Launcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "SERVER_MODULES", ("no_such_module_of_the_server",))
+    monkeypatch.setattr(launcher_module, "SERVER_MODULES", ("no_such_module_of_the_server",))
     with pytest.raises(DaemonUnreachable, match=r'pip install "prepcache\[server\]"'):
         make().start()
 
@@ -251,7 +251,7 @@ def test_a_foreign_lock_file_is_not_taken_for_a_daemon(make: Callable[..., Launc
     launcher = make()
     launcher.root.mkdir(mode=0o700)
     for text in (str(os.getpid()), "junk", "", "999999999999"):
-        (launcher.root / launch.LOCK_NAME).write_text(text)
+        (launcher.root / launcher_module.LOCK_NAME).write_text(text)
         launcher._starts = 0
         launcher.start()
         (found,) = told(tmp_path / "root")
@@ -273,7 +273,7 @@ def test_importing_prepcache_loads_nothing_heavy() -> None:
 def test_a_client_loads_httpx_only_when_it_asks() -> None:
     code = (
         "import sys, prepcache; client = prepcache.Client('unix:///nowhere.sock')\n"
-        "import prepcache.control.session; prepcache.control.session.Session.current(client)\n"
+        "import prepcache.daemon.session; prepcache.daemon.session.Session.current(client)\n"
         "assert not {'httpx', 'httpcore', 'torch'} & set(sys.modules), sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -290,13 +290,13 @@ def test_who_may_not_use_the_system_service_is_told_how_he_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: list[str], told: str
 ) -> None:
     path = tmp_path / "system.sock"
-    assert launch.barred(path) == "", "there is no service"
+    assert launcher_module.barred(path) == "", "there is no service"
     with socket.socket(socket.AF_UNIX) as service:
         service.bind(str(path))
-        assert launch.barred(path) == ""
+        assert launcher_module.barred(path) == ""
         monkeypatch.setattr(os, "access", lambda *_: False)
         monkeypatch.setattr(grp, "getgrgid", lambda gid: SimpleNamespace(gr_name="cachers", gr_mem=members))
-        assert re.search(told, launch.barred(path))
+        assert re.search(told, launcher_module.barred(path))
 
 
 def test_status_tells_who_may_not_use_the_system_service(
@@ -304,8 +304,8 @@ def test_status_tells_who_may_not_use_the_system_service(
 ) -> None:
     for name, value in (("PREPCACHE_URL", ""), ("XDG_CACHE_HOME", str(tmp_path)), ("XDG_RUNTIME_DIR", "")):
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(launch, "SYSTEM_SOCKET", tmp_path / "none.sock")
-    monkeypatch.setattr(launch, "barred", lambda: "not open to you")
+    monkeypatch.setattr(launcher_module, "SYSTEM_SOCKET", tmp_path / "none.sock")
+    monkeypatch.setattr(launcher_module, "barred", lambda: "not open to you")
     monkeypatch.setattr(sys, "argv", ["prepcache", "status"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -320,9 +320,9 @@ def test_a_daemon_started_long_ago_is_not_starting(
     """One that hangs is told as silent, and noted for the next jobs."""
     launcher = make()
     launcher.root.mkdir(parents=True, exist_ok=True)
-    lock = launcher.root / launch.LOCK_NAME
+    lock = launcher.root / launcher_module.LOCK_NAME
     lock.write_text(f"{os.getpid():<20}")
-    monkeypatch.setattr(launch, "_is_running", lambda pid: pid == os.getpid())
+    monkeypatch.setattr(launcher_module, "_is_running", lambda pid: pid == os.getpid())
     assert launcher.is_running and launcher.is_starting
     os.utime(lock, (time.time() - 60, time.time() - 60))
     assert launcher.is_running and not launcher.is_starting

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.data import lazy
+from prepcache.fill import on_access
 from support.fake_session import FakeDaemon
 from support.fills import Bench, daemon_fixture  # noqa: F401
 
@@ -20,7 +20,7 @@ def test_one_batch_is_collected_while_another_is_committed(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that is slower than the function fills neither the memory nor the process with threads."""
-    monkeypatch.setattr(lazy, "COMMIT_ITEMS", 3)
+    monkeypatch.setattr(on_access, "COMMIT_ITEMS", 3)
     is_begun, may_end, committed, before = threading.Event(), threading.Event(), [], keeping()
 
     def commit(batch: Any, until: float, *, is_aside: bool) -> None:

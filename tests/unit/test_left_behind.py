@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from prepcache import artifact
-from prepcache.control import waits
-from prepcache.control.handover import commit_limit_s
-from prepcache.control.wait_budget import WaitBudget, own_time
-from prepcache.data import backlog, commits, committer
-from prepcache.data.backlog import Backlog
-from prepcache.data.collect import Collected
-from prepcache.data.commits import Commits
-from prepcache.data.pace import COMMIT_BYTES
-from prepcache.data.spill import Spilled
+from prepcache.daemon import waits
+from prepcache.daemon.transfer import commit_limit_s
+from prepcache.daemon.wait_budget import WaitBudget, own_time
 from prepcache.errors import ArtifactError, DaemonUnreachable, Declined, StoreError
+from prepcache.fill import background_commit, backlog, commit
+from prepcache.fill.backlog import Backlog
+from prepcache.fill.collect import Collected
+from prepcache.fill.commit import Commits
+from prepcache.fill.overflow import Spilled
+from prepcache.fill.pacing import COMMIT_BYTES
 from support.fake_session import FakeDaemon
 from support.fills import Bench, daemon_fixture, left_behind  # noqa: F401
 from support.serving import wait_until
@@ -71,7 +71,7 @@ def allowed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
         return allowed[-1]
 
     monkeypatch.setattr(fresh, "allowed_s", moment)
-    for module in (committer, backlog):
+    for module in (background_commit, backlog):
         monkeypatch.setattr(module, "BACKLOG", fresh)
     yield allowed
     while Hung.all:
@@ -109,7 +109,7 @@ def test_while_one_is_left_behind_no_other_is_waited_for(
             super().__init__(*given)
             writers.append(weakref.ref(self))
 
-    monkeypatch.setattr("prepcache.data.collect.artifact.Writer", Noted)
+    monkeypatch.setattr("prepcache.fill.collect.artifact.Writer", Noted)
     bench = Bench(daemon, ITEMS, function=rows)
     hung = Hung(bench)
     filled = bench.fill(commit_bytes=40_000)
@@ -171,7 +171,7 @@ def test_without_a_file_pending_samples_are_recomputed(
         def __init__(self, *_: Any) -> None:
             raise error
 
-    monkeypatch.setattr("prepcache.data.commits.Spilled", Full)
+    monkeypatch.setattr("prepcache.fill.commit.Spilled", Full)
     filled = bench.fill()
     assert f"no file takes it meanwhile: {error}" in filled.reason and filled.left == []
     assert bench.samples() == [None] * len(ITEMS)
@@ -215,7 +215,7 @@ def test_exit_waits_once_and_briefly_for_pending_commits(
     monkeypatch.setattr(waits, "GOODBYE_S", 0.05)
     ends[0]()
     assert committing(), "it hangs, and is not waited for"
-    assert committer.BACKLOG.goodbye_s() == 0, "nor is any other"
+    assert background_commit.BACKLOG.goodbye_s() == 0, "nor is any other"
     hung[0].end()
 
 
@@ -321,7 +321,7 @@ def test_an_interrupt_at_any_point_counts_a_commit_once(
     """The fixture looks that none is counted for ever; a count below none would be no better."""
     bench = Bench(daemon, ITEMS)
     hung = Hung(bench)
-    true, calls = committer.BACKLOG.leave, iter([True])
+    true, calls = background_commit.BACKLOG.leave, iter([True])
 
     def interrupted(job: object) -> None:
         if where == "leave":
@@ -330,12 +330,12 @@ def test_an_interrupt_at_any_point_counts_a_commit_once(
             raise KeyboardInterrupt
         true(job)
 
-    monkeypatch.setattr(committer.BACKLOG, "leave", interrupted)
+    monkeypatch.setattr(background_commit.BACKLOG, "leave", interrupted)
     with pytest.raises(KeyboardInterrupt):
         bench.fill()
     assert bench.samples() == [i * i for i in ITEMS]
     hung.end()
-    assert committer.BACKLOG._left == set()
+    assert background_commit.BACKLOG._left == set()
     assert left_behind(daemon) == 0
 
 
@@ -417,7 +417,7 @@ def test_a_declined_batch_without_a_file_has_an_outcome(
     def full(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(commits, "Spilled", type("Full", (Spilled,), {"__init__": full}))
+    monkeypatch.setattr(commit, "Spilled", type("Full", (Spilled,), {"__init__": full}))
     [outcome] = Commits(bench.session, task.recipe.digest, {}).commit(collected.batch([]), task.generation)
     assert outcome.is_declined and outcome.batch.indices == list(range(8)) and not outcome.kept
     assert left_behind(daemon) == 0
@@ -429,15 +429,15 @@ def test_what_is_declined_late_is_not_halved_for_ever(
     """31 commits of 6 s each would hold those who wait for its items three minutes."""
     bench = Bench(daemon, ITEMS)
     now = [100.0]
-    monkeypatch.setattr(commits, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(commit, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     limits: list[dict[str, float]] = []
 
-    def commit(leases: Any, staged: Any, **limit: float) -> Any:
+    def declined(leases: Any, staged: Any, **limit: float) -> Any:
         limits.append(limit)
         now[0] += 6
         raise Declined("no room can be made")
 
-    monkeypatch.setattr(bench.session, "commit", commit)
+    monkeypatch.setattr(bench.session, "commit", declined)
     task = bench.task()
     collected = Collected(task)
     for index in range(8):

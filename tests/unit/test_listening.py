@@ -14,11 +14,10 @@ from typing import Any
 import httpcore
 import pytest
 
-from prepcache.control import deadline
-from prepcache.control.client import Client
-from prepcache.control.deadline import DUE, Backend
-from prepcache.control.launch import Endpoint, Launcher
-from prepcache.control.settings import Address
+from prepcache.daemon import deadline
+from prepcache.daemon.client import Client
+from prepcache.daemon.deadline import DUE, Backend
+from prepcache.daemon.launcher import Endpoint, Launcher
 from prepcache.errors import DaemonUnreachable, RootInUse
 from prepcache.protocol import places
 from prepcache.protocol.listening import (
@@ -32,6 +31,7 @@ from prepcache.protocol.listening import (
     starting,
     stopping,
 )
+from prepcache.settings import Address
 from prepcached import run
 from prepcached.settings import Settings
 from prepcached.store.root import Root

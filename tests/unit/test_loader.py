@@ -17,9 +17,9 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 import prepcache
-from prepcache.data import loader as loader_module
-from prepcache.data.collate import pad_collate
-from prepcache.data.loader import AHEAD, Loader
+from prepcache import loader as loader_module
+from prepcache.collate import pad_collate
+from prepcache.loader import AHEAD, Loader
 from support.artifacts import same
 from support.rows import Stored, rows_of
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from prepcache.data import loader_cuda
-from prepcache.data.collate import Padded
-from prepcache.data.loader import AHEAD, Loader
-from prepcache.data.loader_cuda import map_tensors
+from prepcache import device
+from prepcache.collate import Padded
+from prepcache.device import map_tensors
+from prepcache.loader import AHEAD, Loader
 from support.artifacts import same
 from support.gpu import Gpu, gpu
 from support.rows import Stored, rows_of
@@ -73,7 +73,7 @@ def test_pinned_memory_is_used_again_once_it_was_copied(
 ) -> None:
     allocated: list[int] = []
     monkeypatch.setattr(
-        loader_cuda, "_pinned_block", lambda size: allocated.append(size) or gpu.pinned_block(size)
+        device, "_pinned_block", lambda size: allocated.append(size) or gpu.pinned_block(size)
     )
     loader = Loader(stored, 4, device="cuda")
     for _ in range(5):
@@ -175,7 +175,7 @@ def test_tensors_beside_text_go_to_the_device() -> None:
 
 def test_what_is_no_dense_tensor_is_left_to_the_consumers_stream(gpu: Gpu) -> None:
     """It cannot be kept for a stream: `record_stream` knows dense ones only."""
-    copier, sparse = loader_cuda.Copier(torch.device("cuda", 0)), torch.eye(3).to_sparse()
+    copier, sparse = device.Copier(torch.device("cuda", 0)), torch.eye(3).to_sparse()
     dense, left = copier.begin([torch.ones(2), sparse])[0]
     assert type(dense) is not torch.Tensor and left is sparse
 

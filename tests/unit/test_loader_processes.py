@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from prepcache.data.loader import Loader
+from prepcache.loader import Loader
 
 KEPT = """
 import atexit, builtins, threading, numpy, torch
 
 atexit.register(lambda: print([t.name for t in threading.enumerate() if t.name == "prepcache-loader"]))
 
-from prepcache.data.loader import Loader
+from prepcache.loader import Loader
 
 class Rows(torch.utils.data.Dataset):
     def __len__(self): return 100

@@ -86,14 +86,14 @@ def image(item: int) -> Any:
     ],
 )
 def test_what_no_column_holds_is_told_how_to_return_it(function: Any, instead: str) -> None:
-    from prepcache.artifact.tree import signature
+    from prepcache.artifact.sample_tree import signature
 
     with pytest.raises(SampleError, match=instead):
         signature(function(1))
 
 
 def test_a_pandas_row_is_told_how_to_return_it() -> None:
-    from prepcache.artifact.tree import signature
+    from prepcache.artifact.sample_tree import signature
 
     series = type("Series", (), {"__module__": "pandas.core.series"})
     with pytest.raises(SampleError, match=r"return row\.to_dict\(\) or row\.to_numpy\(\)"):

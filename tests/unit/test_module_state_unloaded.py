@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from prepcache.data.steady import Steady
+from prepcache.fill.recipe_guard import Steady
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 

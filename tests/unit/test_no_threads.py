@@ -7,9 +7,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from prepcache.control import beat, watch
-from prepcache.data import committer, lazy
+from prepcache.daemon import heartbeat, outage
 from prepcache.errors import DaemonUnreachable
+from prepcache.fill import background_commit, on_access
 from support.fake_session import FakeDaemon
 from support.fills import Bench as FillBench
 from support.fills import daemon_fixture, left_behind  # noqa: F401
@@ -34,7 +34,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
 def test_a_session_that_nobody_could_keep_is_not_used(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    refuse(monkeypatch, beat)
+    refuse(monkeypatch, heartbeat)
     with pytest.raises(DaemonUnreachable, match="nobody can keep its session: can't start new thread"):
         bench.session.resolve(SomeRecipe())
     assert bench.session.is_gone and len(caplog.records) == 1
@@ -43,7 +43,7 @@ def test_a_session_that_nobody_could_keep_is_not_used(
 def test_a_daemon_for_which_nobody_can_look_is_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.session.budget.budget_s = 2.0
     bench.session.resolve(SomeRecipe())
-    refuse(monkeypatch, watch)
+    refuse(monkeypatch, outage)
     bench.world.said["POST resolve"] = lambda request: None
     with pytest.raises(DaemonUnreachable, match="cannot be reached"):
         bench.session.resolve(SomeRecipe())
@@ -51,7 +51,7 @@ def test_a_daemon_for_which_nobody_can_look_is_gone(bench: Bench, monkeypatch: p
 
 
 def test_a_fill_commits_by_itself(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse(monkeypatch, committer)
+    refuse(monkeypatch, background_commit)
     bench = FillBench(daemon, list(range(10)))
     assert sorted(bench.fill().computed) == bench.called == list(range(10))
     assert FillBench(daemon, list(range(10)), "after").task().todo.tolist() == []
@@ -61,8 +61,8 @@ def test_a_fill_commits_by_itself(daemon: FakeDaemon, monkeypatch: pytest.Monkey
 def test_what_is_made_on_access_is_kept_for_later(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lazy, "COMMIT_ITEMS", 1)
-    refuse(monkeypatch, lazy)
+    monkeypatch.setattr(on_access, "COMMIT_ITEMS", 1)
+    refuse(monkeypatch, on_access)
     bench = FillBench(daemon, [1, 2])
     task = bench.task()
     keeper = bench.keeper(task)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prepcache.data.supply import _Opener
+from prepcache.index.artifact_set import _Opener
 from prepcache.protocol import wire
 from prepcache.protocol.observed import FEW, MAX_INPUTS, Row, chunks_of, in_order
 

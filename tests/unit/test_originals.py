@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache.data.originals import Originals
-from prepcache.data.plan import Distinct
+from prepcache.fill.input_guard import Originals
+from prepcache.index.item_index import Distinct
 from prepcache.keys.items import ItemHasher
 
 

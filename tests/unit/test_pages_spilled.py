@@ -15,7 +15,7 @@ from prepcache import artifact
 from prepcache.artifact import reader
 from prepcache.batching import pages
 from prepcache.batching.gather import Rows
-from prepcache.data.spill import Spilled
+from prepcache.fill.overflow import Spilled
 from support.artifacts import RECIPE, digest, write
 
 pytestmark = pytest.mark.skipif(pages._calls() is None, reason="pages need Linux 5.14")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from prepcache.data import parcels
-from prepcache.data.calls import Job, Part
-from prepcache.data.parcels import Inbox
-from prepcache.data.workers import Forked
+from prepcache.fill import worker_results
+from prepcache.fill.call import Job, Part
+from prepcache.fill.worker_results import Inbox
+from prepcache.fill.workers import Forked
 
 ITEMS = 60
 
@@ -52,20 +52,20 @@ def parts_of(crew: Forked) -> list[Part]:
 def seen_slots(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Where parcels lay."""
     slots: list[int] = []
-    view = parcels.Slots.view
+    view = worker_results.Slots.view
 
-    def note(self: parcels.Slots, slot: int) -> Any:
+    def note(self: worker_results.Slots, slot: int) -> Any:
         slots.append(slot)
         return view(self, slot)
 
-    monkeypatch.setattr(parcels.Slots, "view", note)
+    monkeypatch.setattr(worker_results.Slots, "view", note)
     return slots
 
 
 @pytest.mark.parametrize("slot_bytes", [4096, 12288, 1 << 20])
 def test_samples_that_are_kept_stay_as_they_were(monkeypatch: pytest.MonkeyPatch, slot_bytes: int) -> None:
-    monkeypatch.setattr(parcels, "SLOT_BYTES", slot_bytes)
-    monkeypatch.setattr(parcels, "SLOTS", 3)
+    monkeypatch.setattr(worker_results, "SLOT_BYTES", slot_bytes)
+    monkeypatch.setattr(worker_results, "SLOTS", 3)
     slots = seen_slots(monkeypatch)
     parts = parts_of(Forked(2, Job(made, {}), lambda index: index))
     assert sorted(part.index for part in parts) == list(range(ITEMS))
@@ -78,7 +78,7 @@ def test_samples_that_are_kept_stay_as_they_were(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_slot_is_used_again_when_nothing_refers_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parcels, "SLOTS", 1)
+    monkeypatch.setattr(worker_results, "SLOTS", 1)
     slots = seen_slots(monkeypatch)
     crew = Forked(1, Job(lambda item: np.full(1000, item), {}), lambda index: index)
     for item in range(20):
@@ -91,7 +91,7 @@ def test_a_slot_is_used_again_when_nothing_refers_to_it(monkeypatch: pytest.Monk
 def test_a_slot_is_not_reused_while_a_view_is_alive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(parcels, "SLOTS", 1)
+    monkeypatch.setattr(worker_results, "SLOTS", 1)
     slots = seen_slots(monkeypatch)
     crew = Forked(1, Job(lambda item: {"x": torch.full((1000,), item)}, {}), lambda index: index)
     crew.submit([0])
@@ -106,10 +106,10 @@ def test_a_slot_is_not_reused_while_a_view_is_alive(
 
 @pytest.mark.parametrize("slots", [0, 2])
 def test_a_function_may_reuse_its_memory(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
-    monkeypatch.setattr(parcels, "SLOT_BYTES", 4096)
-    monkeypatch.setattr(parcels, "SLOTS", max(slots, 1))
+    monkeypatch.setattr(worker_results, "SLOT_BYTES", 4096)
+    monkeypatch.setattr(worker_results, "SLOTS", max(slots, 1))
     if not slots:
-        monkeypatch.setattr(parcels.Slots, "numbers", range(0))
+        monkeypatch.setattr(worker_results.Slots, "numbers", range(0))
     memory = np.zeros(200)
 
     def refill(item: int) -> Any:
@@ -139,7 +139,7 @@ def test_a_worker_that_is_gone_is_told_nothing() -> None:
 
     ours, theirs = Pipe()
     theirs.close()
-    inbox = Inbox(ours, parcels.Slots())
+    inbox = Inbox(ours, worker_results.Slots())
     inbox.submit([1])
     with pytest.raises((EOFError, ConnectionResetError)):
         inbox.receive()

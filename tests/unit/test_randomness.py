@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from prepcache.data.calls import Job
+from prepcache.fill.call import Job
 from prepcache.keys import randomness
 
 DRAWS = {

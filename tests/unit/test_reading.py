@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch.utils.data
 
-from prepcache.data.split import Split
-from prepcache.streaming import reading as reading_module
-from prepcache.streaming.reading import Reading, Source, is_stream
+from prepcache.streaming import chunked_reader as reading_module
+from prepcache.streaming.chunked_reader import Reading, Source, is_stream
+from prepcache.streaming.sharding import Split
 
 ALL = Split(0, 1, 0, 1)
 

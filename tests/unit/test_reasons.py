@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache import errors
-from prepcache.control.settings import Mode
-from prepcache.data import reasons
-from prepcache.data.report import Report
+from prepcache import errors, reasons
 from prepcache.digests import RecipeDigest
 from prepcache.protocol import inspection, wire
+from prepcache.report import Report
+from prepcache.settings import Mode
 
 NEAR = inspection.NearestRecipe(RecipeDigest("1" * 64), "prep.f", 1000.0, 1, 10, 1_200_000_000, 41.2)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from prepcache.control.client import Client
-from prepcache.control.session import Session
-from prepcache.control.silence import noted
-from prepcache.control.wait_budget import WaitBudget
+from prepcache.daemon.client import Client
+from prepcache.daemon.session import Session
+from prepcache.daemon.silence import noted
+from prepcache.daemon.wait_budget import WaitBudget
 from prepcache.errors import DaemonUnreachable
 from support.fake_daemon import Request, reply
 from support.sessions import Bench, SomeRecipe, bench_fixture, ref, wait_until  # noqa: F401

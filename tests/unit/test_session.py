@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from prepcache.control.client import Client
-from prepcache.control.session import Session
-from prepcache.control.wait_budget import WaitBudget
+from prepcache.daemon.client import Client
+from prepcache.daemon.session import Session
+from prepcache.daemon.wait_budget import WaitBudget
 from prepcache.errors import DaemonUnreachable, UnknownSession
 from prepcache.protocol import wire
 from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply

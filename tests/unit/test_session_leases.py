@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.control.wait_budget import charged_while, on_own_time
+from prepcache.daemon.wait_budget import charged_while, on_own_time
 from prepcache.errors import DaemonUnreachable, LeaseLapsed, PrepcacheError, StoreError, UnknownSession
 from prepcache.protocol import wire
 from support.fake_daemon import Hang, Request, problem, reply
@@ -164,7 +164,7 @@ def test_a_commit_in_a_forgotten_session_opens_another_later(bench: Bench) -> No
 def test_a_long_commit_is_waited_for_while_the_daemon_lives(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prepcache.control.waits.SILENCE_S", 0.1)
+    monkeypatch.setattr("prepcache.daemon.waits.SILENCE_S", 0.1)
     alive: list[Request] = []
     go = threading.Event()
 
@@ -189,7 +189,7 @@ def test_a_thread_stops_with_a_session_that_was_given_up(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its leases may be known to nobody: who asks for their items in it gets none, and drops its work."""
-    monkeypatch.setattr("prepcache.control.waits.LOOK_FIRST_S", 1e6)
+    monkeypatch.setattr("prepcache.daemon.waits.LOOK_FIRST_S", 1e6)
     bench.session.resolve(SomeRecipe())
     bench.world.said["POST resolve"] = lambda r: None
     with pytest.raises(DaemonUnreachable):
@@ -206,7 +206,7 @@ def test_a_commit_that_hangs_costs_no_more_than_the_budget(
     def hang(request: Request) -> Any:
         raise Hang
 
-    monkeypatch.setattr("prepcache.control.waits.SILENCE_S", 0.4)
+    monkeypatch.setattr("prepcache.daemon.waits.SILENCE_S", 0.4)
     bench.world.said["POST leases/commit"] = hang
     bench.world.said["GET "] = hang
     with bench.session.stage() as staged, pytest.raises(DaemonUnreachable):
@@ -220,8 +220,8 @@ def test_a_hanging_background_commit_ends_at_no_cost(bench: Bench, monkeypatch: 
     def hang(request: Request) -> Any:
         raise Hang
 
-    monkeypatch.setattr("prepcache.control.waits.SILENCE_S", 0.1)
-    monkeypatch.setattr("prepcache.control.waits.COMMIT_LIMIT_S", 0.3)
+    monkeypatch.setattr("prepcache.daemon.waits.SILENCE_S", 0.1)
+    monkeypatch.setattr("prepcache.daemon.waits.COMMIT_LIMIT_S", 0.3)
     bench.session.open()
     before = bench.session.budget.remaining_s
     bench.world.said["POST leases/commit"] = hang

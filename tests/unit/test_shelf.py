@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from prepcache import artifact
-from prepcache.data.plan import MISSING, Distinct, rows_of
-from prepcache.data.spill import Spilled
 from prepcache.digests import RecipeDigest
+from prepcache.fill.overflow import Spilled
+from prepcache.index.item_index import MISSING, Distinct, rows_of
 from prepcache.protocol.wire import ArtifactRef
-from prepcache.streaming.shelf import Shelf, Shelved
+from prepcache.streaming.recipe_index import Shelf, Shelved
 from support.artifacts import RECIPE, digest
 
 

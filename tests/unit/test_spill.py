@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from prepcache import artifact
-from prepcache.data.spill import Spilled
+from prepcache.fill.overflow import Spilled
 from support.artifacts import RECIPE, digest
 
 AT_EXIT = """
@@ -22,7 +22,7 @@ def still_there():
 
 atexit.register(still_there)        # after all that is registered later
 from prepcache import artifact
-from prepcache.data.spill import Spilled
+from prepcache.fill.overflow import Spilled
 from prepcache.digests import RecipeDigest
 writer = artifact.Writer(RecipeDigest("0" * 64))
 writer.add(bytes(32), [1], 0.0)

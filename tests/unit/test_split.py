@@ -12,9 +12,9 @@ import pytest
 import torch.utils.data
 from torch.utils.data import DataLoader, IterableDataset
 
-from prepcache.data import split
-from prepcache.data.split import Ranks, Split, batch_here, ranks_here, split_here, unsplit
 from prepcache.errors import ConfigError
+from prepcache.streaming import sharding
+from prepcache.streaming.sharding import Ranks, Split, batch_here, ranks_here, split_here, unsplit
 
 
 @pytest.fixture(autouse=True)
@@ -132,4 +132,4 @@ class Read(IterableDataset[int]):
 def test_items_that_split_themselves_over_workers_are_read_whole() -> None:
     assert sorted(DataLoader(Read(), batch_size=None, num_workers=2)) == list(range(20))
     with unsplit():
-        assert split._workers() is None
+        assert sharding._workers() is None

@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 
-from prepcache.data.steady import EVERY_S, Steady, line
+from prepcache.fill.recipe_guard import EVERY_S, Steady, line
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -103,7 +103,7 @@ def test_a_look_in_the_middle_of_a_change_breaks_no_call(
         raise RuntimeError("dictionary changed size during iteration")
 
     with monkeypatch.context() as patch:
-        patch.setattr("prepcache.data.steady.drift", moving)
+        patch.setattr("prepcache.fill.recipe_guard.drift", moving)
         steady.settle()
         assert steady.changed(is_due=True) != []
     assert steady.changed(is_due=True) == []

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from prepcache.data.supply import LESS_FREE_BYTES, Supply
 from prepcache.errors import DaemonUnreachable
+from prepcache.index.artifact_set import LESS_FREE_BYTES, Supply
 
 
 @pytest.mark.parametrize(

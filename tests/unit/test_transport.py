@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prepcache.control.deadline import _SOCKETS, Stream
-from prepcache.control.http import Transport
-from prepcache.control.settings import Address
+from prepcache.daemon.deadline import _SOCKETS, Stream
+from prepcache.daemon.http import Transport
 from prepcache.errors import DaemonUnreachable, Declined, ProtocolMismatch, RequestError, StoreError
 from prepcache.protocol import wire
+from prepcache.settings import Address
 from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
 from support.leaks import Leaks
 from support.transports import LIMIT_S, broken_off, connect_fixture  # noqa: F401

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from prepcache.control import waits
-from prepcache.control.deadline import Due
-from prepcache.control.http import Transport
-from prepcache.control.settings import Address
+from prepcache.daemon import waits
+from prepcache.daemon.deadline import Due
+from prepcache.daemon.http import Transport
 from prepcache.errors import DaemonUnreachable, TooLarge
+from prepcache.settings import Address
 from support.fake_daemon import Request, problem, reply
 from support.transports import LIMIT_S, broken_off, connect_fixture  # noqa: F401
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache.data import verify as verifying
-from prepcache.data.calls import Job
-from prepcache.data.verify import verify
 from prepcache.errors import VerifyError
+from prepcache.fill import verify as verifying
+from prepcache.fill.call import Job
+from prepcache.fill.verify import verify
 from prepcache.protocol.wire import ArtifactRef
 from support.fake_session import FakeDaemon
 from support.fills import RECIPE, Bench, daemon_fixture  # noqa: F401
@@ -33,7 +33,7 @@ def filled(
 ) -> Bench:
     """All items in artifacts of so many, as another job finds them at its opening."""
     with monkeypatch.context() as patch:
-        patch.setattr("prepcache.data.fill.COMMIT_ITEMS", items_each)
+        patch.setattr("prepcache.fill.filler.COMMIT_ITEMS", items_each)
         Bench(daemon, ITEMS, "first", function, is_expanded=is_expanded).fill()
     bench = Bench(daemon, ITEMS, "second", function, is_expanded=is_expanded)
     bench.task()
@@ -115,8 +115,8 @@ def test_what_is_merged_as_it_is_looked_up_is_looked_up_again(
 
 
 def test_a_missing_piece_condemns_no_other_piece(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prepcache.data.calls.PART_BYTES", 4_000)
-    monkeypatch.setattr("prepcache.data.collect.COMMIT_BYTES", 8_000)
+    monkeypatch.setattr("prepcache.fill.call.PART_BYTES", 4_000)
+    monkeypatch.setattr("prepcache.fill.collect.COMMIT_BYTES", 8_000)
 
     def many(item: int) -> Iterator[Any]:
         for n in range(50 if item == 7 else 1):

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from prepcache.control import waits
-from prepcache.control.wait_budget import WaitBudget
+from prepcache.daemon import waits
+from prepcache.daemon.wait_budget import WaitBudget
 from prepcache.errors import DaemonUnreachable, NotFound
 
 URL = "unix:///somewhere"

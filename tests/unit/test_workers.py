@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 import torch
 
-from prepcache.data import calls, workers
-from prepcache.data.calls import Job, Part, paths_in
-from prepcache.data.steady import Steady
-from prepcache.data.workers import Alone, Crew, Forked, Hired
+from prepcache.fill import call, workers
+from prepcache.fill.call import Job, Part, paths_in
+from prepcache.fill.recipe_guard import Steady
+from prepcache.fill.workers import Alone, Crew, Forked, Hired
 from prepcache.keys.marks import Plain, Tree
 
 Make = Callable[[Job, Callable[[int], Any]], Crew]
@@ -132,7 +132,7 @@ def test_a_function_may_use_its_memory_again(make: Make, is_expanded: bool) -> N
 
 
 def test_large_items_come_in_parts_in_order(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "PART_BYTES", 1000)
+    monkeypatch.setattr(call, "PART_BYTES", 1000)
 
     def many(item: int) -> Iterator[Any]:
         for number in range(item):
@@ -203,7 +203,7 @@ def test_an_unpicklable_sample_is_an_error_of_its_item() -> None:
 
 
 def test_nothing_of_an_item_comes_after_what_does_not_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "PART_BYTES", 100)
+    monkeypatch.setattr(call, "PART_BYTES", 100)
 
     def several(item: int) -> Iterator[Any]:
         yield np.full(50, item)
@@ -226,7 +226,7 @@ def test_an_executors_answer_pickles_whatever_an_item_gave(
     monkeypatch: pytest.MonkeyPatch, is_expanded: bool
 ) -> None:
     """Else all items of the chunk would have failed, and the first of them be named."""
-    monkeypatch.setattr(calls, "PART_BYTES", 1)
+    monkeypatch.setattr(call, "PART_BYTES", 1)
 
     def one(item: int) -> Any:
         return [lambda: item] if item == 1 else item
@@ -274,8 +274,8 @@ def test_a_crew_ends_while_what_was_forked_after_it_lives(monkeypatch: pytest.Mo
 
 KILLED = """
 import os, signal, sys
-from prepcache.data.calls import Job
-from prepcache.data.workers import Forked
+from prepcache.fill.call import Job
+from prepcache.fill.workers import Forked
 
 if sys.argv[1] == "job":
     crew = Forked(1, Job(lambda item: item, {}), lambda index: index)
@@ -338,8 +338,8 @@ def test_paths_in_an_object_are_those_that_its_digest_counts(tmp_path: Path) -> 
 
 FILLS = """
 import os, signal, sys
-from prepcache.data.calls import Job
-from prepcache.data.workers import Forked
+from prepcache.fill.call import Job
+from prepcache.fill.workers import Forked
 
 print("said before")  # stays in the buffer: standard output is no terminal
 if "none" in sys.argv:
@@ -384,8 +384,8 @@ def test_only_the_job_goes_on_after_a_fill(how: str) -> None:
 
 DIES = """
 import os, sys, time
-from prepcache.data.calls import Job
-from prepcache.data.workers import Forked
+from prepcache.fill.call import Job
+from prepcache.fill.workers import Forked
 
 def at_nine(item):
     if item == 9:

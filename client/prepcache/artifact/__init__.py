@@ -12,7 +12,7 @@ Invariants:
 """
 
 from prepcache.artifact.columns import Leaf, to_leaf
-from prepcache.artifact.format import ColumnSpec, GroupSpec, Header, named_recipe, read_header
+from prepcache.artifact.header import ColumnSpec, GroupSpec, Header, named_recipe, read_header
 from prepcache.artifact.layout import Written, copy
 from prepcache.artifact.merger import merge
 from prepcache.artifact.reader import Artifact, Column, Group, open

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prepcache.artifact.columns import ITEM_BYTES
-from prepcache.artifact.format import (
+from prepcache.artifact.header import (
     COLUMN_BYTES,
     FILLER,
     FOLIO_BYTES,

@@ -21,7 +21,7 @@ import numpy as np
 
 from prepcache.artifact import columns
 from prepcache.artifact.columns import Array
-from prepcache.artifact.format import (
+from prepcache.artifact.header import (
     MAX_GROUPS,
     ROW_GROUP,
     ColumnSpec,

@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from prepcache.artifact import columns, tree
+from prepcache.artifact import columns, sample_tree
 from prepcache.artifact.columns import ITEM_BYTES, Array, Leaf
-from prepcache.artifact.format import (
+from prepcache.artifact.header import (
     ITEM_COST,
     ITEM_DIGEST,
     ITEM_ROWS,
@@ -90,7 +90,7 @@ class Column:
 class Group:
     """The samples that share one tree."""
 
-    tree: tree.Tree
+    tree: sample_tree.Tree
     columns: list[Column]
     rows: int
 
@@ -209,7 +209,7 @@ class Artifact:
     def _sampler(self, number: int) -> Callable[[int], Any]:
         group = self.groups[number]
         getters = [_getter(column) for column in group.columns]
-        build = tree.builder(group.tree)
+        build = sample_tree.builder(group.tree)
 
         def sample(row: int) -> Any:
             return build([get(row) for get in getters])

@@ -13,7 +13,7 @@ import numpy as np
 
 from prepcache.artifact import columns
 from prepcache.artifact.columns import Array
-from prepcache.artifact.format import (
+from prepcache.artifact.header import (
     MAX_ELEMENTS,
     ROW_GROUP,
     ColumnSpec,

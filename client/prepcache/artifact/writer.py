@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from prepcache.artifact import columns, tree
+from prepcache.artifact import columns, sample_tree
 from prepcache.artifact.columns import Array, Leaf
-from prepcache.artifact.format import MAX_GROUPS, MAX_HEADER_BYTES, MAX_ITEM_COST_S, ColumnSpec, GroupSpec
+from prepcache.artifact.header import MAX_GROUPS, MAX_HEADER_BYTES, MAX_ITEM_COST_S, ColumnSpec, GroupSpec
 from prepcache.artifact.layout import ColumnNames, Tensor, Written, write_artifact
 from prepcache.artifact.observed import pack
 from prepcache.digests import DIGEST_BYTES, RecipeDigest
@@ -45,7 +45,7 @@ class Writer:
         self._row_counts = array("q")
         self._costs = array("d")
         self._row_groups = array("H")
-        self._groups: dict[tree.Signature, _Group] = {}
+        self._groups: dict[sample_tree.Signature, _Group] = {}
         self._tree_bytes = 0
 
     @property
@@ -84,7 +84,7 @@ class Writer:
             raise ValueError("an item digest has 32 bytes and is added once")
         taken = []
         for sample in samples:  # all are looked at before the first is taken
-            sign, leaves = tree.signature(sample)
+            sign, leaves = sample_tree.signature(sample)
             taken.append((self._groups.get(sign) or self._new_group(sign, sample), leaves))
         for group, leaves in taken:
             group.add(leaves)
@@ -103,8 +103,8 @@ class Writer:
         for group in self._groups.values():
             group.truncate(left[group.number])
 
-    def _new_group(self, sign: tree.Signature, sample: Any) -> _Group:
-        spec, leaves, paths = tree.describe(sample)
+    def _new_group(self, sign: sample_tree.Signature, sample: Any) -> _Group:
+        spec, leaves, paths = sample_tree.describe(sample)
         # Quoted twice, as the tree is in the file. Refused here, one item is lost; in `write`, all are.
         size = len(json.dumps(json.dumps(spec))) + len(leaves) * _COLUMN_HEADER_BYTES
         if len(self._groups) == MAX_GROUPS or self._tree_bytes + size > MAX_HEADER_BYTES // 2:
@@ -159,7 +159,7 @@ class Writer:
 class _Group:
     """Samples of one tree, leaf by leaf."""
 
-    def __init__(self, number: int, spec: tree.Tree, leaves: list[Leaf], paths: list[str]) -> None:
+    def __init__(self, number: int, spec: sample_tree.Tree, leaves: list[Leaf], paths: list[str]) -> None:
         self.number = number
         self.rows = 0
         self._tree = spec

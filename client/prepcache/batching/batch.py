@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepcache.artifact import columns, tree
+from prepcache.artifact import columns, sample_tree
 from prepcache.batching import default_collate
 from prepcache.batching.buffers import Pool
 from prepcache.batching.ragged import Ragged, Ranges
@@ -94,7 +94,7 @@ class Batch(list[Any]):
         return _leaves(self.table.columns[number], self.gathered()[number], len(self.picked))
 
     def _samples(self) -> list[Any]:
-        build = tree.builder(self.table.tree)
+        build = sample_tree.builder(self.table.tree)
         leaves = [self.leaf(number) for number in range(len(self.table.columns))]
         if not leaves:
             return [build([]) for _ in range(len(self.picked))]

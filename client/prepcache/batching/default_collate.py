@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from prepcache.artifact import columns, tree
+from prepcache.artifact import columns, sample_tree
 from prepcache.batching import by_index, unequal
 from prepcache.batching.buffers import Pool
 from prepcache.batching.ragged import Ragged, Ranges
@@ -117,7 +117,7 @@ class Collation:
         return self.build([leaf(picked, pool) for leaf in self.leaves])
 
 
-def _paths(spec: tree.Tree, path: tuple[str, ...]) -> Iterator[str]:
+def _paths(spec: sample_tree.Tree, path: tuple[str, ...]) -> Iterator[str]:
     """The dotted path of each leaf, in walking order."""
     if isinstance(spec, int):
         yield ".".join(path)
@@ -138,7 +138,7 @@ def collation_of(table: Table) -> Collation:
     return collation
 
 
-def builder(spec: tree.Tree, strings: type) -> Callable[[Sequence[Any]], Any]:
+def builder(spec: sample_tree.Tree, strings: type) -> Callable[[Sequence[Any]], Any]:
     """A function that puts collated leaves together as torch does.
 
     Args:
@@ -153,7 +153,7 @@ def builder(spec: tree.Tree, strings: type) -> Callable[[Sequence[Any]], Any]:
         return lambda leaves: make([(key, build(leaves)) for key, build in parts])
     children = [builder(child, tuple) for child in spec[-1]]
     if word == "named":
-        named = tree.named_class(spec[1], spec[2], tuple(spec[3]))._make
+        named = sample_tree.named_class(spec[1], spec[2], tuple(spec[3]))._make
         return lambda leaves: named([build(leaves) for build in children])
     return lambda leaves: [build(leaves) for build in children]
 

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepcache.artifact.format import FOLIO_BYTES
+from prepcache.artifact.header import FOLIO_BYTES
 
 Array = npt.NDArray[Any]
 

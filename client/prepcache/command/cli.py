@@ -27,7 +27,7 @@ from prepcache.protocol.units import count_text, parse_span, size_text
 
 if TYPE_CHECKING:
     from prepcache.command.cli_tables import Status
-    from prepcache.control.client import Client
+    from prepcache.daemon.client import Client
     from prepcache.protocol import inspection
 
 INTERRUPTED = 130
@@ -324,8 +324,8 @@ def show_key(
 
 
 def _client() -> Client:
-    from prepcache.control.client import Client
-    from prepcache.control.launch import barred
+    from prepcache.daemon.client import Client
+    from prepcache.daemon.launcher import barred
 
     client = Client()
     if client.endpoint.launcher is not None and (line := barred()):

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from prepcache.errors import NotFound
-from prepcache.protocol import apart as words
+from prepcache.protocol import recipe_labels as words
 
 if TYPE_CHECKING:
-    from prepcache.control.client import Client
+    from prepcache.daemon.client import Client
     from prepcache.protocol import inspection
 
 MOST_RECIPES = 100

@@ -15,7 +15,7 @@ from prepcache.protocol.observed import draws_text
 from prepcache.protocol.units import age_text, count_text, size_text, span_text
 
 if TYPE_CHECKING:
-    from prepcache.control.client import Client
+    from prepcache.daemon.client import Client
 
 MIN_PREFIX_DIGITS = 4
 _HEADINGS = {

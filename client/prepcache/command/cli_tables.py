@@ -19,8 +19,8 @@ from rich.text import Text
 from prepcache import __version__
 from prepcache.command.cli_names import user_name
 from prepcache.protocol import inspection
-from prepcache.protocol.fullness import declined, doing, kept_back, room
 from prepcache.protocol.observed import RANDOM, draws_in, draws_text
+from prepcache.protocol.status_text import declined, doing, kept_back, room
 from prepcache.protocol.units import age_text, count_text, middle_cut, size_text, span_text
 
 INPUTS_SHOWN = 20

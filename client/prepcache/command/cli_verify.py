@@ -19,7 +19,7 @@ from prepcache.protocol import inspection
 from prepcache.protocol.units import count_text, size_text
 
 if TYPE_CHECKING:
-    from prepcache.control.client import Client
+    from prepcache.daemon.client import Client
 
 PORTION_BYTES = 256 << 20
 """What the daemon is asked to read at once: a second or two of a disk."""

@@ -19,7 +19,7 @@ from prepcache.flags import Command
 from prepcache.protocol.units import count_text, size_text, span_text
 
 if TYPE_CHECKING:
-    from prepcache.data.opening_mode import OpeningMode
+    from prepcache.opening_mode import OpeningMode
 
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})\Z")
 
@@ -54,7 +54,7 @@ def fill(
 
     Example: prepcache fill train.py:make_dataset --shard $SLURM_ARRAY_TASK_ID/8
     """
-    from prepcache.data.opening_mode import OpeningMode
+    from prepcache.opening_mode import OpeningMode
 
     part, parts = _shard(shard)
     reports = [ds.report() for ds in _opened(target, OpeningMode(shard=part, shards=parts))]
@@ -87,7 +87,7 @@ def plan(target: Target, as_json: AsJson = False) -> None:
 
     Example: prepcache plan train.py:make_dataset
     """
-    from prepcache.data.opening_mode import OpeningMode
+    from prepcache.opening_mode import OpeningMode
 
     plans = [_plan(ds) for ds in _opened(target, OpeningMode(prepares=False))]
     if as_json:
@@ -105,7 +105,7 @@ def plan(target: Target, as_json: AsJson = False) -> None:
 
 
 def _plan(ds: Any) -> dict[str, Any]:
-    from prepcache.control.client import Client
+    from prepcache.daemon.client import Client
 
     hit = ds.cached()
     missing = len(ds.items) - hit
@@ -133,7 +133,7 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
     Raises:
         ConfigError: there is no such file or name, it opens none, or its name is a loaded module's.
     """
-    from prepcache.data.opening_mode import opened_as
+    from prepcache.opening_mode import opened_as
 
     file, _, name = target.rpartition(":")
     path = Path(file).resolve()

@@ -11,7 +11,7 @@ from prepcache.flags import Command, Group
 from prepcache.protocol.units import count_text, size_text
 
 if TYPE_CHECKING:
-    from prepcache.control.client import Client
+    from prepcache.daemon.client import Client
     from prepcache.protocol import inspection
 
 app = typer.Typer(
@@ -112,6 +112,6 @@ def _artifacts(count: int) -> str:
 
 
 def _client() -> Client:
-    from prepcache.control.client import Client
+    from prepcache.daemon.client import Client
 
     return Client()

@@ -8,7 +8,7 @@ Invariants:
        a folder or a header, counts and lists are bounded (members.py).
 
 Errors are problem documents (RFC 9457) with `code`: `errors.from_problem` reads them.
-Not here: how bytes travel (control/http.py), what a session does with them (session.py).
+Not here: how bytes travel (daemon/http.py), what a session does with them (session.py).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from prepcache.streaming.common import Common
+from prepcache.streaming.shared_numbers import Common
 
 _WORKERS = 256
 """Rows; workers beyond are not compared."""

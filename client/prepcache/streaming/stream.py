@@ -7,7 +7,7 @@ Invariants:
     3. Memory is bounded by one stretch, however long the stream is: its items, and what is made of them.
     4. The first stretch is short, later ones as long as `SPAN_S` of work: the first sample comes soon.
 
-Not here: reading (reading.py), one stretch (stretch.py), whose share it is (split.py).
+Not here: reading (chunked_reader.py), one stretch (chunk.py), whose share it is (sharding.py).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from typing import Any
 
 import numpy as np
 
-from prepcache.data.progress import Once, say
-from prepcache.data.report import Report
-from prepcache.data.split import Split, epoch_here
 from prepcache.errors import PrepcacheError
 from prepcache.keys import recipes
 from prepcache.keys.files.stat_cache import user_memo
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.observation.observer import Observer
-from prepcache.streaming.common import Common
+from prepcache.progress import Once, say
+from prepcache.report import Report
+from prepcache.streaming.chunk import Stretch
+from prepcache.streaming.chunked_reader import Reading, Source
 from prepcache.streaming.order import Order
-from prepcache.streaming.reading import Reading, Source
-from prepcache.streaming.stretch import Stretch
+from prepcache.streaming.sharding import Split, epoch_here
+from prepcache.streaming.shared_numbers import Common
 
 FIRST_ITEMS = 8
 MOST_ITEMS = 8192

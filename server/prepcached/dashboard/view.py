@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from prepcache.protocol import fullness, inspection
+from prepcache.protocol import inspection, status_text
 from prepcache.protocol.units import age_text, count_text, size_text, span_text
 from prepcached.auth import Caller
 from prepcached.dashboard.history import HEIGHT, WIDTH, History, Sample
@@ -77,7 +77,7 @@ def environment() -> jinja2.Environment:
     made.filters |= {"size": size_text, "span": span_text, "age": age_text, "count": count_text}
     made.filters |= {"whole": _whole, "full": _full}
     made.globals |= {
-        "fullness": fullness,
+        "fullness": status_text,
         "chart_width": WIDTH,
         "chart_height": HEIGHT,
         "refresh_s": REFRESH_S,
@@ -136,7 +136,7 @@ class View:
 
     @property
     def room(self) -> Mapping[str, str]:
-        return fullness.room(self.stats)
+        return status_text.room(self.stats)
 
     @property
     def quotas(self) -> Sequence[Mapping[str, Any]]:

@@ -15,7 +15,7 @@ import os
 from collections import OrderedDict
 from typing import Any, BinaryIO
 
-from prepcache.artifact import format as artifact_format
+from prepcache.artifact import header as artifact_format
 from prepcache.errors import ArtifactError, NotFound, PrepcacheError
 from prepcached.daemon import Daemon
 from prepcached.store import scopes

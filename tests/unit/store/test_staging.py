@@ -15,7 +15,7 @@ import pytest
 from blake3 import blake3
 
 from prepcache import artifact, errors
-from prepcache.artifact import format as artifact_format
+from prepcache.artifact import header as artifact_format
 from prepcached.leases import LeaseLimits
 from prepcached.store import staging
 from prepcached.store.layout import Layout

@@ -1,0 +1,450 @@
+"""The artifact format: a safetensors file of columns, and the complete check of a header before any view.
+
+    8 bytes   header length, little-endian
+    header    JSON, padded with spaces so that the data start on a page border
+    data      tensors, each on a 64-byte border (rows that share a larger power of two with a page: on that),
+              with `_fill.N` tensors in the gaps:
+              _items.digest U8[m,32] · _items.row_count I64[m] · _items.cost_s F64[m]      the item table
+              _rows.group U16[n]                                  only where there are several groups
+              NAME [rows, ...]                                    a dense column
+              NAME [total] · NAME.offsets I64[rows+1] · NAME.shapes I64[rows,ndim]         a ragged one
+                                                                  (shapes from two axes on)
+    `__metadata__` holds strings: "format" = "prepcache artifact", "version", and "document": JSON with the
+    recipe, key, counts, cost, edition, producer, observed inputs (as observed.py packs them), and the groups
+    with trees and columns.
+
+Invariants:
+    1. `read_header` returns only if every tensor that the document asks for is there with the dtype and
+       shape that it must have, nothing else is, and all of them tile the data exactly up to the end of
+       the file. Every later view is then inside the file, and numpy never sees a size it did not check.
+    2. The item table's digests are distinct and its row counts add up to the rows.
+    3. What rows are indexed by (row groups, offsets, shapes) is proved by `rows.check_rows`.
+    4. Reads go through `pread`: a file that shrinks is an `ArtifactError` here, never a SIGBUS.
+
+Source: the safetensors format, https://huggingface.co/docs/safetensors (header, offsets, no holes).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+
+from prepcache.artifact import columns, observed, sample_tree
+from prepcache.artifact.columns import ITEM_BYTES, Array, Leaf
+from prepcache.digests import DIGEST_BYTES, Key, RecipeDigest, entry_key, is_hex64
+from prepcache.errors import ArtifactError
+
+FORMAT_NAME = "prepcache artifact"
+FORMAT_VERSION = 2
+"""Rises when a file written before could be read wrongly; pinned by tests/golden."""
+
+PAGE_BYTES = 4096
+FOLIO_BYTES = 2 << 20
+"""What a processor maps with one entry of its tables: NOTE [ Large folios ] in layout.py."""
+COLUMN_BYTES = 64
+"""A cache line: vectorised copies of a column start aligned."""
+MAX_HEADER_BYTES = 8 << 20
+"""Bounds what parsing costs (25 bytes of objects for a byte of hostile JSON); safetensors allows 100 MB."""
+MAX_GROUPS = 4096
+"""Distinct trees in one artifact."""
+MAX_ELEMENTS = 1 << 48
+"""Of one tensor, and of one axis: products of checked sizes fit 64 bits."""
+MAX_DEPTH = 50
+"""Of what a producer holds: who answers with it can write it as JSON again."""
+MAX_ITEM_COST_S = 1e9
+"""30 years for one item: the sum of any artifact's, merged ones too, is an amount that messages carry."""
+
+ITEM_DIGEST, ITEM_ROWS, ITEM_COST, ROW_GROUP = (
+    "_items.digest",
+    "_items.row_count",
+    "_items.cost_s",
+    "_rows.group",
+)
+FILLER = "_fill."
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """One column as the document describes it; `shape` is that of every row, or None if ragged."""
+
+    name: str
+    leaf: Leaf
+    shape: tuple[int, ...] | None
+
+    def tensors(self, rows: int) -> dict[str, tuple[str, tuple[int, ...] | None]]:
+        """The tensors it consists of: name -> (dtype, shape). Of ragged values the shape is unknown: None."""
+        if self.leaf.kind == "none":
+            return {}
+        tag, dtype, has_byte_axis = columns.storage(self.leaf)
+        tail = (dtype.itemsize,) if has_byte_axis else ()
+        if self.shape is not None:
+            return {self.name: (tag, (rows, *self.shape, *tail))}
+        parts: dict[str, tuple[str, tuple[int, ...] | None]] = {self.name + ".offsets": ("I64", (rows + 1,))}
+        if self.leaf.ndim >= 2:
+            parts[self.name + ".shapes"] = ("I64", (rows, self.leaf.ndim))
+        return {**parts, self.name: (tag, None)}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """Rows that share one tree: the tree, and a column for each leaf."""
+
+    tree: sample_tree.Tree
+    columns: tuple[ColumnSpec, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a tensor lies: absolute offsets in the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What an artifact says of itself, checked."""
+
+    recipe: RecipeDigest
+    key: Key
+    items: int
+    rows: int
+    cost_s: float
+    edition: int
+    producer: dict[str, Any]
+    groups: tuple[GroupSpec, ...]
+    spans: dict[str, Span]
+    size_bytes: int
+    item_digests: Array
+    first_row: Array
+    row_count: Array
+    item_cost: Array
+    meta: dict[str, Any] = field(repr=False)
+
+    @property
+    def observed(self) -> list[dict[str, str]]:
+        """The observed inputs: unpacked each time, and checked only then.
+
+        Raises:
+            ArtifactError: they are malformed.
+        """
+        try:
+            return observed.unpack(self.meta["observed"])
+        except (KeyError, ValueError) as error:
+            raise ArtifactError(f"the observed inputs cannot be read: {error}") from None
+
+
+def read_header(fd: int, *, size_bytes: int | None = None, max_items: int = MAX_ELEMENTS) -> Header:
+    """Reads and checks the header and the item table of an open file.
+
+    Args:
+        fd: an open regular file; its position is not used.
+        size_bytes: the size that the file must have, if known.
+        max_items: a longer item table is not read: it is held whole in memory.
+
+    Raises:
+        ArtifactError: it is not a whole, valid artifact; the message says what is wrong.
+    """
+    size = os.fstat(fd).st_size
+    if size_bytes is not None and size != size_bytes:
+        raise ArtifactError(f"the file has {size} bytes where {size_bytes} were announced: it is not whole")
+    raw_length = pread(fd, 0, 8) if size >= 8 else b""
+    length = int.from_bytes(raw_length, "little")
+    if size < 8 or not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
+        raise ArtifactError(f"a header of {length} bytes in a file of {size}: truncated, or no artifact")
+    if (8 + length) % PAGE_BYTES:
+        raise ArtifactError("the data do not start on a page border: no artifact")
+    spans, meta = _parse(pread(fd, 8, length), 8 + length, size)
+    try:
+        return _read(fd, spans, meta, size, max_items)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
+        raise ArtifactError(
+            f"the metadata do not describe an artifact: {type(error).__name__}: {error}"
+        ) from None
+
+
+def named_recipe(fd: int) -> RecipeDigest:
+    """The recipe that a damaged file names, for people to be told of; nothing else of it is believed.
+
+    Raises:
+        ArtifactError: it cannot be read, or names none.
+    """
+    try:
+        length = int.from_bytes(pread(fd, 0, 8), "little")
+        if not 2 <= length <= MAX_HEADER_BYTES:
+            raise ValueError(f"a header of {length} bytes")
+        recipe = _loads(_loads(pread(fd, 8, length))["__metadata__"]["document"])["recipe"]
+        if not is_hex64(recipe):
+            raise ValueError("a recipe has 64 hex digits")
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ArtifactError(f"it names no recipe: {type(error).__name__}: {error}") from None
+    return RecipeDigest(recipe)
+
+
+def pread(fd: int, begin: int, count: int) -> bytes:
+    """Exactly `count` bytes from `begin`, or an ArtifactError: the file may shrink under us."""
+    parts = []
+    while count:
+        part = os.pread(fd, min(count, 1 << 30), begin)
+        if not part:
+            raise ArtifactError(f"the file ends before byte {begin + count}: it was cut while it was read")
+        parts.append(part)
+        begin += len(part)
+        count -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def table_dtype(name: str) -> str:
+    """The numpy dtype of a table that rows are indexed by."""
+    return "<u2" if name == ROW_GROUP else "<i8"
+
+
+def read_array(fd: int, span: Span, dtype: str, start: int = 0, stop: int | None = None) -> Array:
+    """Elements `start:stop` (of the flattened tensor) of a span, by pread."""
+    item = np.dtype(dtype).itemsize
+    stop = (span.end - span.begin) // item if stop is None else stop
+    return np.frombuffer(pread(fd, span.begin + start * item, (stop - start) * item), dtype)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a name stands twice in one object")
+    return made
+
+
+def _loads(text: str | bytes) -> Any:
+    """JSON without what JSON parsers disagree about: names that stand twice, NaN, infinities."""
+
+    def refuse(word: str) -> NoReturn:
+        raise ValueError(f"{word} is no JSON")
+
+    def finite(word: str) -> float:
+        value = float(word)
+        return value if math.isfinite(value) else refuse(word)
+
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=refuse, parse_float=finite)
+
+
+def _parse(raw: bytes, data_start: int, size: int) -> tuple[dict[str, Span], dict[str, Any]]:
+    """The tensors and the document, with every tensor inside the file and none on another."""
+    try:
+        header = _loads(raw)
+        if type(header) is not dict:
+            raise ValueError("the header is not an object")
+        strings = header.pop("__metadata__", None)
+        if type(strings) is not dict or strings.get("format") != FORMAT_NAME:
+            raise ArtifactError("a safetensors file, but not an artifact of prepcache")
+        if strings.get("version") != str(FORMAT_VERSION):
+            raise ArtifactError(
+                f"artifact format {str(strings.get('version'))[:20]!r}; this prepcache reads {FORMAT_VERSION}"
+            )
+        spans = {name: _span(entry, data_start) for name, entry in header.items()}
+        meta = _loads(strings["document"])
+        if type(meta) is not dict:
+            raise ValueError("the document is not an object")
+    except (KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise ArtifactError(f"the header cannot be read: {type(error).__name__}: {error}") from None
+    position = data_start
+    for name, span in sorted(spans.items(), key=lambda pair: (pair[1].begin, pair[1].end)):
+        if span.begin != position:
+            raise ArtifactError(
+                f"tensor {name[:80]!r} starts at {span.begin} where {position} belongs: a gap or an overlap"
+            )
+        if span.begin % COLUMN_BYTES and not name.startswith(FILLER):
+            raise ArtifactError(f"tensor {name[:80]!r} is not on a {COLUMN_BYTES}-byte border")
+        position = span.end
+    if position != size:
+        raise ArtifactError(
+            f"the tensors end at byte {position}, the file at {size}: truncated, or not an artifact"
+        )
+    return spans, meta
+
+
+def _span(entry: Any, data_start: int) -> Span:
+    tag, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if len(entry) != 3 or type(tag) is not str or tag not in ITEM_BYTES:
+        raise ValueError(f"a dtype that no artifact has: {str(tag)[:40]!r}")
+    _counts(shape)
+    elements = math.prod(shape)
+    if type(begin) is not int or type(end) is not int or not 0 <= begin <= end:
+        raise ValueError(f"data offsets {str((begin, end))[:80]}")
+    if elements > MAX_ELEMENTS or end - begin != elements * ITEM_BYTES[tag]:
+        raise ValueError(f"{end - begin} bytes for shape {str(shape)[:80]} of {tag}")
+    return Span(tag, tuple(shape), data_start + begin, data_start + end)
+
+
+def _counts(values: Any) -> None:
+    """Checks a list of sizes: plain non-negative integers whose products fit (1 in place of 0 included)."""
+    if type(values) is not list or len(values) > columns.MAX_NDIM + 2:
+        raise ValueError("a shape is a short list")
+    if not all(type(value) is int and 0 <= value <= MAX_ELEMENTS for value in values):
+        raise ValueError(f"a shape of {str(values)[:80]}")
+    if math.prod(max(value, 1) for value in values) > MAX_ELEMENTS:
+        raise ValueError(f"a shape of {str(values)[:80]}: too large")
+
+
+def _read(fd: int, spans: dict[str, Span], meta: dict[str, Any], size: int, max_items: int) -> Header:
+    items, rows, edition = _count(meta, "items"), _count(meta, "rows"), _count(meta, "edition")
+    if items > max_items:
+        raise ValueError(f"{items} items, and at most {max_items} are taken")
+    groups = tuple(_group(entry) for entry in _list(meta, "groups", MAX_GROUPS))
+    if sum(group.rows for group in groups) != rows:
+        raise ValueError("the groups' rows do not add up")
+    if not (is_hex64(meta["recipe"]) and is_hex64(meta["key"])):
+        raise ValueError("recipe and key must be 64 hex digits")
+    producer = meta["producer"]
+    if type(producer) is not dict or type(meta["observed"]) is not str:
+        raise ValueError("producer or observed inputs are malformed")
+    _check_depth([producer])
+    _match(spans, _expected(groups, items, rows))
+    digests = read_array(fd, spans[ITEM_DIGEST], "u1").reshape(items, DIGEST_BYTES)
+    counts = read_array(fd, spans[ITEM_ROWS], "<i8")
+    first_row, costs = _check_items(digests, counts, rows), read_array(fd, spans[ITEM_COST], "<f8")
+    if not ((costs >= 0) & (costs <= MAX_ITEM_COST_S)).all():
+        raise ValueError("a cost is negative, no number, or of more than 30 years")
+    recipe = RecipeDigest(meta["recipe"])
+    key = entry_key(recipe, digests.tobytes())
+    if key != meta["key"]:
+        raise ValueError("the key is not that of this recipe and these items")
+    cost_s = float(costs.sum())
+    return Header(
+        recipe,
+        key,
+        items,
+        rows,
+        cost_s,
+        edition,
+        producer,
+        groups,
+        spans,
+        size,
+        digests,
+        first_row,
+        counts,
+        costs,
+        meta,
+    )
+
+
+def _count(meta: dict[str, Any], name: str) -> int:
+    value = meta[name]
+    if type(value) is not int or not 0 <= value <= MAX_ELEMENTS:
+        raise ValueError(f"{name} is {str(value)[:40]}")
+    return value
+
+
+def _list(meta: dict[str, Any], name: str, limit: int = MAX_HEADER_BYTES) -> list[Any]:
+    value = meta[name]
+    if type(value) is not list or len(value) > limit:
+        raise ValueError(f"{name} is no list, or longer than {limit}")
+    return value
+
+
+def _check_depth(level: list[Any]) -> None:
+    """Level by level, since what is nested in hostile JSON may exhaust the stack of who descends."""
+    for _ in range(MAX_DEPTH):
+        nested = [one for one in level if type(one) in (dict, list)]
+        level = [child for one in nested for child in (one.values() if type(one) is dict else one)]
+    if level:
+        raise ValueError(f"the producer is nested more than {MAX_DEPTH} deep")
+
+
+def _group(entry: Any) -> GroupSpec:
+    rows = _count(entry, "rows")
+    specs = tuple(_column(column) for column in _list(entry, "columns"))
+    if rows == 0 or sample_tree.count_leaves(entry["tree"]) != len(specs):
+        raise ValueError("a group without rows, or whose tree has other leaves than it has columns")
+    return GroupSpec(entry["tree"], specs, rows)
+
+
+def _column(entry: Any) -> ColumnSpec:
+    name, kind, dtype, ndim, shape = (entry[word] for word in ("name", "kind", "dtype", "ndim", "shape"))
+    if not all(type(text) is str for text in (name, kind, dtype)) or kind not in columns.KINDS:
+        raise ValueError(f"a column of kind {str(kind)[:40]!r}")
+    if type(ndim) is not int or not 0 <= ndim <= (columns.MAX_NDIM if kind in ("tensor", "ndarray") else 0):
+        raise ValueError(f"a {kind} of {str(ndim)[:40]} axes")
+    if not name or len(name) > 200 or name.startswith("_"):
+        raise ValueError(f"a column called {name[:40]!r}")
+    leaf = Leaf(kind, dtype, ndim)
+    columns.storage(leaf)
+    if (kind in columns.VALUE_KINDS) != bool(dtype):
+        raise ValueError(f"a {kind} of dtype {dtype[:40]!r}")
+    if shape is not None:
+        _counts(shape)
+    if (shape is None) != leaf.is_ragged_kind if ndim == 0 else shape is not None and len(shape) != ndim:
+        raise ValueError(f"a {kind} of {ndim} axes with shape {str(shape)[:80]}")
+    return ColumnSpec(name, leaf, None if shape is None else tuple(shape))
+
+
+Expected = dict[str, tuple[str, tuple[int, ...] | None]]
+
+
+def _expected(groups: Sequence[GroupSpec], items: int, rows: int) -> Expected:
+    """Every tensor that an artifact of these groups has, beside fillers."""
+    expected: Expected = {
+        ITEM_DIGEST: ("U8", (items, DIGEST_BYTES)),
+        ITEM_ROWS: ("I64", (items,)),
+        ITEM_COST: ("F64", (items,)),
+    }
+    if len(groups) > 1:
+        expected[ROW_GROUP] = ("U16", (rows,))
+    for group in groups:
+        for column in group.columns:
+            parts = column.tensors(group.rows)
+            if not expected.keys().isdisjoint(parts):
+                raise ValueError(f"two columns called {column.name[:80]!r}")
+            expected.update(parts)
+    return expected
+
+
+def _match(spans: dict[str, Span], expected: Expected) -> None:
+    for name, (tag, shape) in expected.items():
+        span = spans.get(name)
+        if span is None:
+            raise ValueError(f"tensor {name[:80]!r} is missing")
+        if span.dtype != tag or (shape is not None and span.shape != shape):
+            raise ValueError(
+                f"tensor {name[:80]!r} is {span.dtype}{list(span.shape)}, not {tag}{list(shape or ())}"
+            )
+    for name, span in spans.items():
+        if name not in expected and not (
+            name.startswith(FILLER)
+            and span.dtype == "U8"
+            and len(span.shape) == 1
+            and span.shape[0] < PAGE_BYTES
+        ):
+            raise ValueError(f"tensor {name[:80]!r} belongs to no column")
+
+
+def _check_items(digests: Array, counts: Array, rows: int) -> Array:
+    """Proves the item table, and gives each item's first row."""
+    items = len(counts)
+    if items and (counts.min() < 0 or counts.max() > rows):
+        raise ValueError("an item has a row count outside the rows")
+    past = np.cumsum(counts)
+    if (int(past[-1]) if items else 0) != rows or (past[1:] < past[:-1]).any():
+        raise ValueError("the items' row counts do not add up to the rows")
+    if has_twice(digests):
+        raise ValueError("an item stands twice in the item table")
+    return past - counts
+
+
+def has_twice(digests: Array) -> bool:
+    """Whether two of the digests (`uint8[n, 32]`) are equal."""
+    words = np.ascontiguousarray(digests).view("<u8")
+    heads = np.sort(words[:, 0])
+    # Equal first 8 bytes are next to impossible among honest digests; only then compare them whole.
+    if not (heads[1:] == heads[:-1]).any():
+        return False
+    ordered = words[np.lexsort(words.T)]  # numpy.unique by rows keeps the GIL, and takes 8 times as long
+    return bool((ordered[1:] == ordered[:-1]).all(axis=1).any())

@@ -1,0 +1,98 @@
+"""cached(): one whole sample tree, such as a vocabulary, normalisation constants or embeddings.
+
+    stats = prepcache.cached(mean_and_std, data=files, config={"channels": 3})
+
+    @prepcache.cached(version="2")
+    def vocabulary(files, size): ...
+    vocabulary(files, size=4096)
+
+It is a data set of one item: `data`, with all the files in it, is that item.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+
+from prepcache.dataset import CachedDataset
+from prepcache.dataset_options import Options
+from prepcache.keys.options import check_config
+
+_NO_DATA: Any = object()
+
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class _Whole(CachedDataset[Any]):
+    """A data set of one item, which is prepared for `prepcache fill` and `prepcache plan` too."""
+
+    _follows_mode = False
+
+
+class _Decorator(Protocol):
+    def __call__(self, fn: Callable[P, T], /) -> Callable[P, T]: ...
+
+
+@overload
+def cached(
+    fn: Callable[..., T], data: Any, config: Mapping[str, Any] | None = None, **options: Unpack[Options]
+) -> T: ...
+
+
+@overload
+def cached(
+    fn: Callable[P, T], *, config: Mapping[str, Any] | None = None, **options: Unpack[Options]
+) -> Callable[P, T]: ...
+
+
+@overload
+def cached(
+    fn: None = None, *, config: Mapping[str, Any] | None = None, **options: Unpack[Options]
+) -> _Decorator: ...
+
+
+def cached(
+    fn: Callable[..., Any] | None = None,
+    data: Any = _NO_DATA,
+    config: Mapping[str, Any] | None = None,
+    **options: Unpack[Options],
+) -> Any:
+    """`fn(data, **config)`, computed once; or, without `data`, a decorator that makes every call so.
+
+    Args:
+        fn: gives one sample tree: tensors, arrays, numbers, strings, nested.
+        data: a path, a value, or a tuple, list or dict of those; files in it count by their bytes.
+        config: keyword arguments; part of the key.
+        options: as `CachedDataset` takes them (`name`, `code`, `version`, `root`, `trust`, ...).
+
+    Raises:
+        UnkeyableError, PreprocessError, SampleError: as `CachedDataset`.
+    """
+    if fn is None:
+        if data is not _NO_DATA:
+            raise TypeError("cached() got data without a function to call on it")
+        return functools.partial(_decorated, config=config, options=options)
+    if data is _NO_DATA:
+        return _decorated(fn, config=config, options=options)
+    return _Whole([data], fn, config, **options)[0]
+
+
+def _decorated(
+    fn: Callable[..., Any], *, config: Mapping[str, Any] | None, options: Options
+) -> Callable[..., Any]:
+    check_config(config)
+
+    @functools.wraps(fn)
+    def call(data: Any = _NO_DATA, *others: Any, **more: Any) -> Any:
+        if data is _NO_DATA or others:
+            name = getattr(fn, "__name__", "fn")
+            raise TypeError(
+                f"{name}() is cached: call it as {name}(data, option=value), with all that it reads in "
+                "the one argument before the options"
+            )
+        return _Whole([data], fn, {**(config or {}), **more}, **options)[0]
+
+    return call

@@ -1,1 +1,0 @@
-"""Control: the client's session with the daemon, and the daemon on demand."""

@@ -1,0 +1,460 @@
+"""A client of one daemon: look at what is there, purge, pin, verify. Sessions build on it (session.py).
+
+    client = prepcache.Client()
+    for entry in client.entries(name="tokens*"):
+        print(entry.key, entry.size_bytes)
+
+Invariants:
+    1. Every call ends within `timeout` and raises `DaemonUnreachable`, or the error that the daemon named.
+    2. A client is safe to share between threads and across fork, and pickles as what it was made from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from prepcache.daemon import waits
+from prepcache.daemon.launcher import Endpoint, Launcher, find, listens
+from prepcache.daemon.silence import noted
+from prepcache.daemon.wait_budget import PROCESS, WaitBudget
+from prepcache.errors import DaemonUnreachable
+from prepcache.protocol import inspection, wire
+from prepcache.protocol.listening import starting, stopping
+from prepcache.protocol.members import Message, hex64
+from prepcache.settings import Address, Mode, Settings, check_token
+
+if TYPE_CHECKING:
+    from prepcache.daemon.http import Transport
+
+M = TypeVar("M", bound=Message)
+
+
+class Client:
+    """Speaks with one daemon.
+
+    Args:
+        url: `unix:///path` or `http://host:port`; default `PREPCACHE_URL`, else the system service's
+            socket, else the user's own daemon, started on demand.
+        token: for a daemon on TCP; default `PREPCACHE_TOKEN`.
+        timeout: seconds that one call may take.
+        budget: what sessions of this client may lose to the daemon; default the process's one.
+
+    Raises:
+        ConfigError: the URL, or a `PREPCACHE*` variable, means nothing.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        timeout: float = waits.CALL_S,
+        *,
+        budget: WaitBudget = PROCESS,
+    ) -> None:
+        self._made_from = (url, token, timeout)
+        self.settings = Settings.from_environ()
+        if url is not None:
+            self.settings = replace(self.settings, address=Address.parse(url))
+        self.token = self.settings.token if token is None else check_token(token)
+        self.timeout_s = timeout
+        self.budget = budget
+        self._found: Endpoint | None = None
+        self._transport: Transport | None = None
+
+    def __reduce__(self) -> Any:
+        return type(self), self._made_from
+
+    def __repr__(self) -> str:
+        return f"prepcache.Client({self.url!r})"
+
+    @property
+    def mode(self) -> Mode:
+        return self.settings.mode
+
+    @property
+    def url(self) -> str:
+        return self.endpoint.address.url
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The daemon that this client speaks with; decided at the first use."""
+        if self._found is None:
+            self._found = find(self.settings)
+        return self._found
+
+    @property
+    def transport(self) -> Transport:
+        """Connections to it; made at the first use."""
+        if self._transport is None:
+            from prepcache.daemon.http import Transport
+
+            self._transport = Transport(self.endpoint.address, self.token)
+        return self._transport
+
+    def start(self) -> bool:
+        """Starts the user's own daemon where nobody listens and it is ours to start; does not wait.
+
+        Returns:
+            Whether it is worth waiting for.
+        """
+        launcher = self.endpoint.launcher
+        if launcher is None or (not self.mode.is_writing and not launcher.has_store):
+            return False
+        return self._find_or_start(launcher)
+
+    def find_running(self) -> None:
+        """Finds the daemon, at whatever socket it listens, where the user's own one would have to be started.
+
+        Raises:
+            DaemonUnreachable: it would have to be. Whether another daemon is there, only a request tells.
+        """
+        launcher = self.endpoint.launcher
+        if launcher is None or listens(launcher.socket) or self._finds_elsewhere(launcher):
+            return
+        if not launcher.has_store:
+            raise self._nothing_cached(launcher)
+        ending = stopping(launcher.root)
+        if ending is not None:
+            why = f"the daemon of {launcher.root} (pid {ending[0]}) stops, and waits for {ending[1]}"
+            raise DaemonUnreachable(why, url=self.url)
+        beginning = starting(launcher.root)
+        if beginning is not None:
+            why = f"the daemon of {launcher.root} (pid {beginning[0]}) starts, and {beginning[1]}"
+            raise DaemonUnreachable(why, url=self.url)
+        raise DaemonUnreachable(
+            f"no daemon listens for {launcher.root}: the next job starts one, and so does a command that "
+            "needs it, as `prepcache ls`",
+            url=self.url,
+        )
+
+    def begin(self) -> None:
+        """Starts the user's own daemon if it is not there, so that it is ready when it is needed.
+
+        A start takes a second or two; a data set that calls this before it hashes its items does not wait
+        for it. What goes wrong is found out, and said, when the daemon is needed.
+        """
+        launcher = self.endpoint.launcher
+        if self.mode is not Mode.OFF and launcher is not None and not listens(launcher.socket):
+            with contextlib.suppress(DaemonUnreachable):
+                self.start()
+
+    @property
+    def has_started(self) -> bool:
+        """Whether this process has started the daemon."""
+        launcher = self.endpoint.launcher
+        return launcher is not None and launcher.has_started
+
+    @property
+    def has_started_empty(self) -> bool:
+        """Whether this process has started it, for a cache that was not there."""
+        launcher = self.endpoint.launcher
+        return launcher is not None and launcher.has_started_empty
+
+    @property
+    def is_listened_to(self) -> bool:
+        """Whether a process that lives has the daemon's socket; over TCP that is not known without asking."""
+        path = self.endpoint.address.socket
+        return path is None or listens(Path(path))
+
+    def starts(self) -> str:
+        """What the user's own daemon does, if it lives and may still be starting; else nothing."""
+        launcher = self.endpoint.launcher
+        if launcher is None:
+            return ""
+        if (long := starting(launcher.root)) is not None:
+            return f"the daemon of {launcher.root} (pid {long[0]}) starts, and {long[1]}"
+        return "the daemon is starting" if launcher.is_starting else ""
+
+    def first_wait(self) -> tuple[float, str]:
+        """How long a daemon that has never answered this process is waited for, in seconds, and why no
+        longer.
+
+        One that this process has started for an empty store has nothing that a job could use. For a silent
+        one the user's other jobs have waited.
+        """
+        launcher = self.endpoint.launcher
+        if self.has_started_empty:
+            return waits.EMPTY_WAIT_S, ""
+        if launcher is not None and starting(launcher.root) is not None:
+            return waits.SILENT_WAIT_S, ""
+        if (since := noted(self.url)) is not None:
+            at = time.strftime("%H:%M:%S", time.localtime(since))
+            return waits.SILENT_WAIT_S, f", as another job has found no answer since {at}"
+        return math.inf, ""
+
+    def call(self, gives: type[M], method: str, path: str, body: Message | None = None, **options: Any) -> M:
+        """One exchange, answered with a message of that kind; otherwise as `exchange`."""
+        return self.transport.read(gives, self.exchange(method, path, body, **options))
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        body: Message | None = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        limit_s: float | None = None,
+    ) -> dict[str, Any]:
+        """One exchange; repeated for as long as the time allows while the daemon starts or restarts.
+
+        Raises:
+            DaemonUnreachable: no answer within `limit_s`, or the client's timeout.
+            PrepcacheError: the error that the daemon answered with.
+        """
+        sent = None if body is None else body.to_json()
+        return WaitBudget(limit_s or self.timeout_s, consequence="").run(
+            self.url,
+            lambda left_s: self.transport.call(method, path, sent, limit_s=left_s, params=params),
+            start=self._start_to_look,
+        )
+
+    def _start_to_look(self) -> bool:
+        """Starts the user's own daemon if it has a store: an empty one need not be looked at."""
+        launcher = self.endpoint.launcher
+        if launcher is None:
+            return False
+        if not launcher.has_store:
+            raise self._nothing_cached(launcher)
+        return self._find_or_start(launcher)
+
+    def _nothing_cached(self, launcher: Launcher) -> DaemonUnreachable:
+        return DaemonUnreachable(
+            f"no daemon runs, and nothing is cached in {launcher.root} yet: the first job starts one; "
+            "for another daemon set PREPCACHE_URL",
+            url=self.url,
+        )
+
+    def _find_or_start(self, launcher: Launcher) -> bool:
+        """Nobody listens where we looked."""
+        return self._finds_elsewhere(launcher) or launcher.start()
+
+    def _finds_elsewhere(self, launcher: Launcher) -> bool:
+        """A daemon of the same root that listens elsewhere is ours too."""
+        there = launcher.elsewhere()
+        if there is None:
+            return False
+        self._found, self._transport = Endpoint.own(there), None
+        return True
+
+    def close(self) -> None:
+        """Closes the connections; a later call opens new ones."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def info(self) -> inspection.Info:
+        """Version, protocol, instance, root and limits of the daemon."""
+        return self.call(inspection.Info, "GET", "/v1/info")
+
+    def stats(self) -> Mapping[str, Any]:
+        """Counters, bytes, seconds saved, age of the coldest entry."""
+        return self.exchange("GET", "/v1/stats")
+
+    def resolve(self, recipe: str, generation: int = 0) -> wire.Resolved:
+        """The artifacts of a recipe that are new since `generation`; takes no holds.
+
+        Args:
+            recipe: its digest, 64 hex digits.
+        """
+        asked = wire.ResolveRequest.from_json({"recipe": recipe, "generation": generation})
+        return self.call(wire.Resolved, "POST", "/v1/resolve", asked)
+
+    def entries(
+        self,
+        *,
+        name: str | None = None,
+        recipe: str | None = None,
+        owner: int | None = None,
+        older_than_s: float | None = None,
+        produced_by: str | None = None,
+        is_pinned: bool | None = None,
+        sort: str = "-used_at",
+    ) -> Iterator[inspection.Entry]:
+        """The entries, page by page, those used last first.
+
+        Args:
+            name: of the recipe; a prefix where it ends in `*`.
+            recipe: its digest, or the first digits of it.
+            owner: uid.
+            older_than_s: not used for so long.
+            produced_by: found in one of the producer's values (script, host, user).
+            is_pinned: pinned ones, or the others.
+            sort: used_at, created_at, size_bytes, items or cost_s; `-` before it turns the order.
+        """
+        chosen = _filter(name, recipe, owner, older_than_s, produced_by, is_pinned)
+        query = {**_query(chosen), "sort": sort, "limit": str(inspection.MAX_PAGE_SIZE)}
+        seen: set[str] = set()
+        while True:
+            page = self.call(inspection.EntryPage, "GET", "/v1/entries", params=query)
+            yield from page.entries
+            if page.cursor is None or page.cursor in seen:
+                return
+            seen.add(page.cursor)
+            query["cursor"] = page.cursor
+
+    def entry(self, key: str) -> inspection.Entry:
+        """One entry.
+
+        Raises:
+            NotFound: there is none of that key.
+        """
+        return self.call(inspection.Entry, "GET", f"/v1/entries/{hex64(key, 'key')}")
+
+    def recipes(self) -> Iterator[inspection.Recipe]:
+        """The recipes that the store knows, without their parts."""
+        query = {"limit": str(inspection.MAX_PAGE_SIZE)}
+        seen: set[str] = set()
+        while True:
+            page = self.call(inspection.RecipePage, "GET", "/v1/recipes", params=query)
+            yield from page.recipes
+            if page.cursor is None or page.cursor in seen:
+                return
+            seen.add(page.cursor)
+            query["cursor"] = page.cursor
+
+    def recipe(self, digest: str) -> inspection.Recipe:
+        """One recipe, with its readable parts."""
+        return self.call(inspection.Recipe, "GET", f"/v1/recipes/{hex64(digest, 'digest')}")
+
+    def explain(
+        self,
+        recipe: str | None = None,
+        *,
+        key: str | None = None,
+        name: str | None = None,
+        parts: Mapping[str, Any] | None = None,
+    ) -> inspection.Explanation:
+        """Why a recipe's samples were not there: how it differs from the nearest one that has some.
+
+        Args:
+            recipe: its digest.
+            key: of one of its entries.
+            name: the last miss of that name; of those that begin so where it ends in `*`.
+            parts: `Recipe.parts` of one that the daemon need not know.
+
+        Without any of these, the last miss of all.
+
+        Raises:
+            NotFound: there is no such recipe, entry or miss.
+        """
+        given = {"recipe": recipe, "key": key, "name": name, "parts": parts}
+        asked = inspection.ExplainRequest.from_json(given)
+        return self.call(inspection.Explanation, "POST", "/v1/explain", asked)
+
+    def tier_status(self) -> inspection.TierStatus:
+        """The bucket that the daemon shares with other machines. Raises NotFound without one."""
+        return self.call(inspection.TierStatus, "GET", "/v1/tier")
+
+    def tier_push(self) -> inspection.TierDone:
+        """Copies whatever the bucket lacks; for admins."""
+        return self.call(inspection.TierDone, "POST", "/v1/tier/push", limit_s=waits.VERIFY_S)
+
+    def tier_pull(self, recipe: str) -> inspection.TierDone:
+        """Fetches all that the bucket has of a recipe (64 hex digits); for admins."""
+        asked = inspection.TierPullRequest.from_json({"recipe": recipe})
+        return self.call(inspection.TierDone, "POST", "/v1/tier/pull", asked, limit_s=waits.VERIFY_S)
+
+    def tier_gc(self, *, delete: bool = False) -> inspection.TierDone:
+        """Lists, or deletes, artifacts of the bucket that no manifest names; for admins."""
+        return self.call(
+            inspection.TierDone,
+            "POST",
+            "/v1/tier/gc",
+            inspection.TierGarbageRequest(delete),
+            limit_s=waits.VERIFY_S,
+        )
+
+    def purge(
+        self,
+        keys: list[str] | tuple[str, ...] | None = None,
+        *,
+        name: str | None = None,
+        recipe: str | None = None,
+        owner: int | None = None,
+        older_than_s: float | None = None,
+        produced_by: str | None = None,
+        everything: bool = False,
+        dry_run: bool = False,
+    ) -> inspection.Purged:
+        """Removes entries, held ones too; a filter or keys or `everything=True` must be given.
+
+        Args:
+            keys: exactly these; the filters are as in `entries`.
+            everything: all entries that the filters leave.
+            dry_run: only say what would be removed.
+
+        Raises:
+            BadRequest: neither a filter, nor keys, nor everything.
+            Forbidden: entries of somebody else were named.
+        """
+        chosen = _filter(name, recipe, owner, older_than_s, produced_by, None)
+        said = {"keys": None if keys is None else list(keys), "all": everything, "dry_run": dry_run}
+        asked = inspection.PurgeRequest.from_json({**chosen.to_json(), **said})
+        return self.call(inspection.Purged, "POST", "/v1/purge", asked)
+
+    def pin(self, key: str) -> None:
+        """Keeps an entry from being evicted."""
+        self.exchange("PUT", f"/v1/entries/{hex64(key, 'key')}/pin")
+
+    def unpin(self, key: str) -> None:
+        """Gives an entry back to eviction."""
+        self.exchange("DELETE", f"/v1/entries/{hex64(key, 'key')}/pin")
+
+    def verify(self, keys: list[str] | tuple[str, ...] | None = None) -> inspection.Verified:
+        """Reads every byte of these entries, or of all, and compares; damaged ones go to quarantine."""
+        asked = inspection.VerifyRequest.from_json({"keys": None if keys is None else list(keys)})
+        return self.call(inspection.Verified, "POST", "/v1/verify", asked, limit_s=waits.VERIFY_S)
+
+    def quarantine(self, keys: list[str] | tuple[str, ...], why: str) -> inspection.Verified:
+        """Takes entries away whose samples, made again, were others; needs their owner or an admin.
+
+        Raises:
+            Forbidden: somebody else owns one of them.
+            NotFound: one is not there.
+        """
+        asked = inspection.VerifyRequest.from_json({"keys": list(keys), "differs": why[:512]})
+        return self.call(inspection.Verified, "POST", "/v1/verify", asked)
+
+    def sessions(self) -> tuple[inspection.SessionSeen, ...]:
+        """Who is connected, preprocessing what, how far."""
+        return self.call(inspection.SessionList, "GET", "/v1/sessions").sessions
+
+
+def _filter(
+    name: str | None,
+    recipe: str | None,
+    owner: int | None,
+    older_than_s: float | None,
+    produced_by: str | None,
+    is_pinned: bool | None,
+) -> inspection.EntryFilter:
+    given = {
+        "name": name,
+        "recipe": recipe,
+        "owner": owner,
+        "older_than_s": older_than_s,
+        "produced_by": produced_by,
+        "is_pinned": is_pinned,
+    }
+    return inspection.EntryFilter.from_json(given)
+
+
+def _query(chosen: inspection.EntryFilter) -> dict[str, str]:
+    """Query parameters, as JSON writes the values."""
+    said = {True: "true", False: "false"}
+    return {
+        name: said[value] if isinstance(value, bool) else str(value)
+        for name, value in chosen.to_json().items()
+        if value is not None
+    }

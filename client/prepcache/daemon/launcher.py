@@ -1,0 +1,318 @@
+"""Which daemon a client uses where no URL is given, and how the user's own one is started on demand.
+
+Invariants:
+    1. Of K first jobs exactly one starts a daemon: starting happens under a lock in the root, and the lock's
+       file names the process that was started, so that the next job sees it before it listens.
+    2. The daemon inherits nothing that could outlive the job's wishes: a session of its own, cwd `/`, no
+       descriptors (else `python job.py | tee` never ends), stdin from /dev/null, output to a log in its
+       root, and it is nobody's child that the job would have to reap.
+    3. Starting never waits for the daemon: whoever needs it waits for its socket, on its own budget.
+
+NOTE [ Who is asked ]: PREPCACHE_URL, if set, alone. Else the system service's socket, if we may use it and
+somebody listens. Else the user's own daemon, started when it is needed, gone when it is idle: at the socket
+that the environment leads to, or where a daemon of the same root has noted that it listens (listening.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from prepcache.daemon import waits
+from prepcache.errors import DaemonUnreachable
+from prepcache.protocol.listening import noted, starting
+from prepcache.protocol.places import SYSTEM_SOCKET, is_public, own_root, own_socket
+from prepcache.settings import Address, Settings
+
+IDLE_EXIT_S = 600
+"""The daemon on demand stops when nobody did more than look for so long."""
+MAX_STARTS = 3
+"""By one process: a daemon that dies at once is not started for ever."""
+SERVER_MODULES = ("fastapi", "uvicorn", "sqlalchemy")
+LOG_NAME = "prepcached.log"
+LOCK_NAME = "start.lock"
+MAX_LOG_BYTES = 1 << 20
+
+
+# The shell's `&` makes the daemon an orphan: the job neither reaps it nor shows it among its children. Its
+# redirections keep the pipe that carries the process id back from being inherited.
+_SHELL = 'log=$1; shift; "$@" </dev/null >>"$log" 2>&1 & echo $!'
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The daemon to talk to, and how to start it where it is ours to start."""
+
+    address: Address
+    launcher: Launcher | None = None
+
+    @classmethod
+    def own(cls, launcher: Launcher) -> Endpoint:
+        """The user's own daemon. Where others could have laid out the socket, it must be his."""
+        owner = os.geteuid() if launcher.is_noted or is_public(launcher.socket) else None
+        return cls(Address(socket=str(launcher.socket), owner=owner), launcher)
+
+
+def find(
+    settings: Settings, environ: Mapping[str, str] | None = None, *, system_socket: Path | None = None
+) -> Endpoint:
+    """The daemon that NOTE [ Who is asked ] chooses. Touches nothing, starts nothing."""
+    if settings.address is not None:
+        return Endpoint(settings.address)
+    service = system_socket or SYSTEM_SOCKET
+    if listens(service):
+        return Endpoint(Address(socket=str(service)))
+    environ = os.environ if environ is None else environ
+    return Endpoint.own(Launcher(own_socket(environ), own_root(environ), environ))
+
+
+def barred(service: Path = SYSTEM_SOCKET) -> str:
+    """Why the system service, which is there, is not asked: its socket is not ours to use. Else nothing."""
+    import grp
+    import pwd
+
+    try:
+        gid = os.stat(service).st_gid
+    except OSError:
+        return ""
+    if os.access(service, os.W_OK):
+        return ""
+    there = f"the system service's socket, {service}, is not open to you, so your own daemon is asked"
+    try:
+        group, user = grp.getgrgid(gid), pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"{there}; the socket's group is {gid}"
+    if user in group.gr_mem:
+        return f"{there}; you are in its group {group.gr_name} since after this login: log in anew"
+    return f"{there}; join its group, and log in anew: sudo usermod --append --groups {group.gr_name} {user}"
+
+
+def listens(path: Path) -> bool:
+    """Whether somebody listens at a socket that we may use; a stale one has nobody."""
+    import socket
+
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+        if stat.S_ISSOCK(os.stat(path).st_mode):
+            probe.setblocking(False)
+            with contextlib.suppress(BlockingIOError):  # a full backlog: somebody is there, and busy
+                probe.connect(str(path))
+            return True
+    return False
+
+
+class Launcher:
+    """Starts the user's own daemon.
+
+    Args:
+        socket: where it shall listen.
+        root: of its store; made if absent.
+        environ: what it gets as environment, less our own settings.
+        command: how it is run; default this Python's `-m prepcached`.
+        is_noted: the socket is the one that a daemon of this root has noted.
+    """
+
+    def __init__(
+        self,
+        socket: Path,
+        root: Path,
+        environ: Mapping[str, str],
+        command: tuple[str, ...] | None = None,
+        *,
+        is_noted: bool = False,
+    ) -> None:
+        self.socket = socket
+        self.root = root
+        self.is_noted = is_noted
+        self._environ = environ
+        # -P: the daemon must not import a module of the folder that it happens to be started in.
+        self._command = command or (sys.executable or "", "-P", "-m", "prepcached")
+        self.has_started_empty = False
+        """Whether this process has started the daemon, for a store that was not there."""
+        self._starts = 0
+        self._started_at = 0.0
+
+    @property
+    def log(self) -> Path:
+        return self.root / LOG_NAME
+
+    @property
+    def has_store(self) -> bool:
+        """Whether there is anything that a daemon could serve; who only reads starts none for nothing."""
+        return (self.root / "v1").is_dir()
+
+    @property
+    def has_started(self) -> bool:
+        """Whether this process has started the daemon."""
+        return self._starts > 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the daemon that was started last, by whomever, lives."""
+        with contextlib.suppress(OSError, ValueError):
+            return _is_running(int((self.root / LOCK_NAME).read_text(encoding="ascii")))
+        return False
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether it lives, and was started so shortly ago that it may not be ready yet."""
+        with contextlib.suppress(OSError):
+            age_s = time.time() - (self.root / LOCK_NAME).stat().st_mtime
+            return age_s < waits.STARTING_S and self.is_running
+        return False
+
+    def elsewhere(self) -> Launcher | None:
+        """The launcher for the socket at which a daemon of this root listens, where that is another one."""
+        path = noted(self.root)
+        if path is None or path == self.socket or not listens(path):
+            return None
+        return Launcher(path, self.root, self._environ, self._command, is_noted=True)
+
+    def start(self) -> bool:
+        """Starts the daemon unless somebody else just did; does not wait for it.
+
+        Returns:
+            True: it will listen soon, if all is well.
+
+        Raises:
+            DaemonUnreachable: it cannot be started, or the one that was started has died; says why. Or it is
+                starting, and that takes long (`why` "starting"): it is not waited for.
+        """
+        try:
+            _private_folder(self.socket.parent, is_own=self.socket.parent != self.root)
+            _private_folder(self.root, is_own=False)
+            with self._lock() as lock:
+                if not listens(self.socket) and (long := starting(self.root)) is not None:
+                    told = f"the daemon of {self.root} (pid {long[0]}) starts, and {long[1]}"
+                    raise DaemonUnreachable(told, why="starting")
+                if lock is not None and not listens(self.socket) and not _is_running(_pid_in(lock)):
+                    self._check_installed()
+                    self._check_last_start()
+                    self.has_started_empty = not self._starts and not self.has_store
+                    self._starts += 1
+                    self._started_at = time.monotonic()
+                    pid = self._spawn()
+                    os.pwrite(lock, f"{pid:<20}".encode(), 0)
+        except OSError as error:
+            where = "set XDG_CACHE_HOME or PREPCACHED_ROOT to a folder that can be written to"
+            raise self._failed(f"{error.filename or self.root}: {error.strerror}: {where}") from error
+        except subprocess.TimeoutExpired as error:
+            raise self._failed(f"/bin/sh took more than {error.timeout:.0f} s") from error
+        except subprocess.CalledProcessError as error:
+            raise self._failed(f"/bin/sh ended with exit code {error.returncode}") from error
+        except ValueError as error:
+            raise self._failed(f"/bin/sh named no process: {error}") from error
+        return True
+
+    def _check_installed(self) -> None:
+        if not self._command[0]:
+            why = "this Python is part of another program, and names no command that runs it"
+            raise self._failed(f"{why}: start `prepcached serve` yourself")
+        missing = [name for name in SERVER_MODULES if importlib.util.find_spec(name) is None]
+        if missing:
+            raise self._failed(
+                f"its dependencies are not installed ({', '.join(missing)}): "
+                'pip install "prepcache[server]", or set PREPCACHE_URL to a daemon that runs'
+            )
+
+    def _check_last_start(self) -> None:
+        """Whether the one that we started, and that is gone now, makes another start pointless."""
+        is_young = self._starts and time.monotonic() - self._started_at < waits.FAILED_START_S
+        if self._starts >= MAX_STARTS or (is_young and self._told_error()):
+            raise self._failed(f"it ends at once: {self._told_error() or 'no reason told'} (log: {self.log})")
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[int | None]:
+        """The open lock file; None while another job is starting the daemon."""
+        path = self.root / LOCK_NAME
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield None
+            else:
+                yield fd
+        finally:
+            os.close(fd)
+
+    def _spawn(self) -> int:
+        """Runs the daemon; its process id."""
+        serve = (
+            "serve",
+            "--uds",
+            str(self.socket),
+            "--root",
+            str(self.root),
+            "--idle-exit",
+            str(IDLE_EXIT_S),
+        )
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(self.log).st_size > MAX_LOG_BYTES:
+                os.replace(self.log, self.log.with_suffix(".log.1"))
+        os.close(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        done = subprocess.run(
+            ["/bin/sh", "-c", _SHELL, "sh", str(self.log), *self._command, *serve],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env=self._daemon_environ(),
+            start_new_session=True,
+            close_fds=True,
+            umask=0o077,
+            check=True,
+            timeout=5.0,
+        )
+        return int(done.stdout)
+
+    def _daemon_environ(self) -> dict[str, str]:
+        """Ours, less the client's settings (not `PREPCACHED_*`), relative paths made good for cwd `/`."""
+        kept = {k: v for k, v in self._environ.items() if not f"{k}_".startswith("PREPCACHE_")}
+        if kept.get("PYTHONPATH"):
+            kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, kept["PYTHONPATH"].split(os.pathsep)))
+        return kept
+
+    def _told_error(self) -> str:
+        """The last line of the log, if it is the end of a failed start."""
+        with contextlib.suppress(OSError), open(self.log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+            lines = file.read().decode("utf-8", "replace").strip().splitlines()
+            if lines and ("rror" in lines[-1] or "prepcached:" in lines[-1]):
+                return "".join(c for c in lines[-1] if c.isprintable())[:300]
+        return ""
+
+    def _failed(self, why: str) -> DaemonUnreachable:
+        return DaemonUnreachable(f"the daemon cannot be started on demand: {why}", why="failed")
+
+
+def _private_folder(path: Path, *, is_own: bool) -> None:
+    """Makes a folder for us alone. An existing one that others could have laid out is refused."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if is_own:
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise PermissionError(1, "is not a folder that only you can write to", str(path))
+
+
+def _pid_in(lock: int) -> int:
+    text = os.pread(lock, 32, 0).split()
+    return int(text[0]) if text and text[0].isdigit() else 0
+
+
+def _is_running(pid: int) -> bool:
+    """Whether that process lives and is a daemon of ours: ids are used again, and zombies linger."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return pid > 0 and state != "Z" and b"prepcached" in command

@@ -1,0 +1,278 @@
+"""The wait budget: the seconds that a process may lose, in all, to a daemon that is absent, slow or hung.
+
+It is a circuit breaker. Closed: requests are sent, and what they wait for in vain is taken off the budget.
+Open (an outage): every request fails at once, and the job works without the daemon. Half open: a thread
+(outage.py) asks the daemon whether it answers, at nobody's cost, and closes the breaker when it does.
+
+Invariants:
+    1. The sum of all foreground waiting that the daemon cannot account for stays below the budget, over the
+       whole life of the process and all its data sets. A first outage may cost `FIRST_SHARE` of it, each
+       later one half of what is left then. When less than `LEAST_S` is left, an outage is final.
+    2. Not charged: a long poll that is answered in time, the first `FREE_S` of every answered request (else
+       an honest daemon would be given up after some thousand requests), and the time for which this process
+       itself was stopped.
+    3. One warning an outage, naming the daemon and what happens now; none where the caller excuses it.
+
+Locking: `_lock` guards the counters and the outage; it is never held while waiting.
+Not here: background threads. They wait on their own time (`on_own_time`), and must neither spend nor wait for
+the budget: many that wait side by side would have spent it on a daemon that is only busy with them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from prepcache.daemon import waits
+from prepcache.errors import DaemonUnreachable
+
+T = TypeVar("T")
+
+_ALL: weakref.WeakSet[WaitBudget] = weakref.WeakSet()
+
+
+UNTIL_IT_ANSWERS = "this job preprocesses by itself until it answers"
+
+_log = logging.getLogger("prepcache")
+
+
+class WaitBudget:
+    """One budget of waiting, and the breaker that it opens.
+
+    Args:
+        budget_s: how much may be lost in all.
+        consequence: what happens when the daemon is given up; it ends the warning. "" warns nobody, and
+            stands for somebody who does not come back to it.
+        clock: monotonic seconds.
+        sleep: waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        budget_s: float = waits.BUDGET_S,
+        *,
+        consequence: str = "this job goes on without its cache and preprocesses by itself",
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.budget_s = budget_s
+        self._consequence = consequence
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._spent_s = 0.0
+        self._allowed_s = budget_s * (waits.FIRST_SHARE if consequence else 1.0)
+        self._outage: str | None = None
+        self._is_final = False
+        self.warned = ""
+        """The message of the one warning of an outage; empty before it."""
+        self.has_met = False
+        """Whether the daemon has ever answered this process."""
+        self._limited_why = ""
+        self._stalls = 0
+        _ALL.add(self)
+
+    @property
+    def remaining_s(self) -> float:
+        """What may be lost from now on, before an outage begins."""
+        return max(0.0, self._allowed_s - self._spent_s)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is an outage: no request is sent."""
+        return self._outage is not None
+
+    @property
+    def is_away(self) -> bool:
+        """Whether there is an outage that ends when the daemon answers."""
+        is_left = self.budget_s - self._spent_s >= waits.LEAST_S
+        return self._outage is not None and not self._is_final and is_left and bool(self._consequence)
+
+    def limit_first(self, seconds: float, why: str = "") -> None:
+        """Until the daemon is met for the first time, no more than this is lost to it.
+
+        Args:
+            why: ends the message of the outage that this may lead to.
+        """
+        with self._lock:
+            if not self.has_met:
+                self._allowed_s, self._limited_why = min(self._allowed_s, seconds), why
+
+    def come_back(self) -> None:
+        """The daemon answers again."""
+        with self._lock:
+            if self.is_away:
+                self._outage, self.warned, self.has_met = None, "", True
+                left_s = self.budget_s - self._spent_s
+                self._allowed_s = self._spent_s + max(waits.LEAST_S, left_s / 2)
+
+    def charge(self, seconds: float) -> None:
+        """Takes seconds that were waited in vain off the budget."""
+        with self._lock:
+            self._spent_s += max(0.0, seconds)
+
+    def spend_away(self, seconds: float) -> float:
+        """How much of these an outage may cost beyond what it has; that much is charged. `LEAST_S` is
+        kept."""
+        with self._lock:
+            given_s = min(seconds, max(0.0, self.budget_s - self._spent_s - waits.LEAST_S))
+            self._spent_s += given_s
+        return given_s
+
+    def give_up(
+        self, url: str, why: str, *, is_final: bool = True, is_quiet: bool = False
+    ) -> DaemonUnreachable:
+        """Begins an outage, warns if nobody has, and returns the error to raise."""
+        with self._lock:
+            if self._outage is None or is_final:
+                self._outage = why
+            self._is_final = self._is_final or is_final
+        if not is_quiet:
+            self.warn(url, why, consequence=None if is_final else UNTIL_IT_ANSWERS)
+        return DaemonUnreachable(why, url=url, why="gone")
+
+    def warn(self, url: str, message: str, *, consequence: str | None = None) -> None:
+        """Says `message`, the first time only; through logging, which never raises into the job."""
+        with self._lock:
+            if self.warned or not self._consequence:
+                return
+            self.warned = message
+        where = "" if url in message else f"{url}: "
+        _log.warning("prepcache: %s%s; %s", where, message, consequence or self._consequence)
+
+    def run(
+        self,
+        url: str,
+        attempt: Callable[[float], T],
+        *,
+        wait_s: float = 0.0,
+        start: Callable[[], bool] | None = None,
+        excuse: Callable[[], str] | None = None,
+    ) -> T:
+        """Calls `attempt(limit_s)` until it answers or an outage begins.
+
+        Args:
+            url: the daemon's, for messages.
+            attempt: one exchange that takes at most the seconds given to it; raises `DaemonUnreachable`
+                with `why`: "absent" (nobody listens), "broken" (closed, timed out, 5xx from a proxy),
+                or "nonsense" (an answer that no daemon gives). Other errors are answers, and pass.
+            wait_s: how long the daemon was asked to keep the request.
+            start: starts the daemon where nobody listens; False says that this is not ours to do. Its
+                `DaemonUnreachable` says that it cannot be started, and is final, unless `why` is "starting".
+            excuse: why a daemon that has not answered is not to be blamed: then nobody is warned.
+
+        Raises:
+            DaemonUnreachable: at once in an outage, or where the daemon was never met and is not there; else
+                when an outage begins.
+        """
+        pause_s = waits.RETRY_FIRST_S
+        while True:
+            if self._outage is not None:
+                raise DaemonUnreachable(self._outage, url=url, why="gone")
+            started, limit_s = self._clock(), self.remaining_s + wait_s
+            try:
+                answer = attempt(limit_s)
+            except DaemonUnreachable as error:
+                if not _OWN_TIME.is_waited_for():
+                    raise
+                self._charge_attempt(started, limit_s, 0.0)
+                why = error.data.get("why")
+                if why == "nonsense":
+                    raise self.give_up(url, error.message) from error
+                if why == "absent" and not self._is_worth_waiting(url, start):
+                    self.warn(url, error.message)
+                    raise
+                if self.remaining_s <= 0:
+                    if told := excuse() if excuse is not None else "":
+                        raise self.give_up(url, told, is_final=False, is_quiet=True) from error
+                    raise self.give_up(url, error.message + self._lost(), is_final=False) from error
+                paused_s = min(pause_s, self.remaining_s)
+                self._sleep(paused_s)
+                self.charge(paused_s)
+                pause_s = min(2 * pause_s, waits.RETRY_LONGEST_S)
+            except Exception:
+                self.has_met = True
+                self._charge_attempt(started, limit_s, wait_s + waits.FREE_S)
+                raise
+            else:
+                self.has_met = True
+                self._charge_attempt(started, limit_s, wait_s + waits.FREE_S)
+                return answer
+
+    def _lost(self) -> str:
+        if not self._consequence:
+            return f" (waited {self._spent_s:.1f} s in all)"
+        why = self._limited_why if not self.has_met else ""
+        return f", and this job has waited {self._spent_s:.1f} s for it in all{why}"
+
+    def _is_worth_waiting(self, url: str, start: Callable[[], bool] | None) -> bool:
+        """Whether a daemon that is not there may be soon: it was there before, or is being started."""
+        try:
+            return (start is not None and start()) or self.has_met
+        except DaemonUnreachable as error:
+            is_final = error.data.get("why") != "starting"
+            raise self.give_up(url, error.message, is_final=is_final) from error
+
+    def _charge_attempt(self, started: float, limit_s: float, free_s: float) -> None:
+        if not _OWN_TIME.is_waited_for():
+            return
+        took_s = self._clock() - started
+        if took_s > limit_s + waits.STALL_S and self._stalls < waits.MAX_STALLS:
+            self._stalls += 1
+            return
+        self.charge(took_s - free_s)
+
+
+def _always() -> bool:
+    return True
+
+
+class _OwnTime(threading.local):
+    seconds = 0.0
+    is_waited_for: Callable[[], bool] = staticmethod(_always)
+
+
+_OWN_TIME = _OwnTime()
+
+
+@contextmanager
+def on_own_time(seconds: float) -> Iterator[None]:
+    """In a thread that nobody waits for: each of its requests may wait so long, at nobody's cost."""
+    before, _OWN_TIME.seconds = _OWN_TIME.seconds, seconds
+    try:
+        yield
+    finally:
+        _OWN_TIME.seconds = before
+
+
+@contextmanager
+def charged_while(is_waited_for: Callable[[], bool]) -> Iterator[None]:
+    """In a thread that somebody may cease to wait for: then it charges nothing, and gives up nobody."""
+    before, _OWN_TIME.is_waited_for = _OWN_TIME.is_waited_for, is_waited_for
+    try:
+        yield
+    finally:
+        _OWN_TIME.is_waited_for = before
+
+
+def own_time() -> float:
+    """How long this thread may wait on its own time; 0 where somebody waits for it."""
+    return _OWN_TIME.seconds
+
+
+PROCESS = WaitBudget()
+"""The one budget of this process. A forked child starts with what its parent had left."""
+
+
+def _after_fork_in_child() -> None:
+    for budget in list(_ALL):
+        budget._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

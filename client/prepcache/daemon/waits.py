@@ -1,0 +1,113 @@
+"""How long a job waits for its daemon, and for what: one table, in seconds where the name says so.
+
+Modules read it as `waits.NAME`, so that one place changes a value for all of them.
+"""
+
+from __future__ import annotations
+
+# What a job may lose: wait_budget.py
+
+BUDGET_S = 5.0
+"""Promise 2: a job loses at most this to its daemon."""
+FIRST_SHARE = 0.6
+"""How much of the budget a first outage may cost: a restart takes two seconds, on a busy machine three."""
+LEAST_S = 0.125
+"""The least that an outage may cost: on a busy machine an answer takes a tenth of a second."""
+FREE_S = 0.25
+"""An answer within this is no loss: a round trip takes 1 ms, on a machine whose cores are all busy 100."""
+STALL_S = 1.0
+"""An attempt that overran its own limit by this was held up on our side: Ctrl-Z, SIGSTOP, a busy machine."""
+MAX_STALLS = 10
+"""Held up more often than this, waiting counts whoever is to blame: promise 2 goes before promise 3."""
+RETRY_FIRST_S = 0.02
+"""The pause before a failed request is repeated; it doubles,"""
+RETRY_LONGEST_S = 0.4
+"""up to this."""
+
+# How long one request may take: client.py
+
+CALL_S = 10.0
+"""A call of `Client`, for a person."""
+EMPTY_WAIT_S = 0.25
+"""A first request to a daemon that this job has started for an empty store: it has nothing to find there."""
+SILENT_WAIT_S = 0.2
+"""A first request to a daemon that another job has found silent."""
+VERIFY_S = 24 * 3600.0
+"""Verifying reads every byte of the store; somebody asked for that and watches."""
+
+# In an outage: outage.py
+
+LOOK_FIRST_S = 0.05
+"""The pause before the daemon is looked for again; it doubles,"""
+LOOK_LONGEST_S = 0.5
+"""up to this."""
+LISTEN_S = 10.0
+"""How long one request waits for a daemon that lives and does not answer."""
+PROMPT_S = 1.0
+"""What a second answer may take, before the daemon is used again."""
+SAID_AFTER_S = 3.0
+"""A start that takes longer is told of. On an idle machine it takes one second, beside four jobs that load
+torch four to fourteen."""
+NOTED_S = 60.0
+"""How long a note that a daemon is silent counts (silence.py)."""
+
+# At the end of a process: session.py
+
+CLOSE_S = 0.5
+"""The goodbye at exit: the daemon sees the end of the process anyway."""
+HANDOVER_S = 10.0
+"""What a process at its end gives a daemon that lives, to take what it has not committed; in all."""
+ALIVE_S = 2.0
+"""How often it looks whether the daemon lives."""
+
+# The beat: heartbeat.py
+
+BEAT_LIMIT_S = 10.0
+"""One beat; it waits on its own time."""
+REOPEN_S = 2.0
+"""For opening a forgotten session anew; the foreground may have to wait for that."""
+TAKING_IN_S = 5.0
+"""A thread maps what it was told of in less, unless it has to download it: then there is no room."""
+BEAT_SHORTEST_S = 0.05
+BEAT_LONGEST_S = 30.0
+"""Between these is the pause that a daemon may ask for."""
+
+# Bytes to the daemon and from it: transfer.py, deadline.py
+
+TRANSFER_LIMIT_S = 600.0
+"""A transfer takes no longer."""
+COMMIT_LIMIT_S = 10.0
+"""A commit that takes longer, beyond its bytes at `SLOWEST_COMMIT`, hangs, and others wait for its items. One
+that is merely slow ends all the same, and is found when it is asked for again."""
+SLOWEST_COMMIT = 4 << 20
+"""Bytes/s; a slow disk, at a good moment, takes 10 s for 128 MB."""
+SILENCE_S = 1.25
+"""Of a commit, after which the daemon is asked whether it lives; twice this is less than a first outage."""
+SLOWEST_TRANSFER = 2 << 20
+"""Bytes/s of up- and downloads below which a daemon counts as hung."""
+MAX_IDLE_S = 4.0
+"""Shorter than servers keep idle connections (uvicorn: 5 s): one that is just being closed costs a retry."""
+
+# The daemon on demand: launcher.py
+
+STARTING_S = 30.0
+"""A daemon that was started longer ago and does not answer is not starting any more: it hangs."""
+FAILED_START_S = 15.0
+"""One that was gone so soon after it was started, and said an error last, will not do better next time."""
+
+# How long a commit is waited for: fill/backlog.py
+
+SPARE_S = 2.5
+"""What commits may take beyond their bytes: a sync waits for others' writes."""
+SPARE_SHARE = 0.1
+"""Of the time that passes, as much more."""
+SLOW_FACTOR = 4.0
+"""So many times as long as its bytes took before: disks are shared."""
+FIRST_BYTES_PER_S = 256 << 20
+"""The speed that a daemon is taken to have before a commit has shown it."""
+SLOWEST_BYTES_PER_S = 8 << 20
+"""A commit that is slower than this hangs: 128 MB are waited for no longer than a minute."""
+GOODBYE_S = 1.0
+"""For commits that were left behind; the daemon ends the one that it has in hand by itself."""
+INHERITED_S = 60.0
+"""How long a forked child believes that the daemon is as slow as for its parent."""

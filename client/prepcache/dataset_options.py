@@ -1,0 +1,144 @@
+"""Options of a data set: their types, and what is refused at the opening."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from prepcache.errors import UnkeyableError
+from prepcache.keys import recipes
+
+if TYPE_CHECKING:
+    from prepcache.daemon.client import Client
+    from prepcache.keys.files.digest import Trust
+    from prepcache.keys.paths import Read
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments of `CachedDataset`, `CachedIterableDataset` and `cached`, besides `expand`."""
+
+    name: str | None
+    code: recipes.Code
+    version: str | int | None
+    untracked: Sequence[str]
+    environment: Sequence[str] | None
+    read: Read
+    root: str | os.PathLike[str] | None
+    trust: Trust
+    lazy: bool
+    verify_fraction: float
+    num_workers: int
+    executor: Executor | None
+    progress: bool | None
+    client: Client | None
+
+
+def check(
+    verify_fraction: float,
+    num_workers: int,
+    executor: Executor | None,
+    transform: Any,
+    *,
+    lazy: bool = False,
+    expand: bool = False,
+) -> None:
+    """Refuses numbers out of range, options that exclude each other, and what cannot be called.
+
+    Raises:
+        ValueError: the message says what there is instead.
+        TypeError: `transform` is not callable, or `executor` is not an executor.
+    """
+    if not (transform is None or callable(transform)):
+        raise TypeError(f"transform must be callable as transform(sample), not {type(transform).__name__}")
+    if not (executor is None or isinstance(executor, Executor)):
+        raise TypeError(f"executor must be a concurrent.futures.Executor, not {type(executor).__name__}")
+    if not 0.0 <= verify_fraction <= 1.0:
+        raise ValueError(f"verify_fraction={verify_fraction}: a share of the hits is between 0 and 1")
+    if num_workers < 0:
+        raise ValueError(f"num_workers={num_workers}: 0 preprocesses in this process, N forks N workers")
+    if num_workers and executor is not None:
+        raise ValueError("num_workers= and executor= both say who preprocesses: give one of them")
+    if lazy and expand:
+        raise ValueError(
+            "lazy=True and expand=True exclude each other: how many samples an item gives is known only "
+            "after it was preprocessed, so a data set that expands is prepared at its opening"
+        )
+
+
+_OF_A_RECIPE = inspect.signature(recipes.recipe).parameters
+"""`preprocess` and the options that `prepcache.recipe` takes."""
+
+
+def taken_from(
+    preprocess: Callable[..., Any] | recipes.Recipe, how: dict[str, Any]
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The function and the options of its recipe; those of a `Recipe` that was given in place of a function.
+
+    Raises:
+        TypeError: options were given beside a recipe, or its function is not in this process.
+        UnkeyableError: what the recipe counts was changed since it was made.
+    """
+    if not isinstance(preprocess, recipes.Recipe):
+        return preprocess, how
+    given = [name for name, value in how.items() if value != _OF_A_RECIPE[name].default]
+    if given:
+        raise TypeError(f"the recipe says {', '.join(given)} already: give it to prepcache.recipe() only")
+    if preprocess.preprocess is None:
+        raise TypeError(f"{preprocess!r} came from another process without its function: make it here")
+    asked = {name: value for name, value in preprocess.asked.items() if name in _OF_A_RECIPE}
+    made = recipes.recipe(preprocess.preprocess, **asked)
+    if made.digest != preprocess.digest and "classes" not in preprocess.asked:
+        raise UnkeyableError(
+            f"{preprocess.name}: its code, config or environment changed since the recipe was made: make it "
+            "again with prepcache.recipe()"
+        )
+    return preprocess.preprocess, asked
+
+
+def check_call(preprocess: Any, config: Mapping[str, Any] | None) -> None:
+    """Refuses a function that does not take the item and the config, where that can be told.
+
+    Raises:
+        TypeError: the message says how it is called.
+    """
+    if not isinstance(preprocess, FunctionType) or preprocess.__dict__:
+        return  # what a decorator gives may take other arguments than it says
+    try:
+        inspect.signature(preprocess).bind(None, **(config or {}))
+    except TypeError as error:
+        given = ", ".join(["item", *(f"{name}=..." for name in config or {})])
+        raise TypeError(f"{preprocess.__qualname__} is called with ({given}): {error}") from None
+
+
+def sequence_of(items: Any) -> Sequence[Any]:
+    """The items by position. A list is copied: its owner may change it.
+
+    What pandas has by label is taken by position: `series[i]` of a shuffled or filtered series is another
+    item than its i-th, or none.
+
+    Raises:
+        UnkeyableError: it is one item, or has no positions.
+    """
+    if isinstance(items, (str, bytes)):
+        raise UnkeyableError(f"items is one {type(items).__name__}, not a sequence of items: give a list")
+    if isinstance(items, Mapping):
+        raise UnkeyableError(
+            f"items is a {type(items).__name__}, which has no positions: give list(d.items()) or list(d)"
+        )
+    if isinstance(items, set | frozenset):
+        raise UnkeyableError(
+            f"items is a {type(items).__name__}, whose order is another in each process: give sorted(items)"
+        )
+    if not hasattr(items, "__getitem__") and not isinstance(items, Iterable):
+        raise UnkeyableError(f"items is one {type(items).__name__}, not a sequence of items: give a list")
+    if hasattr(items, "iloc"):
+        if items.ndim != 1:
+            how = "give df.to_dict('records'), or one of its columns"
+            raise UnkeyableError(f"items is a {type(items).__name__}, which is indexed by columns: {how}")
+        items = items.array
+    is_sequence = type(items) is not list and hasattr(items, "__getitem__") and hasattr(items, "__len__")
+    return items if is_sequence else list(items)

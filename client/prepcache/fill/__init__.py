@@ -1,0 +1,1 @@
+"""Fill: the making of missing samples, together with every other job that wants the same."""

@@ -1,0 +1,294 @@
+"""Calls of the preprocessing function: an item goes in, parts of samples come out, timed.
+
+A part is all samples of an item, or, where an item expands to more than `PART_BYTES`, some of them.
+
+Invariants:
+    1. The parts of one item come in order, and the last one says so.
+    2. A function that raises gives a last part with the error in it.
+    3. Only the function is watched, not whoever takes its parts.
+    4. Samples that wait for others are copies: the function may use its memory again at its next call.
+    5. A function that asks its own data set for the item that it is at is told so: it would wait for itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from prepcache.artifact.sample_tree import MAX_DEPTH, signature
+from prepcache.errors import SampleError
+from prepcache.keys import own_state
+from prepcache.keys.items import load, names_in
+from prepcache.keys.marks import Plain, Tree
+from prepcache.keys.paths import Read
+from prepcache.keys.randomness import Probe, place_of_draws
+
+if TYPE_CHECKING:
+    from prepcache.keys.observation.context import Notice, Watch
+    from prepcache.keys.observation.inputs import Input
+    from prepcache.keys.observation.observer import Observer
+
+PART_BYTES = 32 << 20
+"""Samples of one item that are handed over at once; bounds what an item that expands holds in memory."""
+
+_END = object()
+_AUTOCAST = ("cpu", "cuda", "mps", "xpu")
+_NOTHING: AbstractContextManager[None] = nullcontext()
+_UNWATCHED: AbstractContextManager[Watch | None] = nullcontext()
+
+
+class _AtWork(threading.local):
+    """What this thread's functions are at, the innermost last: data set and item."""
+
+    def __init__(self) -> None:
+        self.items: list[tuple[str, int]] = []
+
+
+_AT_WORK = _AtWork()
+
+
+@dataclass(slots=True)
+class Part:
+    """Samples of one distinct item.
+
+    Args:
+        cost_s: seconds inside the function for this part.
+        error: what the function raised.
+        refusal: why no column can hold a sample of it, where that showed on its way here.
+        unobserved: the error because of which something that the function read may not have been seen.
+        notices: what the user should be told of the function, as this process found out since the last part.
+    """
+
+    index: int
+    samples: list[Any]
+    is_last: bool
+    cost_s: float
+    error: BaseException | None = None
+    refusal: SampleError | None = None
+    unobserved: str = ""
+    notices: tuple[Notice, ...] = ()
+
+    def copied(self) -> Part:
+        """This part, with samples that the function does not refer to."""
+        return replace(self, samples=[copied(sample) for sample in self.samples])
+
+    def looked_at(self) -> Part:
+        """This part; where its writer would refuse a sample of it, the end of its item, which says so."""
+        try:
+            for sample in self.samples:
+                signature(sample)
+        except SampleError as refusal:
+            return Part(self.index, [], True, self.cost_s, refusal=refusal)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is called: the function, its config, and how an item is handed to it.
+
+    Picklable if these are; the observer begins anew elsewhere, since what it knows is of one process.
+
+    Args:
+        read: what the function receives for a path: "path", "bytes" or "text".
+        observer: notes what the function reads beside its item.
+        of: the data set, alike in all copies of it; none by default.
+        probe: finds out whether samples depend on draws, in one process.
+    """
+
+    function: Callable[..., Any]
+    config: Mapping[str, Any]
+    is_expanded: bool = False
+    read: Read = "path"
+    observer: Observer | None = None
+    of: str = ""
+    probe: Probe = field(default_factory=Probe, compare=False)
+
+    def __reduce__(self) -> Any:
+        return Job, (self.function, self.config, self.is_expanded, self.read, self.observer, self.of)
+
+    def observed(self) -> list[dict[str, Any]]:
+        """What the function was seen to read so far, in this process."""
+        return [] if self.observer is None else list(self.observer.taken())
+
+    def news(self) -> list[Input]:
+        """What it was seen to read since the last call."""
+        return [] if self.observer is None else self.observer.news()
+
+    def call(self, index: int, item: Any) -> list[Any]:
+        """All samples of one item.
+
+        Raises:
+            Exception: what the function raises.
+        """
+        samples = []
+        for part in self.parts(index, item):
+            if part.error is not None:
+                raise part.error
+            samples += part.samples
+        return samples
+
+    def parts(self, index: int, item: Any) -> Iterator[Part]:
+        """The parts of one item; an error ends them."""
+        began = time.perf_counter()
+        try:
+            before = self.probe.begin(self.function)
+            with self._watching(index, item) as watch:
+                made = self.function(load(item, self.read), **self.config)
+            missed = _failure_of(watch)
+            if not self.is_expanded:
+                cost_s = time.perf_counter() - began
+                if moved := self.probe.moved(before):
+                    made = copied(made)  # the function may use its memory again
+                    self._probe(moved, item, made)
+                self._note(item, made)
+                yield self._last(index, [made], cost_s, missed)
+                return
+            samples: list[Any] = []
+            nbytes, is_whole = 0, True
+            iterator = iter(made)
+            while True:
+                with self._watching(index, item) as watch:  # not while the part is in other hands
+                    sample = next(iterator, _END)
+                missed = missed or _failure_of(watch)
+                if sample is _END:
+                    break
+                if nbytes >= PART_BYTES:
+                    yield Part(index, samples, False, time.perf_counter() - began, unobserved=missed)
+                    samples, nbytes, is_whole, began = [], 0, False, time.perf_counter()
+                samples.append(copied(sample))
+                nbytes += weight(sample)
+            cost_s = time.perf_counter() - began
+            if is_whole:
+                if moved := self.probe.moved(before):
+                    self._probe(moved, item, samples)
+                self._note(item, samples)
+            yield self._last(index, samples, cost_s, missed)
+        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                error.__traceback__ = error.__traceback__.tb_next  # from the function on
+            yield Part(index, [], True, time.perf_counter() - began, error)
+
+    def _probe(self, moved: list[Any], item: Any, made: Any) -> None:
+        """Finds out whether what was made depends on the generators that moved meanwhile."""
+
+        def again() -> Any:
+            with _without_autocast():
+                sample = self.function(load(item, self.read), **self.config)
+                return own_state.digest_of(list(sample) if self.is_expanded else sample)
+
+        is_chance = place_of_draws(self.function) is not None
+        self.probe.look(moved, own_state.digest_of(made), again, is_chance=is_chance)
+
+    def _note(self, item: Any, made: Any) -> None:
+        """Keeps the first items, to see later whether what calls changed matters to what they make."""
+        if own_state.wants(self.function, self.of):
+            given = functools.partial(load, item, self.read)
+            own_state.note(
+                self.function, self.config, given, made, self.of, self.observer, is_expanded=self.is_expanded
+            )
+
+    def _last(self, index: int, samples: list[Any], cost_s: float, missed: str) -> Part:
+        notices = () if self.observer is None else self.observer.new_notices()
+        return Part(index, samples, True, cost_s, unobserved=missed, notices=notices)
+
+    def refuse_itself(self, index: int | None = None) -> None:
+        """Refuses to make an item, or any of the data set, for the function that is just making it.
+
+        Raises:
+            RecursionError: says what to do instead.
+        """
+        if self.of and any(of == self.of and index in (None, at) for of, at in _AT_WORK.items):
+            raise RecursionError(
+                "the function asks the data set that it makes samples for, and waits for itself: hand it "
+                "what it needs in config=, or give it another data set"
+            )
+
+    @contextmanager
+    def _watching(self, index: int, item: Any) -> Iterator[Watch | None]:
+        _AT_WORK.items.append((self.of, index))
+        try:
+            watching = (
+                _UNWATCHED if self.observer is None else self.observer.watching(paths_in(item), self.function)
+            )
+            with _without_autocast(), watching as watch:
+                yield watch
+        finally:
+            _AT_WORK.items.pop()
+
+
+def _failure_of(watch: Watch | None) -> str:
+    return "" if watch is None else watch.failure
+
+
+def _without_autocast() -> AbstractContextManager[object]:
+    """The function is called as outside of `torch.autocast`: what a step makes would be another sample."""
+    torch: Any = sys.modules.get("torch")
+    asked = getattr(torch, "is_autocast_enabled", None)
+    devices = [device for device in _AUTOCAST if asked(device)] if asked is not None else []
+    if not devices:
+        return _NOTHING
+    within = ExitStack()
+    for device in devices:
+        within.enter_context(torch.autocast(device, enabled=False))
+    return within
+
+
+def copied(sample: Any, depth: int = 0) -> Any:
+    """A sample in memory of its own; what no column can hold is left as it is."""
+    kind = type(sample)
+    if depth > MAX_DEPTH:
+        return sample
+    if kind is dict or kind is OrderedDict:
+        return kind((key, copied(value, depth + 1)) for key, value in sample.items())
+    if kind is list or kind is tuple:
+        return kind(copied(value, depth + 1) for value in sample)
+    if isinstance(sample, tuple) and hasattr(kind, "_make"):
+        return kind._make(copied(value, depth + 1) for value in sample)
+    if kind is np.ndarray or kind is np.memmap:
+        return np.array(sample)
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # another thread may just be loading it
+    return sample.clone() if kind is tensor else sample
+
+
+def paths_in(item: Any) -> list[str]:
+    """The names in an item that may be files of its own; what the function opens of them is counted."""
+    if isinstance(item, str):
+        return [item] if 0 < len(item) < 4096 and "\0" not in item else []
+    if isinstance(item, os.PathLike):
+        return [os.fsdecode(item)]
+    if isinstance(item, Plain):
+        return []
+    if isinstance(item, Tree):
+        return [os.fsdecode(item.path)]
+    if isinstance(item, Mapping):
+        return [path for value in item.values() for path in paths_in(value)]
+    if isinstance(item, tuple | list):
+        return [path for value in item for path in paths_in(value)]
+    if item is None or isinstance(item, int | float | bytes) or type(item).__module__ in ("numpy", "torch"):
+        return []
+    return names_in(item)
+
+
+def weight(sample: Any, depth: int = 0) -> int:
+    """About how many bytes a sample holds. What no column can hold weighs little: it is refused later."""
+    if depth > MAX_DEPTH:
+        return 0
+    if isinstance(sample, Mapping):
+        return 64 + sum(weight(value, depth + 1) for value in sample.values())
+    if isinstance(sample, tuple | list):
+        return 64 + sum(weight(value, depth + 1) for value in sample)
+    try:
+        nbytes = getattr(sample, "nbytes", None)
+    except RuntimeError:  # of a sparse tensor
+        return 0
+    return nbytes if isinstance(nbytes, int) else 64 + (len(sample) if isinstance(sample, str | bytes) else 0)

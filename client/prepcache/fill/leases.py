@@ -1,0 +1,377 @@
+"""A job's share of the missing items: which it may preprocess, which others do, which nobody has yet.
+
+Invariants:
+    1. Every item of the share is in one state: fresh (not asked for yet), held (another job has it),
+       ours (under a live lease of this job), or settled (there, refused, or given up).
+    2. An item is preprocessed only while it is ours: under a lease or, while the daemon is away, under a
+       claim that binds this user's other jobs (daemon/claims.py). What is leased is claimed, too, until it
+       is committed or given up: a job that loses sight of the daemon leaves it out.
+    3. `generation` never skips an artifact: it rises only with an answer that named all those between.
+
+NOTE [ Windows ]
+    Of a million missing items a request names only as many as the daemon may have to look at. What was
+    asked for and not granted is held, and is asked for again only when nothing fresh is left.
+
+Not here: how much to ask for (pacing.py), preprocessing (filler.py), the daemon's side (prepcached.leases).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from prepcache.daemon.claims import MAX_CLAIMS, claims_on
+from prepcache.errors import DaemonError, DaemonUnreachable, Declined, FutureGeneration, PrepcacheError
+from prepcache.index.catalogue import Catalogue
+from prepcache.index.item_index import MISSING, Array
+from prepcache.protocol import wire
+from prepcache.protocol.observed import Row, chunks_of
+
+SETTLED, FRESH, HELD, OURS = 0, 1, 2, 3
+CLAIM_FROM_S = 1e-3
+"""An item that costs less is not claimed with its lease: it is soon made twice, and claims are not free."""
+CLAIM_LOOK_S, CLAIM_WAIT_S = 0.05, 2.0
+"""After an outage a fill looks so often, and waits so long in all, for others to commit what they made."""
+MAX_LOOKS = 32
+"""Times in a row that a daemon says to look again, and there is nothing of what is missing."""
+MIN_WINDOW = 256
+"""Fewest items that a request names while there are as many: it passes over most of what others hold."""
+
+
+@dataclass(slots=True, eq=False)
+class HeldLease:
+    """A lease of this job.
+
+    Args:
+        generation: the newest of the recipe when it was granted: what others made of its items is newer.
+        left: its items that are not settled.
+        is_dead: it lapsed or was given back.
+        is_whole: all its settled items were committed, so that the daemon has ended it itself.
+        behind: commits of it that were left behind (backlog.py): it is not given back before they end.
+    """
+
+    lease: wire.Lease
+    generation: int
+    left: set[int] = field(default_factory=set)
+    is_dead: bool = False
+    is_whole: bool = True
+    behind: set[object] = field(default_factory=set)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has to be given back: nothing of it is to come, and not all of it was committed."""
+        return not (self.left or self.is_whole or self.is_dead or self.behind)
+
+
+class Share:
+    """What one filling job asks for and gets.
+
+    Args:
+        session: as in session.py.
+        recipe: of the digest.
+        todo: the distinct items wanted.
+        on_found: called with distinct items that other jobs have made, and the artifacts without use.
+
+    `taken` is how many items other jobs had at the last answer: made and not committed yet, or to be made.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        recipe: Any,
+        catalogue: Catalogue,
+        generation: int,
+        todo: Array,
+        on_found: Callable[[Array, list[wire.ArtifactRef]], None],
+    ) -> None:
+        self.generation = generation
+        self.holders: tuple[wire.Holder, ...] = ()
+        self.is_waited_for = False
+        self.reason = ""
+        self.taken = 0
+        self._session = session
+        self._recipe = recipe
+        self._catalogue = catalogue
+        self._on_found = on_found
+        self._state = np.zeros(len(catalogue.distinct), "u1")
+        self._state[todo] = FRESH
+        self._leases: dict[int, HeldLease] = {}
+        self._claimed: set[int] = set()
+        self._claim_wait_s = CLAIM_WAIT_S
+        self._leased_as: str | None = None
+        self._offset = 0
+        self._looks = 0
+
+    @property
+    def fresh(self) -> int:
+        """How many items nobody is known to have."""
+        return int(np.count_nonzero(self._state == FRESH))
+
+    @property
+    def open(self) -> int:
+        """How many items are not settled."""
+        return int(np.count_nonzero(self._state))
+
+    @property
+    def _unleased(self) -> int:
+        """How many items would be left to this job, were it declined now."""
+        return int(np.count_nonzero((self._state == FRESH) | (self._state == HELD)))
+
+    def lease_of(self, index: int) -> HeldLease | None:
+        """The live lease on an item."""
+        held = self._leases.get(index)
+        return None if held is None or held.is_dead else held
+
+    def is_ours(self, index: int) -> bool:
+        """Whether this job may preprocess an item now."""
+        is_claimed = index in self._claimed and self._session.is_away
+        return is_claimed or self.lease_of(index) is not None
+
+    def take(self, want: int, cost_s: float, nbytes: int) -> list[int]:
+        """Leases some fresh items; passes over what others hold, and over what has been made meanwhile.
+
+        Returns:
+            Distinct items, in order; empty where nothing fresh is left or, with `reason`, where the
+            cache has no room.
+        """
+        while True:
+            window = np.flatnonzero(self._state == FRESH)[: min(wire.MAX_ITEMS, max(MIN_WINDOW, 8 * want))]
+            if not len(window):
+                return []
+            window = self._unclaimed(window)
+            if not len(window):
+                continue
+            granted = self._ask(window, want, cost_s, nbytes, 0.0)
+            if self.reason:
+                return []
+            if granted is not None:
+                passed = window if len(granted) < want else window[window < granted[-1]]
+                self._state[passed[self._state[passed] == FRESH]] = HELD
+                self._count_taken()
+            if granted:
+                return granted
+
+    def wait(self, want: int, cost_s: float, nbytes: int, wait_s: float) -> list[int]:
+        """Waits until an item that others hold becomes free or is made; at most `wait_s`.
+
+        Returns:
+            Distinct items that are this job's now.
+        """
+        held = np.flatnonzero(self._state == HELD)
+        if self._session.is_away:
+            if self._session.wait_for_return(wait_s):
+                return []
+            return self._claim(held, want, is_forced=True)
+        if len(held) > wire.MAX_ITEMS:
+            self._offset = (self._offset + wire.MAX_ITEMS) % len(held)
+            held = np.roll(held, -self._offset)[: wire.MAX_ITEMS]
+        held = self._left_by_others(held)
+        granted = self._ask(held, want, cost_s, nbytes, wait_s) or []
+        if granted and not self.holders:  # who had them has ended, and nobody has the others
+            self._state[held[self._state[held] == HELD]] = FRESH
+        self._count_taken()
+        return granted
+
+    def _count_taken(self) -> None:
+        self.taken = int(np.count_nonzero(self._state == HELD))  # once a request: there may be a million
+
+    def _ask(self, window: Array, want: int, cost_s: float, nbytes: int, wait_s: float) -> list[int] | None:
+        """One request; None if the answer was to look again, which has been done then.
+
+        Raises:
+            DaemonError: it was, too often in a row.
+        """
+        digests = self._catalogue.distinct.digests[window]
+        self.reason = ""
+        if self._session.is_away:
+            return self._claim(window, want)
+        with self._session.taking_in():
+            try:
+                answer = self._session.lease(
+                    self._recipe.digest, self.generation, digests,
+                    want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s,
+                    left=0 if want > 1 else self._unleased,
+                )  # fmt: skip
+            except FutureGeneration:  # another root, or a rebuilt index: its counters began anew
+                if self.generation == 0:
+                    raise
+                self.generation = 0
+                return None
+            except Declined as error:  # the recipe itself
+                self.reason = error.message
+                return []
+            if answer.look_again is not None:
+                before = self.open
+                self.look(answer.look_again)
+                self._looks = self._looks + 1 if self.open == before else 0
+                if self._looks > MAX_LOOKS:
+                    raise DaemonError("the daemon says again and again that there is more, and nothing is")
+                return None
+        self._looks = 0
+        self.holders = tuple(answer.held)
+        self.is_waited_for |= answer.is_waited_for
+        if answer.is_declined:
+            self.reason = answer.reason or "the cache has no room"
+        if answer.lease is None:
+            return []
+        if self._is_forgotten():
+            with suppress(PrepcacheError):
+                self._session.release(answer.lease)
+            return None
+        held = HeldLease(answer.lease, self.generation)
+        granted: list[int] = window[np.asarray(answer.granted, "i8")].tolist()
+        held.left.update(granted)
+        self._state[granted] = OURS
+        self._leases.update(dict.fromkeys(granted, held))
+        if not cost_s or cost_s >= CLAIM_FROM_S * want:
+            claims = claims_on(self._recipe.digest, is_new=True)
+            for index in granted:  # though others may have it: the lease decides
+                claims.take(self._catalogue.distinct.digest(index))
+        return granted
+
+    def _is_forgotten(self) -> bool:
+        """Whether a daemon that began anew answers for the first time: it grants what others have leased."""
+        before, self._leased_as = self._leased_as, self._session.header
+        if before in (None, self._leased_as):
+            return False
+        claims_on(self._recipe.digest, is_new=True).note_outage()
+        return True
+
+    def _unclaimed(self, window: Array) -> Array:
+        """What of these no other job has claimed, in an outage and after one: the daemon may not know of it,
+        and what that job is about to commit is left to it."""
+        claims, digest = claims_on(self._recipe.digest), self._catalogue.distinct.digest
+        if len(window) > MAX_CLAIMS:  # so many are cheap
+            return window
+        if not (self._session.is_away or claims.was_outage()):
+            return window
+        taken = [index for index in window.tolist() if claims.is_taken(digest(index))]
+        self._state[taken] = HELD
+        return np.setdiff1d(window, taken)
+
+    def _left_by_others(self, held: Array) -> Array:
+        """After an outage: those of them that nobody has claimed any more, as others commit what they made;
+        all where that takes too long."""
+        left = self._unclaimed(held)
+        while len(held) and not len(left) and self._claim_wait_s > 0:
+            time.sleep(CLAIM_LOOK_S)
+            self._claim_wait_s -= CLAIM_LOOK_S
+            left = self._unclaimed(held)
+        return left if len(left) else held
+
+    def _claim(self, window: Array, want: int, *, is_forced: bool = False) -> list[int]:
+        """Takes items without a lease, those of the window that no other job of this user has taken so.
+
+        Args:
+            is_forced: or those that others have, too: they were waited for long enough.
+        """
+        claims, granted = claims_on(self._recipe.digest, is_new=True), list[int]()
+        claims.note_outage()
+        for index in window.tolist():
+            if len(granted) == want:
+                break
+            if claims.take(self._catalogue.distinct.digest(index)) or is_forced:
+                granted.append(index)
+        self._state[granted] = OURS
+        self._claimed.update(granted)
+        return granted
+
+    def look(self, resolved: wire.Resolved) -> None:
+        """Takes in artifacts that are new since the generation seen."""
+        _, useless = self._catalogue.absorb(
+            resolved.artifacts, resolved.observed, is_complete=resolved.is_complete
+        )
+        self.generation = resolved.generation
+        self._settle_found(useless)
+
+    def _settle_found(self, useless: list[wire.ArtifactRef]) -> None:
+        # Not only what was absorbed just now: a beat may have told of a merge, and have looked already.
+        is_there = self._catalogue.places.artifact != MISSING
+        found = np.flatnonzero(is_there & ((self._state == FRESH) | (self._state == HELD)))
+        self._state[found] = SETTLED
+        self._count_taken()
+        self._on_found(found, useless)
+
+    def note_commit(self, committed: wire.Committed, observed: Sequence[Row]) -> list[wire.ArtifactRef]:
+        """Takes in what this job has committed; returns the artifacts that could not be mapped."""
+        try:
+            _, useless = self._catalogue.absorb(committed.artifacts, dict(chunks_of(observed)), is_own=True)
+        except DaemonUnreachable:  # it is found by a later look
+            return []
+        if committed.generation == self.generation + 1:
+            self.generation = committed.generation
+        return useless
+
+    def settle(self, indices: Iterable[int], *, is_committed: bool = False, is_to_come: bool = False) -> None:
+        """These are done with. A lease of which items were not committed is given back with its last one.
+
+        Args:
+            is_to_come: their commit is, and they stay claimed until `unclaim`.
+        """
+        if not is_to_come:
+            self.unclaim(indices := list(indices))
+        for index in indices:
+            self._state[index] = SETTLED
+            self._claimed.discard(index)
+            held = self._leases.pop(index, None)
+            if held is None:
+                continue
+            held.left.discard(index)
+            held.is_whole &= is_committed
+            if held.is_over:
+                self._release(held)
+
+    def unclaim(self, indices: Iterable[int]) -> None:
+        """These are committed, or given up."""
+        claims = claims_on(self._recipe.digest)
+        if claims.is_any:
+            for index in indices:
+                claims.give_up(self._catalogue.distinct.digest(index))
+
+    def reopen(self, indices: Iterable[int]) -> None:
+        """These are to be asked for again: their lease lapsed. Others may have made them long ago."""
+        for index in list(indices):
+            self.settle((index,))
+            self._state[index] = FRESH
+        self._settle_found([])
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether `take_rest` would give anything."""
+        return bool(((self._state == FRESH) | (self._state == HELD)).any())
+
+    def take_rest(self) -> list[int]:
+        """All fresh and held items, for a job that goes on without sharing; they are settled then."""
+        rest: list[int] = np.flatnonzero((self._state == FRESH) | (self._state == HELD)).tolist()
+        self.settle(rest)
+        self._count_taken()
+        return rest
+
+    def release_all(self) -> None:
+        """Gives back all that is still leased: with the next beat, where an interrupt leaves no time."""
+        leases = {id(held): held for held in self._leases.values()}.values()
+        # Else it and its fill keep each other, and files, until garbage is collected.
+        self._on_found = _to_nobody
+        try:
+            self.settle(list(self._leases))
+        finally:
+            left = [held.lease for held in leases if held.left and not held.is_dead]
+            if left:
+                self._session.forsake(left)
+
+    def _release(self, held: HeldLease) -> None:
+        """Quietly: a lapsed lease, or a daemon that is gone, needs no release."""
+        try:
+            with suppress(PrepcacheError):
+                self._session.release(held.lease)
+        finally:  # not before: who commits under it would ask for its items anew, and find them taken
+            held.is_dead = True
+
+
+def _to_nobody(found: Array, useless: list[wire.ArtifactRef]) -> None:
+    """Where the share has ended."""

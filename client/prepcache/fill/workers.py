@@ -1,0 +1,425 @@
+"""Calling the preprocessing function: here, in forked workers, or in somebody's executor.
+
+Every crew takes chunks of distinct items and gives their parts (call.py) back one by one.
+
+Invariants:
+    1. The parts of one item come in order and from one worker.
+    2. A function that raises gives a part with the error in it; the crew itself goes on.
+    3. Forked workers inherit the function and the items: neither need be picklable. They use no session
+       and no descriptor of the parent's but their own pipe, and end when they are told so, or that closes.
+    4. No other process has an end of a pipe, whoever forks it: the death of one side would not be seen, and
+       a crew that closes would wait for what another thread of the job's has forked.
+
+Not here: what is computed when, and what becomes of it (filler.py, on_access.py).
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import signal
+import sys
+import time
+import traceback
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import wait as wait_connections
+from typing import Any, Protocol
+
+from prepcache.errors import PreprocessError
+from prepcache.fill.call import Job, Part
+from prepcache.fill.recipe_guard import Steady
+from prepcache.fill.worker_results import Inbox, Outbox, Slots, unpacked
+from prepcache.keys.observation.inputs import Input, Joined
+from prepcache.keys.randomness import Guard, guard
+
+REPLY_S = 0.1
+"""A worker collects finished items for so long before it sends them: a message costs both some 1.4 ms."""
+CHUNKS_AHEAD = 2
+"""Chunks that one worker has in hand, so that it never waits for its parent."""
+
+
+_PIPES: weakref.WeakSet[Connection] = weakref.WeakSet()
+"""The ends that this process has, for what it forks to close."""
+
+Made = tuple[list[Part], list[dict[str, Any]], list[str], set[str]]
+"""What an executor gives back: parts, what the function was seen to read in that process so far, what counts
+in the recipe and is another there, and the generators that it drew from, where no other thread may have."""
+
+
+class Crew(Protocol):
+    """Who preprocesses."""
+
+    slots: int
+    """Items that are preprocessed at the same time."""
+
+    @property
+    def pending(self) -> int:
+        """Items handed in whose last part has not been taken."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another chunk would keep somebody from idling."""
+
+    def submit(self, chunk: Sequence[int]) -> None:
+        """Hands in distinct items."""
+
+    def take(self) -> Part:
+        """The next part; waits for it. Only while something is pending."""
+
+    def observed(self) -> list[dict[str, Any]]:
+        """What the function was seen to read beside its items, so far."""
+
+    @property
+    def drawn(self) -> set[str]:
+        """The global random generators that it was seen to draw from; complete once closed."""
+
+    def close(self) -> None:
+        """Ends it, dropping what is pending, and puts the global random generators back."""
+
+
+def crew_of(
+    executor: Executor | None, workers: int, job: Job, item_of: Callable[[int], Any], steady: Steady
+) -> Crew:
+    """The crew that a data set was told to take."""
+    if executor is not None:
+        return Hired(executor, job, item_of, steady)
+    return Forked(workers, job, item_of) if workers > 0 else Alone(job, item_of)
+
+
+class Alone:
+    """This thread, one item after the other."""
+
+    slots = 1
+
+    def __init__(self, job: Job, item_of: Callable[[int], Any]) -> None:
+        self._job = job
+        self._item_of = item_of
+        self._todo: deque[int] = deque()
+        self._current: Iterator[Part] | None = None
+        self._guard: Guard | None = None
+
+    @property
+    def pending(self) -> int:
+        return len(self._todo) + (self._current is not None)
+
+    @property
+    def has_room(self) -> bool:
+        return not self.pending
+
+    def submit(self, chunk: Sequence[int]) -> None:
+        self._todo.extend(chunk)
+
+    def take(self) -> Part:
+        if self._guard is None:
+            self._guard = guard(self._job.function, self._job.probe).__enter__()
+        if self._current is None:
+            index = self._todo.popleft()
+            self._current = self._job.parts(index, self._item_of(index))
+        part = next(self._current)
+        if part.is_last:
+            self._current = None
+        return part
+
+    def observed(self) -> list[dict[str, Any]]:
+        return self._job.observed()
+
+    @property
+    def drawn(self) -> set[str]:
+        return set() if self._guard is None else self._guard.check()
+
+    def close(self) -> None:
+        self._todo.clear()
+        self._current = None
+        if self._guard is not None:
+            self._guard.__exit__(None, None, None)
+
+
+class Hired:
+    """Any `concurrent.futures.Executor`; function, config and items must suit it. It is not shut down."""
+
+    def __init__(
+        self, executor: Executor, job: Job, item_of: Callable[[int], Any], steady: Steady | None = None
+    ) -> None:
+        self._executor = executor
+        self._job = job
+        self._steady = steady or Steady(None)
+        self._item_of = item_of
+        self._chunks: dict[Future[Made], Sequence[int]] = {}
+        self._observed = Joined()
+        self._ready: deque[Part] = deque()
+        self.drawn: set[str] = set()
+        self.pending = 0
+        self.slots = int(getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._chunks) < CHUNKS_AHEAD * self.slots
+
+    def submit(self, chunk: Sequence[int]) -> None:
+        items = [(i, self._item_of(i)) for i in chunk]
+        if isinstance(self._executor, ThreadPoolExecutor):
+            # Its threads have context variables of their own; the recipe counts those of this one.
+            future = self._executor.submit(copy_context().run, run_chunk, self._job, self._steady, items)
+        else:
+            future = self._executor.submit(run_chunk, self._job, self._steady, items)
+        self._chunks[future] = chunk
+        self.pending += len(chunk)
+
+    def take(self) -> Part:
+        while not self._ready:
+            done, _ = wait(self._chunks, return_when=FIRST_COMPLETED)
+            for future in done:
+                chunk = self._chunks.pop(future)
+                error = future.exception()
+                if error is None:
+                    parts, observed, changed, drawn = future.result()
+                    self.drawn |= drawn
+                    self._observed.add(map(Input, observed))
+                    self._steady.note(changed)
+                    self._ready.extend(parts)
+                else:
+                    self._ready.extend(Part(index, [], True, 0.0, error=error) for index in chunk)
+        part = self._ready.popleft()
+        self.pending -= part.is_last
+        return part
+
+    def observed(self) -> list[dict[str, Any]]:
+        return self._observed.rows()
+
+    def close(self) -> None:
+        for future in self._chunks:
+            future.cancel()
+        self._chunks = {}
+        self._ready.clear()
+        self.pending = 0
+
+
+def run_chunk(job: Job, steady: Steady, chunk: Sequence[tuple[int, Any]]) -> Made:
+    """The parts of some items, and what was observed; runs wherever an executor puts it.
+
+    One sample that does not pickle would be the error of all of them, and of none by name. Generators are not
+    put back: the next chunk in this process would draw the same numbers.
+    """
+    changed = steady.changed(is_filling=True)
+    watched = guard(job.function, job.probe).__enter__()
+    parts: list[Part] = []
+    for index, item in chunk:
+        for part in job.parts(index, item):
+            parts.append(part.copied().looked_at())
+            if parts[-1].is_last:
+                break
+    return parts, job.observed(), changed, watched.check()
+
+
+_AT_BYTES = 8
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A process; `at` is memory that it shares, with the item that it is at."""
+
+    pid: int
+    inbox: Inbox
+    at: mmap.mmap | bytearray
+    chunks: deque[list[int]] = field(default_factory=deque)
+
+
+class Forked:
+    """Forked workers of our own; started by the first chunk."""
+
+    def __init__(self, workers: int, job: Job, item_of: Callable[[int], Any]) -> None:
+        self.slots = workers
+        self.pending = 0
+        self._job = job
+        self._item_of = item_of
+        self._workers: list[_Worker] = []
+        self._ready: deque[Part] = deque()
+        self._observed = Joined()
+        self.drawn: set[str] = set()
+
+    @property
+    def has_room(self) -> bool:
+        return not self._workers or any(len(worker.chunks) < CHUNKS_AHEAD for worker in self._workers)
+
+    def submit(self, chunk: Sequence[int]) -> None:
+        if not self._workers:
+            self._start()
+        idlest = min(self._workers, key=lambda worker: len(worker.chunks))
+        idlest.chunks.append(list(chunk))
+        idlest.inbox.submit(list(chunk))
+        self.pending += len(chunk)
+
+    def take(self) -> Part:
+        while not self._ready:
+            busy = [worker for worker in self._workers if worker.chunks]
+            for worker in busy:
+                worker.inbox.submit([])
+            ready = set(wait_connections([worker.inbox.pipe for worker in busy]))
+            for worker in busy:
+                if worker.inbox.pipe in ready:
+                    self._receive(worker)
+        part = self._ready.popleft()
+        self.pending -= part.is_last
+        return part
+
+    def _receive(self, worker: _Worker) -> None:
+        try:
+            parts, observed, drawn = worker.inbox.receive()
+        except (EOFError, ConnectionResetError):
+            self._bury(worker)
+            return
+        self._observed.add(observed)
+        self.drawn |= drawn
+        for part in parts:
+            if part.is_last:
+                worker.chunks[0].remove(part.index)
+                if not worker.chunks[0]:
+                    worker.chunks.popleft()
+        self._ready.extend(parts)
+
+    def _bury(self, worker: _Worker) -> None:
+        """Says which item a dead worker was at, and gives its other items back as failed with it."""
+        self._workers.remove(worker)
+        worker.inbox.pipe.close()
+        try:
+            status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
+            how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+        except ChildProcessError:  # the job ignores SIGCHLD, or reaped it
+            how = "how is not known"
+        error = PreprocessError(
+            f"a preprocessing worker died ({how}): out of memory, or a crash in native code"
+        )
+        at = int.from_bytes(worker.at[:_AT_BYTES], sys.byteorder)
+        items = sorted((i for chunk in worker.chunks for i in chunk), key=lambda i: i != at)
+        self._ready.extend(Part(i, [], True, 0.0, error=error) for i in items)
+
+    def _start(self) -> None:
+        _flush_output()  # else each child prints again what the job has printed so far
+        for _ in range(self.slots):
+            ours, theirs = Pipe()
+            _PIPES.add(ours)
+            slots, at = Slots(), _shared_bytes()
+            # A handler of the job's that raised in the child before its `try` would run the job there.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            try:
+                with warnings.catch_warnings():
+                    # Python 3.12 warns of threads; the child runs the function and its own pipe, no lock of
+                    # ours.
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    pid = os.fork()
+                if pid == 0:
+                    self._be_worker(Outbox(theirs, slots), at, theirs, mask)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            theirs.close()
+            self._workers.append(_Worker(pid, Inbox(ours, slots), at))
+
+    def _be_worker(
+        self, outbox: Outbox, at: mmap.mmap | bytearray, pipe: Connection, mask: set[int | signal.Signals]
+    ) -> None:
+        """The child's whole life; never returns, and raises nothing: what called it is the job."""
+        code = 1
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            _PIPES.add(pipe)
+            gc.freeze()  # a collection would write into all that the parent has, and copy its pages
+            torch = sys.modules.get("torch")
+            if torch is not None:
+                torch.set_num_threads(1)  # the parent's OpenMP threads did not survive the fork
+            _work(outbox, at, self._job, self._item_of)
+            code = 0
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            code = 0
+        except BaseException:  # noqa: BLE001 - the top of a process
+            traceback.print_exc()
+        finally:
+            try:
+                _flush_output()
+            finally:
+                os._exit(code)
+
+    def observed(self) -> list[dict[str, Any]]:
+        return self._observed.rows()
+
+    def close(self) -> None:
+        for worker in self._workers:
+            if worker.chunks:
+                with suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGKILL)
+            worker.inbox.end()
+        for worker in self._workers:
+            with suppress(ChildProcessError):
+                os.waitpid(worker.pid, 0)
+        self._workers = []
+        self._ready.clear()
+        self.pending = 0
+
+
+def _after_fork_in_child() -> None:
+    for pipe in list(_PIPES):
+        with suppress(OSError):
+            pipe.close()
+    _PIPES.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _flush_output() -> None:
+    """Flushes what goes to a terminal or a pipe; there may be none, nobody who reads it, or the job's own."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+
+
+def _work(outbox: Outbox, at: mmap.mmap | bytearray, job: Job, item_of: Callable[[int], Any]) -> None:
+    with guard(job.function, job.probe) as watched:
+        while True:
+            chunk = outbox.chunk()
+            sent_at = time.perf_counter()
+            for index in chunk:
+                at[:_AT_BYTES] = index.to_bytes(_AT_BYTES, sys.byteorder)
+                for made in _parts(job, index, item_of(index)):
+                    part, may_wait = _put(outbox, made)
+                    if not may_wait or time.perf_counter() - sent_at > REPLY_S:
+                        outbox.send(job.news(), watched.check())
+                        sent_at = time.perf_counter()
+                    if part.is_last:
+                        break
+            if not outbox.is_empty:
+                outbox.send(job.news(), watched.check())
+
+
+def _put(outbox: Outbox, part: Part) -> tuple[Part, bool]:
+    """What was put of a part, and whether it may wait; one that does not pickle ends its item alone."""
+    try:
+        return part, outbox.put(part) and part.is_last
+    except Exception as error:  # noqa: BLE001 - a foreign object's own pickling may raise anything
+        end = unpacked(part, error)
+        return end, outbox.put(end)
+
+
+def _shared_bytes() -> mmap.mmap | bytearray:
+    """Memory for an item's number that a worker shares; where there is none, its chunk's first is named."""
+    try:
+        return mmap.mmap(-1, _AT_BYTES)
+    except OSError:
+        return bytearray(b"\xff" * _AT_BYTES)
+
+
+def _parts(job: Job, index: int, item: Any) -> Iterator[Part]:
+    """As the job's; what would end a process is the function's error here."""
+    try:
+        yield from job.parts(index, item)
+    except (SystemExit, KeyboardInterrupt) as error:
+        yield Part(index, [], True, 0.0, error)

@@ -1,0 +1,1 @@
+"""Index: which item lies where, in the artifacts that a data set has mapped."""

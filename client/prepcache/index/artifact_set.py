@@ -1,0 +1,452 @@
+"""The supply of a data set: what the daemon has of it, kept mapped and held, and filled up.
+
+Invariants:
+    1. Every trouble with the daemon ends here: it is a reason (`why`), never an exception.
+    2. Holds belong to the process that opened the data set; a worker that inherited it takes none. A hold
+       is given up only when no data set of the process maps the artifact any more.
+    3. An artifact whose observed inputs changed is not mapped, and the reason names the input.
+
+Not here: positions and samples (dataset.py), how a fill goes (filler.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from prepcache.batching import pages
+from prepcache.daemon.client import Client
+from prepcache.daemon.session import Session
+from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
+from prepcache.fill.background_commit import Adopter
+from prepcache.fill.collect import Task
+from prepcache.fill.commit import Batch, wait_too, waiting_of
+from prepcache.fill.filler import Fill, Filled, Watcher
+from prepcache.fill.input_guard import Originals
+from prepcache.fill.overflow import Spilled
+from prepcache.fill.pacing import commit_bytes
+from prepcache.fill.recipe_guard import Steady
+from prepcache.fill.workers import Crew
+from prepcache.index.catalogue import Catalogue, Observed, Verdicts, open_or_miss
+from prepcache.index.item_index import MISSING, Distinct
+from prepcache.keys.files.stat_cache import user_memo
+from prepcache.keys.recipes import Recipe
+from prepcache.protocol import wire
+from prepcache.protocol.observed import Row, draws_in
+from prepcache.protocol.units import count_text
+from prepcache.settings import Mode
+
+log = logging.getLogger("prepcache")
+
+TOUCH_S = 60.0
+"""How often the daemon is told that the artifacts are in use; holds weaken after 30 minutes."""
+
+LESS_FREE_BYTES = 1 << 30
+"""What may stay free, where the default is more than there is."""
+
+_supplies: tuple[weakref.ref[Supply], ...] = ()
+"""Those of this process. Replaced, never changed: beat threads read it."""
+_supplies_lock = threading.Lock()
+_ORPHANED: deque[list[wire.ArtifactRef]] = deque()
+"""Artifacts of data sets that were collected. A finalizer may run inside any lock, so it only notes them."""
+
+
+class NoSession:
+    """Stands where no daemon is to be asked: every method is answered by nobody."""
+
+    is_gone = False
+    is_away = False
+
+    def taking_in(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def nobody(*args: Any, **kwargs: Any) -> Any:
+            raise DaemonUnreachable("PREPCACHE=off: no daemon is asked")
+
+        return nobody
+
+
+class _Opener:
+    """Maps the artifacts that count."""
+
+    def __init__(self, session: Any, root: str | None, recipe: Recipe, trust: Any) -> None:
+        self.changed: dict[str, str] = {}
+        self.gone: set[str] = set()
+        self.has_mapped = False
+        self.drawn: set[str] = set()
+        self._session = session
+        self._root = root
+        self._recipe = recipe
+        self._trust = trust
+
+    def __call__(self, ref: wire.ArtifactRef, observed: Observed, verdicts: Verdicts) -> Any | None:
+        for chunk in ref.observed:
+            if (rows := observed.get(chunk)) is None:
+                return None
+            if chunk not in verdicts:
+                verdicts[chunk] = self._changed(rows)
+            if (name := verdicts[chunk]) is not None:
+                kinds = (str(row.get("kind")) for row in rows if row.get("name") == name)
+                self._note(name, next(kinds, ""))
+                return None
+            self.drawn |= draws_in(rows)
+        mapped = open_or_miss(ref, self._session.path_of, self._recipe.digest)
+        self.has_mapped |= mapped is not None
+        return mapped
+
+    def accepts(self, rows: Sequence[Row]) -> bool:
+        """Whether all is as it was observed when samples were made that this process has."""
+        if (name := self._changed(rows)) is None:
+            self.drawn |= draws_in(rows)
+        return name is None
+
+    def _changed(self, rows: Sequence[Row]) -> str | None:
+        """The observed input that is not what it was."""
+        from prepcache.keys.observation.inputs import still_true
+        from prepcache.keys.observation.naming import Roots
+
+        return still_true(rows, user_memo(), Roots.of(self._recipe, self._root), self._trust)
+
+    def _note(self, name: str, kind: str) -> None:
+        from prepcache.keys.observation.inputs import is_gone
+        from prepcache.keys.observation.naming import Roots
+
+        self.changed[name] = kind
+        if is_gone(name, kind, Roots.of(self._recipe, self._root)):
+            self.gone.add(name)
+
+
+class Supply:
+    """What there is of a data set.
+
+    Args:
+        recipe: how its samples are made.
+        distinct: its items.
+        root, trust: as given to the data set, for observed inputs.
+
+    `owner` is the process that opened the data set; `filling` is held by the thread that fills it up.
+    `has_lost`: items that were there are missing by now. `is_damaged`: at the first look, what had happened
+    last was that some went to quarantine.
+    """
+
+    has_lost = False
+    is_damaged = False
+    _lost = 0
+
+    def __init__(
+        self, recipe: Recipe, distinct: Distinct, client: Client, *, is_expanded: bool, root: Any, trust: Any
+    ) -> None:
+        self.recipe = recipe
+        self.client = client
+        self.generation = 0
+        self.reason = ""
+        self.why = ""  # something is missing, for the daemon to know
+        self.has_any = False
+        self._refused: PrepcacheError | None = None  # why the recipe itself was not taken
+        self._root = None if root is None else os.fspath(root)
+        self._trust = trust
+        self.owner = os.getpid()
+        self._leaving: set[str] = set()
+        self._connect()
+        self.catalogue: Any = self._catalogue_of(distinct, is_expanded)
+        self._watch_over()
+
+    def _catalogue_of(self, distinct: Distinct, is_expanded: bool) -> Any:
+        return Catalogue(distinct, self._opener, is_expanded=is_expanded)
+
+    def _connect(self) -> None:
+        self.mode = self.client.mode
+        self.session: Any = NoSession() if self.mode is Mode.OFF else Session.current(self.client)
+        self._opener = _Opener(self.session, self._root, self.recipe, self._trust)
+        self.filling = threading.Lock()
+        self._touched_at = time.monotonic()
+        self._looked_at = 0.0
+
+    def _watch_over(self) -> None:
+        _enlist(self)
+        if self.mode is not Mode.OFF:
+            self.session.on_removed(self.let_go)
+            weakref.finalize(self, _orphan, self.catalogue).atexit = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("session", "_opener", "filling")}
+
+    def sent_with(self, recipe: Recipe) -> Supply:
+        """A copy to be pickled, with another form of its recipe; of no other use."""
+        copy = object.__new__(Supply)
+        copy.__dict__.update(self.__dict__, recipe=recipe)
+        return copy
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._connect()
+        self.catalogue.opens_with(self._opener)
+        self._watch_over()
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process opened the data set, or only got it from one that did."""
+        return self.owner == os.getpid()
+
+    @property
+    def changed_inputs(self) -> dict[str, str]:
+        """Observed inputs that are not what they were, and their kinds."""
+        return dict(self._opener.changed)
+
+    @property
+    def gone_inputs(self) -> set[str]:
+        """Those of them that are not there any more."""
+        return set(self._opener.gone)
+
+    @property
+    def drawn(self) -> set[str]:
+        """The generators that samples were drawn from, as those say who made them."""
+        return set(self._opener.drawn)
+
+    @property
+    def has_mapped(self) -> bool:
+        """Whether any artifact that counts was there, with whatever items."""
+        return self._opener.has_mapped
+
+    def open(self) -> None:
+        """The first look."""
+        if self.mode is Mode.REFRESH:
+            self.catalogue.refresh()
+        self._look(0)
+
+    def take_waiting(self) -> list[Batch]:
+        """Takes what other data sets of this process have made and could give to no daemon yet: it starts.
+
+        Returns:
+            Batches of this data set to be given to it: the other may be gone before it answers.
+        """
+        catalogue, waiting = self.catalogue, []
+        if not self.mode.is_writing or self.mode is Mode.REFRESH or catalogue.places.count is not None:
+            return []
+        for batch in waiting_of(self.recipe.digest) if self._count_missing() else ():
+            if not self._opener.accepts(batch.observed):
+                continue
+            for spilled in batch.writers:
+                assert isinstance(spilled, Spilled)
+                catalogue.add_local([spilled])
+                indices = catalogue.distinct.find(spilled.artifact.item_digests)
+                if (indices != MISSING).all():
+                    waiting.append(wait_too(spilled, indices.tolist(), batch))
+        return waiting
+
+    def look(self, *, not_within_s: float = 0.0) -> bool:
+        """Takes in what has been committed since; whether anything was found."""
+        now = time.monotonic()
+        if self.mode is Mode.OFF or (not_within_s and now - self._looked_at < not_within_s):
+            return False
+        self._looked_at = now
+        return self._look(self.generation)
+
+    def _look(self, generation: int) -> bool:
+        return bool(self._take_in(generation))
+
+    def _take_in(self, generation: int) -> bool | None:
+        """Looks; whether anything missing was found, None where the daemon could not be asked for it."""
+        with self.session.taking_in():
+            if (resolved := self._resolve(generation)) is None:
+                return None
+            try:
+                return self.absorb(resolved)
+            except DaemonUnreachable as error:
+                self.reason = error.message
+                return None
+
+    def _resolve(self, generation: int) -> wire.Resolved | None:
+        try:
+            found: wire.Resolved = self.session.resolve(
+                self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
+            )
+        except PrepcacheError as error:
+            self._refused = error
+            self.reason = error.message
+            if isinstance(error, Declined):
+                self.reason = f"{error.message}: {self._way_out()}"
+            return None
+        self._refused = None
+        return found
+
+    def _way_out(self) -> str:
+        """What makes room where the disk is too full for a single recipe."""
+        if self.client.endpoint.launcher is None:
+            return "who runs that daemon can free space there, or set --min-free"
+        with contextlib.suppress(PrepcacheError):
+            if int(self.session.limits().get("min_free_bytes", 0)) <= LESS_FREE_BYTES:
+                return "free some, or `prepcached stop` and `export PREPCACHED_ROOT=DIR` on another disk"
+        return (
+            "free some, or `prepcached stop` and, for the daemon that the next job starts, "
+            f"`export PREPCACHED_MIN_FREE={LESS_FREE_BYTES >> 30}GiB`, or PREPCACHED_ROOT=DIR on another disk"
+        )
+
+    def lease(self, *given: Any, **named: Any) -> wire.LeaseAnswer:
+        """As the session's; registers the recipe, where that failed at the last look.
+
+        Raises:
+            PrepcacheError: where the recipe could not be registered, what kept it from that.
+        """
+        try:
+            answer: wire.LeaseAnswer = self.session.lease(*given, **named, why=self.why)
+        except UnknownRecipe:
+            self.look()
+            if self._refused is not None:
+                raise self._refused from None
+            answer = self.session.lease(*given, **named, why=self.why)
+        self.why = ""
+        return answer
+
+    def absorb(self, resolved: wire.Resolved) -> bool:
+        """Takes in an answer; whether anything missing was in it."""
+        found, useless = self.catalogue.absorb(
+            resolved.artifacts, resolved.observed, is_complete=resolved.is_complete
+        )
+        self.generation = resolved.generation
+        self.has_any |= bool(resolved.artifacts)
+        self.is_damaged |= resolved.is_damaged
+        self.drop(useless)
+        return bool(len(found))
+
+    def drop(self, refs: Iterable[wire.ArtifactRef]) -> None:
+        """Gives up holds on artifacts that no data set of this process maps; where a batch still looks into
+        one, a later call does."""
+        gone = list(refs)
+        while _ORPHANED:
+            gone += _ORPHANED.popleft()
+        others = _living()
+        free = [ref for ref in gone if not any(s.catalogue.knows(ref.digest) for s in others)]
+        if free and (kept := pages.files()):
+            if waiting := [ref for ref in free if str(ref.digest) in kept]:
+                _ORPHANED.append(waiting)
+            free = [ref for ref in free if str(ref.digest) not in kept]
+        if free and self.is_owner and self.mode is not Mode.OFF:
+            self.session.drop_hold(free)
+
+    def let_go(self, digests: set[str]) -> None:
+        """Artifacts were merged, purged or evicted: called from the beat thread.
+
+        What was merged is found in the artifact that holds it now; the rest is missing from now on. As long
+        as the daemon does not answer with that artifact, all stays mapped: else it would be made again.
+        """
+        self._leaving.update(digest for digest in digests if self.catalogue.knows(digest))
+        if leaving := set(self._leaving):
+            if self._take_in(self.generation) is not None:
+                self._leaving -= leaving
+                missing = self._count_missing()
+                self.drop(self.catalogue.let_go(leaving))
+                lost = self._count_missing() - missing
+                self.has_lost |= lost > 0
+                self._lost += lost
+        elif _ORPHANED:  # what was let go, and a batch looked into: the daemon names it with each beat
+            self.drop([])
+
+    def found(self, items: int, saved_s: float) -> None:
+        """So many items were made by others, or by earlier jobs, at a cost of so many seconds."""
+        if items and self.mode is not Mode.OFF:
+            self.session.found(items, saved_s)
+
+    def _count_missing(self) -> int:
+        return len(self.catalogue.missing)
+
+    def touch(self) -> None:
+        """The data set is being read."""
+        if self._lost and self.is_owner:  # here: a beat thread says nothing
+            lost, self._lost = self._lost, 0
+            which = count_text(lost, "item was", "items were")
+            then = "made once more, and kept" if self.mode.is_writing else "made on each access"
+            log.warning(
+                "prepcache: %s: %s purged or evicted while this job reads: %s", self.recipe.name, which, then
+            )
+        now = time.monotonic()
+        if now - self._touched_at > TOUCH_S and self.mode is not Mode.OFF:
+            self._touched_at = now
+            self.session.touch([ref.digest for ref in self.catalogue.refs])
+
+    def task(self, originals: Originals, steady: Steady, producer: dict[str, Any]) -> Task:
+        """What is missing now, as filler.py and on_access.py take it."""
+        return Task(
+            self.recipe, self.catalogue, self.catalogue.missing, self.generation, originals.item,
+            originals.position, originals.name, originals.changed, producer, steady,
+            self.catalogue.places.count is not None,
+        )  # fmt: skip
+
+    def fill(self, crew: Crew, watcher: Watcher, task: Task, adopter: Adopter) -> Filled:
+        """Fills up what is missing, with other jobs; see filler.py."""
+        session = _Dropping(self) if self.mode.is_writing else NoSession()
+        size = self.commit_bytes()
+        fill = Fill(task, session, crew, watcher, commit_bytes=size, adopter=adopter)
+        try:
+            filled = fill.run()
+        finally:
+            self.generation = fill.generation
+        if self.mode.is_writing:
+            self.reason = filled.reason
+        return filled
+
+    def commit_bytes(self) -> int:
+        """How large a batch may get, in a cache of that size."""
+        if not self.mode.is_writing or self.session.is_gone:
+            return commit_bytes(0)
+        try:
+            budget = self.session.limits().get("max_bytes")
+        except PrepcacheError:
+            return commit_bytes(0)
+        return commit_bytes(budget if isinstance(budget, int) else 0)
+
+    def after_fork(self) -> None:
+        self.catalogue.reset_lock()
+        self.filling = threading.Lock()
+
+
+class _Dropping:
+    """A supply's session, whose holds are given up only where no other data set needs them."""
+
+    def __init__(self, supply: Supply) -> None:
+        self._session = supply.session
+        self.drop_hold = supply.drop
+        self.lease = supply.lease
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+def _enlist(supply: Supply) -> None:
+    global _supplies
+    with _supplies_lock:
+        living = tuple(ref for ref in _supplies if ref() is not None)
+        _supplies = (*living, weakref.ref(supply))
+
+
+def _living() -> list[Supply]:
+    return [supply for ref in _supplies if (supply := ref()) is not None]
+
+
+def _orphan(catalogue: Catalogue) -> None:
+    _ORPHANED.append(catalogue.refs)
+
+
+def _after_fork_in_parent() -> None:
+    """Forked workers read the maps and hold nothing: to start them is to use them."""
+    for supply in _living():
+        supply.touch()
+
+
+def _after_fork_in_child() -> None:
+    global _supplies_lock
+    _supplies_lock = threading.Lock()
+    _ORPHANED.clear()
+    for supply in _living():
+        supply.after_fork()
+
+
+os.register_at_fork(after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -1,0 +1,111 @@
+"""A view of a data set: its samples, by position, as they lay at one version of its catalogue.
+
+Invariants:
+    1. A view never changes, and keeps the maps that it reads: what is let go meanwhile stays readable.
+    2. Batches are gathered; what is missing is made one by one, in its place, and each item once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from prepcache.batching.gather import Rows, positions
+from prepcache.fill.call import copied
+from prepcache.index.catalogue import Catalogue
+from prepcache.index.item_index import MISSING, Array, ranges, rows_of
+
+
+class View:
+    """The samples of a data set that are there.
+
+    Attributes:
+        version: of the catalogue.
+        is_whole: no item is missing; where items expand, what is missing has no positions.
+        rows: the samples that are there.
+    """
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        while True:
+            self.version, places = catalogue.version, catalogue.places
+            slots, rows = rows_of(catalogue.distinct.inverse, places)
+            is_there = slots != MISSING
+            there = slots[is_there]
+            used = np.flatnonzero(np.bincount(there))  # np.unique would sort
+            held = [catalogue.slots[slot] for slot in used.tolist()]
+            self._artifacts = [slot.artifact for slot in held if slot is not None]
+            if len(self._artifacts) == len(held):  # else one was let go this moment: look again
+                break
+        self.is_whole = bool((places.artifact != MISSING).all())
+        counts = None if places.count is None else np.where(places.artifact != MISSING, places.count, 0)
+        self._counts: Array | None = None if counts is None else counts[catalogue.distinct.inverse]
+        number = np.zeros(used[-1] + 1 if len(used) else 0, np.int32)
+        number[used] = np.arange(len(used), dtype=np.int32)
+        self._art_of = number[there]
+        self._row_of = rows[is_there]
+        self.rows = Rows(self._artifacts, self._art_of, self._row_of)
+        self._count = len(slots)
+        self._inverse = catalogue.distinct.inverse
+        self._compact: Array | None = None
+        if len(self.rows) < self._count:
+            self._compact = np.where(is_there, np.cumsum(is_there) - 1, MISSING)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def sample(self, position: int) -> Any:
+        """The sample at a position; none may be missing."""
+        return self._artifacts[self._art_of[position]].sample(int(self._row_of[position]))
+
+    def positions_of(self, items: Array) -> Array:
+        """The positions of the samples of some items, by their positions in the data set."""
+        if self._counts is None:
+            return items
+        return ranges((np.cumsum(self._counts) - self._counts)[items], self._counts[items])
+
+    def sizes(self, positions: Array) -> Array:
+        """Bytes of the samples at these positions; `MISSING` where one is not there."""
+        at = positions if self._compact is None else self._compact[positions]
+        sizes = np.full(len(at), MISSING, "i8")
+        there = np.flatnonzero(at != MISSING)
+        art_of, rows = self._art_of[at[there]], self._row_of[at[there]]
+        for number in np.unique(art_of).tolist():
+            is_in = art_of == number
+            sizes[there[is_in]] = self._artifacts[number].row_bytes(rows[is_in])
+        return sizes
+
+    def take(self, indices: Any, make: Callable[[int], Any]) -> list[Any]:
+        """The samples at these positions.
+
+        Args:
+            indices: as `gather.Rows.take` has them.
+            make: gives the sample at a position where it is missing.
+
+        Raises:
+            IndexError: a position out of range.
+        """
+        if self._compact is None:
+            return self.rows.take(indices)
+        at = positions(indices, self._count)
+        outside = at[(at < -self._count) | (at >= self._count)]
+        if len(outside):
+            raise IndexError(f"index {outside[0]} is out of range for a data set of {self._count} samples")
+        at = np.where(at < 0, at + self._count, at)
+        compact = self._compact[at]
+        is_there = compact != MISSING
+        if is_there.all():
+            return self.rows.take(compact, at)
+        samples: list[Any] = [None] * len(at)
+        gathered = self.rows.take(compact[is_there], at[is_there]) if is_there.any() else []
+        for place, sample in zip(np.flatnonzero(is_there).tolist(), gathered, strict=True):
+            samples[place] = sample
+        made: dict[int, Any] = {}
+        for place in np.flatnonzero(~is_there).tolist():
+            item = int(self._inverse[at[place]])
+            if item not in made:
+                made[item] = samples[place] = make(int(at[place]))
+            else:  # drawn again, or an equal item: what is done to one sample must not show in another
+                samples[place] = copied(made[item])
+        return samples

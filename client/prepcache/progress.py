@@ -1,0 +1,276 @@
+"""Progress of a fill: a bar on a terminal, a few plain lines in a log, and word to the daemon.
+
+Invariants:
+    1. A fill shorter than `QUIET_S` shows nothing but the data set's one line.
+    2. In a log, the pauses between lines double: an hour's fill leaves about ten.
+    3. Where nothing can be shown (stderr is closed, or nobody reads it), the job goes on without.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from prepcache.fill.pacing import Pace
+from prepcache.keys.randomness import is_alone
+from prepcache.protocol import wire
+from prepcache.protocol.units import middle_cut, size_text
+from prepcache.report import human_seconds
+
+log = logging.getLogger("prepcache")
+
+QUIET_S = 1.0
+BAR_WIDTH = 10
+WIDE = 80
+"""Columns; a narrower terminal has the numbers alone."""
+REDRAW_S = 0.1
+FIRST_LINE_S = 5.0
+LONGEST_PAUSE_S = 600.0
+
+
+def say(line: str, is_shown: bool | None = None) -> None:
+    """One line for people: to the log where one listens, else to stderr; nowhere if `is_shown` is False."""
+    if is_shown is False:
+        return
+    if log.isEnabledFor(logging.INFO) and log.hasHandlers():
+        log.info("%s", line)
+    elif sys.stderr is not None:  # it was closed
+        with suppress(Exception):  # nobody reads it any more, or a class of the job's stands there
+            print(f"prepcache: {line}\n", end="", file=sys.stderr, flush=True)  # one write: jobs share them
+
+
+def _is_terminal() -> bool:
+    with suppress(Exception):  # as above
+        return bool(sys.stderr.isatty())
+    return False
+
+
+class Once:
+    """What of a few things was said already, in memory that forked workers share: each epoch has new ones."""
+
+    TOPICS = ("ranks", "drawn", "nothing", "drifted", "left", "slow", "order", "files", "started", "unseen")
+
+    def __init__(self, said: bytes = bytes(len(TOPICS))) -> None:
+        self._said = mmap.mmap(-1, len(said))
+        self._said[:] = said
+
+    def is_news(self, topic: str) -> bool:
+        """Whether this is to be said now."""
+        at = self.TOPICS.index(topic)
+        was, self._said[at] = self._said[at], 1
+        return not was
+
+    def take_back(self, topic: str) -> None:
+        """This was not said after all."""
+        self._said[self.TOPICS.index(topic)] = 0
+
+    def __reduce__(self) -> Any:
+        return Once, (self._said[:],)
+
+
+class Progress:
+    """How one fill goes; a `fill.Watcher`.
+
+    Args:
+        name: of the data set.
+        total: distinct items; there: how many of them were there already.
+        is_shown: False shows nothing, True a bar even where stderr is no terminal, None decides. On a dumb
+            terminal, where rich draws nothing, a bar is plain lines.
+        tell: takes (done, total), for other jobs to see; equal ones where the fill has ended.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        there: int,
+        is_shown: bool | None,
+        tell: Callable[[int, int], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = name
+        self._total = total
+        self._there = there
+        self._is_shown = is_shown
+        self._tell = tell
+        self._clock = clock
+        self._began = self._drawn_at = clock()
+        self._next_line_s = FIRST_LINE_S
+        self._computed = self._waited = self._taken = 0
+        self._pace = Pace()
+        self._bar: Any = None
+        self._bar_task: Any = None
+        self._is_alone = is_alone()
+        is_bar_wanted = is_shown or (is_shown is None and _is_terminal())
+        self._is_bar = bool(is_bar_wanted) and os.environ.get("TERM") not in ("dumb", "unknown")
+        tell(there, total)  # the first item may take minutes, or be another job's
+
+    def advance(self, computed: int, waited: int, pace: Pace, taken: int = 0) -> None:
+        """So many items have been made here, and so many by others, since the fill began.
+
+        Args:
+            taken: more of them are in the hands of others, who tell only of what they have committed.
+        """
+        self._computed, self._waited, self._pace, self._taken = computed, waited, pace, taken
+        now = self._clock()
+        if now - self._drawn_at < REDRAW_S:
+            return
+        self._drawn_at = now
+        self._tell(self._there + computed + waited, self._total)
+        self._show(now, "")
+
+    def waiting(self, holders: Sequence[wire.Holder], left: int) -> None:
+        """Nothing to do but to wait for others."""
+        who = ", ".join(
+            f"{holder.who} ({holder.done:,} of {holder.total:,})" if holder.total else holder.who
+            for holder in holders[:3]
+        )
+        more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
+        self._show(self._clock(), f"waiting for {who or 'other jobs'}{more} to finish {left:,} items")
+
+    def _show(self, now: float, waiting: str) -> None:
+        passed_s = now - self._began
+        if passed_s < QUIET_S or self._is_shown is False:
+            return
+        if self._is_bar:
+            self._draw(waiting)
+        elif passed_s >= self._next_line_s:
+            self._next_line_s = passed_s + min(max(passed_s, FIRST_LINE_S), LONGEST_PAUSE_S)
+            say(f"{self._name}: {self.line(passed_s, waiting)}", self._is_shown)
+
+    def line(self, passed_s: float, waiting: str, width: int | None = None) -> str:
+        """How far it is, for whom it waits, and what it will take.
+
+        Args:
+            width: characters that there are; what is said last goes first where they are too few.
+        """
+        parts = self._parts(passed_s, waiting)
+        while width is not None and len(parts) > 1 and len(", ".join(parts)) > width:
+            parts.pop()
+        return ", ".join(parts)
+
+    def _parts(self, passed_s: float, waiting: str) -> list[str]:
+        done = self._there + self._computed + self._waited
+        left = self._total - done
+        parts = [f"{done:,} of {self._total:,} items"]
+        if waiting:
+            parts.append(waiting)
+        # What others have taken is as good as made, as long as there is something else to do.
+        taken = 0 if waiting else self._taken
+        made = self._computed + self._waited + taken
+        if left > taken and made:
+            eta = human_seconds((left - taken) * passed_s / made)
+            disk = size_text(left * self._pace.item_bytes)
+            parts.append(f"{eta} and {disk} to go")
+        parts.append(f"{self._computed / max(passed_s, 1e-9):.1f} items/s")
+        counts = (
+            (self._there, "hit"), (self._computed, "computed"), (self._waited, "by other jobs"),
+            (self._taken, "in the hands of other jobs"),
+        )  # fmt: skip
+        return parts + [f"{count:,} {what}" for count, what in counts if count]
+
+    def _draw(self, waiting: str) -> None:
+        try:
+            with self._undrawn():
+                self._refresh(waiting)
+        except Exception:  # noqa: BLE001 - the terminal went, or is one of the job's own making
+            self._is_bar, self._is_shown = False, False
+
+    @contextmanager
+    def _undrawn(self) -> Iterator[None]:
+        """rich draws from the global generator, and that is not the function's doing."""
+        drawn = random.getstate()
+        try:
+            yield
+        finally:
+            if self._is_alone:
+                random.setstate(drawn)
+
+    def _refresh(self, waiting: str) -> None:
+        if self._bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Bar
+
+            console = Console(stderr=True, force_terminal=True)
+            columns = (
+                TextColumn("{task.fields[name]}"),
+                BarColumn(BAR_WIDTH),
+                TextColumn("{task.description}"),
+            )
+            self._bar = Bar(
+                *columns[:: 1 if console.width >= WIDE else 2],
+                console=console,
+                transient=True,
+                auto_refresh=False,
+            )
+            self._bar.start()
+            self._bar_task = self._bar.add_task("", total=self._total, name="")
+        width = self._bar.console.width
+        name = middle_cut(self._name, 3 * width // 10)
+        taken = len(name) + 2 + (BAR_WIDTH + 1 if width >= WIDE else 0)
+        done = self._there + self._computed + self._waited
+        line = self.line(self._clock() - self._began, waiting, width - taken)
+        self._bar.update(self._bar_task, completed=done, description=line, name=name)
+        self._bar.refresh()
+
+    def close(self) -> None:
+        """Takes the bar away; tells the daemon that no more is to come, however far it came."""
+        if self._bar is not None:
+            with suppress(Exception), self._undrawn():
+                self._bar.stop()
+            self._bar = None
+        done = self._there + self._computed + self._waited
+        self._tell(done, done)
+
+
+class Flow(Progress):
+    """How a stream goes, stretch by stretch: nobody knows how long it is. Plain lines, on a terminal too.
+
+    Args:
+        others: what the other workers of the rank have of this epoch so far: hit, computed, by other jobs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        is_shown: bool | None,
+        tell: Callable[[int, int], None],
+        others: Callable[[], Sequence[int]] = lambda: (0, 0, 0),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name, 0, 0, is_shown, tell, clock)
+        self._is_bar = False
+        self.others = others
+        self._made = self._others = 0
+
+    def stretch(self, total: int, there: int) -> Flow:
+        """Another stretch begins: so many items more, and so many of them there."""
+        self._total += total
+        self._there += there
+        return self
+
+    def advance(self, computed: int, waited: int, pace: Pace, taken: int = 0) -> None:
+        super().advance(self._made + computed, self._others + waited, pace, taken)
+
+    def close(self) -> None:
+        """The stretch has ended."""
+        self._made, self._others = self._computed, self._waited
+        self._tell(self._total, self._total)
+
+    def _parts(self, passed_s: float, waiting: str) -> list[str]:
+        own = (self._there, self._computed, self._waited)
+        there, computed, waited = (mine + more for mine, more in zip(own, self.others(), strict=True))
+        done = there + computed + waited
+        counts = ((there, "hit"), (computed, "computed"), (waited, "by other jobs"))
+        parts = [f"{done:,} items so far", f"{done / max(passed_s, 1e-9):.1f} items/s"]
+        return (
+            parts[:1] + [waiting] * bool(waiting) + parts[1:] + [f"{n:,} {what}" for n, what in counts if n]
+        )

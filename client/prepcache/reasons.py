@@ -1,0 +1,286 @@
+"""Reasons: why samples of a data set were there or not, in the lines that people read.
+
+    miss prep.tokenize: config.max_len 128 -> 256 (nearest: 2 days ago, 1.2 GiB, 41 s of work); ...
+    miss prep.tokenize: 3 of 2,000 items not cached: a.txt, b.txt, c.txt; ...
+
+Invariants:
+    1. A hit costs no request, a miss at most one, of at most `ASK_S`; a job never fails over its reason,
+       and the daemon is not given up for it.
+    2. What is told to the daemon (`Supply.why`), and so to other users, names files, and never values of
+       items.
+
+Not here: the difference between recipes (explain.py).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from prepcache.daemon.description import fitting
+from prepcache.digests import RecipeDigest
+from prepcache.errors import DaemonUnreachable, PrepcacheError
+from prepcache.fill.call import paths_in
+from prepcache.protocol import inspection, wire
+from prepcache.protocol.explain import shortened
+from prepcache.protocol.units import count_text, size_text
+from prepcache.report import Report, human_seconds
+from prepcache.settings import Mode
+
+if TYPE_CHECKING:
+    from prepcache.daemon.client import Client
+    from prepcache.index.artifact_set import Supply
+    from prepcache.keys.snapshot import Stamps
+    from prepcache.report import Tally
+
+ASK_S = 1.0
+NAMED_ITEMS = 3
+MOST_NAMES = 16
+"""Texts of an item that are looked at for a file."""
+PATH_CHARS, TEXT_CHARS = 120, 60
+WITHOUT = "without the cache, as said above"
+"""After the warning that tells why: no daemon, or one that refuses."""
+NOT_KEPT = "PREPCACHE=readonly: what this job makes is not kept"
+DAMAGED = "some that were went to quarantine: damaged, or not what the function makes"
+NEW_CACHE = "nothing of this name is cached yet"
+"""As the daemon says; of the new cache that it begins with it need not be asked."""
+NOT_KNOWN = "not known why: the daemon did not say in time; `prepcache explain` asks it again"
+_AGES = (("day", 86400), ("hour", 3600), ("minute", 60))
+_TAKEN = {"folder": "listed", "module": "imported", "distribution": "imported"}
+"""A file may have been opened, asked for, or named to a library: used."""
+
+
+def opening_line(
+    name: str, recipe: str, report: Report, to_do: int, reasons: Sequence[str], mode: Mode = Mode.ON
+) -> str:
+    """The line at open: hit or miss, and why; or that there is nothing to look for.
+
+    Args:
+        report: as of the opening.
+        to_do: distinct items that are to be preprocessed.
+        reasons: of the miss.
+    """
+    if not report.items:
+        return f"empty {name}: there are no items: is the glob, or the folder, right? recipe {recipe[:12]}"
+    items = count_text(report.items, "item", "items")
+    if not to_do:
+        return f"hit {name}: {items}; recipe {recipe[:12]}"
+    counts = f"{items}, {report.hit:,} hit, {to_do:,} to preprocess"
+    if mode is Mode.READONLY:  # else nobody sees why the next run, and each epoch, is as slow
+        reasons = [*reasons, NOT_KEPT]
+    return f"miss {name}: {'; '.join(reasons)}; {counts}; recipe {recipe[:12]}"
+
+
+def barred_line(client: Client) -> str:
+    """Why this user's own daemon is asked where a system service runs; empty after the first time."""
+    global _has_told_barred
+    if _has_told_barred or client.endpoint.launcher is None:
+        return ""
+    from prepcache.daemon import launcher
+
+    line = launcher.barred()
+    _has_told_barred = bool(line)
+    return line
+
+
+_has_told_barred = False
+
+
+def stream_line(name: str, recipe: str, supply: Supply) -> tuple[str, list[str]]:
+    """The line at the opening of a stream, whose items are not known yet, and why nothing is there."""
+    if there := supply.catalogue.items:
+        return f"stream {name}: {count_text(there, 'item is', 'items are')} cached; recipe {recipe[:12]}", []
+    reasons = _why_nothing(supply)
+    if not reasons:
+        explanation = ask(supply)
+        reasons = [NOT_KNOWN if explanation is None else told(explanation, time.time())]
+    said = WITHOUT if reasons == [supply.client.budget.warned] else "; ".join(reasons)
+    return f"stream {name}: nothing is cached: {said}; recipe {recipe[:12]}", reasons
+
+
+def why_missing(supply: Supply, items: Sequence[Any], root: str | os.PathLike[str] | None) -> list[str]:
+    """Why items of a data set that has just been opened are not there; empty if all are."""
+    if not len(supply.catalogue.missing):
+        return []
+    if lines := _why_unasked(supply):
+        return lines
+    if lines := _why_nothing(supply):
+        to_tell = lines
+    elif supply.has_any:
+        name_of = _namer(root)
+        lines = [_missing_items(supply, items, name_of)]
+        to_tell = [_missing_items(supply, items, lambda item: name_of(item) if _is_file(item) else "")]
+    else:
+        explanation = ask(supply)
+        return [NOT_KNOWN if explanation is None else told(explanation, time.time())]
+    supply.why = shortened("; ".join(to_tell), wire.MAX_WHY)
+    return lines
+
+
+def _why_nothing(supply: Supply) -> list[str]:
+    """Why nothing was looked for, or what was found does not count; empty if neither is so."""
+    if lines := _why_unasked(supply):
+        return lines
+    if supply.mode is Mode.REFRESH:
+        return ["PREPCACHE=refresh: what is there is not used"]
+    return changed_inputs(supply)
+
+
+def _why_unasked(supply: Supply) -> list[str]:
+    """Why the daemon has told nothing, and what is known nevertheless; empty if it was asked."""
+    if supply.session.is_away and supply.client.has_started_empty:
+        return [NEW_CACHE]
+    return [supply.reason] if supply.reason else []
+
+
+def ask(supply: Supply) -> inspection.Explanation | None:
+    """The daemon's explanation of a recipe without artifacts; None if it gives none in time."""
+    recipe, session = supply.recipe, supply.session
+    client: Client = session.client  # the process's one: another would keep a connection of its own open
+    is_registered = supply.mode.is_writing
+    asked = inspection.ExplainRequest(
+        recipe=RecipeDigest(recipe.digest), parts=None if is_registered else fitting(recipe.parts)
+    ).to_json()
+
+    def attempt(left_s: float) -> inspection.Explanation | None:
+        transport = client.transport
+        try:
+            answer = transport.call("POST", "/v1/explain", asked, limit_s=min(left_s, ASK_S))
+            return transport.read(inspection.Explanation, answer)
+        except DaemonUnreachable:  # invariant 1: the next request that matters will tell
+            return None
+
+    try:
+        found: inspection.Explanation | None = session.run(attempt)
+    except PrepcacheError:
+        return None
+    return found
+
+
+def told(explanation: inspection.Explanation, now: float) -> str:
+    """An explanation on one line, with what the nearest recipe has."""
+    near = explanation.nearest
+    if near is None or explanation.was_there:
+        return explanation.summary
+    had = f"{age(now - near.used_at)}, {size_text(near.size_bytes)}, {human_seconds(near.cost_s)} of work"
+    return f"{explanation.summary} (nearest: {had})"
+
+
+def age(seconds: float) -> str:
+    """`2 days ago`; clocks of two machines may differ by a little."""
+    for unit, length_s in _AGES:
+        count = round(seconds / length_s)
+        if count:
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "just now"
+
+
+def changed_inputs(supply: Supply) -> list[str]:
+    """Inputs that the function was seen to take, and that are not what they were: a line each."""
+    lines = []
+    for name, kind in supply.changed_inputs.items():
+        tag, _, rest = name.partition(":")
+        shown = shortened(rest if rest and tag in ("project", "items", "cwd") else name, 200)
+        how = "is gone" if name in supply.gone_inputs else "changed"
+        taken = "asked for" if name.endswith("/") else _TAKEN.get(kind, "used")  # a folder that was there
+        lines.append(f"{shown}, which the function {taken}, {how}")
+    return lines
+
+
+def ended_early(error: BaseException, kept: int, total: int, *, is_part: bool) -> str:
+    """What is there of a data set whose preparation ended by an error or an interrupt.
+
+    Args:
+        is_part: they were not all that it has, as in a stream, which has kept what came before.
+    """
+    is_interrupt = isinstance(error, KeyboardInterrupt)
+    how = "interrupted" if is_interrupt else "ended by an error"
+    # Who mends the function has another key, and all is made anew.
+    unless = "" if is_interrupt else ", unless the function is edited"
+    onward = f"; the next run goes on from there{unless}" if kept else ""
+    items = f"the {total:,} items it was at" if is_part else f"{total:,} items"
+    return f"{how}: {kept:,} of {items} are kept{onward}"
+
+
+def why_so(supply: Supply, stamps: Stamps, tally: Tally) -> tuple[str, ...]:
+    """What explains the counts of a report, a line each."""
+    lines = changed_inputs(supply)
+    if stamps.typed_names:
+        names = ", ".join(stamps.typed_names[:3])
+        lines.append(f"{len(stamps.typed_names)} paths in the items name no file, such as {names}")
+    reason = [supply.reason] if supply.reason else []
+    return tuple(dict.fromkeys([*tally.why, *lines, *tally.not_kept(), *reason]))
+
+
+def _missing_items(supply: Supply, items: Sequence[Any], name_of: Callable[[Any], str]) -> str:
+    """`3 of 2,000 items not cached: a.txt, b.txt, c.txt`, without those that have no name.
+
+    They may be new, changed or evicted, or left over by a run that ended early: the store does not tell.
+    """
+    catalogue = supply.catalogue
+    missing, total = catalogue.missing, len(catalogue.distinct)
+    shown = [name_of(items[int(catalogue.distinct.first[i])]) for i in missing[:NAMED_ITEMS].tolist()]
+    names = [name for name in shown if name]
+    more = f" and {len(missing) - len(names):,} more" if len(missing) > len(names) else ""
+    count = f"{len(missing):,} of {total:,} items" if total > 1 else "its data"
+    which = f": {', '.join(names)}{more}" if names else ""
+    if names and total == 1 and (files := len(paths_in(items[0]))) > 1:
+        which = f": one or more of {files:,} files, the first of which is {names[0]}"
+    all_are = "; all items are other ones than those cached" if supply.has_mapped else ""
+    lost = f"; {DAMAGED}" if supply.is_damaged else ""
+    return f"{count} not cached{which}{all_are if len(missing) == total > 1 else ''}{lost}"
+
+
+def _is_file(item: Any) -> bool:
+    """Whether what people call an item is the name of a file, and no text."""
+    return _file_in(paths_in(item)) is not None
+
+
+def _file_in(names: Sequence[str]) -> str | None:
+    """The first of the names in an item that a file has: a caption may stand before it."""
+    return next((name for name in names[:MOST_NAMES] if os.path.lexists(name)), None)
+
+
+def _namer(root: str | os.PathLike[str] | None) -> Callable[[Any], str]:
+    """What people call an item: its file, short of the root, else its first text, or its beginning."""
+    above = None if root is None else os.path.abspath(os.fspath(root)) + os.sep
+
+    def name_of(item: Any) -> str:
+        names = paths_in(item)
+        if not names:
+            return shortened(repr(item), TEXT_CHARS)
+        name = _file_in(names)
+        chars = TEXT_CHARS if name is None and any(map(str.isspace, names[0])) else PATH_CHARS
+        name = names[0] if name is None else name
+        path = os.path.abspath(name) if above else name
+        return shortened(path[len(above) :] if above and path.startswith(above) else name, chars)
+
+    return name_of
+
+
+def left_text(left: int, *, is_part: bool) -> str:
+    """What becomes of what a fill left; where samples expand, it is with this job.
+
+    Args:
+        left: items.
+        is_part: more of them are to come, as in a stream.
+    """
+    if not left:
+        return "what is not in the cache is kept for this job alone"
+    which = "what is not in the cache is" if is_part else count_text(left, "item is", "items are")
+    return f"{which} preprocessed on access"
+
+
+def unobserved_text(item: str, why: str) -> str:
+    """What to say of an item that is not stored, as something that the function read may have been missed.
+
+    Args:
+        item: what people call it.
+        why: the name of the error.
+    """
+    return (
+        f"what the function read for {item} could not be observed ({why}), so what is made of such items is "
+        "not stored, and made again by every job"
+    )

@@ -1,0 +1,156 @@
+"""What the environment says about the daemon: PREPCACHE, PREPCACHE_URL, PREPCACHE_TOKEN or
+PREPCACHE_TOKEN_FILE, PREPCACHE_DIR.
+
+Invariants:
+    1. Read once, when a client is made, into one frozen object; inner classes take plain values.
+    2. A value that means nothing is a `ConfigError` that says what may stand there: a typing error must
+       not silently turn the cache off, or send a job to another daemon.
+
+Not here: which daemon is used where no URL is given (launcher.py).
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+from prepcache.errors import ConfigError
+from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES
+
+
+class Mode(enum.Enum):
+    """What `PREPCACHE` says.
+
+    ON: use what is there, keep what is made. OFF: never contact a daemon. READONLY: use what is there,
+    lease and commit nothing. REFRESH: ignore what is there, make everything anew and keep it.
+    """
+
+    ON = "on"
+    OFF = "off"
+    READONLY = "readonly"
+    REFRESH = "refresh"
+
+    @property
+    def is_writing(self) -> bool:
+        return self in (Mode.ON, Mode.REFRESH)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a daemon listens: a unix socket's path, or a host and port; exactly one of the two.
+
+    Args:
+        owner: who must be listening at the socket, where somebody else could have made it; a uid.
+    """
+
+    socket: str | None = None
+    host: str = ""
+    port: int = 0
+    owner: int | None = None
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """The address in `unix:///path` or `http://host:port`.
+
+        Raises:
+            ConfigError: it is neither, or the socket's path is longer than the system takes.
+        """
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise _bad_url(url, str(error)) from None
+        if parts.scheme == "unix":
+            return cls._unix(url, parts)
+        if parts.scheme != "http":
+            raise _bad_url(url, "it starts with neither unix:// nor http://")
+        extra = parts.path.strip("/") or parts.query or parts.fragment or parts.username
+        if not parts.hostname or extra:
+            raise _bad_url(url, "it must be a host and a port, and nothing else")
+        return cls(host=parts.hostname, port=port or 80)
+
+    @classmethod
+    def _unix(cls, url: str, parts: SplitResult) -> Address:
+        path = parts.path
+        if parts.netloc or not path.startswith("/") or path == "/" or "\0" in path:
+            raise _bad_url(url, "a socket's path is absolute, as in unix:///run/prepcache/prepcached.sock")
+        size = len(os.fsencode(path))
+        if size > MAX_SOCKET_PATH_BYTES:
+            raise _bad_url(url, f"its path has {size} bytes, and a socket's may have {MAX_SOCKET_PATH_BYTES}")
+        return cls(socket=path)
+
+    @property
+    def url(self) -> str:
+        if self.socket is not None:
+            return f"unix://{self.socket}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+def _bad_url(url: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"{url!r} names no daemon: {why}; PREPCACHE_URL is unix:///path/to/socket or http://host:port",
+        url=url,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The client's settings.
+
+    Args:
+        mode: what `PREPCACHE` says.
+        address: the daemon's, or None: it is looked for (launcher.py).
+        token: for a daemon on TCP.
+        folder: the store's root as this process sees it, where that differs from what the daemon names.
+    """
+
+    mode: Mode = Mode.ON
+    address: Address | None = None
+    token: str | None = None
+    folder: Path | None = None
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Reads the `PREPCACHE*` variables; an empty one counts as not set.
+
+        Raises:
+            ConfigError: a variable's value means nothing.
+        """
+        given = {k: v for k, v in (os.environ if environ is None else environ).items() if v}
+        said = given.get("PREPCACHE", "on").strip().lower()
+        modes = {mode.value: mode for mode in Mode}
+        if said not in modes:
+            raise ConfigError(f"PREPCACHE is {said!r}; it may be {', '.join(modes)}", value=said)
+        url, folder = given.get("PREPCACHE_URL"), given.get("PREPCACHE_DIR")
+        return cls(
+            mode=modes[said],
+            address=None if url is None else Address.parse(url),
+            token=_token(given),
+            folder=None if folder is None else Path(folder),
+        )
+
+
+def _token(given: Mapping[str, str]) -> str | None:
+    """The token, or what its file holds: container platforms hand secrets over as files."""
+    path = given.get("PREPCACHE_TOKEN_FILE")
+    if "PREPCACHE_TOKEN" in given or path is None:
+        return check_token(given.get("PREPCACHE_TOKEN"))
+    try:
+        return check_token(Path(path).read_text(encoding="latin-1"))
+    except OSError as error:
+        raise ConfigError(f"PREPCACHE_TOKEN_FILE: {path} cannot be read ({error.strerror})") from None
+
+
+def check_token(token: str | None) -> str | None:
+    """The token as a header may carry it, or ConfigError: a line break would forge a header."""
+    if token is None:
+        return None
+    token = token.strip()
+    if not token.isascii() or not token.isprintable() or " " in token or not token:
+        raise ConfigError("PREPCACHE_TOKEN holds what no header can carry; it is printable ASCII, no spaces")
+    return token

@@ -1,0 +1,305 @@
+"""The shelf of a stream: all mapped artifacts of a recipe, and an index of the items in them.
+
+A stream looks up a few thousand items at a time. To look through every item table for them would cost it,
+with a million items in the cache, more than the samples themselves.
+
+Invariants:
+    1. An item is found by the first 8 bytes of its digest and accepted by all 32.
+    2. A slot's number is never given to another artifact.
+    3. 16 bytes an item are kept, in arrays, of which each is twice as long as the next.
+    4. What was made while the daemon was away, or stores slowly, is found as long as it waits for the daemon:
+       the next epoch may come sooner.
+
+Locking: `_lock` guards everything; it is taken within the lock of a `Shelved`, never the other way round.
+Not here: requests (recipe_artifacts.py), what becomes of what is found (catalogue.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from prepcache.digests import DIGEST_BYTES
+from prepcache.fill.commit import Batch
+from prepcache.fill.overflow import Spilled
+from prepcache.index.catalogue import (
+    NO_INPUTS,
+    Catalogue,
+    Observed,
+    OpenRef,
+    Slot,
+    Verdicts,
+    above,
+    more_digest,
+    open_new,
+)
+from prepcache.index.item_index import MISSING, Array, Distinct, Places, ranges
+from prepcache.protocol.observed import Row
+from prepcache.protocol.wire import ArtifactRef
+
+Hits = list[tuple[Slot, Array, Array]]
+"""An artifact, which of the digests that were asked for are in it, and their rows in its item table."""
+_Run = tuple[Array, Array, Array]
+"""Sorted first 8 bytes of digests, and for each the number of its slot and its row in the item table."""
+
+
+class Shelf:
+    """What the cache has of a recipe; stands in a `Supply` where a data set of known items has a catalogue.
+
+    `edition` and `observed` are as in `Catalogue`.
+    """
+
+    def __init__(self, open_ref: OpenRef | None = None) -> None:
+        self.edition = 0
+        self.observed: dict[str, Sequence[Row]] = {}
+        self._is_refreshing = False
+        self._begin(open_ref)
+
+    def _begin(self, open_ref: OpenRef | None) -> None:
+        self.distinct = Distinct(np.empty((0, DIGEST_BYTES), "u1"))  # the stream has items, the shelf none
+        self.places = Places.nowhere(0, is_expanded=False)
+        self._open_ref = open_ref
+        self._own_verdicts: Verdicts = {}
+        self._slots: dict[int, Slot] = {}
+        self._by_digest: dict[str, int] = {}
+        self._last = 0
+        self._runs: list[_Run] = []
+        self._waiting: weakref.WeakSet[Batch] = weakref.WeakSet()
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process maps for itself; which edition this job writes is all that it has to know."""
+        return {"edition": self.edition, "_is_refreshing": self._is_refreshing, "observed": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin(None)
+
+    def opens_with(self, open_ref: OpenRef) -> None:
+        """Says how artifacts are mapped."""
+        self._open_ref = open_ref
+
+    def reset_lock(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.RLock()
+
+    def refresh(self) -> None:
+        """Looks at no edition that the first answer to come names."""
+        self.edition, self._is_refreshing = 1, True
+
+    @property
+    def missing(self) -> Array:
+        """None of its items."""
+        return self.distinct.first
+
+    @property
+    def refs(self) -> list[ArtifactRef]:
+        """The artifacts that are mapped."""
+        return [slot.ref for slot in list(self._slots.values()) if slot.ref is not None]
+
+    @property
+    def items(self) -> int:
+        """How many items are in them; one that is in two counts twice."""
+        return sum(slot.artifact.items for slot in list(self._slots.values()))
+
+    def knows(self, digest: str) -> bool:
+        return digest in self._by_digest
+
+    def absorb(
+        self,
+        refs: Sequence[ArtifactRef],
+        observed: Observed = NO_INPUTS,
+        *,
+        is_complete: bool = False,
+        is_own: bool = False,
+    ) -> tuple[list[int], list[ArtifactRef]]:
+        """Maps artifacts that are new to it; otherwise as `Catalogue.absorb`, by artifacts instead of items.
+
+        Returns:
+            The numbers of those that are new, and the artifacts without use.
+
+        Raises:
+            DaemonUnreachable: as there.
+        """
+        with self._lock:
+            self.observed.update(observed)
+            edition = above(refs) if self._is_refreshing else self.edition
+            verdicts = self._own_verdicts if is_own else {}
+            opened, gone, edition = open_new(
+                refs, self._by_digest, edition, lambda ref: self._opened(ref, verdicts)
+            )
+            self.edition, self._is_refreshing = edition, False
+            names = {ref.digest for ref in refs}
+            gone += self.let_go([d for d in self._by_digest if d not in names]) if is_complete else []
+            new = []
+            for slot in opened:
+                assert slot.ref is not None
+                self._last += 1
+                self._by_digest[slot.ref.digest] = self._last
+                self._slots[self._last] = slot
+                new.append(self._last)
+            self._index(new)
+            return new, gone
+
+    def _opened(self, ref: ArtifactRef, verdicts: Verdicts) -> Any | None:
+        return None if self._open_ref is None else self._open_ref(ref, self.observed, verdicts)
+
+    def let_go(self, digests: Iterable[str]) -> list[ArtifactRef]:
+        """Drops artifacts that were merged, purged or evicted.
+
+        Returns:
+            Those that were mapped.
+        """
+        with self._lock:
+            gone = [self._slots.pop(self._by_digest.pop(d)) for d in digests if d in self._by_digest]
+            if sum(len(run[0]) for run in self._runs) > 2 * self.items:
+                self._runs = []
+                self._index(list(self._slots))
+            return [slot.ref for slot in gone if slot.ref is not None]
+
+    def _index(self, numbers: Sequence[int]) -> None:
+        if not numbers:
+            return
+        tables = [self._slots[number].artifact.item_digests for number in numbers]
+        counts = [len(table) for table in tables]
+        prefix = np.concatenate([np.ascontiguousarray(table).view("<u8")[:, 0] for table in tables])
+        number = np.repeat(np.array(numbers, "i4"), counts)
+        row = np.concatenate([np.arange(count, dtype="i4") for count in counts])
+        while self._runs and len(self._runs[-1][0]) < 2 * len(prefix):
+            last = self._runs.pop()
+            prefix, number, row = (
+                np.concatenate(pair) for pair in zip(last, (prefix, number, row), strict=True)
+            )
+        order = np.argsort(prefix, kind="stable")
+        self._runs.append((prefix[order], number[order], row[order]))
+
+    def note_waiting(self, batches: Iterable[Batch]) -> None:
+        """Batches that are in files of this process; whoever will commit them keeps them alive."""
+        with self._lock:
+            self._waiting.update(batches)
+
+    @property
+    def waiting(self) -> list[list[Spilled]]:
+        """What waits for the daemon, those files together that have pieces of one item."""
+        with self._lock:
+            batches = list(self._waiting)
+        kept = [[one for one in batch.writers if isinstance(one, Spilled)] for batch in batches]
+        return [files for files in kept if all(file.artifact.edition >= self.edition for file in files)]
+
+    def find(self, digests: Array) -> Hits:
+        """Where these items are, in every artifact that has them.
+
+        Shape:
+            digests: uint8[k, 32].
+        """
+        words = np.ascontiguousarray(digests).view("<u8")
+        order = np.argsort(words[:, 0], kind="stable")  # sorted queries walk the runs in order
+        asked = words[order, 0]
+        parts: list[_Run] = []
+        with self._lock:
+            for prefix, number, row in self._runs:
+                first = np.searchsorted(prefix, asked, "left")
+                count = np.searchsorted(prefix, asked, "right") - first
+                at = ranges(first, count)
+                parts.append((np.repeat(order, count), number[at], row[at]))
+            slots = {one: slot for one, slot in self._slots.items() if slot.edition >= self.edition}
+        if not parts:
+            return []
+        query, number, row = (np.concatenate(column) for column in zip(*parts, strict=True))
+        hits = []
+        for one in np.unique(number).tolist():
+            if (slot := slots.get(one)) is None:
+                continue  # it was let go, and is not out of the index yet; or replaced
+            at = np.flatnonzero(number == one)
+            table = slot.artifact.item_digests.view("<u8")
+            at = at[(table[row[at]] == words[query[at]]).all(axis=1)]
+            if len(at):
+                hits.append((slot, query[at], row[at]))
+        return hits
+
+
+class Shelved(Catalogue):
+    """Where the items of one stretch of a stream lie: found on a shelf, or made since."""
+
+    def __init__(self, distinct: Distinct, shelf: Shelf, *, is_expanded: bool) -> None:
+        super().__init__(distinct, _opens_nothing, is_expanded=is_expanded)
+        self._shelf = shelf
+        self._hits: dict[str, tuple[Array, Array]] = {}
+        self.place()
+
+    def absorb(
+        self,
+        refs: Sequence[ArtifactRef],
+        observed: Observed = NO_INPUTS,
+        *,
+        is_complete: bool = False,
+        is_own: bool = False,
+    ) -> tuple[Array, list[ArtifactRef]]:
+        """As `Catalogue.absorb`; what is new is on the shelf then, for all that is read later."""
+        _, useless = self._shelf.absorb(refs, observed, is_complete=is_complete, is_own=is_own)
+        return self.place(), useless
+
+    def place(self) -> Array:
+        """Finds on the shelf what is missing, and what only this job has, which goes then; those that were
+        missing and are there now.
+        """
+        with self._lock:
+            self.edition = self._shelf.edition
+            missing, own = self.missing, self._own
+            is_stale = np.isin(self.places.artifact, own)
+            wanted = np.flatnonzero(is_stale | (self.places.artifact == MISSING))
+            hits = self._shelf.find(self.distinct.digests[wanted]) if len(wanted) else []
+            if hits:
+                self._place_all(hits, wanted, is_stale, own)
+            for files in self._shelf.waiting if len(self.missing) else ():
+                if any((self.distinct.find(file.artifact.item_digests) != MISSING).any() for file in files):
+                    self.add_local(files)
+            found: Array = missing[self.places.artifact[missing] != MISSING]
+            return found
+
+    def _place_all(self, hits: Hits, wanted: Array, is_stale: Array, own: list[int]) -> None:
+        places = self.places.copy()
+        for slot, query, rows in sorted(hits, key=lambda hit: -hit[0].edition):
+            if slot.ref is not None and slot.ref.digest not in self._by_digest:
+                self._hits[slot.ref.digest] = rows, wanted[query]
+                self._by_digest[slot.ref.digest] = len(self.slots)
+                self._place(places, slot, is_stale)
+        self._join(places)
+        self._publish(places, own)
+
+    def note_waiting(self, batches: Iterable[Batch]) -> None:
+        """For all that is read later: they are on the shelf, too."""
+        self._shelf.note_waiting(batches)
+
+    def _rows_in(self, slot: Slot) -> tuple[Array, Array]:
+        return super()._rows_in(slot) if slot.ref is None else self._hits[slot.ref.digest]
+
+    def _cut_in(self, slot: Slot, items: Array) -> list[int]:
+        if slot.ref is None:
+            return super()._cut_in(slot, items)
+        marks = [more_digest(self.distinct.digest(i), 0) for i in items.tolist()]
+        asked = np.frombuffer(b"".join(marks), "u1").reshape(-1, DIGEST_BYTES)
+        return [i for found, query, _ in self._shelf.find(asked) if found is slot for i in items[query]]
+
+    def _search(self, digest: bytes, edition: int) -> tuple[int, int, int] | None:
+        for slot, _, rows in self._shelf.find(np.frombuffer(digest, "u1").reshape(1, -1)):
+            if slot.edition == edition and slot.ref is not None:
+                if slot.ref.digest not in self._by_digest:
+                    self._hits[slot.ref.digest] = rows[:0], rows[:0]
+                    self._by_digest[slot.ref.digest] = len(self.slots)
+                    self.slots.append(slot)
+                row = int(rows[0])
+                number = self._by_digest[slot.ref.digest]
+                return number, int(slot.artifact.first_row[row]), int(slot.artifact.row_count[row])
+        return super()._search(digest, edition)
+
+    def _is_read_through(self, slot: Slot) -> bool:
+        return slot.ref is None
+
+
+def _opens_nothing(ref: ArtifactRef, observed: Observed, verdicts: Verdicts) -> None:
+    """Artifacts come from the shelf."""
