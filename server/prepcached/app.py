@@ -19,15 +19,15 @@ from fastapi.routing import APIRoute
 import prepcache
 from prepcached import problems
 from prepcached.connections import Slots
+from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
 from prepcached.dashboard.routes import Dashboard
-from prepcached.filling import Filling
+from prepcached.maintenance import Maintenance
 from prepcached.metrics import Metrics
 from prepcached.middleware import Middleware
 from prepcached.routes import (
     care,
     data,
-    describe,
     docs,
     entries,
     explain,
@@ -38,7 +38,7 @@ from prepcached.routes import (
     sessions,
 )
 from prepcached.routes import tier as tier_api
-from prepcached.upkeep import Upkeep
+from prepcached.routes.openapi import schemas as message_schemas
 
 if TYPE_CHECKING:
     from prepcached.tier.tier import Tier
@@ -58,7 +58,7 @@ _TAGS = [
 
 def create_app(
     daemon: Daemon,
-    upkeep: Upkeep | None = None,
+    upkeep: Maintenance | None = None,
     slots: Slots | None = None,
     tier: Tier | None = None,
 ) -> Middleware:
@@ -70,10 +70,10 @@ def create_app(
         slots: the server's connections.
         tier: the bucket that is shared with other machines; started and stopped with the app.
     """
-    filling = Filling(daemon)
-    filling.tier = tier
-    dashboard = Dashboard(daemon, filling)
-    metrics = Metrics(daemon, filling, slots or Slots())
+    coordinator = Coordinator(daemon)
+    coordinator.tier = tier
+    dashboard = Dashboard(daemon, coordinator)
+    metrics = Metrics(daemon, coordinator, slots or Slots())
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -107,13 +107,13 @@ def create_app(
     )
     problems.install(app)
     for router in (
-        leases.router(daemon, filling),  # first: what is asked most is found soonest
-        sessions.router(daemon, filling),
-        info.router(daemon, filling, metrics, upkeep),
-        data.router(daemon, filling),
+        leases.router(daemon, coordinator),  # first: what is asked most is found soonest
+        sessions.router(daemon, coordinator),
+        info.router(daemon, coordinator, metrics, upkeep),
+        data.router(daemon, coordinator),
         entries.router(daemon),
         recipes.router(daemon),
-        explain.router(daemon, filling.misses),
+        explain.router(daemon, coordinator.misses),
         care.router(daemon),
         tier_api.router(daemon, tier),
         docs.router(app),
@@ -140,7 +140,7 @@ def _describe(app: FastAPI) -> None:
                 routes=app.routes,
                 tags=app.openapi_tags,
             )
-            made.setdefault("components", {}).setdefault("schemas", {}).update(describe.schemas())
+            made.setdefault("components", {}).setdefault("schemas", {}).update(message_schemas())
             app.openapi_schema = made
         return app.openapi_schema
 

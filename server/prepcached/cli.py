@@ -25,9 +25,9 @@ from prepcache.errors import ConfigError, DaemonUnreachable, Forbidden, Prepcach
 from prepcache.flags import Command, Group
 from prepcache.protocol.listening import noted, stopping
 from prepcache.protocol.units import count_text
+from prepcached import config as settings_module
 from prepcached import log
-from prepcached import settings as settings_module
-from prepcached.settings import Places, Settings
+from prepcached.config import Places, Settings
 
 STOP_WAIT_S = 30.0
 ASK_TIMEOUT_S = 5.0

@@ -9,7 +9,7 @@ Invariants:
     4. Nothing that waits for the store's writer runs in the pool of quick calls (threads.py).
     5. The store is closed when no thread is at work on it any more, whatever became of the request.
 
-Not here: HTTP (app.py, routes/), leasing and committing (filling.py), upkeep of the store (upkeep.py).
+Not here: HTTP (app.py, routes/), leases and commits (coordinator.py), upkeep of the store (maintenance.py).
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from starlette.types import Scope
 
 import prepcache
 from prepcached.connections import Slots
+from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
-from prepcached.filling import Filling
 from prepcached.store.records import Stats
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
@@ -59,7 +59,7 @@ _COUNTERS = {
     "tier_written_bytes": ("tier_written_bytes", "Bytes copied into the tier."),
     "tier_dropped": ("tier_dropped", "Recipes that were not copied because too many were waiting."),
 }
-"""Since the start: by their names in the counters of the daemon (Filling.served) and the store (Stats)."""
+"""Since the start: by their names in the counters of the coordinator (`served`) and the store (Stats)."""
 _GAUGES = {
     "entries": ("entries", "Entries in the index."),
     "size_bytes": ("entry_bytes", "Bytes of the entries' artifacts."),
@@ -91,7 +91,7 @@ _GAUGES = {
 class Metrics:
     """The registry, and what fills it."""
 
-    def __init__(self, daemon: Daemon, filling: Filling, slots: Slots) -> None:
+    def __init__(self, daemon: Daemon, coordinator: Coordinator, slots: Slots) -> None:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         labels = ["version", "python"]
@@ -104,7 +104,7 @@ class Metrics:
             registry=registry,
             buckets=_BUCKETS_S,
         )
-        self._snapshot = _Snapshot(daemon, filling, slots)
+        self._snapshot = _Snapshot(daemon, coordinator, slots)
         registry.register(self._snapshot)
 
     def observe(self, scope: Scope, status: int, seconds: float) -> None:
@@ -122,9 +122,9 @@ class Metrics:
 class _Snapshot(Collector):
     """The numbers of the store, the sessions, the leases and the connections."""
 
-    def __init__(self, daemon: Daemon, filling: Filling, slots: Slots) -> None:
+    def __init__(self, daemon: Daemon, coordinator: Coordinator, slots: Slots) -> None:
         self._daemon = daemon
-        self._filling = filling
+        self._coordinator = coordinator
         self._slots = slots
         self.stats: Stats | None = None
 
@@ -138,9 +138,9 @@ class _Snapshot(Collector):
         refused = "Connections closed because too many were open."
         yield CounterMetricFamily("prepcache_refused_connections", refused, self._slots.refused)
         values: dict[str, Any] = asdict(self.stats) if self.stats is not None else {}
-        values |= self._filling.served
-        if self._filling.tier is not None:
-            values |= {f"tier_{name}": value for name, value in self._filling.tier.status().items()}
+        values |= self._coordinator.served
+        if self._coordinator.tier is not None:
+            values |= {f"tier_{name}": value for name, value in self._coordinator.tier.status().items()}
         users = GaugeMetricFamily(
             "prepcache_user_bytes", "Bytes on disk of a user's entries.", labels=["uid"]
         )

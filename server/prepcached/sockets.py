@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from prepcache.errors import ConfigError
-from prepcached.settings import Settings
+from prepcached.config import Settings
 from prepcached.systemd import handed_over
 
 BACKLOG = 1024

@@ -25,7 +25,7 @@ from pathlib import Path
 from prepcache.errors import RootInUse
 from prepcache.protocol import listening
 from prepcached import log
-from prepcached.settings import Settings
+from prepcached.config import Settings
 from prepcached.sockets import listen
 from prepcached.store.root import Root
 from prepcached.systemd import is_activated
@@ -94,9 +94,9 @@ def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
     place = take(settings, environ)
     gc.disable()  # until all is loaded: imports make no garbage, and collections would take a tenth of them
     try:
-        from prepcached import run
+        from prepcached import server
 
-        run.serve(place, load, settings, environ)
+        server.serve(place, load, settings, environ)
     except BaseException:
         place.close()
         raise

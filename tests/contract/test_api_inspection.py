@@ -419,9 +419,9 @@ def test_the_api_page_lists_endpoints_of_jobs_last(
 
 
 def test_every_example_of_a_request_is_a_valid_message() -> None:
-    from prepcached.routes import describe, docs
+    from prepcached.routes import docs, openapi
 
-    schemas = describe.schemas()
+    schemas = openapi.schemas()
     for message in (
         wire.SessionRequest,
         wire.BeatRequest,
@@ -432,7 +432,7 @@ def test_every_example_of_a_request_is_a_valid_message() -> None:
         inspection.PurgeRequest,
         inspection.VerifyRequest,
     ):
-        message.from_json(docs.example(describe.reference(message), schemas))
+        message.from_json(docs.example(openapi.reference(message), schemas))
 
 
 def test_an_entry_that_a_job_found_to_differ_is_removed(served: Serving) -> None:

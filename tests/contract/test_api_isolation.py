@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from prepcached import run
+from prepcached import server as daemon_server
 from prepcached.auth import TOKEN_UID
 from prepcached.peer import Peer
 from prepcached.store.store import Store
@@ -153,7 +153,7 @@ def test_a_miss_is_explained_to_the_user_whose_job_missed(
 
 
 def test_users_who_cannot_be_told_apart_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "unmapped_uid", lambda: ALICE)
+    monkeypatch.setattr(daemon_server, "unmapped_uid", lambda: ALICE)
     with isolated(tmp_path) as served:
         refused = as_user(served, monkeypatch, ALICE).get("/v1/entries")
         assert refused.json()["code"] == "forbidden" and "user namespace" in refused.json()["detail"]

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from prepcache.protocol import listening
-from prepcached import http_protocol, run
+from prepcached import http_protocol
+from prepcached import server as daemon_server
 from prepcached.store import purge, removal
 from support.serving import Serving, serving, wait_until
 from support.stores import Clock, items_of, put
@@ -148,7 +149,7 @@ def test_a_stop_gives_the_root_back_after_the_last_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
     """A request that takes too long is cancelled; its thread is not."""
-    monkeypatch.setattr(run, "STOP_TIMEOUT_S", 0)
+    monkeypatch.setattr(daemon_server, "STOP_TIMEOUT_S", 0)
     begun, may_go_on = threading.Event(), threading.Event()
     order = []
     with socket.socket(socket.AF_UNIX) as asking, serving(tmp_path) as served:
@@ -281,11 +282,11 @@ def test_a_stop_breaks_off_who_pauses_and_says_whom_it_waits_for(
 ) -> None:
     told: list[str] = []
     caplog.set_level("INFO")
-    monkeypatch.setattr(run, "STOP_TIMEOUT_S", 1)
-    monkeypatch.setattr(run, "WAITING_TOLD_S", 0.001)
-    note = run.listening.note_stopping
+    monkeypatch.setattr(daemon_server, "STOP_TIMEOUT_S", 1)
+    monkeypatch.setattr(daemon_server, "WAITING_TOLD_S", 0.001)
+    note = daemon_server.listening.note_stopping
     monkeypatch.setattr(
-        run.listening, "note_stopping", lambda root, text: (told.append(text), note(root, text))
+        daemon_server.listening, "note_stopping", lambda root, text: (told.append(text), note(root, text))
     )
     with serving(tmp_path) as served, socket.socket(socket.AF_UNIX) as sock:
         sock.connect(str(served.uds))

@@ -15,10 +15,10 @@ import pytest
 
 from prepcache.daemon.client import Client
 from prepcache.errors import Unauthorized
-from prepcached import run
+from prepcached import server as daemon_server
+from prepcached.config import Settings
 from prepcached.connections import SlotLimits, Slots
 from prepcached.peer import Peer
-from prepcached.settings import Settings
 from support.serving import READY_S, Serving, http_client, open_job, serving, wait_until
 from support.stores import put
 
@@ -132,7 +132,7 @@ def test_tcp_requests_do_not_wait_for_delayed_acks(served: Serving, http: httpx.
 @pytest.fixture
 def slots(monkeypatch: pytest.MonkeyPatch) -> Slots:
     found = Slots(SlotLimits(total=40, tcp=12, unknown=4, user=20))
-    monkeypatch.setattr(run, "Slots", lambda: found)
+    monkeypatch.setattr(daemon_server, "Slots", lambda: found)
     return found
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from prepcached import intake
-from prepcached.store import uploads
+from prepcached import uploads
+from prepcached.store import upload_room
 from prepcached.threads import SLOW_THREADS
 from support.serving import Job, Serving, raw, serving, wait_until
 from support.stores import OTHER_RECIPE
@@ -114,7 +114,7 @@ def test_an_upload_onto_a_full_disk_is_declined(
 
     job = served.job()
     asked = head(job, length)
-    monkeypatch.setattr(intake, "_write_all", full)
+    monkeypatch.setattr(uploads, "_write_all", full)
     assert raw(served.uds, asked + DATA[:length]).startswith(b"HTTP/1.1 507 ")
     assert staged(served) == []
 
@@ -127,7 +127,7 @@ def test_a_disk_that_gets_full_under_an_upload_declines_it(
 
     job = served.job()
     asked = head(job, len(DATA))
-    monkeypatch.setattr(intake, "_write_piped", full)
+    monkeypatch.setattr(uploads, "_write_piped", full)
     with connected(served, asked) as sock:
         assert wait_until(lambda: bool(staged(served)))
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -164,20 +164,20 @@ def test_a_user_whose_pipes_are_used_up_gets_smaller_ones(
 def test_an_upload_is_written_from_border_to_border(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     """In whatever parts a socket has it, the file would lie in small folios."""
     written: list[tuple[int, int]] = []
-    write_piped = intake._write_piped
+    write_piped = uploads._write_piped
 
     def noted(fd: int, out: int, size_bytes: int) -> None:
         at = os.lseek(fd, 0, os.SEEK_CUR)
         written.append((at, at + size_bytes))
         write_piped(fd, out, size_bytes)
 
-    monkeypatch.setattr(intake, "LINGER_S", 10.0)
-    monkeypatch.setattr(intake, "TURN_S", 60.0)
-    monkeypatch.setattr(intake, "_write_piped", noted)
+    monkeypatch.setattr(uploads, "LINGER_S", 10.0)
+    monkeypatch.setattr(uploads, "TURN_S", 60.0)
+    monkeypatch.setattr(uploads, "_write_piped", noted)
     answer = raw(served.uds, head(served.job(), len(DATA)), DATA[:70_001], DATA[70_001:])
     assert answer.startswith(b"HTTP/1.1 201 ")
     assert written[-1][1] == len(DATA)
-    assert [stop % intake.PIECE_BYTES for _, stop in written[:-1]] == [0] * (len(written) - 1)
+    assert [stop % uploads.PIECE_BYTES for _, stop in written[:-1]] == [0] * (len(written) - 1)
     assert [path.read_bytes() for path in staged(served)] == [DATA]
 
 
@@ -185,28 +185,28 @@ def test_more_parts_than_a_pipe_takes_are_written_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each part that was sent by itself takes a place in the pipe, however short it is."""
-    monkeypatch.setattr(intake, "PIECE_BYTES", 4096)  # so that the smallest of pipes has room for the bytes
+    monkeypatch.setattr(uploads, "PIECE_BYTES", 4096)  # so that the smallest of pipes has room for the bytes
     ours, theirs = socket.socketpair()
     with ours, theirs, open(tmp_path / "file", "wb") as file:
-        ours.settimeout(intake.LINGER_S)
+        ours.settimeout(uploads.LINGER_S)
         for _ in range(100):
             theirs.sendall(b"a")
         upload: Any = SimpleNamespace(fd=file.fileno(), expect=lambda _: None)
-        assert intake._move_some(ours, upload, 100) == (100, True)
+        assert uploads._move_some(ours, upload, 100) == (100, True)
     assert (tmp_path / "file").read_bytes() == b"a" * 100
 
 
 def test_a_turn_of_an_upload_keeps_no_descriptor(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     with ours, open(tmp_path / "file", "wb") as file:
-        ours.settimeout(intake.LINGER_S)
+        ours.settimeout(uploads.LINGER_S)
         upload: Any = SimpleNamespace(fd=file.fileno(), expect=lambda _: None)
         before = os.listdir("/proc/self/fd")
         with theirs:
             theirs.sendall(b"abc")
-            assert intake._move_some(ours, upload, 5) == (3, True)
+            assert uploads._move_some(ours, upload, 5) == (3, True)
             theirs.sendall(b"d")
-        assert intake._move_some(ours, upload, 2) == (1, False)
+        assert uploads._move_some(ours, upload, 2) == (1, False)
         assert len(os.listdir("/proc/self/fd")) < len(before)
     assert (tmp_path / "file").read_bytes() == b"abcd"
 
@@ -214,7 +214,7 @@ def test_a_turn_of_an_upload_keeps_no_descriptor(tmp_path: Path) -> None:
 def test_an_announcement_that_nothing_follows_evicts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "STEP_BYTES", 1 << 16)
+    monkeypatch.setattr(upload_room, "STEP_BYTES", 1 << 16)
     with serving(tmp_path, max_bytes=len(DATA)) as served:
         job = served.job()
         kept = job.fill(served.store.staging, ["kept"])["artifacts"]
@@ -305,14 +305,14 @@ def test_a_slow_upload_does_not_occupy_a_thread(monkeypatch: pytest.MonkeyPatch,
     def one(source: int, target: int, _count: int, **more: int) -> int:
         return splice(source, target, 1, **more)
 
-    monkeypatch.setattr(intake, "TURN_S", 0.0)
+    monkeypatch.setattr(uploads, "TURN_S", 0.0)
     monkeypatch.setattr(os, "splice", one)
     ours, theirs = socket.socketpair()
     with ours, theirs, open(tmp_path / "file", "wb") as file:
         theirs.sendall(b"abc")
-        ours.settimeout(intake.LINGER_S)
+        ours.settimeout(uploads.LINGER_S)
         upload: Any = SimpleNamespace(fd=file.fileno(), expect=lambda _: None)
-        assert intake._move_some(ours, upload, 3) == (1, True)
+        assert uploads._move_some(ours, upload, 3) == (1, True)
     assert (tmp_path / "file").read_bytes() == b"a"
 
 
@@ -321,9 +321,9 @@ def _moved(path: Path, size_bytes: int) -> tuple[int, bool]:
     ours, theirs = socket.socketpair()
     with ours, theirs, open(path, "wb") as file:
         theirs.sendall(bytes(size_bytes))
-        ours.settimeout(intake.LINGER_S)
+        ours.settimeout(uploads.LINGER_S)
         upload: Any = SimpleNamespace(fd=file.fileno(), expect=lambda _: None)
-        return intake._move_some(ours, upload, size_bytes)
+        return uploads._move_some(ours, upload, size_bytes)
 
 
 @pytest.mark.parametrize("turn_s", [60.0, 0.0], ids=["in a turn", "at its end"])
@@ -336,9 +336,9 @@ def test_a_failed_write_of_an_upload_is_an_error(
         writes.append(1)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(intake, "PIECE_BYTES", 4096)
-    monkeypatch.setattr(intake, "TURN_S", turn_s)
-    monkeypatch.setattr(intake, "_write_piped", full)
+    monkeypatch.setattr(uploads, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(uploads, "TURN_S", turn_s)
+    monkeypatch.setattr(uploads, "_write_piped", full)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="No space"):
         _moved(tmp_path / "file", 3 * 4096)

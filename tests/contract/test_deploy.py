@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from prepcache.errors import ConfigError
-from prepcached.settings import KNOWN, load
+from prepcached.config import KNOWN, load
 from support.serving import serving
 
 REPO = Path(__file__).resolve().parents[2]

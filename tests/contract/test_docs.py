@@ -18,7 +18,7 @@ import prepcache
 from prepcache import errors
 from prepcache.command.cli import app as client_command
 from prepcache.protocol.sorts import SORTS
-from prepcached import settings
+from prepcached import config as settings
 from prepcached.cli import app as daemon_command
 from support.pages import REPO, all_pages, words
 from support.serving import serving

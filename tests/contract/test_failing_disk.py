@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from prepcache.errors import StoreError
-from prepcached.store import registry
-from prepcached.upkeep import Upkeep
+from prepcached.maintenance import Maintenance
+from prepcached.store import recipes
 from support.serving import Serving, serving, wait_until
 from support.stores import put
 
@@ -40,7 +40,7 @@ def taking_nothing(served: Serving) -> Iterator[None]:
     index: Any = served.store._core.index
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index, "write", no_transaction)
-        patch.setattr(registry.durable, "write_file", fails)
+        patch.setattr(recipes.durable, "write_file", fails)
         patch.setattr(os, "utime", fails)
         patch.setattr(served.store._core.staged_area, "sweep", fails)
         patch.setattr(served.store._core.staged_area, "discard", fails)
@@ -102,6 +102,6 @@ def test_readiness_needs_the_index_room_and_upkeep(served: Serving, monkeypatch:
         patch.setattr(served.store, "stats", lambda: replace(stats(), effective_limit_bytes=0))
         assert told() == "not ready: the disk is full"
     with monkeypatch.context() as patch:
-        patch.setattr(Upkeep, "is_alive", False)
+        patch.setattr(Maintenance, "is_alive", False)
         assert told() == "not ready: upkeep has stopped"
     assert http.get("/healthz").status_code == 200

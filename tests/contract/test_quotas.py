@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prepcache.errors import ConfigError, Declined
-from prepcached import settings
+from prepcached import config as settings
 from prepcached.store.records import Filter, Limits, UserBytes
 from prepcached.store.store import Store
 from support.serving import serving

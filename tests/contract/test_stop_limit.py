@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from prepcache.errors import DaemonUnreachable
-from prepcached import run
-from prepcached.store import scrub
+from prepcached import server as daemon_server
+from prepcached.store import integrity
 from prepcached.store.store import Store
 from support.serving import READY_S, serving
 from support.stores import ROOMY, item, items_of, put
@@ -30,7 +30,7 @@ def test_a_stop_that_a_thread_holds_up_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a write that hangs in the kernel, which nothing can break off."""
-    monkeypatch.setattr(run, "STOP_LIMIT_S", 0.2)
+    monkeypatch.setattr(daemon_server, "STOP_LIMIT_S", 0.2)
     begun, ended = threading.Event(), threading.Event()
     with serving(tmp_path) as served:
         served.server.end_now = ended.set
@@ -59,10 +59,10 @@ def test_a_stop_that_a_thread_holds_up_ends_the_process(
 def test_a_stop_breaks_off_a_verification_within_an_artifact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = scrub._read_kindly
+    read = integrity._read_kindly
     offsets: list[int] = []
     with serving(tmp_path) as served:
-        monkeypatch.setattr(scrub, "PIECE_BYTES", 4096)
+        monkeypatch.setattr(integrity, "PIECE_BYTES", 4096)
 
         def read_and_stop(fd: int, buffer: memoryview, offset: int) -> int:
             offsets.append(offset)
@@ -70,7 +70,7 @@ def test_a_stop_breaks_off_a_verification_within_an_artifact(
             return read(fd, buffer, offset)
 
         put(served.store, "a", size_bytes=100_000)
-        monkeypatch.setattr(scrub, "_read_kindly", read_and_stop)
+        monkeypatch.setattr(integrity, "_read_kindly", read_and_stop)
         refused = served.http().post("/v1/verify", json={})
         assert refused.json()["code"] == "daemon-unreachable"
     assert offsets == [0]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from prepcache.errors import ConfigError
-from prepcached.settings import load
+from prepcached.config import load
 from prepcached.tier import bucket
 from support.serving import Job, Serving, serving
 from support.stores import RECIPE

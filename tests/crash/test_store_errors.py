@@ -159,14 +159,14 @@ def test_a_disk_filled_by_others_evicts_idle_artifacts(small_disk: Path, by: str
         store.register(RecipeDigest("5" * 64), "tests.another", {"format": 1})
     assert len(stores.items_of(store)) < 8
     fs = os.statvfs(small_disk)
-    assert fs.f_bavail * fs.f_frsize >= size // 8, "a ballast may be taken of it"
+    assert fs.f_bavail * fs.f_frsize >= size // 8, "a reserve may be taken of it"
     assert store.check() == []
     store.close()
 
 
 def test_a_full_disk_without_a_store_yet_is_told_with_the_mend(small_disk: Path) -> None:
     Store(small_disk / "root", limits=stores.ROOMY).close()
-    (small_disk / "root" / "v1" / "ballast").unlink()
+    (small_disk / "root" / "v1" / "reserve").unlink()
     fill_up(small_disk)
     with pytest.raises(errors.StoreError, match="the disk is full, free some space on it"):
         Store(small_disk / "root", limits=stores.ROOMY)

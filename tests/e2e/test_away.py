@@ -22,7 +22,7 @@ import os, sys, time
 
 class HeldBack:
     def find_spec(self, name, path=None, target=None):
-        while name == "prepcached.run" and not os.path.exists(os.environ.get("READY", "/")):
+        while name == "prepcached.server" and not os.path.exists(os.environ.get("READY", "/")):
             time.sleep(0.01)
 
 sys.meta_path.insert(0, HeldBack())

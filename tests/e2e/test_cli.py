@@ -17,9 +17,9 @@ import pytest
 from prepcache.command import cli, cli_apart, cli_verify
 from prepcache.daemon.client import Client
 from prepcache.protocol import inspection
-from prepcached import upkeep
+from prepcached import maintenance
 from prepcached.auth import Auth, Caller
-from prepcached.store import scrub
+from prepcached.store import integrity
 from support import stores
 from support.serving import Serving, serving
 from support.stores import OTHER_RECIPE
@@ -40,7 +40,7 @@ class Ended:
 
 @pytest.fixture
 def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
-    monkeypatch.setattr(upkeep, "SCRUB_SHARE", 0.0)  # it would find first what a test damages
+    monkeypatch.setattr(maintenance, "SCRUB_SHARE", 0.0)  # it would find first what a test damages
     with serving(tmp_path) as box:
         monkeypatch.setenv("PREPCACHE_URL", f"unix://{box.uds}")
         monkeypatch.setenv("PREPCACHE_TOKEN", "")
@@ -312,7 +312,7 @@ def test_verify_reports_unreadable_entries_as_unknown(
     def fail(*_: object) -> int:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(scrub, "_read_kindly", fail)
+    monkeypatch.setattr(integrity, "_read_kindly", fail)
     ended = run("verify", keys[0])
     assert ended.code == 1 and "0 damaged" in ended.out
     assert f"could not be read, the daemon's log says why: {keys[0]}" in ended.out

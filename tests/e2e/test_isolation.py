@@ -143,7 +143,7 @@ def test_a_group_member_over_tcp_stores_and_maps_samples(folder: Path) -> None:
     token.write_text("correct-horse-battery-staple")
     token.chmod(0o600)
     with daemon(folder, "--host", "127.0.0.1", "--port", "0", "--token-file", str(token)):
-        assert wait_until(lambda: "INFO prepcached.run: serving" in (folder / "log").read_text()), (
+        assert wait_until(lambda: "INFO prepcached.server: serving" in (folder / "log").read_text()), (
             "it has said where it serves"
         )
         [port] = re.findall(r"http://127\.0\.0\.1:([0-9]+)", (folder / "log").read_text())

@@ -31,7 +31,7 @@ from prepcache.errors import (
     UnknownSession,
 )
 from prepcache.protocol import wire
-from prepcached.store import registry
+from prepcached.store import recipes
 from support.serving import Serving, http_client, process, serving, wait_until
 from support.stores import RECIPE, item, write_artifact
 
@@ -180,7 +180,7 @@ def test_a_recipe_that_nobody_registered_gives_no_lease(box: Serving, opened: Op
 def test_a_recipe_swept_under_a_lease_is_registered_again(box: Serving, opened: Open) -> None:
     one = opened()
     held = lease(one, "a")
-    registry.sweep(box.store._core, idle_s=-60.0)
+    recipes.sweep(box.store._core, idle_s=-60.0)
     with pytest.raises(UnknownRecipe):
         commit(one, held, "a")
     one.release(held)

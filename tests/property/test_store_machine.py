@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 )
 
 from prepcache import errors
-from prepcached.store import merge
+from prepcached.store import compaction
 from prepcached.store.offline import rebuild
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
@@ -45,7 +45,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        self.small_merges = mock.patch.object(merge, "FANOUT", 3)
+        self.small_merges = mock.patch.object(compaction, "FANOUT", 3)
         self.small_merges.start()
         self.folder = tempfile.mkdtemp(dir=stores.MEMORY)
         self.clock = Clock()

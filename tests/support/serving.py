@@ -18,9 +18,9 @@ from typing import Any
 import httpx
 
 from prepcache.protocol import wire
-from prepcached import run
+from prepcached import server as daemon_server
+from prepcached.config import Settings
 from prepcached.daemon import Bounds, Daemon
-from prepcached.settings import Settings
 from prepcached.store.store import Store
 from support.sandbox import ROOM
 from support.stores import RECIPE, ROOMY, item, stage
@@ -101,7 +101,7 @@ class Serving:
     uds: Path
     store: Store
     daemon: Daemon
-    server: run.Server
+    server: daemon_server.Server
     clients: list[httpx.Client] = field(default_factory=list)
     _paths: dict[str, Any] = field(default_factory=dict)
 
@@ -165,7 +165,7 @@ def serving(
     uds = folder / "s.sock"
     given = {"max_bytes": ROOMY.max_bytes, "min_free": 0, **members}
     settings = Settings(root=folder / "root", uds=uds, **given)
-    server, listeners = run.build(settings, {}, clock, bounds)
+    server, listeners = daemon_server.build(settings, {}, clock, bounds)
     thread = threading.Thread(target=server.run, kwargs={"sockets": listeners}, name="daemon")
     thread.start()
     started = wait_until(lambda: server.started or not thread.is_alive())

@@ -14,7 +14,7 @@ import os
 from typing import Any
 
 from prepcache import errors
-from prepcached.store import merge
+from prepcached.store import compaction
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
 from support import stores
@@ -71,7 +71,7 @@ def key_of(store: Store, name: object) -> str:
 
 
 def _child(order: dict[str, Any]) -> None:
-    merge.FANOUT = 3
+    compaction.FANOUT = 3
     clock = Clock(1_900_000_000.0)
     store = Store(order["root"], limits=Limits(**order["limits"]), clock=clock)
     say({"ready": os.getpid()})

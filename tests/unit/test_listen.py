@@ -20,13 +20,14 @@ from typing import cast
 import pytest
 
 from prepcache.errors import ConfigError, StoreError
-from prepcached import __main__, cli, run
+from prepcached import __main__, cli
+from prepcached import server as daemon_server
+from prepcached.config import Settings
 from prepcached.daemon import Daemon
 from prepcached.log import TextFormatter
-from prepcached.settings import Settings
 from prepcached.sockets import listen
 from prepcached.start import Place
-from prepcached.store.index import discard
+from prepcached.store.db import discard
 from prepcached.store.root import Root
 from prepcached.store.store import Store
 from prepcached.systemd import is_activated
@@ -66,7 +67,7 @@ def test_a_stop_ends_the_roots_watcher_before_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else it asks a closed store, and the log tells of a task's exception, or of a root that is gone."""
-    server, listeners = run.build(settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free=0), {})
+    server, listeners = daemon_server.build(settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free=0), {})
     watches: list[asyncio.Task[None]] = []
     watch, stop = server._stop_when_unusable, server.daemon.stop
 
@@ -92,7 +93,7 @@ def test_a_full_disk_is_reported_at_start(tmp_path: Path, caplog: pytest.LogCapt
     disk = os.statvfs(tmp_path)
     for min_free_bytes, is_said in ((0, False), (disk.f_blocks * disk.f_frsize, True)):
         given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free=min_free_bytes)
-        server, [listener] = run.build(given, {})
+        server, [listener] = daemon_server.build(given, {})
         listener.close()
         server.daemon.store.close()
         assert ("nothing can be kept" in caplog.text and "--min-free" in caplog.text) == is_said
@@ -185,12 +186,12 @@ def test_modules_loaded_at_start_are_not_collected(monkeypatch: pytest.MonkeyPat
             frozen.append(gc.get_freeze_count())
 
     given = settings(tmp_path)
-    monkeypatch.setattr(run, "assemble", lambda *_: Recorder())
+    monkeypatch.setattr(daemon_server, "assemble", lambda *_: Recorder())
     for name in ("_raise_descriptor_limit", "_give_memory_back"):
-        monkeypatch.setattr(run, name, lambda *_: None)
+        monkeypatch.setattr(daemon_server, name, lambda *_: None)
     monkeypatch.setattr("sys.setswitchinterval", lambda *_: None)
     try:
-        run.serve(cast(Place, SimpleNamespace(listeners=[])), lambda: given, given, {})
+        daemon_server.serve(cast(Place, SimpleNamespace(listeners=[])), lambda: given, given, {})
         assert frozen[0] > 10_000
     finally:
         gc.unfreeze()
@@ -217,15 +218,15 @@ def test_systemd_is_told_the_progress_of_a_rebuild(tmp_path: Path, monkeypatch: 
     given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free=0)
 
     def opened() -> Store:
-        return run._open_store(Root(str(given.root)), given, {})
+        return daemon_server._open_store(Root(str(given.root)), given, {})
 
     store = opened()
     put(store, "a")
     store.close()
     discard(str(tmp_path / "root" / "v1" / "index.sqlite"))
     told: list[str] = []
-    monkeypatch.setattr(run, "notify", lambda state, environ: told.append(state))
-    monkeypatch.setattr(run, "START_TOLD_S", 0.0)
+    monkeypatch.setattr(daemon_server, "notify", lambda state, environ: told.append(state))
+    monkeypatch.setattr(daemon_server, "START_TOLD_S", 0.0)
     opened().close()
     assert all(one.startswith("EXTEND_TIMEOUT_USEC=600000000\nSTATUS=") for one in told)
     assert len(told) == 256 and told[-1].endswith("1 artifact indexed, 100% of the store looked through")
@@ -240,7 +241,7 @@ def test_a_start_that_fails_says_why_and_leaves_no_socket(
         raise StoreError("the disk fails")
 
     monkeypatch.setattr(Daemon, "start", fails)
-    server, listeners = run.build(given, {})
+    server, listeners = daemon_server.build(given, {})
     assert given.uds is not None and given.uds.exists()
     with pytest.raises(StoreError, match="the disk fails"):
         server.run(sockets=listeners)

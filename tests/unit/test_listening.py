@@ -32,8 +32,8 @@ from prepcache.protocol.listening import (
     stopping,
 )
 from prepcache.settings import Address
-from prepcached import run
-from prepcached.settings import Settings
+from prepcached import server as daemon_server
+from prepcached.config import Settings
 from prepcached.store.root import Root
 
 
@@ -181,9 +181,9 @@ def test_what_a_stopping_daemon_waits_for_is_told_while_it_lives(tmp_path: Path)
 def test_a_slow_start_reports_what_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = Settings(root=tmp_path / "root", uds=tmp_path / "s.sock", max_bytes=1 << 30, min_free=0)
     told: list[tuple[int, str] | None] = []
-    monkeypatch.setattr(run, "notify", lambda state, environ: told.append(starting(given.root)))
-    monkeypatch.setattr(run, "START_TOLD_S", 0.0)
-    run._open_store(Root(str(given.root)), given, {}).close()
+    monkeypatch.setattr(daemon_server, "notify", lambda state, environ: told.append(starting(given.root)))
+    monkeypatch.setattr(daemon_server, "START_TOLD_S", 0.0)
+    daemon_server._open_store(Root(str(given.root)), given, {}).close()
     assert told[-1] is not None and told[-1][0] == os.getpid()
     assert told[-1][1].startswith("makes its index anew: 0 artifacts indexed, ")
     assert starting(given.root) is None

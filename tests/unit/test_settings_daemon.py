@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 from prepcache.errors import ConfigError
 from prepcache.protocol.places import own_socket
-from prepcached import cli, settings
-from prepcached.settings import KNOWN, Places, load, places, size_bytes
+from prepcached import cli
+from prepcached import config as settings
+from prepcached.config import KNOWN, Places, load, places, size_bytes
 
 TOKEN = "correct-horse-battery-staple"
 

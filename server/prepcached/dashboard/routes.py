@@ -27,10 +27,10 @@ from prepcache.errors import BadRequest, Forbidden, StoreError
 from prepcache.protocol import inspection
 from prepcache.protocol.units import count_text, size_text
 from prepcached.auth import Caller
+from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
 from prepcached.dashboard import view
 from prepcached.dashboard.history import SAMPLE_S, History, Sample
-from prepcached.filling import Filling
 from prepcached.misses import Miss, Misses
 from prepcached.peer import user_name
 from prepcached.routes import care, entries, explain, info, messages, sessions
@@ -54,9 +54,9 @@ _HEX = frozenset("0123456789abcdef")
 class Dashboard:
     """The pages of one daemon."""
 
-    def __init__(self, daemon: Daemon, filling: Filling) -> None:
+    def __init__(self, daemon: Daemon, coordinator: Coordinator) -> None:
         self._daemon = daemon
-        self._filling = filling
+        self._coordinator = coordinator
         self._secret = secrets.token_bytes(32)
         self._templates = view.environment()
         self._history = History()
@@ -103,7 +103,7 @@ class Dashboard:
         shown_view = view.View(
             info=info.info_of(daemon, stats),
             host=socket.gethostname(),
-            stats=info.stats_of(daemon, self._filling, stats, caller),
+            stats=info.stats_of(daemon, self._coordinator, stats, caller),
             sessions=sessions.seen(shown, daemon, held),
             connected=len(visible),
             names=view.sorted_names(names, sort)[: view.MAX_NAMES],
@@ -112,7 +112,7 @@ class Dashboard:
             entries=found.entries,
             has_more_entries=found.cursor is not None,
             search=search,
-            misses=_misses(self._filling.misses[caller.scope]),
+            misses=_misses(self._coordinator.misses[caller.scope]),
             users=await daemon.listing(_users, [uid for uid in uids if uid is not None and uid >= 0]),
             caller=caller,
             history=self._history,
@@ -126,7 +126,7 @@ class Dashboard:
         """The full difference of a miss."""
         caller = messages.caller(request)
         asked = inspection.ExplainRequest.from_json({"recipe": recipe})
-        misses = self._filling.misses[caller.scope]
+        misses = self._coordinator.misses[caller.scope]
         told = misses.told(Miss(recipe)) or await explain.explanation(self._daemon, misses, asked, caller)
         return self._render("explain.html", told=told, now=time.time())
 
@@ -198,7 +198,7 @@ class Dashboard:
         )
 
     def _sample(self, disk_bytes: int) -> Sample:
-        served = self._filling.served
+        served = self._coordinator.served
         misses = served["leased_items"] + served["declined_items"]
         return Sample(time.time(), served["found_items"], misses, served["saved_s"], disk_bytes)
 

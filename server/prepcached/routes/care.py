@@ -14,8 +14,8 @@ from prepcache.protocol import inspection
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.routes import messages
-from prepcached.routes.describe import endpoint
 from prepcached.routes.entries import check_owned, log_purge, owner_of
+from prepcached.routes.openapi import endpoint
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
 

@@ -4,7 +4,7 @@ Invariants:
     1. Down: in pieces, never the whole file in memory; an open file keeps its bytes when the entry is
        removed meanwhile. The ETag is the artifact's digest, so a download can be resumed and checked. What a
        session holds it can have, whatever took its place since the look-up that named it.
-    2. Up (intake.py): into the daemon's own staging file, of announced length, which counts against the
+    2. Up (uploads.py): into the daemon's own staging file, of announced length, which counts against the
        session's staged bytes, and for which there must be room, before a byte is read. It ends with its
        lease: what drips would keep the room from all others. What breaks off leaves no file.
 
@@ -29,13 +29,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from prepcache.errors import Declined, LeaseLapsed, LimitExceeded, NotFound, UnknownSession
 from prepcache.protocol import wire
+from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
-from prepcached.filling import Filling
 from prepcached.http_protocol import PeerProtocol
-from prepcached.intake import Intake
 from prepcached.routes import messages
-from prepcached.routes.describe import BYTES, endpoint
+from prepcached.routes.openapi import BYTES, endpoint
 from prepcached.sessions import Session
+from prepcached.uploads import Intake
 
 PIECE_BYTES = 4 << 20
 """Read and handed to the transport at once; with 64 KiB a GB takes six times the CPU."""
@@ -51,7 +51,7 @@ _DIGEST_TAG = re.compile(r'"([0-9a-f]{64})"\Z')
 _RANGE = re.compile(r"bytes=(?:(\d{1,50})-(\d{0,50})|-\d{1,50})\Z")
 
 
-def router(daemon: Daemon, filling: Filling) -> APIRouter:
+def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
     api = APIRouter(tags=["data"])
 
     async def download(key: messages.HexInPath, request: Request) -> Response:
@@ -99,7 +99,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         if not announced.isdecimal() or len(announced) > 18:
             raise HTTPException(411, "say in Content-Length how many bytes follow: room is looked for")
         go_on = partial(daemon.leases.check_live, acting.id, lease_id)
-        staged = await _stage(daemon, filling, acting, request, int(announced), go_on)
+        staged = await _stage(daemon, coordinator, acting, request, int(announced), go_on)
         return messages.answer(staged, 201)
 
     return api
@@ -107,14 +107,14 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
 
 async def _stage(
     daemon: Daemon,
-    filling: Filling,
+    coordinator: Coordinator,
     session: Session,
     request: Request,
     size_bytes: int,
     go_on: Callable[[], None],
 ) -> wire.StagedFile:
     name = f"{session.id}.{secrets.token_hex(16)}"
-    filling.stage(session, name, size_bytes)
+    coordinator.stage(session, name, size_bytes)
     try:
         with contextlib.ExitStack() as stack:
             there = await daemon.slow(stack.enter_context, daemon.store.upload(name, size_bytes))
@@ -128,7 +128,7 @@ async def _stage(
                 raise
             await daemon.quick(os.close, there.fd)
     except BaseException:
-        filling.unstage(session.id, [name])
+        coordinator.unstage(session.id, [name])
         raise
     return wire.StagedFile(name, size_bytes)
 

@@ -14,7 +14,7 @@ from prepcache.protocol.units import count_text, size_text
 from prepcached.auth import TOKEN_UID, Caller, owner_name
 from prepcached.daemon import Daemon
 from prepcached.routes import messages
-from prepcached.routes.describe import endpoint
+from prepcached.routes.openapi import endpoint
 from prepcached.store.records import Entry, Filter, Removed
 
 LOG = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.misses import Miss, Misses
 from prepcached.routes import messages
-from prepcached.routes.describe import endpoint
+from prepcached.routes.openapi import endpoint
 from prepcached.routes.recipes import recipe_of
 from prepcached.store import relatives
 from prepcached.store.layout import Layout

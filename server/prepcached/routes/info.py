@@ -13,14 +13,14 @@ import prepcache
 from prepcache.errors import DaemonUnreachable, StoreError
 from prepcache.protocol import inspection, wire
 from prepcached.auth import Caller
+from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
-from prepcached.filling import Filling
 from prepcached.json_response import JsonResponse
+from prepcached.maintenance import Maintenance
 from prepcached.metrics import CONTENT_TYPE, Metrics
 from prepcached.routes import messages
-from prepcached.routes.describe import counters, endpoint
+from prepcached.routes.openapi import counters, endpoint
 from prepcached.store.records import Stats
-from prepcached.upkeep import Upkeep
 
 READY_TIMEOUT_S = 2.0
 """An index that takes longer keeps jobs waiting."""
@@ -42,7 +42,9 @@ _STATS = {
 }
 
 
-def router(daemon: Daemon, filling: Filling, metrics: Metrics, upkeep: Upkeep | None) -> APIRouter:
+def router(
+    daemon: Daemon, coordinator: Coordinator, metrics: Metrics, maintenance: Maintenance | None
+) -> APIRouter:
     api = APIRouter(tags=["the daemon"])
 
     @api.get("/healthz", **endpoint(gives=_HEALTH, is_open=True))
@@ -62,7 +64,7 @@ def router(daemon: Daemon, filling: Filling, metrics: Metrics, upkeep: Upkeep | 
         else:
             if not stats.effective_limit_bytes:
                 wrong.append("the disk is full")
-        if upkeep is not None and not upkeep.is_alive:
+        if maintenance is not None and not maintenance.is_alive:
             wrong.append("upkeep has stopped")
         if wrong:
             raise DaemonUnreachable(f"not ready: {'; '.join(wrong)}")
@@ -83,7 +85,7 @@ def router(daemon: Daemon, filling: Filling, metrics: Metrics, upkeep: Upkeep | 
     async def stats(request: Request) -> Response:
         """Counters, bytes, seconds saved, age of the coldest entry."""
         caller = messages.caller(request)
-        return JsonResponse(stats_of(daemon, filling, await daemon.quick(daemon.store.stats), caller))
+        return JsonResponse(stats_of(daemon, coordinator, await daemon.quick(daemon.store.stats), caller))
 
     return api
 
@@ -110,9 +112,9 @@ def info_of(daemon: Daemon, stats: Stats) -> inspection.Info:
     )
 
 
-def stats_of(daemon: Daemon, filling: Filling, stats: Stats, caller: Caller) -> dict[str, Any]:
+def stats_of(daemon: Daemon, coordinator: Coordinator, stats: Stats, caller: Caller) -> dict[str, Any]:
     """What GET /v1/stats answers."""
-    served = filling.served
+    served = coordinator.served
     seen = [one for one in stats.users if caller.confined_to in (None, one.owner)]
     return {
         **asdict(replace(stats, users=tuple(seen))),

@@ -1,4 +1,4 @@
-"""Resolve, lease, commit, release: the client's protocol (filling.py)."""
+"""Resolve, lease, commit, release: the client's protocol (coordinator.py)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from prepcache.errors import (
     UnknownSession,
 )
 from prepcache.protocol import wire
+from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
-from prepcached.filling import Filling
 from prepcached.routes import messages
-from prepcached.routes.describe import endpoint
+from prepcached.routes.openapi import endpoint
 
 _OF_RESOLVE = (UnknownSession, FutureGeneration, Declined)
 
 
-def router(daemon: Daemon, filling: Filling) -> APIRouter:
+def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
     api = APIRouter(tags=["filling"])
 
     @api.post("/v1/resolve", **endpoint(takes=wire.ResolveRequest, gives=wire.Resolved, refuses=_OF_RESOLVE))
@@ -31,7 +31,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         """The artifacts of a recipe, new since a generation; held for the session where `hold` is true."""
         asked = await messages.read(request, wire.ResolveRequest, daemon, wire.MAX_PARTS_BYTES)
         acting = messages.session(request, daemon) if asked.hold else None
-        found = await filling.resolve(acting, asked, messages.caller(request).scope)
+        found = await coordinator.resolve(acting, asked, messages.caller(request).scope)
         return await messages.big_answer(found, len(found.artifacts), daemon)
 
     @api.post(
@@ -48,7 +48,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         acting = messages.session(request, daemon)
         asked = await messages.read(request, wire.LeaseRequest, daemon)
 
-        given = await filling.lease(acting, asked, messages.waiting(request))
+        given = await coordinator.lease(acting, asked, messages.waiting(request))
         artifacts = len(given.look_again.artifacts) if given.look_again else 0
         return await messages.big_answer(given, artifacts + len(given.granted) // 100, daemon)
 
@@ -67,7 +67,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         asked = await messages.read(request, wire.CommitRequest, daemon)
         if not asked.leases or asked.leases[0].id != lease_id:
             raise BadRequest("leases[0].id must be the lease in the path", field="leases[0].id")
-        done = await filling.commit(acting, messages.caller(request).owner_uid, asked)
+        done = await coordinator.commit(acting, messages.caller(request).owner_uid, asked)
         return messages.answer(done)
 
     @api.delete(
@@ -78,7 +78,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         """Gives a lease back: its items are free."""
         acting = messages.session(request, daemon)
         asked = await messages.read(request, wire.ReleaseRequest, daemon)
-        filling.release(acting, lease_id, asked.token)
+        coordinator.release(acting, lease_id, asked.token)
         return Response(status_code=204)
 
     return api

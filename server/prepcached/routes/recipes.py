@@ -12,7 +12,7 @@ from prepcache.protocol import inspection
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.routes import messages
-from prepcached.routes.describe import endpoint
+from prepcached.routes.openapi import endpoint
 from prepcached.store.records import RecipeRecord
 from prepcached.store.store import Store
 

@@ -9,16 +9,16 @@ from fastapi import APIRouter, Request, Response
 from prepcache.errors import Forbidden, LimitExceeded, UnknownSession
 from prepcache.protocol import inspection, wire
 from prepcached.auth import Caller
+from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
-from prepcached.filling import Filling
 from prepcached.routes import messages
-from prepcached.routes.describe import endpoint
+from prepcached.routes.openapi import endpoint
 from prepcached.sessions import Session
 from prepcached.store import scopes
 from prepcached.store.holds import NOTHING_HELD, Held
 
 
-def router(daemon: Daemon, filling: Filling) -> APIRouter:
+def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
     api = APIRouter(tags=["sessions"])
 
     @api.post(
@@ -51,7 +51,7 @@ def router(daemon: Daemon, filling: Filling) -> APIRouter:
         """Keeps the session and its leases; tells what to let go and who waits."""
         acting = _own(session_id, messages.session(request, daemon))
         return messages.answer(
-            await filling.beat(acting, await messages.read(request, wire.BeatRequest, daemon))
+            await coordinator.beat(acting, await messages.read(request, wire.BeatRequest, daemon))
         )
 
     @api.delete("/v1/sessions/{session_id}", **endpoint(acts_for_session=True, status=204))

@@ -11,7 +11,7 @@ from prepcache.protocol import inspection
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.routes import messages
-from prepcached.routes.describe import endpoint
+from prepcached.routes.openapi import endpoint
 
 if TYPE_CHECKING:
     from prepcached.tier.tier import Tier

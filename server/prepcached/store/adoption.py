@@ -32,8 +32,8 @@ from prepcache.digests import is_hex64
 from prepcached.store import durable, queries, removal, scopes, staging
 from prepcached.store.commit import row_values
 from prepcached.store.core import Core, log
+from prepcached.store.models import artifacts
 from prepcached.store.quarantine import put_away
-from prepcached.store.tables import artifacts
 
 READERS = 4
 BATCH = 256

@@ -22,13 +22,13 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 
 from prepcache import artifact, errors
-from prepcached.store import durable, queries, recovery, removal, scopes, upkeep
+from prepcached.store import durable, housekeeping, queries, recovery, removal, scopes
 from prepcached.store.adoption import adopt
 from prepcached.store.core import Core, io_told
+from prepcached.store.models import artifacts, recipes
 from prepcached.store.quarantine import quarantine
 from prepcached.store.queries import Doomable
 from prepcached.store.records import Finding
-from prepcached.store.tables import artifacts, recipes
 
 _RECIPES = sa.select(recipes.c.id, recipes.c.digest)
 
@@ -115,7 +115,7 @@ def _artifact(core: Core, row: Doomable, recipe: str, path: str, repair: bool) -
     on_disk = durable.disk_bytes(status)
     if on_disk != row.disk_bytes:
         if repair:
-            upkeep.set_disk_bytes(core, row, on_disk)
+            housekeeping.set_disk_bytes(core, row, on_disk)
         what = f"artifact {digest} takes {on_disk} bytes on disk where the index says {row.disk_bytes}"
         yield Finding("wrong-blocks", what, repair)
 

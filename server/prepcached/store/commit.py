@@ -29,11 +29,11 @@ from prepcache.protocol.observed import chunks_of
 from prepcache.protocol.units import size_text
 from prepcached.store import durable, observed, queries, removal, scopes, staging
 from prepcached.store.core import Core, io_told, log
+from prepcached.store.integrity import lose
+from prepcached.store.models import artifacts
 from prepcached.store.queries import Doomable
 from prepcached.store.records import ArtifactRef, Committed, StagedFile
-from prepcached.store.scrub import lose
 from prepcached.store.staging import Taken
-from prepcached.store.tables import artifacts
 
 AllowedItems = Callable[["np.ndarray[Any, np.dtype[np.uint8]]"], "np.ndarray[Any, np.dtype[np.bool_]]"]
 """uint8[n, 32] item digests -> bool[n]: which of them the committer's leases name."""

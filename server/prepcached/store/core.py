@@ -26,10 +26,10 @@ from math import inf
 
 from prepcache import errors
 from prepcached.store import queries
+from prepcached.store.db import Index
 from prepcached.store.eviction import Ledger
 from prepcached.store.foreground import Foreground
 from prepcached.store.holds import Holds
-from prepcached.store.index import Index
 from prepcached.store.layout import Layout
 from prepcached.store.quota import Quotas
 from prepcached.store.root import Root
@@ -87,12 +87,12 @@ class Core:
         self.quotas = Quotas()
         self.counters = Counters()
         self.used: dict[bytes, float] = {}
-        self.asked: dict[str, float] = {}  # recipes, and when they were asked for; see registry.py
+        self.asked: dict[str, float] = {}  # recipes, and when they were asked for; see recipes.py
         self.unsettled: dict[bytes, float] = {}  # committed lately; see upkeep.settle
         self.staged_area = StagedArea(root.layout.staging)
-        self.grown_recipes: set[int] = set()  # ids of recipes with new artifacts; see merge.py
+        self.grown_recipes: set[int] = set()  # ids of recipes with new artifacts; see compaction.py
         self.recent_evictions: deque[float] = deque(maxlen=100_000)
-        self.recipe_bytes: Counter[str] = Counter()  # on disk, by scope; see registry.py
+        self.recipe_bytes: Counter[str] = Counter()  # on disk, by scope; see recipes.py
         self.recipes_spared_at = -inf
         self.removals = 0
         self.lingering: dict[bytes, tuple[bytes, int]] = {}

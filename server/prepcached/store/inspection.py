@@ -2,7 +2,7 @@
 
 Invariants:
     1. Nothing that is shown needs a write, or waits for one: what was used within the last few seconds may
-       still be shown in an older order (upkeep.py writes it behind).
+       still be shown in an older order (housekeeping.py writes it behind).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import partial
 from prepcache import errors
 from prepcached.store import listing, removal
 from prepcached.store.core import Core, io_told
+from prepcached.store.models import artifacts
 from prepcached.store.records import Entry, Filter, NameSums, Page
-from prepcached.store.tables import artifacts
 
 
 def entries(core: Core, filter: Filter, *, sort: str, cursor: str | None, limit: int) -> Page:

@@ -8,7 +8,7 @@
       listening                   the socket of the daemon that runs (prepcache.protocol.listening)
       v1/                         everything of layout version 1
         index.sqlite (-wal -shm)  disposable: made again from the rest
-        ballast                   space that a full disk gives back, so that something can be removed
+        reserve                   space that a full disk gives back, so that something can be removed
         objects/<2 hex>/<digest>  artifacts, never changed in place
         recipes/<digest>.json     readable parts of recipes; of one user's own (scopes.py) <digest>.<uid>.json
         staging/<session>.<name>  what clients write before they commit
@@ -108,8 +108,8 @@ class Layout:
         return os.path.join(self.versioned, "index.sqlite")
 
     @property
-    def ballast(self) -> str:
-        return os.path.join(self.versioned, "ballast")
+    def reserve(self) -> str:
+        return os.path.join(self.versioned, "reserve")
 
     @property
     def objects(self) -> str:

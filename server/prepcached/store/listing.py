@@ -20,9 +20,9 @@ from prepcache.digests import Digest, Key, is_hex64
 from prepcache.protocol.members import MAX_INT
 from prepcache.protocol.observed import Chunk
 from prepcached.store import observed, scopes
+from prepcached.store.models import artifacts, producers, recipes
 from prepcached.store.queries import is_called, of_scope
 from prepcached.store.records import Entry, Filter, NameSums
-from prepcached.store.tables import artifacts, producers, recipes
 
 MAX_PAGE = 1000
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from prepcache.artifact.observed import unpack
 from prepcache.protocol.observed import RANDOM, Chunk, chunks_of, draws_in, text_of
-from prepcached.store.tables import artifacts, observed
+from prepcached.store.models import artifacts, observed
 
 NAME_BYTES = 68
 """Of a chunk's name in an answer."""

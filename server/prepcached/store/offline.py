@@ -14,7 +14,7 @@ from os import PathLike
 
 from prepcache.errors import RootUnusable
 from prepcached.store.core import io_told
-from prepcached.store.index import discard
+from prepcached.store.db import discard
 from prepcached.store.layout import Layout
 from prepcached.store.records import Finding
 from prepcached.store.recovery import Progress

@@ -21,10 +21,10 @@ import time
 from collections.abc import Callable
 
 from prepcache import errors
-from prepcached.store import ballast, index, quarantined, recovery, registry
+from prepcached.store import db, disk_reserve, quarantined, recipes, recovery
 from prepcached.store.core import Core, log
+from prepcached.store.db import Index, open_index
 from prepcached.store.eviction import Ledger
-from prepcached.store.index import Index, open_index
 from prepcached.store.layout import Layout
 from prepcached.store.records import Limits
 from prepcached.store.root import Root
@@ -49,14 +49,14 @@ def open_core(
     Raises:
         IndexCorrupt: the index is damaged, and must be left as it is, or a new one is damaged too.
     """
-    ballast.give_up(root.layout)
+    disk_reserve.give_up(root.layout)
     try:
         return _open(root, limits, make, recover, progress)
     except errors.IndexCorrupt as damage:
         if not recover:
             raise
-        if not index.proves_damaged(root.layout.index):
-            why = f"{damage.message.partition(':')[0]}, but is whole where it can be read{index.DISK_FAILS}"
+        if not db.proves_damaged(root.layout.index):
+            why = f"{damage.message.partition(':')[0]}, but is whole where it can be read{db.DISK_FAILS}"
             raise errors.StoreError(why, path=root.layout.index) from damage
         _set_aside(root.layout, damage)
     core = _open(root, limits, make, recover, progress)
@@ -84,10 +84,10 @@ def _open(
                 core.count_again()
             core.counters.recovered = done
         quarantined.trim(core)
-        registry.count(core)
+        recipes.count(core)
         core.look_at_staging()
         if recover:
-            ballast.take(root.layout)  # others may fill the disk before upkeep does
+            disk_reserve.take(root.layout)  # others may fill the disk before upkeep does
     except BaseException:
         opened.close()
         raise
@@ -100,7 +100,7 @@ def _set_aside(layout: Layout, damage: errors.IndexCorrupt) -> None:
     for suffix in ("-wal", ""):
         with contextlib.suppress(FileNotFoundError):
             os.rename(layout.index + suffix, kept + suffix)
-    index.discard(layout.index)
+    db.discard(layout.index)
     log.error(
         "%s. This start makes it again, which may take a while; lost are pins, and when entries were "
         "used. What there was of it is kept: %s",

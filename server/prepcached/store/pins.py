@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prepcached.store import listing, removal
 from prepcached.store.core import Core
-from prepcached.store.tables import artifacts
+from prepcached.store.models import artifacts
 
 
 def pin(core: Core, key: str, is_pinned: bool, owner: int | None) -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from prepcache.digests import Key
-from prepcached.store import ballast, listing, quarantined, queries, removal
+from prepcached.store import disk_reserve, listing, quarantined, queries, removal
 from prepcached.store.core import Core, io_told
+from prepcached.store.models import artifacts
 from prepcached.store.queries import Doomable
 from prepcached.store.records import Filter, Removed
-from prepcached.store.tables import artifacts
 
 BATCH = 500
 MAX_KEYS = 10_000
@@ -24,7 +24,7 @@ MAX_KEYS = 10_000
 
 def purge(core: Core, filter: Filter, *, dry_run: bool) -> Removed:
     """See `Store.purge`."""
-    ballast.give_up(core.layout)
+    disk_reserve.give_up(core.layout)
     removal.write_recency(core)
     where = listing.conditions(filter, core.clock())
     entries = size_bytes = disk_bytes = pinned = position = 0

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from prepcache.digests import Key
 from prepcached.store import listing, quarantined, queries, removal
 from prepcached.store.core import Core, io_told, log
+from prepcached.store.models import artifacts
 from prepcached.store.queries import Doomable
-from prepcached.store.tables import artifacts
 
 
 def put_away(core: Core, path: str) -> None:

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from prepcache.digests import DIGEST_BYTES, Digest, Key
 from prepcached.store import observed, scopes
 from prepcached.store.eviction import Candidate
+from prepcached.store.models import artifacts, doomed, notes, producers, recipes
 from prepcached.store.records import ArtifactRef
-from prepcached.store.tables import artifacts, doomed, notes, producers, recipes
 
 CHUNK = 500
 """Values in one IN (...) list; SQLite allows 32,766 in a statement."""

@@ -14,8 +14,8 @@ from prepcache import errors
 from prepcache.digests import is_hex64
 from prepcached.store import queries, removal, scopes
 from prepcached.store.core import Core
+from prepcached.store.models import artifacts
 from prepcached.store.records import Resolved
-from prepcached.store.tables import artifacts
 
 
 def resolve(core: Core, digest: bytes, since: int, holder: str | None) -> Resolved:

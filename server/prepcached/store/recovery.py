@@ -23,7 +23,7 @@ from prepcached.store import durable, queries, removal, scopes
 from prepcached.store.adoption import adopt, note_damaged, recipe_name
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.layout import OBJECT_FOLDERS
-from prepcached.store.tables import artifacts
+from prepcached.store.models import artifacts
 
 Progress = Callable[[int, float], None]
 """(artifacts indexed, which share of the store was looked through), after each folder."""

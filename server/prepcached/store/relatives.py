@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from prepcache.digests import RecipeDigest
 from prepcached.store import observed, queries, scopes
 from prepcached.store.layout import Layout
-from prepcached.store.tables import artifacts, recipes
+from prepcached.store.models import artifacts, recipes
 
 MOST_DRAWS = 100
 """Generators that are told of one recipe."""

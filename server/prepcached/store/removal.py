@@ -20,10 +20,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcached.store import ballast, eviction, quarantined, queries
+from prepcached.store import disk_reserve, eviction, quarantined, queries
 from prepcached.store.core import Core, log
+from prepcached.store.models import artifacts
 from prepcached.store.queries import Doomable
-from prepcached.store.tables import artifacts
 
 EVICT_BATCH = 256
 """Entries one transaction of the evictor deletes, so that a commit never waits long for it."""
@@ -33,7 +33,7 @@ def remove(core: Core, rows: Sequence[Doomable], reason: str) -> None:
     """Removes rows and files. Call it with the writer lock."""
     if not rows:
         return
-    ballast.give_up(core.layout)
+    disk_reserve.give_up(core.layout)
     with condemned(core, rows):
         lower = replaced(core, rows)
         with core.index.write() as conn:
@@ -162,7 +162,7 @@ def evict(core: Core, need_bytes: int, owner: int | None = None) -> bool:
     with core.memory:
         if need_bytes > core.idle_bytes():
             return False  # without a walk past everything that is held
-    ballast.give_up(core.layout)
+    disk_reserve.give_up(core.layout)
     with core.writing():
         while True:
             chosen = _choose(core, need_bytes, owner)
@@ -187,7 +187,7 @@ def idle(core: Core, need_bytes: int, owner: int | None = None) -> tuple[list[ev
 
 def evict_chosen(core: Core, chosen: Sequence[eviction.Candidate], since: float) -> None:
     """Evicts those of these that are idle still: nobody holds, has pinned or has used them since."""
-    ballast.give_up(core.layout)
+    disk_reserve.give_up(core.layout)
     with core.writing():
         write_recency(core)
         is_unused = artifacts.c.used_at <= since

@@ -26,27 +26,28 @@ from prepcache.digests import Key
 from prepcached.store import commit as committing
 from prepcached.store import (
     inspection,
+    integrity,
     pins,
     purge,
     quarantine,
     reading,
+    recipes,
     recovery,
-    registry,
     removal,
     scopes,
-    scrub,
     staging,
     statistics,
-    uploads,
+    upload_room,
 )
 from prepcached.store.check import check
 from prepcached.store.commit import AllowedItems
+from prepcached.store.compaction import Merger
 from prepcached.store.core import Core, OnRemoved, io_told
+from prepcached.store.db import Index, mark_damaged
 from prepcached.store.eviction import Ledger
 from prepcached.store.foreground import Foreground
 from prepcached.store.holds import Held, Holds
-from prepcached.store.index import Index, mark_damaged
-from prepcached.store.merge import Merger
+from prepcached.store.housekeeping import Housekeeping
 from prepcached.store.opening import open_core
 from prepcached.store.records import (
     Committed,
@@ -65,7 +66,6 @@ from prepcached.store.records import (
 )
 from prepcached.store.root import Root
 from prepcached.store.staged_area import Swept
-from prepcached.store.upkeep import Upkeep
 
 _NO_LIMITS = Limits()
 _NO_FILTER = Filter()
@@ -112,8 +112,8 @@ class Store:
             undo.callback(self._core.index.close)
             self._core.quotas.default_bytes = limits.user_quota_bytes
             self._core.quotas.by_owner = dict(limits.quotas)
-            self._upkeep, self._merger = Upkeep(self._core), Merger(self._core)
-            self._scrubber = scrub.Scrubber(self._core)
+            self._upkeep, self._merger = Housekeeping(self._core), Merger(self._core)
+            self._scrubber = integrity.Scrubber(self._core)
             undo.pop_all()
 
     # Facts
@@ -165,15 +165,15 @@ class Store:
 
         The first registration stands; the digest says that later ones mean the same.
         """
-        registry.register(self._core, recipe, name, parts)
+        recipes.register(self._core, recipe, name, parts)
 
     def is_registered(self, recipe: str) -> bool:
         """Whether the store knows the recipe, which counts as asked for; writes nothing."""
-        return registry.is_known(self._core, recipe)
+        return recipes.is_known(self._core, recipe)
 
     def generation(self, recipe: str) -> int:
         """The recipe's generation; 0 for one that is not known."""
-        row = registry.row(self._core, recipe)
+        row = recipes.row(self._core, recipe)
         return 0 if row is None else row.generation
 
     def resolve(self, recipe: str, since: int = 0, *, holder: str | None = None) -> Resolved:
@@ -235,7 +235,7 @@ class Store:
 
     # Uploads and staging
 
-    def upload(self, name: str, size_bytes: int) -> AbstractContextManager[uploads.Upload]:
+    def upload(self, name: str, size_bytes: int) -> AbstractContextManager[upload_room.Upload]:
         """A new staged file, open for writing, and room for its bytes until the block ends.
 
         Entering waits for the disk, leaving does not. Inside, a full disk declines, and other trouble is a
@@ -244,7 +244,7 @@ class Store:
         Raises:
             Declined: no room can be made.
         """
-        return uploads.uploading(self._core, name, size_bytes)
+        return upload_room.uploading(self._core, name, size_bytes)
 
     def unstage(self, name: str) -> None:
         """Deletes one staged file, if it is there."""
@@ -328,7 +328,7 @@ class Store:
         self, *, cursor: str | None = None, limit: int = 100, scope: str | None = None
     ) -> tuple[list[RecipeRecord], str | None]:
         """A page of recipes, of one scope or of all, newest first, without their parts."""
-        return registry.page(self._core, cursor, limit, scope)
+        return recipes.page(self._core, cursor, limit, scope)
 
     def recipe(self, recipe: str, *, any_scope: bool = False, owner: int | None = None) -> RecipeRecord:
         """One recipe with its readable parts (None where they are lost); raises NotFound.
@@ -337,7 +337,7 @@ class Store:
             any_scope: the shared one of this digest, or else one of some user's own.
             owner: one of this digest in which he has entries, and of these alone what it has.
         """
-        return registry.record(self._core, recipe, any_scope=any_scope, owner=owner)
+        return recipes.record(self._core, recipe, any_scope=any_scope, owner=owner)
 
     def keeps_marks(self) -> bool:
         """Whether an index that is made again from the files would know whose each is."""
@@ -365,10 +365,14 @@ class Store:
         return purge.purge(self._core, filter, dry_run=dry_run)
 
     def verify(
-        self, keys: Iterable[str] | None = None, *, progress: scrub.Progress = None, owner: int | None = None
+        self,
+        keys: Iterable[str] | None = None,
+        *,
+        progress: integrity.Progress = None,
+        owner: int | None = None,
     ) -> Verified:
         """Reads artifacts whole, now: all, or those of some keys, or an owner. Bad ones go to quarantine."""
-        return scrub.verify(self._core, keys, progress, owner)
+        return integrity.verify(self._core, keys, progress, owner)
 
     def quarantine(self, keys: Iterable[str], why: str, owner: int | None = None) -> tuple[Key, ...]:
         """Takes entries out whose samples a job made again and found to be others; those taken."""
@@ -393,7 +397,7 @@ class Store:
     # Background work, a bounded piece a call
 
     def maintain(self) -> None:
-        """Call it about every second: see upkeep.py."""
+        """Call it about every second: see housekeeping.py."""
         self._upkeep.tend()
 
     def merge_some(self) -> bool:
@@ -417,7 +421,7 @@ class Store:
             with contextlib.suppress(errors.StoreError):
                 self._scrubber.close()
                 removal.write_recency(self._core)
-                registry.write_asked(self._core)
+                recipes.write_asked(self._core)
                 removal.drop_lingering(self._core, is_last=True)
         finally:
             with contextlib.suppress(OSError):

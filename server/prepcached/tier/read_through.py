@@ -21,7 +21,7 @@ from prepcached.daemon import Daemon
 from prepcached.leases import TIER_SESSION, Commit
 from prepcached.sessions import Session
 from prepcached.store.records import StagedFile
-from prepcached.store.uploads import Upload
+from prepcached.store.upload_room import Upload
 from prepcached.tier.bucket import STALL_S, Absent, CouldNotTell, Damaged
 from prepcached.tier.manifest import Row
 from prepcached.tier.manifests import Known, Manifests

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from prepcache import errors
-from prepcached.store import index
-from prepcached.store.index import Index
+from prepcached.store import db
+from prepcached.store.db import Index
 from prepcached.store.offline import check_root, rebuild
 from prepcached.store.store import Store
 from support import stores
@@ -67,7 +67,7 @@ def test_a_damaged_schema_is_damage(
 
 
 def test_the_log_of_a_damaged_index_goes_with_it(root: Path, open_store: Callable[..., Store]) -> None:
-    index.mark_damaged(str(root / "v1" / "index.sqlite"))
+    db.mark_damaged(str(root / "v1" / "index.sqlite"))
     log = root / "v1" / "index.sqlite-wal"
     log.write_bytes(b"what was committed last")
     open_store()
@@ -79,8 +79,8 @@ def test_the_log_of_a_damaged_index_goes_with_it(root: Path, open_store: Callabl
 def test_a_start_killed_after_setting_an_index_aside_goes_on(
     root: Path, open_store: Callable[..., Store]
 ) -> None:
-    index.discard(str(root / "v1" / "index.sqlite"))
-    index.mark_damaged(str(root / "v1" / "index.sqlite"))
+    db.discard(str(root / "v1" / "index.sqlite"))
+    db.mark_damaged(str(root / "v1" / "index.sqlite"))
     assert open_store().stats().recovered == {"damaged index": 1, "indexed": 3}
     assert open_store().stats().recovered == {}
 
@@ -132,7 +132,7 @@ def test_a_disk_that_fails_at_a_start_makes_no_index_again(
 def test_damage_is_proved_by_the_file(root: Path, damage: str, is_proved: bool) -> None:
     if damage != "none":
         damage_index(root, damage)
-    assert index.proves_damaged(str(root / "v1" / "index.sqlite")) == is_proved
+    assert db.proves_damaged(str(root / "v1" / "index.sqlite")) == is_proved
 
 
 def test_where_the_file_cannot_be_opened_nothing_is_proved(
@@ -143,7 +143,7 @@ def test_where_the_file_cannot_be_opened_nothing_is_proved(
 
     damage_index(root, "middle")
     monkeypatch.setattr(sqlite3, "connect", fail)
-    assert not index.proves_damaged(str(root / "v1" / "index.sqlite"))
+    assert not db.proves_damaged(str(root / "v1" / "index.sqlite"))
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
@@ -159,7 +159,7 @@ def test_an_index_removed_under_its_store_is_rebuilt_at_start(
 def test_a_large_index_is_looked_at_where_it_is_small(
     root: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "QUICK_CHECK_BYTES", 0)
+    monkeypatch.setattr(db, "QUICK_CHECK_BYTES", 0)
     path = root / "v1" / "index.sqlite"
     with sqlite3.connect(path) as conn:
         found = conn.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'notes'").fetchone()[0]
@@ -177,7 +177,7 @@ def test_a_second_damaged_index_is_an_error(root: Path, monkeypatch: pytest.Monk
 
     damage_index(root, "middle")
     monkeypatch.setattr(Index, "_quick_check", damaged)
-    monkeypatch.setattr(index, "proves_damaged", lambda _: True)
+    monkeypatch.setattr(db, "proves_damaged", lambda _: True)
     with pytest.raises(errors.IndexCorrupt, match="the disk loses pages"):
         Store(root, limits=stores.ROOMY)
     assert len(os.listdir(root / "v1" / "quarantine")) == 1

@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcached.store import listing, queries, tables
-from prepcached.store.index import Index, IndexOutdated, discard
+from prepcached.store import listing, models, queries
+from prepcached.store.db import Index, IndexOutdated, discard
 from prepcached.store.records import Filter
 
 
@@ -31,7 +31,7 @@ def test_it_is_durable_and_readers_cannot_write(index: Index) -> None:
             assert conn.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
             assert conn.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
     with pytest.raises(errors.StoreError, match="readonly"), index.read() as conn:
-        conn.execute(tables.doomed.delete())
+        conn.execute(models.doomed.delete())
 
 
 def test_a_writer_takes_its_lock_before_it_reads(index: Index) -> None:
@@ -94,7 +94,7 @@ def test_a_foreign_file_is_corrupt_and_can_be_discarded(tmp_path: Path) -> None:
 
 
 def test_hot_queries_use_their_indexes(index: Index) -> None:
-    a = tables.artifacts
+    a = models.artifacts
     hot = {
         "artifacts_coldest": sa.select(a.c.id).where(queries._IS_UNPINNED).order_by(a.c.used_at),
         "artifacts_recipe": queries._RESOLVE,
@@ -110,7 +110,7 @@ def test_hot_queries_use_their_indexes(index: Index) -> None:
 
 def test_a_purge_by_producer_looks_at_each_row_once(index: Index) -> None:
     where = listing.conditions(Filter(produced_by="train.py"), 0.0)
-    statement = sa.select(tables.artifacts.c.id).where(*where).order_by(tables.artifacts.c.id).limit(1)
+    statement = sa.select(models.artifacts.c.id).where(*where).order_by(models.artifacts.c.id).limit(1)
     with index.read() as conn:
         sql = str(statement.compile(conn))
         found = conn.exec_driver_sql("EXPLAIN QUERY PLAN " + sql, (1,) * sql.count("?")).all()

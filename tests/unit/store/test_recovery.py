@@ -16,7 +16,7 @@ from blake3 import blake3
 from prepcache import artifact, errors
 from prepcache.digests import RecipeDigest
 from prepcached.store import adoption, staging
-from prepcached.store.index import Index, discard
+from prepcached.store.db import Index, discard
 from prepcached.store.offline import check_root, rebuild
 from prepcached.store.records import Filter
 from prepcached.store.store import Store

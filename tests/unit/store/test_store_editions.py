@@ -12,10 +12,10 @@ import pytest
 from prepcache import errors
 from prepcached.store import purge as purging
 from prepcached.store import queries, removal
+from prepcached.store.models import artifacts
 from prepcached.store.offline import rebuild
 from prepcached.store.records import ArtifactRef, Filter, Limits
 from prepcached.store.store import Store
-from prepcached.store.tables import artifacts
 from support.stores import BLOCK, RECIPE, Removals, digests_on_disk, evict_to_fit, item, items_of, put
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from prepcache import errors
-from prepcached.store import queries, removal, upkeep, uploads
+from prepcached.store import housekeeping, queries, removal, upload_room
 from prepcached.store.records import Filter, Limits
 from prepcached.store.staged_area import StagedArea
 from prepcached.store.store import Store
@@ -166,7 +166,7 @@ def test_an_upload_gets_the_room_that_it_announced(small: Store) -> None:
 
 
 def test_an_upload_evicts_only_for_the_bytes_that_come(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "STEP_BYTES", BLOCK)
+    monkeypatch.setattr(upload_room, "STEP_BYTES", BLOCK)
     for name in range(3):
         put(small, name)
     with small.upload("s.upload", 3 * BLOCK) as upload:
@@ -239,7 +239,7 @@ def after_each_piece(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) 
         call()
 
     monkeypatch.setattr(removal, "evict_chosen", evict_and_call)
-    monkeypatch.setattr(upkeep, "PIECE_BYTES", 3 * BLOCK)
+    monkeypatch.setattr(housekeeping, "PIECE_BYTES", 3 * BLOCK)
 
 
 @pytest.mark.parametrize("how", ["held", "pinned", "used", "used and written"])
@@ -267,7 +267,7 @@ def test_what_comes_to_be_wanted_between_two_pieces_stays(
 
     after_each_piece(monkeypatch, want)
     store.set_limits(Limits(max_bytes=10 * BLOCK, min_free_bytes=0))
-    upkeep.make_room_ahead(store._core)
+    housekeeping.make_room_ahead(store._core)
     assert names(store) == sorted(item(name) for name in (4, *range(11, 20)))
 
 
@@ -286,9 +286,9 @@ def test_what_is_held_is_walked_past_once(
         return coldest(*given)
 
     monkeypatch.setattr(queries, "coldest", count)
-    monkeypatch.setattr(upkeep, "PIECE_ENTRIES", 2)
+    monkeypatch.setattr(housekeeping, "PIECE_ENTRIES", 2)
     store.set_limits(Limits(max_bytes=5 * BLOCK, min_free_bytes=0))
-    upkeep.make_room_ahead(store._core)
+    housekeeping.make_room_ahead(store._core)
     assert (store.stats().entries, len(walks)) == (len(held), 1), "less, where only less is idle"
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from prepcache import artifact, errors
-from prepcached.store import merge, queries, removal, staging
-from prepcached.store.merge import FANOUT, LARGE_BYTES, MERGED_BYTES, TIER_BYTES, Part, plan, tier
+from prepcached.store import compaction, queries, removal, staging
+from prepcached.store.compaction import FANOUT, LARGE_BYTES, MERGED_BYTES, TIER_BYTES, Part, plan, tier
 from prepcached.store.records import Filter, Limits, Resolved
 from prepcached.store.store import Store
 from support import stores
@@ -41,7 +41,7 @@ def test_a_plan_is_bounded() -> None:
     chosen = plan(parts(*[LARGE_BYTES - 1] * 50))
     assert len(chosen) >= FANOUT
     assert sum(part.size_bytes for part in chosen) <= MERGED_BYTES
-    assert len(plan(parts(*[1] * 5000))) == merge.MAX_PARTS
+    assert len(plan(parts(*[1] * 5000))) == compaction.MAX_PARTS
 
 
 def test_a_byte_is_merged_at_most_once_a_tier() -> None:
@@ -90,7 +90,7 @@ def test_a_merge_keeps_items_rows_costs_and_samples(store: Store, removed: Remov
 
 def test_a_look_up_during_a_merge_waits_for_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The merge has the writer's lock, and its parts are about to go: who looks keeps them."""
-    place = merge.durable.place
+    place = compaction.durable.place
     answers = list[Resolved]()
 
     def look_then_place(*paths: str) -> None:
@@ -102,7 +102,7 @@ def test_a_look_up_during_a_merge_waits_for_nothing(store: Store, monkeypatch: p
 
     for name in range(FANOUT):
         put(store, name)
-    monkeypatch.setattr(merge.durable, "place", look_then_place)
+    monkeypatch.setattr(compaction.durable, "place", look_then_place)
     assert store.merge_some()
     parts = [ref.digest for ref in answers[0].artifacts]
     assert len(parts) == FANOUT and sorted(store.to_let_go("new")) == sorted(parts)
@@ -180,13 +180,13 @@ def test_room_that_went_before_the_read_merges_nothing(
     store = open_store(Limits(max_bytes=2 * FANOUT * BLOCK, min_free_bytes=0))
     for name in range(FANOUT):
         put(store, name)
-    disjoint = merge.Merger._disjoint
+    disjoint = compaction.Merger._disjoint
 
-    def read_slowly(self: merge.Merger, *given: Any) -> Any:
+    def read_slowly(self: compaction.Merger, *given: Any) -> Any:
         put(store, "meanwhile", recipe=OTHER_RECIPE)
         return disjoint(self, *given)
 
-    monkeypatch.setattr(merge.Merger, "_disjoint", read_slowly)
+    monkeypatch.setattr(compaction.Merger, "_disjoint", read_slowly)
     assert not store.merge_some()
     assert (store.stats().entries, store.stats().evictions) == (FANOUT + 1, 0)
     store.purge(Filter(recipe=OTHER_RECIPE))
@@ -203,12 +203,12 @@ def test_held_parts_merge_only_with_plenty_of_room(
     assert store.stats().entries == FANOUT
     store.release("job", parts)
     looks: list[int] = []
-    look = merge.Merger._next
+    look = compaction.Merger._next
     monkeypatch.setattr(
-        merge.Merger, "_next", lambda self, recipe: (looks.append(recipe), look(self, recipe))[1]
+        compaction.Merger, "_next", lambda self, recipe: (looks.append(recipe), look(self, recipe))[1]
     )
     assert not store.merge_some() and not looks, "its parts are not looked through each second"
-    clock.now += merge.PUT_OFF_S
+    clock.now += compaction.PUT_OFF_S
     assert store.merge_some()
     assert store.stats().entries == 1
 
@@ -299,7 +299,7 @@ def test_a_part_that_could_not_be_read_for_a_moment_merges_later(
         patch.setattr(os, "open", open_it)
         while store.merge_some():
             pass
-    clock.now += merge.LEFT_OUT_S - 1
+    clock.now += compaction.LEFT_OUT_S - 1
     assert not store.merge_some(), "it is not tried each second"
     clock.now += 1
     assert store.merge_some()
@@ -322,7 +322,7 @@ def test_a_merge_that_cannot_be_written_stops_no_other(
     assert store.merge_some()
     assert not store.merge_some(), "the disk is not written full each second"
     assert [ref.items for ref in store.resolve(OTHER_RECIPE).artifacts] == [FANOUT]
-    clock.now += merge.PUT_OFF_S
+    clock.now += compaction.PUT_OFF_S
     assert store.merge_some()
     assert [ref.items for ref in store.resolve(RECIPE).artifacts] == [FANOUT]
 
@@ -395,7 +395,7 @@ def test_a_merge_into_an_existing_artifact_removes_its_parts(store: Store) -> No
     (merged,) = store.resolve(RECIPE).artifacts
     for name in range(FANOUT):
         put(store, name)
-    with_merged_last = merge.Merger(store._core)
+    with_merged_last = compaction.Merger(store._core)
     with_merged_last._refused.add(max(entry_id(store, merged.digest), 0))
     assert with_merged_last.some()
     assert [ref.digest for ref in store.resolve(RECIPE).artifacts] == [merged.digest]

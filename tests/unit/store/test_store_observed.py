@@ -9,12 +9,12 @@ import sqlalchemy as sa
 
 from prepcache import errors
 from prepcache.protocol.observed import FEW
-from prepcached.store import commit, registry
+from prepcached.store import commit, recipes
+from prepcached.store.models import observed
 from prepcached.store.offline import rebuild
+from prepcached.store.recipes import IDLE_S
 from prepcached.store.records import Filter
-from prepcached.store.registry import IDLE_S
 from prepcached.store.store import Store
-from prepcached.store.tables import observed
 from support import stores
 from support.stores import OTHER_RECIPE, RECIPE, Clock, put
 
@@ -84,7 +84,7 @@ def test_chunks_go_with_their_recipe(store: Store, clock: Clock) -> None:
     before = kept_bytes(store)
     store.purge(Filter(keys=[key]))
     clock.now += IDLE_S + 86_400
-    registry.sweep(store._core)
+    recipes.sweep(store._core)
     assert kept_bytes(store) == before / 2
 
 

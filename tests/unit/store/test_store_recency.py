@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcached.store.index import Index
+from prepcached.store.db import Index
+from prepcached.store.housekeeping import RECENCY_S
 from prepcached.store.store import Store
-from prepcached.store.upkeep import RECENCY_S
 from support.stores import RECIPE, Clock, put
 
 

@@ -11,11 +11,11 @@ import pytest
 from blake3 import blake3
 
 from prepcache import errors
-from prepcached.store import registry
+from prepcached.store import recipes
+from prepcached.store.housekeeping import RECIPES_S
+from prepcached.store.recipes import IDLE_S, SPARE_PAUSE_S, SPARE_S
 from prepcached.store.records import Filter, Limits
-from prepcached.store.registry import IDLE_S, SPARE_PAUSE_S, SPARE_S
 from prepcached.store.store import Store
-from prepcached.store.upkeep import RECIPES_S
 from support.stores import OTHER_RECIPE, RECIPE, Clock, item, items_of, put
 
 DAY_S = 86_400
@@ -70,7 +70,7 @@ def test_a_recipe_that_got_an_artifact_after_it_was_chosen_stays(
 ) -> None:
     store.register(RECIPE, "tests.recipe", {"format": 1})
     clock.now += IDLE_S + DAY_S
-    look = registry.queries.empty_recipes
+    look = recipes.queries.empty_recipes
 
     def look_then_commit(*given: Any) -> object:
         found = look(*given)
@@ -78,7 +78,7 @@ def test_a_recipe_that_got_an_artifact_after_it_was_chosen_stays(
         put(store, 1)
         return found
 
-    monkeypatch.setattr(registry.queries, "empty_recipes", look_then_commit)
+    monkeypatch.setattr(recipes.queries, "empty_recipes", look_then_commit)
     store.maintain()
     assert store.recipe(RECIPE).parts == {"format": 1}
 
@@ -99,7 +99,7 @@ def test_no_recipe_is_registered_on_a_full_disk(
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
     """A scope may have two recipes."""
-    monkeypatch.setattr(registry, "LEAST_BYTES", 8200)
+    monkeypatch.setattr(recipes, "LEAST_BYTES", 8200)
     store.set_limits(Limits(max_bytes=100_000, min_free_bytes=0))
 
 
@@ -138,7 +138,7 @@ def test_too_many_recipes_expire_sooner_without_artifacts(store: Store, clock: C
 
 @pytest.mark.usefixtures("few")
 def test_a_greater_budget_has_room_for_more_recipes(store: Store) -> None:
-    store.set_limits(Limits(max_bytes=registry.SHARE * 100_000, min_free_bytes=0))
+    store.set_limits(Limits(max_bytes=recipes.SHARE * 100_000, min_free_bytes=0))
     for name in "abcdef":
         register(store, name)
     assert len(files(store)) == 6

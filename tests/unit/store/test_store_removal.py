@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcached.store import eviction, queries, removal, tables
+from prepcached.store import eviction, models, queries, removal
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
 from support import stores
@@ -102,7 +102,7 @@ def test_doomed_bytes_that_return_are_kept(store: Store) -> None:
     store.purge(Filter())
     put(store, 1)
     with store.snapshot() as conn:
-        assert conn.execute(tables.doomed.select()).all() == []
+        assert conn.execute(models.doomed.select()).all() == []
 
 
 @pytest.mark.parametrize("how", ["evict", "purge"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prepcache import errors
-from prepcached.store import scrub
+from prepcached.store import integrity
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
 from support import stores
@@ -104,7 +104,7 @@ def test_a_read_error_is_told_and_the_artifact_stays(store: Store, monkeypatch: 
     def fail(*_: object) -> int:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(scrub, "_read_kindly", fail)
+    monkeypatch.setattr(integrity, "_read_kindly", fail)
     found = store.verify()
     assert (found.bad, found.unreadable) == ((), (ref.key,))
     store.scrub_some(100)
@@ -143,7 +143,7 @@ def test_the_scrub_goes_round_in_small_steps(store: Store) -> None:
         steps += 1
         assert steps < 100
     assert store.stats().quarantined == 1
-    assert steps >= total // scrub.PIECE_BYTES
+    assert steps >= total // integrity.PIECE_BYTES
     assert store.stats().scrubbed_bytes == total
 
 
@@ -158,7 +158,7 @@ def test_the_scrub_resumes_and_rests_between_rounds(open_store: Callable[..., St
     assert again.scrub_some(1 << 20) == refs[2].size_bytes + refs[3].size_bytes
     assert again.scrub_some(1 << 20) == 0
     assert again.stats().quarantined == 0
-    clock.now += scrub.ROUND_S
+    clock.now += integrity.ROUND_S
     again.scrub_some(1 << 20)
     assert again.stats().quarantined == 1
 
@@ -183,4 +183,4 @@ def test_verify_reads_no_faster_than_its_pace(store: Store, monkeypatch: pytest.
     monkeypatch.setattr(store._core.stopping, "wait", waits.append)
     read_bytes = store.verify().read_bytes
     assert read_bytes == size_bytes
-    assert sum(waits) == pytest.approx(read_bytes / scrub.VERIFY_BYTES_PER_S)
+    assert sum(waits) == pytest.approx(read_bytes / integrity.VERIFY_BYTES_PER_S)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from prepcached import run
-from prepcached.settings import Settings
+from prepcached import server as daemon_server
+from prepcached.config import Settings
 from prepcached.store import sharing
 from prepcached.store.layout import Layout
 from prepcached.store.store import Store
@@ -28,7 +28,7 @@ def keep(root: Path, name: str) -> None:
 
 def start(root: Path, group: int) -> None:
     given = Settings(root=root, uds=root.parent / "s", group=group, max_bytes=ROOMY.max_bytes, min_free=0)
-    server, [listener] = run.build(given, {})
+    server, [listener] = daemon_server.build(given, {})
     listener.close()
     server.daemon.store.close()
 

@@ -37,12 +37,13 @@ from prepcache.protocol import listening
 from prepcache.protocol.units import count_text, size_text
 from prepcached.app import create_app
 from prepcached.auth import Auth
+from prepcached.config import Settings, changes
 from prepcached.connections import Slots
 from prepcached.daemon import Bounds, Daemon
 from prepcached.http_protocol import PeerProtocol
+from prepcached.maintenance import Maintenance
 from prepcached.middleware import Middleware
 from prepcached.peer import unmapped_uid
-from prepcached.settings import Settings, changes
 from prepcached.sockets import BACKLOG
 from prepcached.start import STOPS, Place, take
 from prepcached.store import sharing
@@ -51,7 +52,6 @@ from prepcached.store.records import Limits
 from prepcached.store.root import Root
 from prepcached.store.store import Store
 from prepcached.systemd import notify, watchdog_interval_s
-from prepcached.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from prepcached.tier.tier import Tier
@@ -148,7 +148,7 @@ def assemble(
     )
     daemon = Daemon(store, clock=clock, bounds=bounds, auth=auth)
     slots = Slots()
-    middleware = create_app(daemon, Upkeep(store), slots, _tier(daemon, settings))
+    middleware = create_app(daemon, Maintenance(store), slots, _tier(daemon, settings))
     config = uvicorn.Config(
         middleware,
         http=partial(PeerProtocol, slots=slots),  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ KEPT_COMMITS = 2
 """Of a session, whose answers are kept: a fill and what is made on access each commit one after the other."""
 
 
-class Filling:
+class Coordinator:
     """The client's protocol, over one daemon."""
 
     def __init__(self, daemon: Daemon) -> None:

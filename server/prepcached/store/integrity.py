@@ -22,10 +22,10 @@ from prepcache.digests import Digest, Key
 from prepcached.store import durable, queries, removal
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.listing import key_bytes, owned_by
+from prepcached.store.models import artifacts
 from prepcached.store.quarantine import quarantine
 from prepcached.store.queries import Doomable
 from prepcached.store.records import Verified
-from prepcached.store.tables import artifacts
 
 Progress = Callable[[int, int], None] | None
 """Called with (checked, of how many) after each artifact; its exception ends the work."""

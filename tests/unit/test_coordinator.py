@@ -1,4 +1,4 @@
-"""Filling by itself, without sockets: clients that hang up, and sessions that end, at the worst moment."""
+"""The coordinator by itself: clients that hang up, and sessions that end, at the worst moment."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import pytest
 
 from prepcache.errors import DaemonUnreachable, LimitExceeded, StoreError, UnknownSession
 from prepcache.protocol import wire
+from prepcached.coordinator import Coordinator
 from prepcached.daemon import Bounds, Daemon
-from prepcached.filling import Filling
 from prepcached.sessions import Session
-from prepcached.store import scrub
+from prepcached.store import integrity
 from prepcached.store.queries import Doomable
 from prepcached.store.store import Store
 from support.stores import RECIPE, ROOMY, item, items_of, put, stage
 
 
 @contextlib.asynccontextmanager
-async def filling(
+async def coordinating(
     folder: Path, bounds: Bounds | None = None
-) -> AsyncIterator[tuple[Filling, Daemon, Session]]:
+) -> AsyncIterator[tuple[Coordinator, Daemon, Session]]:
     """A daemon without a server, and a session of it that knows the recipe."""
     store = Store(folder / "root", limits=ROOMY)
     daemon = Daemon(store, bounds=bounds)
@@ -34,7 +34,7 @@ async def filling(
     store.register(RECIPE, "tests.recipe", {})
     session = daemon.sessions.open("job", uid=1, pid=0, reported_pid=1, host="here", opened_at=0.0)
     try:
-        yield Filling(daemon), daemon, session
+        yield Coordinator(daemon), daemon, session
     finally:
         await daemon.stop()
 
@@ -43,7 +43,7 @@ async def is_awaited() -> bool:
     return True
 
 
-async def leased(found: Filling, session: Session) -> wire.LeaseToken:
+async def leased(found: Coordinator, session: Session) -> wire.LeaseToken:
     request = wire.LeaseRequest(lease="l", recipe=RECIPE, generation=0, items=item("a"), want=1)
     lease = (await found.lease(session, request, is_awaited)).lease
     assert lease is not None
@@ -59,7 +59,7 @@ def test_a_commit_goes_on_when_its_client_hangs_up(tmp_path: Path, monkeypatch: 
     begun, may_go_on = threading.Event(), threading.Event()
 
     async def hang_up() -> None:
-        async with filling(tmp_path) as (found, daemon, session):
+        async with coordinating(tmp_path) as (found, daemon, session):
             commit = daemon.store.commit
 
             def slow(*given: Any, **kinds: Any) -> Any:
@@ -88,7 +88,7 @@ def test_a_repeated_commit_waits_for_the_first(tmp_path: Path, monkeypatch: pyte
     begun, may_go_on = threading.Event(), threading.Event()
 
     async def ask_twice() -> None:
-        async with filling(tmp_path) as (found, daemon, session):
+        async with coordinating(tmp_path) as (found, daemon, session):
             commit = daemon.store.commit
 
             def slow(*given: Any, **kinds: Any) -> Any:
@@ -117,7 +117,7 @@ def test_work_is_begun_though_no_thread_can_be_started_any_more(
         raise RuntimeError("can't start new thread")
 
     async def commit() -> None:
-        async with filling(tmp_path) as (found, daemon, session):
+        async with coordinating(tmp_path) as (found, daemon, session):
             with monkeypatch.context() as patch:
                 patch.setattr(threading.Thread, "start", refuse)
                 request = wire.CommitRequest((await leased(found, session),), (staged(daemon, session),))
@@ -133,7 +133,7 @@ def test_a_failed_commit_is_retried_when_asked_again(tmp_path: Path, monkeypatch
         raise StoreError("the disk says no")
 
     async def try_again() -> None:
-        async with filling(tmp_path) as (found, daemon, session):
+        async with coordinating(tmp_path) as (found, daemon, session):
             request = wire.CommitRequest((await leased(found, session),), (staged(daemon, session),))
             with monkeypatch.context() as patch, pytest.raises(StoreError):
                 patch.setattr(daemon.store, "commit", fail)
@@ -147,7 +147,7 @@ def test_a_commit_that_failed_at_its_end_is_looked_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail_late() -> None:
-        async with filling(tmp_path) as (found, daemon, session):
+        async with coordinating(tmp_path) as (found, daemon, session):
             commit = daemon.store.commit
 
             def fail(*given: Any, **kinds: Any) -> Any:
@@ -173,7 +173,7 @@ def test_holds_of_a_session_that_just_ended_are_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def end() -> None:
-        async with filling(tmp_path) as (found, daemon, session):
+        async with coordinating(tmp_path) as (found, daemon, session):
             [ref] = put(daemon.store, "a").artifacts
             resolve, loop = daemon.store.resolve, asyncio.get_running_loop()
 
@@ -192,7 +192,7 @@ def test_holds_of_a_session_that_just_ended_are_given_back(
 
 def test_a_commit_over_the_staging_limit_keeps_its_leases(tmp_path: Path) -> None:
     async def commit_too_much() -> None:
-        async with filling(tmp_path, Bounds(staged_bytes=100)) as (found, daemon, session):
+        async with coordinating(tmp_path, Bounds(staged_bytes=100)) as (found, daemon, session):
             request = wire.CommitRequest((await leased(found, session),), (staged(daemon, session),))
             with pytest.raises(LimitExceeded, match="commit less"):
                 await found.commit(session, os.getuid(), request)
@@ -219,10 +219,10 @@ def test_a_verify_that_nobody_waits_for_any_more_ends(
         return True, 1
 
     async def verify() -> None:
-        async with filling(tmp_path) as (_, daemon, _):
+        async with coordinating(tmp_path) as (_, daemon, _):
             for name in "abc":
                 put(daemon.store, name)
-            monkeypatch.setattr(scrub, "_is_whole", wait_and_read)
+            monkeypatch.setattr(integrity, "_is_whole", wait_and_read)
             with pytest.raises(DaemonUnreachable, match="nobody waits"):
                 await daemon.verify(None, hung_up)
             assert len(read) == 1
@@ -231,7 +231,7 @@ def test_a_verify_that_nobody_waits_for_any_more_ends(
 
 
 async def _is_quick_in_front(folder: Path) -> tuple[bool, bool]:
-    async with filling(folder) as (_, daemon, _):
+    async with coordinating(folder) as (_, daemon, _):
         requests = daemon.store.foreground
         during = await daemon.quick(lambda: not requests._is_idle.is_set())
         return during, not requests._is_idle.is_set()

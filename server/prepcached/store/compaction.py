@@ -30,9 +30,9 @@ from prepcache import artifact, errors
 from prepcached.store import durable, queries, removal, scopes, staging
 from prepcached.store.commit import row_values
 from prepcached.store.core import Core, io_told, log
+from prepcached.store.integrity import lose
+from prepcached.store.models import artifacts, producers, recipes
 from prepcached.store.quarantine import quarantine
-from prepcached.store.scrub import lose
-from prepcached.store.tables import artifacts, producers, recipes
 
 FANOUT = 8
 """Artifacts of one tier that make a merge; also the factor between tiers."""

@@ -24,11 +24,11 @@ SHARE = 4
 
 
 def give_up(layout: Layout) -> None:
-    """Frees the ballast where it is needed."""
+    """Frees the reserve where it is needed."""
     if _free_bytes(layout) >= MAX_BYTES:
         return
     with contextlib.suppress(FileNotFoundError):
-        fd = os.open(layout.ballast, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(layout.reserve, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.ftruncate(fd, 0)
             os.fsync(fd)  # blocks that a journal still frees cannot be had yet
@@ -37,11 +37,11 @@ def give_up(layout: Layout) -> None:
 
 
 def take(layout: Layout) -> None:
-    """Takes the ballast, or what it lacks, as far as the disk has room."""
+    """Takes the reserve, or what it lacks, as far as the disk has room."""
     needed = os.path.getsize(layout.index) // STEP_BYTES * STEP_BYTES + 2 * STEP_BYTES
     size_bytes = min(needed, MAX_BYTES, _free_bytes(layout) // SHARE)
     with contextlib.suppress(OSError):  # others were quicker, or a quota: tried again next turn
-        fd = os.open(layout.ballast, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = os.open(layout.reserve, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             if durable.disk_bytes(os.fstat(fd)) < size_bytes:
                 os.posix_fallocate(fd, 0, size_bytes)

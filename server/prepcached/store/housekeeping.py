@@ -2,7 +2,7 @@
 
 Recency is written behind. Removed artifacts that nobody holds any more are unlinked, and so are doomed files
 that could not be. Bytes in staging are counted, sizes of new files settled, and room is made ahead of
-commits. The ballast is taken again. Recipes that nobody asks for are deleted.
+commits. The reserve is taken again. Recipes that nobody asks for are deleted.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 
-from prepcached.store import ballast, durable, queries, recovery, registry, removal
+from prepcached.store import disk_reserve, durable, queries, recipes, recovery, removal
 from prepcached.store.core import Core, io_told
 from prepcached.store.eviction import Candidate
-from prepcached.store.tables import artifacts
+from prepcached.store.models import artifacts
 
 RECENCY_S = 5.0
 """Recency is written this often: an eviction writes it first anyway."""
@@ -26,7 +26,7 @@ SETTLE_S = 2.0
 """A filesystem may give back preallocated blocks when the writer closes the file, after the commit."""
 
 
-class Upkeep:
+class Housekeeping:
     """The recurring work of one store. One thread calls `tend`."""
 
     def __init__(self, core: Core) -> None:
@@ -38,11 +38,11 @@ class Upkeep:
         core = self._core
         with io_told("upkeep failed"):
             if _room_to_make(core) > 0:
-                ballast.give_up(core.layout)  # all that is written before could not be, on a full disk
+                disk_reserve.give_up(core.layout)  # all that is written before could not be, on a full disk
         if is_due(core.clock(), self._recency_at, RECENCY_S):
             self._recency_at = core.clock()
             removal.write_recency(core)
-            registry.write_asked(core)
+            recipes.write_asked(core)
         with io_told("upkeep failed"):
             core.look_at_staging()
             removal.drop_lingering(core)
@@ -51,10 +51,10 @@ class Upkeep:
             settle(core)
             keep_quotas(core)
             make_room_ahead(core)
-            ballast.take(core.layout)
+            disk_reserve.take(core.layout)
             if is_due(core.clock(), self._recipes_at, RECIPES_S):
                 self._recipes_at = core.clock()
-                registry.sweep(core)
+                recipes.sweep(core)
 
 
 def is_due(now: float, last: float, span_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""Upkeep: the store's background work, in a thread of its own, off the request path.
+"""Maintenance: the store's background work, in a thread of its own, off the request path.
 
 Invariants:
     1. Each turn does a bounded piece of each kind of work; a piece that fails is logged, and the next
@@ -30,7 +30,7 @@ MERGE_SHARE = 0.25
 the interpreter for most of the time."""
 
 
-class Upkeep:
+class Maintenance:
     """The thread.
 
     Args:

@@ -8,7 +8,7 @@ Invariants:
        says "malformed" of a page that the disk did not give, too: `proves_damaged` tells.
 
 Locking: none here. SQLite serialises writers; the store's writer lock comes before (see store.py).
-The queries are in queries.py, the tables in tables.py.
+The queries are in queries.py, the tables in models.py.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import sqlalchemy as sa
 from sqlalchemy.pool import QueuePool
 
 from prepcache import errors
-from prepcached.store import durable, tables
+from prepcached.store import durable, models
 
 log = logging.getLogger("prepcached.store")
 
 BUSY_TIMEOUT_S = 30.0
 QUICK_CHECK_BYTES = 32 << 20
 """Up to here the whole index is checked at every start (0.1 s); of a larger one its small tables."""
-_LARGE = {one.name for one in (tables.artifacts, tables.observed)}
+_LARGE = {one.name for one in (models.artifacts, models.observed)}
 _FILES = ("-wal", "-shm", "")  # in this order they go: a log that is left would be taken for the next index's
 _MARK = "-damaged"
 _UNREAD = re.compile(r"unable to get the page\. error code=(\d+)")
@@ -66,11 +66,11 @@ class Index:
         try:
             with self.write() as conn:
                 version = conn.exec_driver_sql("PRAGMA user_version").scalar_one()
-                if version not in (0, tables.VERSION):
-                    raise IndexOutdated(f"{path} is an index of version {version}, not {tables.VERSION}")
+                if version not in (0, models.VERSION):
+                    raise IndexOutdated(f"{path} is an index of version {version}, not {models.VERSION}")
                 self.is_new = version == 0
                 self._check(conn)
-                tables.metadata.create_all(conn)
+                models.metadata.create_all(conn)
             self._files = self._there()
         except BaseException:
             self.close()
@@ -89,7 +89,7 @@ class Index:
 
     def finish(self, conn: sa.Connection) -> None:
         """Marks a new index as one that holds what it must hold from its beginning."""
-        conn.exec_driver_sql(f"PRAGMA user_version = {tables.VERSION}")
+        conn.exec_driver_sql(f"PRAGMA user_version = {models.VERSION}")
 
     @contextlib.contextmanager
     def write(self) -> Iterator[sa.Connection]:
@@ -264,7 +264,7 @@ def proves_damaged(path: str) -> bool:
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S)) as conn:
             found = str(conn.execute("PRAGMA integrity_check(1)").fetchone()[0])
-            for table in tables.metadata.tables.values():  # zeros are a database without tables
+            for table in models.metadata.tables.values():  # zeros are a database without tables
                 conn.execute(
                     f"SELECT {', '.join(f'[{one.name}]' for one in table.c)} FROM {table.name} LIMIT 1"
                 )
