@@ -22,7 +22,7 @@ RECOGNISE = """
 import os, sys, time
 from pathlib import Path
 from prepcache.keys.items import ItemHasher
-from prepcache.keys.files.stat_cache import Memo
+from prepcache.keys.files.stat_cache import StatCache
 import numpy
 
 folder, count, memo, kind = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
@@ -35,7 +35,7 @@ start = time.perf_counter()
 for path in bare:
     os.stat(path)
 stat_s = time.perf_counter() - start
-hasher = ItemHasher(memo=Memo(memo, window_ns=lambda device: -(10**20)))
+hasher = ItemHasher(memo=StatCache(memo, window_ns=lambda device: -(10**20)))
 hasher.says_text_files = False
 start = time.perf_counter()
 _, stamps = hasher.digest_many(items)

@@ -50,7 +50,7 @@ from prepcache.index.in_order import given
 from prepcache.index.item_index import MISSING, Array, Distinct
 from prepcache.index.snapshot import View
 from prepcache.keys import recipes
-from prepcache.keys.files.stat_cache import user_memo
+from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.observation.context import Notice
 from prepcache.keys.observation.observer import Observer
@@ -252,7 +252,7 @@ class CachedDataset(Dataset[T_co]):
         client.begin()
         if barred := barred_line(client):
             self._say(barred)
-        memo = user_memo()
+        memo = user_stat_cache()
         with opening(function) as notes:
             self._recipe = recipes.recipe(function, **how)
         check_call(function, config)

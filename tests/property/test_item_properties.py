@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prepcache.keys.files.stat_cache import Memo
+from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.marks import Plain, plain
 
@@ -85,7 +85,7 @@ def test_digests_are_equal_exactly_when_items_mean_the_same(
     folder: Path, shapes: list[Any], before: dict[str, bytes | None], after: dict[str, bytes | None]
 ) -> None:
     items = [build(some, folder) for some in shapes]
-    memo = Memo(folder / "memo", window_ns=lambda device: 10**10)
+    memo = StatCache(folder / "memo", window_ns=lambda device: 10**10)
     seen: dict[bytes, Any] = {}
     for contents in (before, after):
         arrange(folder, contents)
@@ -105,7 +105,7 @@ def test_a_change_after_opening_is_seen_in_each_item_it_reaches(
     """The stamps are young, so even a change within the same tick of the clock has to be seen."""
     items = [build(some, folder) for some in shapes]
     arrange(folder, before)
-    _, stamps = ItemHasher(memo=Memo(folder / "memo")).digest_many(items)
+    _, stamps = ItemHasher(memo=StatCache(folder / "memo")).digest_many(items)
     meant = [meaning(item) for item in items]
     arrange(folder, after)
     for i, item in enumerate(items):

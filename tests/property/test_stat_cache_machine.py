@@ -1,4 +1,4 @@
-"""The memo against a dict: what it answers is what was added, whatever is flushed, merged or reopened."""
+"""The stat cache against a dict: it answers what was added, whatever is flushed, merged or reopened."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from prepcache.keys.files import stat_cache
-from prepcache.keys.files.segments import Stamp
-from prepcache.keys.files.stat_cache import Memo
+from prepcache.keys.files.filesystems import Stamp
+from prepcache.keys.files.stat_cache import StatCache
 
 NOW_NS = 10**18
 
@@ -26,7 +26,7 @@ stamps = st.builds(
 )
 
 
-class MemoMachine(RuleBasedStateMachine):
+class StatCacheMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
@@ -35,8 +35,8 @@ class MemoMachine(RuleBasedStateMachine):
         self.truth: dict[Stamp, bytes] = {}
         """A stamp belongs to one content: the same stamp is always added with the same digest."""
 
-    def open(self) -> Memo:
-        return Memo(self.folder / "memo", clock=lambda: NOW_NS, window_ns=lambda device: 2 * 10**9)
+    def open(self) -> StatCache:
+        return StatCache(self.folder / "memo", clock=lambda: NOW_NS, window_ns=lambda device: 2 * 10**9)
 
     @rule(stamp=stamps, which=st.integers(0, 1))
     def add(self, stamp: Stamp, which: int) -> None:
@@ -76,5 +76,5 @@ class MemoMachine(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
-TestMemo = MemoMachine.TestCase
-TestMemo.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestStatCache = StatCacheMachine.TestCase
+TestStatCache.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -19,7 +19,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys import paths
 from prepcache.keys.code.settings import is_setting
 from prepcache.keys.files import digest
-from prepcache.keys.files.stat_cache import Memo
+from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation import inputs
 from prepcache.keys.observation import observer as observe
 from prepcache.keys.recipes import recipe
@@ -458,7 +458,7 @@ def test_trust_content_rereads_config_and_inputs(project: Project, monkeypatch: 
     trusted: list[str] = []
     original = digest.digest_file
 
-    def note(path: str, memo: Memo | None, trust: digest.Trust) -> digest.Digested:
+    def note(path: str, memo: StatCache | None, trust: digest.Trust) -> digest.Digested:
         if os.fspath(path).endswith("words.txt"):
             trusted.append(trust)
         return original(path, memo, trust)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import prepcache
-from prepcache.keys.files.stat_cache import Memo
+from prepcache.keys.files.stat_cache import StatCache
 from support.leaks import Leaks
 
 
@@ -21,7 +21,7 @@ def test_a_data_set_that_is_open_keeps_no_descriptor(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PREPCACHE", "off")
     item = tmp_path / "a.txt"
     item.touch()
-    memo = Memo(window_ns=lambda _: 0)
+    memo = StatCache(window_ns=lambda _: 0)
     memo.add((1, 1, 1, 1, 1), bytes(32), 2)
     memo.flush()
     opened = [prepcache.CachedDataset([item], make, progress=False)]

@@ -15,59 +15,39 @@ from blake3 import blake3
 from prepcache.errors import UnkeyableError
 from prepcache.keys.files import digest as digest_module
 from prepcache.keys.files.digest import (
+    digest_file,
     digest_tree,
-    file_digest,
     read_file,
     read_files,
     stamp_of,
     tree_stamp,
     walk_tree,
 )
-from prepcache.keys.files.stat_cache import Memo
+from prepcache.keys.files.stat_cache import StatCache
 from support.leaks import Leaks
 
 OLD_NS = 10**18
 
 
-def old_memo(folder: Path) -> Memo:
+def old_memo(folder: Path) -> StatCache:
     """A memo to which every stamp is old."""
-    return Memo(folder / "memo", window_ns=lambda device: -(10**20))
+    return StatCache(folder / "memo", window_ns=lambda device: -(10**20))
 
 
 def test_large_files_are_read_by_a_thread_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [str(tmp_path / f"{i}") for i in range(3)]
     for name in names:
-        Path(name).write_bytes(os.urandom(digest_module.LARGE_BYTES))
+        Path(name).write_bytes(os.urandom(digest_module.LARGE_BYTES + 1))
     together = threading.Barrier(3)
     hash_once = digest_module._hash
 
-    def hash_together(fd: int, buffer: memoryview) -> tuple[bytes, int]:
+    def hash_together(fd: int, expected_bytes: int) -> tuple[bytes, int]:
         together.wait(60)
-        return hash_once(fd, buffer)
+        return hash_once(fd, expected_bytes)
 
     monkeypatch.setattr(digest_module, "_hash", hash_together)
     found = read_files(names, None, threads=3)
     assert [x.digest for x in found] == [blake3(Path(name).read_bytes()).digest() for name in names]
-
-
-def test_large_files_come_after_the_others_the_largest_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [str(tmp_path / f"{i}") for i in range(4)]
-    sizes = [digest_module.LARGE_BYTES, 1, digest_module.LARGE_BYTES + 1, digest_module.LARGE_BYTES - 1]
-    for name, size in zip(names, sizes, strict=True):
-        Path(name).write_bytes(bytes(size))
-    hashed = []
-    hash_once = digest_module._hash
-
-    def spied(fd: int, buffer: memoryview) -> tuple[bytes, int]:
-        hashed.append(os.fstat(fd).st_size)
-        return hash_once(fd, buffer)
-
-    monkeypatch.setattr(digest_module, "_hash", spied)
-    found = read_files(names, None, threads=1)
-    assert [x.stamp[2] for x in found] == sizes
-    assert hashed == [sizes[1], sizes[3], sizes[2], sizes[0]]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +56,7 @@ def test_large_files_come_after_the_others_the_largest_first(
 def test_the_digest_is_blake3_of_all_bytes(tmp_path: Path, size: int) -> None:
     data = os.urandom(size)
     (tmp_path / "f").write_bytes(data)
-    digest, stamp = file_digest(tmp_path / "f")
+    digest, stamp, _ = digest_file(str(tmp_path / "f"))
     assert digest == blake3(data).digest()
     assert stamp == stamp_of((tmp_path / "f").stat())
 
@@ -84,12 +64,12 @@ def test_the_digest_is_blake3_of_all_bytes(tmp_path: Path, size: int) -> None:
 def test_a_known_stamp_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memo = old_memo(tmp_path)
     (tmp_path / "f").write_bytes(b"1")
-    first = file_digest(tmp_path / "f", memo)
+    first = digest_file(str(tmp_path / "f"), memo)
     reads: list[Any] = []
     monkeypatch.setattr(digest_module, "read_file", lambda *args: reads.append(args) or read_file(*args))
-    assert file_digest(tmp_path / "f", memo) == first
+    assert digest_file(str(tmp_path / "f"), memo) == first
     assert reads == []
-    assert file_digest(tmp_path / "f", memo, "content") == first
+    assert digest_file(str(tmp_path / "f"), memo, "content") == first
     assert len(reads) == 1
 
 
@@ -110,10 +90,10 @@ def test_what_may_change_bytes_makes_the_memo_ask_again(
     memo = old_memo(tmp_path)
     (tmp_path / "f").write_bytes(b"1")
     os.utime(tmp_path / "f", ns=(OLD_NS, OLD_NS))
-    _, before = file_digest(tmp_path / "f", memo)
+    _, before, _ = digest_file(str(tmp_path / "f"), memo)
     change(tmp_path / "f")
     os.utime(tmp_path / "f", ns=(OLD_NS, OLD_NS)) if is_read_again else None
-    digest, after = file_digest(tmp_path / "f", memo)
+    digest, after, _ = digest_file(str(tmp_path / "f"), memo)
     assert digest == blake3((tmp_path / "f").read_bytes()).digest()
     assert (before != after) == is_read_again
 
@@ -126,15 +106,15 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
     hash_once = digest_module._hash
     readings = []
 
-    def hash_and_write(fd: int, buffer: memoryview) -> tuple[bytes, int]:
-        result = hash_once(fd, buffer)
+    def hash_and_write(fd: int, expected_bytes: int) -> tuple[bytes, int]:
+        result = hash_once(fd, expected_bytes)
         if not readings:
             path.write_bytes(b"longer")
         readings.append(result)
         return result
 
     monkeypatch.setattr(digest_module, "_hash", hash_and_write)
-    assert file_digest(path)[0] == blake3(b"longer").digest()
+    assert digest_file(str(path))[0] == blake3(b"longer").digest()
     assert len(readings) == 2
 
 
@@ -143,14 +123,14 @@ def test_a_file_that_never_holds_still_is_refused(tmp_path: Path, monkeypatch: p
     path.write_bytes(b"")
     hash_once = digest_module._hash
 
-    def hash_and_write(fd: int, buffer: memoryview) -> tuple[bytes, int]:
+    def hash_and_write(fd: int, expected_bytes: int) -> tuple[bytes, int]:
         with path.open("ab") as file:
             file.write(b"x")
-        return hash_once(fd, buffer)
+        return hash_once(fd, expected_bytes)
 
     monkeypatch.setattr(digest_module, "_hash", hash_and_write)
     with pytest.raises(UnkeyableError, match="changes while it is read"):
-        file_digest(path)
+        digest_file(str(path))
 
 
 def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
@@ -158,9 +138,9 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
         if name == "pipe":
             os.mkfifo(tmp_path / name)
         with pytest.raises(UnkeyableError, match=str(tmp_path)):
-            file_digest(tmp_path / name)
+            digest_file(str(tmp_path / name))
     with pytest.raises(UnkeyableError, match="null"):
-        file_digest("a\0b")
+        digest_file("a\0b")
 
 
 def test_reading_many_files_keeps_their_order(tmp_path: Path) -> None:
@@ -186,13 +166,13 @@ def test_the_first_unreadable_file_of_many_is_named(tmp_path: Path) -> None:
 def test_no_more_threads_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [str(tmp_path / f"{i}") for i in range(64)]
     for name in names:
-        Path(name).write_bytes(bytes(digest_module.HELP_BYTES + 1))
+        Path(name).write_bytes(bytes(digest_module.LARGE_BYTES + 1))
     seen = set()
     hash_once = digest_module._hash
 
-    def spied(fd: int, buffer: memoryview) -> tuple[bytes, int]:
+    def spied(fd: int, expected_bytes: int) -> tuple[bytes, int]:
         seen.add(threading.get_ident())
-        return hash_once(fd, buffer)
+        return hash_once(fd, expected_bytes)
 
     monkeypatch.setattr(digest_module, "_hash", spied)
     read_files(names, None, threads=2)

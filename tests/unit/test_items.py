@@ -19,7 +19,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys import item_batches
 from prepcache.keys.encoding import encoder
 from prepcache.keys.files.digest import stamp_of
-from prepcache.keys.files.stat_cache import Memo
+from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.items import ItemHasher, load
 from prepcache.keys.marks import plain, tree
 from prepcache.keys.paths import PathRules
@@ -43,7 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def hasher(folder: Path, **options: Any) -> ItemHasher:
-    memo = Memo(folder / "memo", window_ns=lambda device: -(10**20))
+    memo = StatCache(folder / "memo", window_ns=lambda device: -(10**20))
     return ItemHasher(memo=memo, **options)
 
 
@@ -397,7 +397,7 @@ def test_a_file_changed_within_the_tick_of_its_stamp_is_seen(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stamps that were young when the data set was opened are not trusted later: the bytes are read."""
-    memo = Memo(here / "memo", window_ns=lambda device: 10**18)
+    memo = StatCache(here / "memo", window_ns=lambda device: 10**18)
     _, stamps = ItemHasher(memo=memo).digest_many([Path("a.txt")])
     assert stamps.changed(0) == []
     monkeypatch.setattr(ItemHasher, "probe", lambda self, item: (["a.txt"], stamps._hashes))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from prepcache.keys.files.digest import Trust
-from prepcache.keys.files.stat_cache import Memo
+from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation.inputs import ABSENT, CHANGED, Input, Joined, still_true
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer
@@ -29,7 +29,7 @@ def observing(
     """An observer for which stamps tell from so old on, a call that it watches, and the recipe."""
     project.write(prep=source)
     made = project.recipe()
-    memo = Memo(project.folder.parent / "memo", window_ns=lambda _: window_ns)
+    memo = StatCache(project.folder.parent / "memo", window_ns=lambda _: window_ns)
     observer = Observer(made, memo=memo, trust=trust)
 
     def call(item: Any) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prepcache.keys.files.digest import digest_file
-from prepcache.keys.files.stat_cache import Memo
+from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.observation.inputs import still_true
 from prepcache.keys.observation.naming import Roots
@@ -23,7 +23,7 @@ def test_inputs_of_a_nested_data_set_count_for_the_function(
     project: Project, tmp_path: Path, how: str
 ) -> None:
     """Where the memo knows the bytes of a file, nothing is opened."""
-    memo = Memo(tmp_path / "memo", window_ns=lambda _: 0)
+    memo = StatCache(tmp_path / "memo", window_ns=lambda _: 0)
     path = project.put("data/v.txt", "one")
     project.write(prep="def outer(x): return x\ndef inner(x): return x\n")
     module = project.load()
@@ -54,7 +54,7 @@ def test_inputs_of_a_nested_data_set_count_for_the_function(
 
 
 def test_a_data_set_opened_by_another_thread_does_not_count(project: Project, tmp_path: Path) -> None:
-    memo = Memo(tmp_path / "memo", window_ns=lambda _: 0)
+    memo = StatCache(tmp_path / "memo", window_ns=lambda _: 0)
     path = project.put("v.txt", "one")
     project.write(prep="def outer(x): return x\n")
     outer = Observer(recipe(project.load().outer))

@@ -1,4 +1,4 @@
-"""The memo of file digests: the racy rule, many processes, corrupt files, and growth."""
+"""The stat cache, digests of files by stamp: the racy rule, many processes, corrupt files, and growth."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from prepcache.keys.files import filesystems, stat_cache
-from prepcache.keys.files.segments import Record, Segment, Stamp, mix, mix_columns, newest, write_segment
-from prepcache.keys.files.stat_cache import KEEP_DAYS, REFRESH_DAYS, Memo, default_folder, user_memo
+from prepcache.keys.files.digest import digest_file
+from prepcache.keys.files.filesystems import Stamp
+from prepcache.keys.files.segments import Segment, mix, mix_columns
+from prepcache.keys.files.stat_cache import StatCache, default_folder, user_stat_cache
 
 DAY_NS = 86_400 * 10**9
 NOW_NS = 20_000 * DAY_NS
@@ -38,11 +40,11 @@ def digest(number: int) -> bytes:
     return number.to_bytes(32, "big")
 
 
-def make(folder: Path, clock: Clock | None = None) -> Memo:
-    return Memo(folder / "memo", clock=clock or Clock(), window_ns=lambda device: 2 * 10**9)
+def make(folder: Path, clock: Clock | None = None) -> StatCache:
+    return StatCache(folder / "memo", clock=clock or Clock(), window_ns=lambda device: 2 * 10**9)
 
 
-def fill(memo: Memo, numbers: Any) -> None:
+def fill(memo: StatCache, numbers: Any) -> None:
     for number in numbers:
         memo.add(stamp(number), digest(number), NOW_NS)
 
@@ -110,7 +112,7 @@ def test_no_stamp_is_recorded_without_change_times(
     device = os.makedev(0, 9)
     monkeypatch.setattr(filesystems, "_windows", {})
     monkeypatch.setattr(filesystems, "_mounted", lambda: [(device, kind)])
-    memo = Memo(tmp_path / "memo", clock=Clock())
+    memo = StatCache(tmp_path / "memo", clock=Clock())
     old = (device, 2, 3, 0, 0)
     assert not memo.add(old, digest(1), NOW_NS)
     assert memo.get(old) is None
@@ -207,7 +209,7 @@ def test_a_corrupt_segment_never_answers_wrong(tmp_path: Path, seed: int) -> Non
     assert all(digests[n].tobytes() == digest(n) for n in np.flatnonzero(found).tolist())
 
 
-def test_the_newest_stamp_of_a_file_wins_in_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_record_of_a_file_survives_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stat_cache, "MAX_SEGMENTS", 3)
     clock = Clock()
     memo = make(tmp_path, clock)
@@ -215,24 +217,14 @@ def test_the_newest_stamp_of_a_file_wins_in_a_merge(tmp_path: Path, monkeypatch:
         memo.add(stamp(1, age_ns=age * DAY_NS), digest(age), NOW_NS)
         memo.add(stamp(100 + age), digest(age), NOW_NS)
         memo.flush()
-    assert len(list((tmp_path / "memo").glob("*.seg"))) <= 3
-    total = sum(segment.count for segment in memo._segments.values())
-    assert total < 12
+    found = [Segment.open(path) for path in (tmp_path / "memo").glob("*.seg")]
+    assert len(found) <= 3
+    assert sum(segment.count for segment in found if segment is not None) < 12
     assert make(tmp_path).get(stamp(1, age_ns=4 * DAY_NS)) == digest(4)
     assert all(make(tmp_path).get(stamp(100 + age)) == digest(age) for age in range(4, 10))
 
 
-def test_a_merge_keeps_the_latest_stamp_of_a_file(tmp_path: Path) -> None:
-    segments = []
-    for age in (1, 3, 2):
-        record = Record(stamp(1, age_ns=age * DAY_NS), digest(age), 20_000)
-        write_segment(tmp_path / f"{age}.seg", [record])
-        segments.append(Segment.open(tmp_path / f"{age}.seg"))
-    kept = newest([segment for segment in segments if segment is not None], 0, 10)
-    assert kept.digests[:, -1].tolist() == [1]
-
-
-def merge_all(memo: Memo, monkeypatch: pytest.MonkeyPatch) -> None:
+def merge_all(memo: StatCache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stat_cache, "MAX_SEGMENTS", 0)
     memo.add(stamp(10**6), digest(0), NOW_NS)
     memo.flush()
@@ -240,32 +232,18 @@ def merge_all(memo: Memo, monkeypatch: pytest.MonkeyPatch) -> None:
     memo.flush()
 
 
-def test_records_that_nobody_used_for_long_are_dropped(
+def test_the_oldest_records_go_first_beyond_the_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock()
-    memo = make(tmp_path, clock)
-    fill(memo, [1, 2, 3])
-    memo.flush()
-    clock.now_ns += (REFRESH_DAYS + 1) * DAY_NS
-    assert memo.get(stamp(1)) == digest(1)
-    assert memo.lookup(np.array([stamp(2)]))[0].all()
-    memo.flush()
-    clock.now_ns += (KEEP_DAYS - REFRESH_DAYS) * DAY_NS
-    merge_all(memo, monkeypatch)
-    merge_all(memo, monkeypatch)
-    later = make(tmp_path, clock)
-    assert [later.get(stamp(n)) is not None for n in (1, 2, 3)] == [True, True, False]
-
-
-def test_the_memo_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stat_cache, "MAX_RECORDS", 10)
+    monkeypatch.setattr(stat_cache, "MAX_RECORDS", 30)
     memo = make(tmp_path)
-    fill(memo, range(30))
-    memo.flush()
-    fill(memo, range(30, 60))
-    merge_all(memo, monkeypatch)
-    assert sum(segment.count for segment in memo._segments.values()) <= 11
+    for start in range(0, 100, 10):
+        fill(memo, range(start, start + 10))
+        memo.flush()
+    later = make(tmp_path)
+    kept = [number for number in range(100) if later.get(stamp(number)) is not None]
+    assert kept == list(range(100 - len(kept), 100))
+    assert 10 <= len(kept) <= 40
 
 
 def test_what_a_killed_writer_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,8 +260,8 @@ def test_what_a_killed_writer_left_is_swept(tmp_path: Path, monkeypatch: pytest.
 
 def test_many_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
     script = (
-        "import sys; from prepcache.keys.files.stat_cache import Memo\n"
-        "memo = Memo(sys.argv[1], window_ns=lambda d: -10**20)\n"
+        "import sys; from prepcache.keys.files.stat_cache import StatCache\n"
+        "memo = StatCache(sys.argv[1], window_ns=lambda d: -10**20)\n"
         "n = int(sys.argv[2])\n"
         "for i in range(n, n + 200):\n"
         "    memo.add((1, i, 0, 0, 0), i.to_bytes(32, 'big'), 0)\n"
@@ -324,19 +302,21 @@ def test_a_forked_child_does_not_write_what_its_parent_learned(tmp_path: Path) -
 
 
 def test_a_memo_pickles_as_its_folder(tmp_path: Path) -> None:
-    memo = Memo(tmp_path / "memo")
+    memo = StatCache(tmp_path / "memo")
     assert pickle.loads(pickle.dumps(memo)).folder == memo.folder
 
 
 def test_a_single_look_up_needs_no_numpy(tmp_path: Path) -> None:
     script = (
-        "import sys; from prepcache.keys.files.digest import file_digest\n"
-        "from prepcache.keys.files.stat_cache import Memo\n"
-        "memo = Memo(sys.argv[1], window_ns=lambda d: -10**20)\n"
-        "file_digest(sys.executable, memo); memo.flush()\n"
-        "assert Memo(sys.argv[1]).get(file_digest(sys.executable, memo)[1])\n"
+        "import sys; from prepcache.keys.files.digest import digest_file\n"
+        "from prepcache.keys.files.stat_cache import StatCache\n"
+        "memo = StatCache(sys.argv[1], window_ns=lambda d: -10**20)\n"
+        "assert StatCache(sys.argv[1]).get(digest_file(sys.executable, memo).stamp)\n"
         "print('numpy' in sys.modules)"
     )
+    memo = StatCache(tmp_path / "memo", window_ns=lambda device: -(10**20))
+    digest_file(sys.executable, memo)
+    memo.flush()
     env = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
     run = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "memo")], env=env, capture_output=True, check=True
@@ -346,25 +326,14 @@ def test_a_single_look_up_needs_no_numpy(tmp_path: Path) -> None:
 
 def test_the_user_has_one_memo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "prepcache" / "digests-v1"
-    assert user_memo() is user_memo()
+    assert default_folder() == tmp_path / "prepcache" / "digests-v2"
+    assert user_stat_cache() is user_stat_cache()
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert default_folder() == tmp_path / "home" / ".cache" / "prepcache" / "digests-v1"
+    assert default_folder() == tmp_path / "home" / ".cache" / "prepcache" / "digests-v2"
 
 
 def test_the_two_ways_to_mix_agree() -> None:
     rng = np.random.default_rng(1)
     rows = rng.integers(-(2**63), 2**63 - 1, (100, 5), dtype=np.int64)
     assert mix_columns(list(rows.T)).tolist() == [mix(row) for row in rows.tolist()]
-
-
-def test_the_two_ways_to_write_a_segment_agree(tmp_path: Path) -> None:
-    from prepcache.keys.files.segments import newest
-
-    records = [Record(stamp(n), digest(n), 20_000) for n in range(40)]
-    write_segment(tmp_path / "one.seg", records)
-    segment = Segment.open(tmp_path / "one.seg")
-    assert segment is not None
-    newest([segment], 0, 100).save(tmp_path / "two.seg")
-    assert (tmp_path / "one.seg").read_bytes() == (tmp_path / "two.seg").read_bytes()

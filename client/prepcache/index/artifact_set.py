@@ -36,7 +36,7 @@ from prepcache.fill.recipe_guard import Steady
 from prepcache.fill.workers import Crew
 from prepcache.index.catalogue import Catalogue, Observed, Verdicts, open_or_miss
 from prepcache.index.item_index import MISSING, Distinct
-from prepcache.keys.files.stat_cache import user_memo
+from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol import wire
 from prepcache.protocol.observed import Row, draws_in
@@ -113,7 +113,7 @@ class _Opener:
         from prepcache.keys.observation.inputs import still_true
         from prepcache.keys.observation.naming import Roots
 
-        return still_true(rows, user_memo(), Roots.of(self._recipe, self._root), self._trust)
+        return still_true(rows, user_stat_cache(), Roots.of(self._recipe, self._root), self._trust)
 
     def _note(self, name: str, kind: str) -> None:
         from prepcache.keys.observation.inputs import is_gone

@@ -34,7 +34,7 @@ from prepcache.keys.files.digest import (
     tree_stamp,
 )
 from prepcache.keys.files.segments import mix
-from prepcache.keys.files.stat_cache import Memo
+from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.marks import Tree
 from prepcache.keys.observation import context
 from prepcache.keys.paths import PathRules, looks_like_path
@@ -75,7 +75,12 @@ class Walk(Encoder):
     """
 
     def __init__(
-        self, rules: PathRules, memo: Memo | None = None, trust: Trust = "stat", *, is_probe: bool = False
+        self,
+        rules: PathRules,
+        memo: StatCache | None = None,
+        trust: Trust = "stat",
+        *,
+        is_probe: bool = False,
     ) -> None:
         super().__init__()
         self.rules = rules
@@ -338,7 +343,7 @@ class Block:
         return whole
 
 
-def digest_one(item: Any, rules: PathRules, memo: Memo) -> bytes:
+def digest_one(item: Any, rules: PathRules, memo: StatCache) -> bytes:
     """The digest of one item, without the arrays that only pay for many."""
     walk = Walk(rules, memo)
     chunks: list[Any] = [_PREFIX]

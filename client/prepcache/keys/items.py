@@ -20,7 +20,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding.encoder import canonical_order, is_registered
 from prepcache.keys.files.digest import Trust, is_regular, stamp_of
 from prepcache.keys.files.segments import mix
-from prepcache.keys.files.stat_cache import Memo, user_memo
+from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
 from prepcache.keys.item_batches import Block, Walk, digest_one
 from prepcache.keys.marks import rebuild
 from prepcache.keys.options import check_reading
@@ -100,7 +100,7 @@ class ItemHasher:
         root: str | os.PathLike[str] | None = None,
         read: Read = "path",
         trust: Trust = "stat",
-        memo: Memo | None = None,
+        memo: StatCache | None = None,
         threads: int | None = None,
     ) -> None:
         check_reading(read, trust)
@@ -190,7 +190,7 @@ class ItemHasher:
             UnkeyableError: something in an item has no stable bytes any more.
         """
         if self.memo is None:
-            self.memo = user_memo()  # it was left behind when this was pickled
+            self.memo = user_stat_cache()  # it was left behind when this was pickled
         if len(items) == 1:
             return [digest_one(items[0], self.rules, self.memo)]
         block = Block(Walk(self.rules, self.memo), 0)

@@ -30,7 +30,7 @@ from prepcache.keys.files.digest import (
     special_kind,
     stat_or_none,
 )
-from prepcache.keys.files.stat_cache import Memo
+from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.marks import Tree
 
 Read = Literal["path", "bytes", "text"]
@@ -171,7 +171,7 @@ class PathRules:
         return "" if _folder(absolute) == self._absolute_root else None
 
 
-def path_hook(memo: Memo | None, trust: Trust) -> Callable[[Any, Encoder], bytes | None]:
+def path_hook(memo: StatCache | None, trust: Trust) -> Callable[[Any, Encoder], bytes | None]:
     """The `on_path` hook for configs and run-time values: file rules, directories only by `tree()`.
 
     Args:

@@ -54,7 +54,7 @@ from prepcache.keys.environment import (
     python_version,
 )
 from prepcache.keys.files.digest import Trust, digest_file
-from prepcache.keys.files.stat_cache import Memo, user_memo
+from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
 from prepcache.keys.marks import Plain, rebuild
 from prepcache.keys.own_state import Attributes
 from prepcache.keys.paths import Read, looks_like_path, path_hook
@@ -229,7 +229,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     """A recipe, and what it reaches."""
     code, expand, untracked = asked["code"], asked["expand"], asked["untracked"]
     function = _function_of(preprocess)
-    memo = user_memo()
+    memo = user_stat_cache()
     is_again = "is_again" in asked
     installed = lately() if is_again else Environment()
     places = Places(installed.installed)
@@ -356,7 +356,7 @@ def _name_of(preprocess: Any, function: FunctionType | None) -> str:
 
 
 def _config(
-    given: dict[str, Any], reach: Dependencies, memo: Memo, trust: Trust
+    given: dict[str, Any], reach: Dependencies, memo: StatCache, trust: Trust
 ) -> tuple[dict[str, Any], str]:
     on_path = path_hook(memo, trust)
     hooks = reach.hooks
@@ -411,7 +411,7 @@ def _stamp(path: str, graph: ImportGraph) -> tuple[int, ...] | None:
         return None
 
 
-def _code_part(code: Code, graph: ImportGraph, reach: Dependencies, memo: Memo) -> dict[str, Any]:
+def _code_part(code: Code, graph: ImportGraph, reach: Dependencies, memo: StatCache) -> dict[str, Any]:
     if code is None:
         empty: dict[str, Any] = {table: {} for table in ("files", "definitions", "values", "variables")}
         return {"mode": None, **empty, "attributes": {}, "untracked": []}
@@ -462,7 +462,7 @@ def _shown_variable(name: str, value: str | None) -> str | None:
     return "secret " + keyed_hash(value.encode("utf-8", "surrogateescape"))
 
 
-def source_digest(path: str, graph: ImportGraph, memo: Memo) -> str:
+def source_digest(path: str, graph: ImportGraph, memo: StatCache) -> str:
     """The digest of a counted file.
 
     Raises:

@@ -13,7 +13,7 @@ from prepcache.keys.code.import_graph import Finder, ImportGraph
 from prepcache.keys.code.project import Places, dotted_name, package_root
 from prepcache.keys.code.source_files import Defined
 from prepcache.keys.environment import Environment
-from prepcache.keys.files.stat_cache import user_memo
+from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.recipes import source_digest
 
 
@@ -50,7 +50,7 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
         known = ", ".join([name for name in own if "<" not in name][:10])
         raise UnkeyableError(f"{path} defines no {function_name!r}; it defines {known or 'nothing'}")
     return {
-        "files": {n: source_digest(p, graph, user_memo()) for n, p in sorted(graph.files.items())},
+        "files": {n: source_digest(p, graph, user_stat_cache()) for n, p in sorted(graph.files.items())},
         "definitions": definitions,
         "literals": {
             f"{name}.{bound}": repr(literal)

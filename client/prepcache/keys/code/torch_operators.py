@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from prepcache.keys.files.digest import digest_file
-from prepcache.keys.files.stat_cache import user_memo
+from prepcache.keys.files.stat_cache import user_stat_cache
 
 Parts = list[tuple[str, Any]]
 _LOOKUPS = "torch._ops"
@@ -77,7 +77,7 @@ def parts_of_operator(value: Any) -> Parts | None:
         )
     if namespace in sys.modules:
         return [*parts, ("library", sys.modules[namespace])]
-    memo = user_memo()
+    memo = user_stat_cache()
     libraries = [digest_file(path, memo, "stat").digest for path in _own_libraries()]
     if not libraries:
         raise ValueError("the library that brought this operator cannot be told")

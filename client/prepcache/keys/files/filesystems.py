@@ -1,4 +1,4 @@
-"""Mounts: how coarse or late the clock of a file's filesystem may be.
+"""Filesystems: how old a file's stamp must be before it can be trusted to change with the file.
 
 Not here: whether a filesystem may hold the store (the daemon decides that for itself).
 """
@@ -6,6 +6,9 @@ Not here: whether a filesystem may hold the store (the daemon decides that for i
 from __future__ import annotations
 
 import os
+
+Stamp = tuple[int, int, int, int, int]
+"""Device, inode, size, mtime_ns, ctime_ns, each as a signed 64-bit number."""
 
 LOCAL_WINDOW_NS = 2_000_000_000
 """A younger stamp may hide a later write: the kernel's clock goes in ticks, some filesystems' in seconds."""
@@ -15,31 +18,11 @@ ENDLESS_WINDOW_NS = 1 << 62
 """No stamp tells: the file is read whenever it is looked up."""
 
 _LOCAL = frozenset(
-    [
-        "ext2",
-        "ext3",
-        "ext4",
-        "xfs",
-        "btrfs",
-        "zfs",
-        "bcachefs",
-        "f2fs",
-        "jfs",
-        "reiserfs",
-        "tmpfs",
-        "ramfs",
-        "overlay",
-        "aufs",
-        "ntfs3",
-        "udf",
-        "nilfs2",
-        "ubifs",
-        "rootfs",
-        "devtmpfs",
-        "hugetlbfs",
-    ]
-)
-
+    {
+        "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "bcachefs", "f2fs", "jfs", "reiserfs", "tmpfs",
+        "ramfs", "overlay", "aufs", "ntfs3", "udf", "nilfs2", "ubifs", "rootfs", "devtmpfs", "hugetlbfs",
+    }
+)  # fmt: skip
 _WITHOUT_CHANGE_TIME = frozenset(
     ["vfat", "msdos", "exfat", "squashfs", "erofs", "iso9660", "fuse.squashfuse", "fuse.squashfuse_ll"]
 )
@@ -70,7 +53,7 @@ def _window_of(kind: str) -> int:
     return LOCAL_WINDOW_NS if kind in _LOCAL else REMOTE_WINDOW_NS
 
 
-def is_racy(stamp: tuple[int, int, int, int, int], read_at_ns: int, window_ns: int) -> bool:
+def is_racy(stamp: Stamp, read_at_ns: int, window_ns: int) -> bool:
     """Whether a write after `read_at_ns` could leave a file's stamp as it is: the racy rule.
 
     A change time in the future is racy; a modification time there says nothing (anyone may set it).

@@ -17,7 +17,7 @@ from prepcache.keys.code.project import working_folder
 from prepcache.keys.code.source_files import runs_as_written
 from prepcache.keys.environment import Environment
 from prepcache.keys.files.digest import Trust, digest_file, is_directory, stamp_of
-from prepcache.keys.files.stat_cache import Memo
+from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation import context
 from prepcache.keys.observation.naming import Roots
 from prepcache.protocol.observed import RANDOM, in_order
@@ -85,7 +85,7 @@ def row_of(kind: str, name: str, digest: str) -> dict[str, str]:
 
 def still_true(
     observed: Iterable[Mapping[str, Any]],
-    memo: Memo | None = None,
+    memo: StatCache | None = None,
     roots: Roots | None = None,
     trust: Trust = "stat",
 ) -> str | None:
@@ -156,7 +156,7 @@ def stamp_at(info: os.stat_result | None) -> Stamp | None:
     return FOLDER_STAMP if is_directory(info) else stamp_of(info)
 
 
-def digest_now(path: str, memo: Memo | None, trust: Trust) -> tuple[str, Stamp | None, bool]:
+def digest_now(path: str, memo: StatCache | None, trust: Trust) -> tuple[str, Stamp | None, bool]:
     """The digest and stamp of what is there, and whether a later write could leave that as it is."""
     info = info_of(path)
     if info is None:

@@ -42,7 +42,7 @@ from prepcache.keys.code.source_files import runs_as_written
 from prepcache.keys.code.source_files import stamp_of as stamp_of_source
 from prepcache.keys.environment import lately
 from prepcache.keys.files.digest import Trust, is_directory, is_regular, stamp_of
-from prepcache.keys.files.stat_cache import Memo
+from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation import audit, context, job_code, monitoring, questions, unseen
 from prepcache.keys.observation.context import (
     ASKED,
@@ -123,7 +123,7 @@ class _Seen:
     known: tuple[str, tuple[int, ...]] | None = None
 
     def digest(
-        self, info: os.stat_result | None, memo: Memo | None, trust: Trust
+        self, info: os.stat_result | None, memo: StatCache | None, trust: Trust
     ) -> tuple[str, tuple[int, ...] | None]:
         """Its digest and stamp, from what is there. Each batch asks for those of all files seen so far."""
         if info is None:
@@ -155,7 +155,7 @@ class Observer:
         recipe: Recipe,
         *,
         root: str | os.PathLike[str] | None = None,
-        memo: Memo | None = None,
+        memo: StatCache | None = None,
         trust: Trust = "stat",
     ) -> None:
         self._recipe_digest = recipe.digest
@@ -169,7 +169,7 @@ class Observer:
         self._given: tuple[_Seen, ...] = ()
         self._begin(memo)
 
-    def _begin(self, memo: Memo | None) -> None:
+    def _begin(self, memo: StatCache | None) -> None:
         self._memo = memo
         self._seen: dict[str, _Seen] = {}
         self._fresh: deque[_Seen] = deque()
@@ -593,5 +593,5 @@ def _of_this_process(digest: RecipeDigest, roots: Roots, *state: Any) -> Observe
     made._known, made._partly, made._literals, made._named_in_code, made._distributions, *flags = state
     made._is_narrowed, made._given, made._trust = flags
     made._inherited = ()
-    made._begin(Memo())
+    made._begin(StatCache())
     return _arrived.setdefault((digest, roots), made)
