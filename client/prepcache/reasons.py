@@ -106,16 +106,19 @@ def why_missing(supply: Supply, items: Sequence[Any], root: str | os.PathLike[st
         return []
     if lines := _why_unasked(supply):
         return lines
+    cue = ""
     if lines := _why_nothing(supply):
         to_tell = lines
+        cue = "observed" if supply.changed_inputs else ""
     elif supply.has_any:
         name_of = _namer(root)
         lines = [_missing_items(supply, items, name_of)]
+        cue = "data"
         to_tell = [_missing_items(supply, items, lambda item: name_of(item) if _is_file(item) else "")]
     else:
         explanation = ask(supply)
         return [NOT_KNOWN if explanation is None else told(explanation, time.time())]
-    supply.why = shortened("; ".join(to_tell), wire.MAX_WHY)
+    supply.why, supply.why_cue = shortened("; ".join(to_tell), wire.MAX_WHY), cue
     return lines
 
 

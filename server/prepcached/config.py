@@ -24,17 +24,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from prepcache.errors import ConfigError
 from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES, own_root, own_socket
-from prepcache.protocol.units import size_text
+from prepcache.protocol.units import parse_size, size_text
 
 PREFIX = "PREPCACHED_"
 MIN_TOKEN_CHARS = 16
 MIN_BUDGET_BYTES = 1 << 20
 NO_ID = 2**32 - 1
 """chown(2) takes this for "as it is"."""
-_UNITS = {"": 1, "B": 1}
-for _power, _letter in enumerate("KMGT", start=1):
-    _UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power, _letter: 1024**_power}
-_SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
 _MUST_BE = {
     "string_type": "text in quotes",
     "int_parsing": "a whole number",
@@ -48,10 +44,10 @@ def size_bytes(value: Any) -> int:
     """`"200GiB"`, `"10 GB"`, `4096` as bytes."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    found = _SIZE.match(value) if isinstance(value, str) else None
-    if found is None or found[2].upper() not in _UNITS:
-        raise ValueError('a size, such as "200GiB" or 4096')
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    try:
+        return parse_size(value if isinstance(value, str) else "")
+    except ConfigError:
+        raise ValueError('a size, such as "200GiB" or 4096') from None
 
 
 def _path(value: Any) -> Path:

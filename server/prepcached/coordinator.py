@@ -109,7 +109,7 @@ class Coordinator:
             if request.recipe in session.declined:  # there was no room for it, and so for none of its items
                 self._note_declined(session, request)
             raise
-        self.misses[session.scope].note_leasing(session.id, request.recipe, request.why)
+        self.misses[session.scope].note_leasing(session.id, request.recipe, request.why, request.cue)
         if request.generation > table.generation(recipe):
             await self._catch_up(session, request)
         refusal = ""

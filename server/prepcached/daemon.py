@@ -151,9 +151,9 @@ class Daemon:
         """Runs a store call that moves data, in a worker thread."""
         return await self._loop.run_in_executor(self._slow, _in_context(call, *args, **kwargs))
 
-    async def purge(self, wanted: Filter, *, dry_run: bool) -> Removed:
+    async def purge(self, wanted: Filter, *, dry_run: bool, free_bytes: int | None = None) -> Removed:
         """Purges; a stop breaks it off."""
-        return await self.slow(self.store.purge, wanted, dry_run=dry_run)
+        return await self.slow(self.store.purge, wanted, dry_run=dry_run, free_bytes=free_bytes)
 
     async def verify(
         self, keys: Iterable[str] | None, is_awaited: Alive, owner: int | None = None

@@ -25,11 +25,12 @@ KEPT_DIFFERENCES = 64
 @dataclass(frozen=True, slots=True)
 class Miss:
     """A job asked for this recipe; `is_partial`: it had entries, and the job went on to make more, and said
-    `why`."""
+    `why`, and which kind of input (`cue`) that is."""
 
     recipe: str
     is_partial: bool = False
     why: str = ""
+    cue: str = ""
     session: str = field(default="", compare=False)
 
 
@@ -57,11 +58,11 @@ class Misses:
         """A session has opened a recipe that has entries; whether these are all, it finds out."""
         _put(self._found, (session, recipe), name, self._limit)
 
-    def note_leasing(self, session: str, recipe: str, why: str = "") -> None:
+    def note_leasing(self, session: str, recipe: str, why: str = "", cue: str = "") -> None:
         """A session wants to make items: of what it has opened, something was missing."""
         name = self._found.pop((session, recipe), None)
         if name is not None:
-            self.note(name, Miss(recipe, is_partial=True, why=why, session=session))
+            self.note(name, Miss(recipe, is_partial=True, why=why, cue=cue, session=session))
 
     def latest(self, count: int) -> list[tuple[str, Miss]]:
         """The last misses and their names, the last one first."""

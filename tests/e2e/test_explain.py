@@ -177,6 +177,8 @@ def test_explain_takes_a_name_a_recipe_and_an_entry(jobs: Jobs) -> None:
     people = command(jobs, key[:16])
     assert "config.max_len (not there) -> 7" in people
     assert "prep.tokenize" in people and "4 items" in people
+    assert re.search(r"^config +changed +config.max_len \(not there\) -> 7$", people, re.M)
+    assert re.search(r"^code +same$", people, re.M)
 
 
 def test_explain_tells_why_train_missed_beside_validation(jobs: Jobs) -> None:
@@ -223,11 +225,18 @@ def test_explain_gives_the_same_reason_as_the_job(jobs: Jobs) -> None:
     vocabulary.write_text("one ")
     run(jobs)
 
+    states: list[tuple[str | None, str | None]] = []
+
     def agrees(**environ: str) -> str:
         line, told = run(jobs, **environ)
         [why] = told["why"]
         assert line.startswith(f"miss prep.tokenize: {why}; ")
-        assert f"why          {why}" in command(jobs)
+        shown = command(jobs)
+        assert f"why      {why}" in shown
+        assert re.search(r"^config +same$", shown, re.M) and re.search(r"^code +same$", shown, re.M)
+        observed = re.search(r"^observed +(\w+)", shown, re.M)
+        data = re.search(r"^data +(\w+)", shown, re.M)
+        states.append((data and data[1], observed and observed[1]))
         return str(why)
 
     assert agrees(PREPCACHE="refresh") == "PREPCACHE=refresh: what is there is not used"
@@ -238,6 +247,7 @@ def test_explain_gives_the_same_reason_as_the_job(jobs: Jobs) -> None:
     assert agrees() == (
         "4 of 4 items not cached: a.txt, b.txt, c.txt and 1 more; all items are other ones than those cached"
     )
+    assert states == [("same", "same"), ("same", "changed"), ("changed", "same")]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +255,7 @@ def test_explain_gives_the_same_reason_as_the_job(jobs: Jobs) -> None:
     [
         (["--name", "never"], 1, "never"),
         (["0" * 64], 1, "no key or recipe begins with"),
-        (["zz"], 2, "is no key or recipe"),
+        (["zz"], 2, "is not a key or recipe"),
         (["abcd", "--name", "x"], 2, "not both"),
     ],
 )

@@ -38,13 +38,13 @@ def test_it_follows_daemons_and_leaves_the_terminal_as_it_was(tmp_path: Path) ->
         served = first.enter_context(serving(tmp_path, standing))
         with terminal(*WATCH, environ=environ(tmp_path)) as seen:
             before = seen.attributes
-            seen.until("nobody is connected")
+            seen.until(r"Who is connected\?[^\0]*nobody")
             fill(served)
             seen.until(r"train.py[^\0]*prep.tokenise 3/5")
             first.close()
             seen.until(r"the daemon does not answer[^\0]*cannot be reached[^\0]*as it was before")
             with process(tmp_path) as second:
-                seen.until(rf"pid {second.pid}, protocol[^\0]*nobody is connected")
+                seen.until(rf"pid {second.pid}, up [^\0]*nobody")
                 seen.type(b"\x03")
                 assert seen.ended() == 0
             assert seen.is_left_alone and seen.attributes == before and "Traceback" not in seen.drawn

@@ -23,7 +23,15 @@ from prepcache.command import cli, cli_explain, cli_names, cli_tables
 from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import ConfigError
 from prepcache.protocol import inspection, wire
-from prepcache.protocol.units import age_text, count_text, middle_cut, parse_span, size_text, span_text
+from prepcache.protocol.units import (
+    age_text,
+    count_text,
+    middle_cut,
+    parse_size,
+    parse_span,
+    size_text,
+    span_text,
+)
 from prepcached import cli as daemon_cli
 
 COMMANDS = sorted(get_command(cli.app).commands)  # type: ignore[attr-defined]
@@ -295,12 +303,26 @@ STATS = {
 }  # fmt: skip
 
 
+NO_NAMES = inspection.Names(())
+INFO = inspection.Info(version="1", protocol=1, instance="i", root="/r")
+
+
+def shown(capsys: pytest.CaptureFixture[str], stats: dict[str, Any], **members: Any) -> str:
+    """The status of a daemon with these counters."""
+    look = {"info": INFO, "sessions": [], "url": "unix:///s", "names": NO_NAMES, "miss": None} | members
+    cli_tables.status(cli_tables.Status(stats=STATS | stats, **look))
+    return capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("changed", "told", "not_told"),
     [
         (
             {},
-            ["50.0 GiB (50 % of 100 GiB)", "60.0 GiB free, 10.0 GiB stay free"],
+            [
+                "50.0 GiB of 100 GiB on disk (50 %)",
+                "declined for lack of room: 750 items, 1 commit",
+            ],
             ["saturated", "budget"],
         ),
         (
@@ -310,73 +332,113 @@ STATS = {
                 "pinned_bytes": 50 << 30,
                 "held_bytes": 50 << 30,
             },
-            ["saturated     nothing more is kept"],
+            ["saturated: new samples are not kept; everything is pinned or held by jobs"],
             ["the coldest", "removed"],
         ),
-        (
-            {"disk_bytes": 99 << 30, "yielding_bytes": 5 << 30},
-            ["full          the coldest make room"],
-            ["saturated"],
-        ),
-        (
-            {"unlinked_bytes": 2 << 20},
-            ["0 B, 0 B on disk, and 2.0 MiB that were removed while jobs read"],
-            [],
-        ),
-        ({"effective_limit_bytes": 50 << 30}, ["the budget is 100 GiB, and the disk has no more"], []),
+        ({"disk_bytes": 99 << 30, "yielding_bytes": 5 << 30}, ["full: the coldest entries"], ["saturated"]),
+        ({"unlinked_bytes": 2 << 20}, ["these stay; 2.0 MiB removed, free when the jobs"], []),
+        ({"effective_limit_bytes": 50 << 30}, ["the budget is 100 GiB, but the disk has no more"], []),
         (
             {"effective_limit_bytes": 0, "free_bytes": 5 << 30},
-            [
-                "on disk       50.0 GiB, of a budget of 100 GiB: nothing more is kept",
-                "disk          5.0 GiB free, where 10.0 GiB stay free (--min-free)",
-                "saturated",
-            ],
+            ["50.0 GiB on disk, of a budget of 100 GiB", "5.0 GiB, of which the cache leaves 10.0 GiB free"],
             ["of 0 B", "the disk has no more"],
         ),
+        ({"staged_bytes": 2 << 20}, ["2.0 MiB written by jobs and not committed yet"], []),
+        ({"quarantine_bytes": 2 << 20}, ["2.0 MiB of damaged files: an admin's"], []),
+        ({"declined": 0, "declined_items": 0}, ["no job has asked for items"], ["declined"]),
         (
-            {},
-            ["declined      for want of room: 750 items, which jobs preprocess on each access; 1 commit"],
+            {"found_items": 900, "leased_items": 100, "declined_items": 0, "seconds_saved": 51_120.0},
+            ["hit rate 90 % (900 items found), 14.2 hours saved in 2.0 d"],
             [],
         ),
-        ({"staged_bytes": 2 << 20}, ["staged by jobs  2.0 MiB, not committed yet"], []),
-        ({"quarantine_bytes": 2 << 20}, ["in quarantine  2.0 MiB, damaged or wrong; an admin's"], []),
-        ({"index_bytes": 3 << 20, "recipes_bytes": 2048}, ["3.0 MiB of index, 2.0 KiB of recipes"], []),
-        ({"declined": 0, "declined_items": 0}, ["declined      nothing since the daemon started"], ["room"]),
+        ({"coldest_age_s": 1e6}, ["--free 50GB --dry-run; the coldest was used 12 d ago"], []),
     ],
 )
-def test_status_tells_how_full_the_store_is(
-    capsys: pytest.CaptureFixture[str], changed: dict[str, int], told: list[str], not_told: list[str]
+def test_status_tells_how_full_the_store_is_and_whether_it_helps(
+    capsys: pytest.CaptureFixture[str], changed: dict[str, Any], told: list[str], not_told: list[str]
 ) -> None:
-    info = inspection.Info(version="1", protocol=1, instance="i", root="/r")
-    cli_tables.status(cli_tables.Status(info, STATS | changed, [], "unix:///s"))
-    out = capsys.readouterr().out
+    out = shown(capsys, {"uptime_s": 2 * 86400.0, **changed})
     assert all(text in out for text in told), out
     assert not any(text in out for text in not_told), out
+
+
+def test_status_is_one_screen_of_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = Console(force_terminal=True, width=80, color_system=None, soft_wrap=True)
+    monkeypatch.setattr(cli_tables, "console", lambda: terminal)
+    sums = [
+        inspection.NameSums(
+            f"a_project.preprocessing.audio_features.extract_{n}", 9, 999, 9_000_000, 9 << 37, 1e6, 0.0
+        )
+        for n in range(cli_tables.NAMES_SHOWN)
+    ]
+    miss = inspection.Explanation(None, "train.load", 0, False, None, summary="config.max_len 128 -> 256")
+    job = inspection.SessionSeen("2" * 32, "a_long_training_script.py", "a-long-host-name", 123456, holds=99)
+    busy = {"found_items": 10**9, "leased_items": 10**8, "seconds_saved": 1e7, "coldest_age_s": 1e6}
+    out = shown(capsys, busy, names=inspection.Names(tuple(sums), more=7), miss=miss, sessions=[job] * 3)
+    lines = out.splitlines()
+    assert len(lines) <= 30 and max(map(len, lines)) <= 80, out
+    for question in (
+        "What is cached?",
+        "Is it helping?",
+        "Why did the last job miss?",
+        "How do I free 50 GB?",
+    ):
+        assert question in lines
+    assert "and 7 more names" in lines and "train.load: config.max_len 128 -> 256" in lines
 
 
 def test_one_item_of_the_nearest_recipe_is_one_item(capsys: pytest.CaptureFixture[str]) -> None:
     """`prepcache.cached` keeps one result of each recipe."""
     near = inspection.NearestRecipe(RecipeDigest("1" * 64), "prep.vocab", 0.0, 1, 1, 4096, 0.5)
     cli_explain.show(inspection.Explanation(RecipeDigest("2" * 64), "prep.vocab", 0, False, near))
-    assert "it had       1 item, 4.0 KiB" in capsys.readouterr().out
+    assert "nearest  111111111111: 1 item, size 4.0 KiB, cost 0.5 s" in capsys.readouterr().out
+
+
+def rows_by_cue(explanation: inspection.Explanation) -> dict[str, tuple[str, list[str]]]:
+    rows = cli_explain.explanation_json(explanation)["cues"]
+    return {one["cue"]: (one["state"], one["lines"]) for one in rows}
+
+
+def test_explain_has_a_row_for_each_cue() -> None:
+    near = inspection.NearestRecipe(RecipeDigest("1" * 64), "f", 0.0, 1, 1, 4096, 0.5)
+    differences = [
+        inspection.Difference(section, name, "1", "2", f"{name} 1 -> 2")
+        for section, name in (
+            ("config", "size"),
+            ("definition", "f"),
+            ("value", "v"),
+            ("distribution", "numpy"),
+        )
+    ] + [inspection.Difference("setting", name, "1", "2", name) for name in ("python", "version")]
+    missed = inspection.Explanation(RecipeDigest("2" * 64), "f", 0, False, near, tuple(differences))
+    assert rows_by_cue(missed) == {
+        "data": ("not compared", []),
+        "code": ("changed", ["f 1 -> 2", "v 1 -> 2", "version"]),
+        "config": ("changed", ["size 1 -> 2"]),
+        "environment": ("changed", ["numpy 1 -> 2", "python"]),
+        "observed": ("not compared", []),
+    }
+    first = replace(missed, nearest=None, differences=())
+    assert {state for state, _ in rows_by_cue(first).values()} == {"new"}
+    partial = replace(first, is_partial=True, cue="data", summary="1 of 5 items not cached: e.txt")
+    assert rows_by_cue(partial)["data"] == ("changed", ["1 of 5 items not cached: e.txt"])
+    assert {rows_by_cue(partial)[name][0] for name in ("code", "config", "observed")} == {"same"}
 
 
 @pytest.mark.parametrize(("version", "is_told"), [(prepcache.__version__, False), ("0.0.1", True)])
 def test_status_says_where_the_daemon_is_of_another_version(
     capsys: pytest.CaptureFixture[str], version: str, is_told: bool
 ) -> None:
-    info = inspection.Info(version=version, protocol=1, instance="i", root="/r")
-    cli_tables.status(cli_tables.Status(info, STATS, [], "unix:///s"))
-    out = capsys.readouterr().out
-    assert f"daemon        {version} at unix:///s" in out
-    assert (f"installed     {prepcache.__version__}; to run the installed version" in out) is is_told, out
+    out = shown(capsys, {}, info=replace(INFO, version=version))
+    assert f"prepcached {version}, pid 0, up 0 s, at unix:///s" in out
+    assert (f"installed: {prepcache.__version__}; run `prepcached stop`" in out) is is_told, out
 
 
 def test_status_shows_a_root_that_no_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
     """A path is any bytes; other texts were checked when they were read."""
-    info = inspection.Info(version="1", protocol=1, instance="i", root="/r\x1b[2J")
-    cli_tables.status(cli_tables.Status(info, STATS, [], "unix:///s"))
-    assert "/r?[2J" in capsys.readouterr().out
+    assert "/r?[2J" in shown(capsys, {}, info=replace(INFO, root="/r\x1b[2J"))
 
 
 @pytest.mark.parametrize(
@@ -391,10 +453,8 @@ def test_status_shows_a_root_that_no_terminal_obeys(capsys: pytest.CaptureFixtur
 def test_status_shows_a_job_before_its_first_progress(
     capsys: pytest.CaptureFixture[str], seen: dict[str, Any], doing: str
 ) -> None:
-    info = inspection.Info(version="1", protocol=1, instance="i", root="/r")
     one = inspection.SessionSeen("2" * 32, "train.py", "box", 7, **seen)
-    cli_tables.status(cli_tables.Status(info, STATS, [one], "unix:///s"))
-    assert capsys.readouterr().out.splitlines()[-1].strip(" │").endswith(doing)
+    assert shown(capsys, {}, sessions=[one]).splitlines()[-1].endswith(doing)
 
 
 @pytest.mark.parametrize(
@@ -420,6 +480,14 @@ def test_spans_have_one_number_and_one_unit() -> None:
     assert age_text(100.0, 190.0) == "1.5 min ago"
 
 
+def test_sizes_are_read_as_people_write_them() -> None:
+    read = {"4096": 4096, "50GB": 50 * 1000**3, "50 gib": 50 << 30, "1.5TiB": 3 << 39, "2k": 2048}
+    assert {text: parse_size(text) for text in read} == read
+    for text in ("", "GB", "-1GB", "1e9", "50GX", "5 0GB"):
+        with pytest.raises(ConfigError, match="50GB"):
+            parse_size(text)
+
+
 def test_spans_are_read_as_they_are_written() -> None:
     read = {"90s": 90, "45m": 2700, "12h": 43200, "30d": 2592000, "2w": 1209600, "1.5 h": 5400}
     assert {text: parse_span(text) for text in read} == read
@@ -429,15 +497,15 @@ def test_spans_are_read_as_they_are_written() -> None:
 
 
 def test_a_key_is_looked_up_in_a_stable_order() -> None:
-    asked: list[str] = []
+    asked: list[dict[str, str]] = []
 
-    def entries(sort: str) -> list[inspection.Entry]:
-        asked.append(sort)
+    def entries(**given: str) -> list[inspection.Entry]:
+        asked.append(given)
         return [ENTRY]
 
     client: Any = SimpleNamespace(entries=entries)
     assert cli._entry(client, ENTRY.key[:8]) is ENTRY
-    assert asked == ["created_at"]
+    assert asked == [{"key": ENTRY.key[:8], "sort": "created_at"}]
 
 
 def test_the_command_runs_as_a_module_too() -> None:

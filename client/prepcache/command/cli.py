@@ -23,7 +23,7 @@ from prepcache.command.json_output import AsJson, print_json
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
 from prepcache.flags import Command, Group
 from prepcache.protocol.sorts import SORTS
-from prepcache.protocol.units import count_text, parse_span, size_text
+from prepcache.protocol.units import count_text, parse_size, parse_span, size_text
 
 if TYPE_CHECKING:
     from prepcache.command.cli_tables import Status
@@ -93,7 +93,9 @@ def status(
         bool, typer.Option("--json", help="Print JSON; with --watch, a line for each look.")
     ] = False,
 ) -> None:
-    """Show the daemon, how full its store is, who is connected and how far each is. Starts none.
+    """Show what is cached, whether it helps, why the last job missed, and who is connected.
+
+    It starts no daemon.
 
     Example: prepcache status --watch
     """
@@ -113,11 +115,17 @@ def status(
 
 
 def _look() -> Status:
+    from prepcache.command import cli_tables
     from prepcache.command.cli_tables import Status
 
     with _client() as client:
         client.find_running()
-        return Status(client.info(), client.stats(), client.sessions(), client.url)
+        try:
+            miss = client.explain()
+        except NotFound:
+            miss = None
+        names = client.names(cli_tables.NAMES_SHOWN)
+        return Status(client.info(), client.stats(), client.sessions(), client.url, names, miss)
 
 
 @app.command("ls", cls=Command)
@@ -194,9 +202,10 @@ def explain(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show why it missed: what differs from the nearest recipe that has entries.
+    """Show why a job missed: what is new or changed of its data, code, config and environment.
 
-    Without KEY, RECIPE or NAME, the last miss of all.
+    Without KEY, RECIPE or NAME, the last miss of any job. The recipe that missed is compared with the nearest
+    one that has entries.
 
     Example: prepcache explain --name prep.tokenize
     """
@@ -207,7 +216,7 @@ def explain(
     with _client() as client:
         told = cli_explain.explained(client, target, name)
     if as_json:
-        print_json(told.to_json())
+        print_json(cli_explain.explanation_json(told))
     else:
         cli_explain.show(told)
 
@@ -222,26 +231,38 @@ def purge(
     owner: Owner = None,
     older_than: OlderThan = None,
     produced_by: ProducedBy = None,
+    free: Annotated[
+        str | None,
+        typer.Option(
+            "--free",
+            metavar="SIZE",
+            help="Stop when this much is free, as 50GB: the least recently used go first. Pinned entries and "
+            "those that jobs read stay.",
+        ),
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Everything that you own.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would go; remove nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove entries: all that pass every filter given. Jobs that read them make anew what they need.
+    """Remove the entries that pass every filter. Jobs that need them later preprocess their items again.
 
-    It asks first. Where there is no terminal to ask at, give --yes; a program that asks for --json need not.
+    It asks first. Without a terminal, --yes or --json is required.
 
     Example: prepcache purge --name "tokens*" --older-than 30d --dry-run
     """
     filters = _filters(name, recipe, owner, older_than, produced_by)
-    if bool(keys or filters) == everything:
-        raise BadRequest("give keys or filters, or --all alone")
+    free_bytes = None if free is None else parse_size(free)
+    if bool(keys or filters or free_bytes) == everything:
+        raise BadRequest("give keys, filters or --free, or --all alone")
+    if keys and free_bytes:
+        raise BadRequest("give keys or --free, not both")
     is_asking = not dry_run and not yes
     is_at_terminal = sys.stdin is not None and sys.stdin.isatty()
     if is_asking and not is_at_terminal and not as_json:
-        raise BadRequest("there is no terminal to ask at: give --yes to remove, or --dry-run to look")
+        raise BadRequest("there is no terminal to ask at: add --yes to remove, or --dry-run to list")
     with _client() as client:
-        chosen: dict[str, Any] = {**filters, "everything": everything}
+        chosen: dict[str, Any] = {**filters, "everything": everything, "free_bytes": free_bytes}
         if keys:
             chosen["keys"] = [_entry(client, key).key for key in keys]
         if is_asking and is_at_terminal:
@@ -252,11 +273,36 @@ def purge(
         if as_json:
             print_json(gone.to_json())
         else:
+            if gone.listed:
+                from prepcache.command import cli_tables
+
+                cli_tables.rows_of(gone.listed)
+                if gone.entries > len(gone.listed):
+                    typer.echo(f"and {gone.entries - len(gone.listed):,} more")
             typer.echo(f"{'would remove' if dry_run else 'removed'} {_amount(gone)}")
-        if not gone.entries and _hint(client, name):
-            raise typer.Exit(1)
-        if not gone.entries and not keys and (left := next(client.entries(**filters), None)) is not None:
-            typer.echo(f"prepcache: {cli_names.left_to_others(left.owner)}", err=True)
+        _explain_less(client, gone, name, filters, keys, free_bytes)
+
+
+def _explain_less(
+    client: Client,
+    gone: inspection.Purged,
+    name: str | None,
+    filters: dict[str, Any],
+    keys: list[str] | None,
+    free_bytes: int | None,
+) -> None:
+    """Says why a purge removed nothing, or less than it was to free."""
+    if not gone.entries and _hint(client, name):
+        raise typer.Exit(1)
+    if free_bytes:
+        if gone.disk_bytes < free_bytes:
+            freed = f"{size_text(gone.disk_bytes)} of {size_text(free_bytes)}"
+            typer.echo(
+                f"prepcache: {freed}: the rest is pinned, read by jobs, or another user's",
+                err=True,
+            )
+    elif not gone.entries and not keys and (left := next(client.entries(**filters), None)) is not None:
+        typer.echo(f"prepcache: {cli_names.left_to_others(left.owner)}", err=True)
 
 
 @app.command(cls=Command)
@@ -282,7 +328,7 @@ def verify(
     keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY...]", help="Default: all.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read every byte and compare; what is damaged goes to quarantine. Exit code 1 unless all is well.
+    """Read every byte and compare it with the digest. Damaged entries are removed; then the exit code is 1.
 
     Example: prepcache verify 3f9a1c20d4e7
     """
@@ -301,9 +347,9 @@ def show_key(
     target: Annotated[str, typer.Argument(metavar="FILE:FUNCTION", help="A source file and a name in it.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show what the code part of a function's key is made of. FILE is read, never run.
+    """Show the code part of a function's key. FILE is read, never run.
 
-    What a job has at run time (config, globals, closures) counts too, and is known only to the job.
+    Config, globals and closures count too; only the job knows their values.
 
     Example: prepcache key train.py:tokenize
     """
@@ -389,13 +435,13 @@ def _entry(client: Client, key: str) -> inspection.Entry:
     """
     digits = key.lower()
     if set(digits) - set("0123456789abcdef") or not MIN_PREFIX_DIGITS <= len(digits) <= 64:
-        raise BadRequest(f"{key!r} is no key: a key has {MIN_PREFIX_DIGITS} to 64 hex digits", key=key)
+        raise BadRequest(f"{key!r} is not a key: give {MIN_PREFIX_DIGITS} to 64 hex digits", key=key)
     if len(digits) == 64:
         return client.entry(digits)
     # By an order that using them does not change, or one that a job uses just now is passed over.
-    found = [one for one in client.entries(sort="created_at") if one.key.startswith(digits)]
+    found = list(client.entries(key=digits, sort="created_at"))
     if not found:
-        raise NotFound(f"no entry's key begins with {digits}; `prepcache ls` shows them", key=key)
+        raise NotFound(f"no key begins with {digits}; `prepcache ls` lists the entries", key=key)
     if len({one.key for one in found}) > 1:  # several users may have one key
         raise BadRequest(f"{len(found)} keys begin with {digits}; give more digits", key=key)
     return found[0] if len(found) == 1 else client.entry(found[0].key)

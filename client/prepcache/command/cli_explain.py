@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from prepcache.command import cli_names, cli_tables
 from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import inspection
+from prepcache.protocol.explain import cues
 from prepcache.protocol.observed import draws_text
 from prepcache.protocol.units import age_text, count_text, size_text, span_text
 
@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from prepcache.daemon.client import Client
 
 MIN_PREFIX_DIGITS = 4
-_HEADINGS = {
-    "config": "config",
-    "definition": "code",
-    "file": "code",
-    "value": "values that the code reads",
-    "variable": "environment variables",
-    "distribution": "installed distributions",
-    "setting": "settings",
-}
 
 
 def explained(client: Client, target: str | None, name: str | None) -> inspection.Explanation:
@@ -45,54 +36,54 @@ def explained(client: Client, target: str | None, name: str | None) -> inspectio
     digits = target.lower()
     if set(digits) - set("0123456789abcdef") or not MIN_PREFIX_DIGITS <= len(digits) <= 64:
         raise BadRequest(
-            f"{target!r} is no key or recipe: these have {MIN_PREFIX_DIGITS} to 64 hex digits; "
-            "--name explains the last miss of a name"
+            f"{target!r} is not a key or recipe: give {MIN_PREFIX_DIGITS} to 64 hex digits, or --name NAME"
         )
-    recipes = _beginning_with(digits, (one.digest for one in client.recipes()))
-    keys = _beginning_with(digits, (one.key for one in client.entries()))
+    recipes = [one.digest for one in client.recipes(digits)]
+    keys = [one.key for one in client.entries(key=digits, sort="created_at")]
     if len(recipes) + len(keys) > 1:
         raise BadRequest(f"{len(recipes) + len(keys)} keys and recipes begin with {digits}; give more digits")
     if recipes:
         return client.explain(recipes[0])
     if keys:
         return client.explain(key=keys[0])
-    raise NotFound(f"no key or recipe begins with {digits}; `prepcache ls` shows the entries", key=target)
+    raise NotFound(f"no key or recipe begins with {digits}; `prepcache ls` lists the entries", key=target)
 
 
-def _beginning_with(digits: str, names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.startswith(digits)]
+_CUES = (cli_tables.Column("CUE"), cli_tables.Column("STATE"), cli_tables.Column("WHAT"))
+
+
+def explanation_json(told: inspection.Explanation) -> dict[str, Any]:
+    """The explanation for programs, with its rows by cue."""
+    rows = [{"cue": one.name, "state": one.state, "lines": list(one.lines)} for one in cues(told)]
+    return {**told.to_json(), "cues": rows}
 
 
 def show(told: inspection.Explanation) -> None:
-    """What differs, section by section; nothing is cut off."""
+    """The recipe, the nearest one, and a row for each cue; nothing is cut off."""
     near = told.nearest
-    now = time.time()
     rows = {"name": told.name}
     if told.recipe is not None:
         rows["recipe"] = told.recipe
-    rows["entries now"] = f"{told.entries:,}"
+    rows["entries"] = f"{told.entries:,}"
+    rows["why"] = told.summary
     if near is not None:
-        rows["nearest"] = f"{near.name} {near.recipe[: cli_tables.KEY_DIGITS]}"
-        rows["it had"] = (
-            f"{count_text(near.items, 'item', 'items')}, {size_text(near.size_bytes)}, "
-            f"{span_text(near.cost_s)} of work, used {age_text(near.used_at, now)}"
+        rows["nearest"] = (
+            f"{near.recipe[: cli_tables.KEY_DIGITS]}: {count_text(near.items, 'item', 'items')}, "
+            f"size {size_text(near.size_bytes)}, cost {span_text(near.cost_s)}, "
+            f"used {age_text(near.used_at, time.time())}"
         )
-    if told.was_there or near is None:
-        rows["why"] = told.summary
     if told.draws:
         rows["random"] = draws_text(told.draws)
     cli_tables.fields(rows)
     out = cli_tables.console()
-    heading = None
-    for one in told.differences:
-        section = _HEADINGS.get(one.section, one.section)
-        if section != heading:
-            out.print()
-            out.print(Text(section, style="bold"))
-            heading = section
-        out.print(Text(f"  {one.line}"), soft_wrap=True)
+    out.print()
+    lines = []
+    for one in cues(told):
+        first, *others = one.lines or [""]
+        lines += [[one.name, one.state, first], *(["", "", other] for other in others)]
+    cli_tables.table(_CUES, lines)
     if told.more:
-        out.print(Text(f"  and {told.more:,} more", style="dim"))
+        out.print(Text(f"and {told.more:,} more", style="dim"))
     if told.is_unreached_only:
         out.print()
         out.print(

@@ -20,7 +20,7 @@ from prepcache import __version__
 from prepcache.command.cli_names import user_name
 from prepcache.protocol import inspection
 from prepcache.protocol.observed import RANDOM, draws_in, draws_text
-from prepcache.protocol.status_text import declined, doing, kept_back, room
+from prepcache.protocol.status_text import doing, helping, kept_back, room, warnings
 from prepcache.protocol.units import age_text, count_text, middle_cut, size_text, span_text
 
 INPUTS_SHOWN = 20
@@ -98,6 +98,15 @@ _ENTRIES = (
     Column("USED", is_right=True),
     Column("KEPT", is_spare=True),
 )
+_NAMES = (
+    Column("NAME", least=14),
+    Column("ENTRIES", is_right=True),
+    Column("ITEMS", is_right=True),
+    Column("SIZE", is_right=True),
+    Column("COST", is_right=True, is_spare=True),
+    Column("USED", is_right=True),
+)
+NAMES_SHOWN = 5
 _SESSIONS = (
     Column("JOB", least=16),
     Column("PID", is_right=True),
@@ -109,11 +118,19 @@ _SESSIONS = (
 
 
 def entries(found: Sequence[inspection.Entry], more: bool, apart: Mapping[str, str] | None = None) -> None:
-    """A row each, and the sum; whose each is, where they are not all of this user, or of the token.
+    """A row for each entry, and the sum.
 
     Args:
-        apart: what recipes have that others of their name have not, by their digests.
+        apart: what recipes have that others of their name do not have, by their digests.
     """
+    rows_of(found, apart)
+    size_bytes = sum(one.size_bytes for one in found)
+    total = f"{count_text(len(found), 'entry', 'entries')}, {size_text(size_bytes)}"
+    console().print(Text(f"{total}; there are more: --limit 0 shows all" if more else total, style="dim"))
+
+
+def rows_of(found: Sequence[inspection.Entry], apart: Mapping[str, str] | None = None) -> None:
+    """A row for each entry, with its owner where not all are this user's or the token's; as `entries`."""
     now = time.time()
     is_owner_told = {one.owner for one in found} not in ({os.getuid()}, {None})
     rows = [
@@ -126,15 +143,17 @@ def entries(found: Sequence[inspection.Entry], more: bool, apart: Mapping[str, s
             size_text(one.size_bytes),
             span_text(one.cost_s),
             age_text(one.used_at, now),
-            ", ".join(["pinned"] * one.is_pinned + [f"held by {one.holds}"] * bool(one.holds)),
+            _kept(one),
         ]
         for one in found
     ]
     if rows:
         table(_ENTRIES, rows)
-    size_bytes = sum(one.size_bytes for one in found)
-    total = f"{count_text(len(found), 'entry', 'entries')}, {size_text(size_bytes)}"
-    console().print(Text(f"{total}; there are more: --limit 0 shows all" if more else total, style="dim"))
+
+
+def _kept(one: inspection.Entry) -> str:
+    """Why an entry is not evicted."""
+    return ", ".join(["pinned"] * one.is_pinned + [f"held by {one.holds}"] * bool(one.holds))
 
 
 def entry(one: inspection.Entry, recipe: inspection.Recipe | None) -> None:
@@ -142,17 +161,16 @@ def entry(one: inspection.Entry, recipe: inspection.Recipe | None) -> None:
     now = time.time()
     rows = {
         "key": one.key,
-        "digest": one.digest,
         "name": one.name,
-        "recipe": one.recipe,
+        "owner": user_name(one.owner),
         "items": f"{one.items:,} ({one.rows:,} samples)",
         "size": f"{size_text(one.size_bytes)} ({one.size_bytes:,} bytes)",
         "cost": f"{span_text(one.cost_s)} of preprocessing",
-        "owner": "a holder of the TCP token" if one.owner is None else f"uid {one.owner}",
-        "made": age_text(one.created_at, now),
         "used": age_text(one.used_at, now),
-        "pinned": "yes" if one.is_pinned else "no",
-        "held by": count_text(one.holds, "session", "sessions"),
+        "made": age_text(one.created_at, now),
+        "kept": _kept(one) or "until it is the least recently used",
+        "recipe": one.recipe,
+        "digest": one.digest,
     }
     rows |= {f"producer {name}": _value(value) for name, value in one.producer.items() if name != "at"}
     rows |= _observed(one.observed)
@@ -207,9 +225,9 @@ def _value(value: Any) -> str:
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
-_RESTART = "to run the installed version, `prepcached stop`, or restart the system service"
-_MADE_AGAIN = "it was damaged, and made again when this daemon started: pins are lost; its log says more"
-_ISOLATED = "user: each is given his own entries alone; admins and trusted users see everybody's"
+_RESTART = "run `prepcached stop` or restart the service to use it"
+_REBUILT = "rebuilt when the daemon started, because it was damaged: pins are lost (see the daemon's log)"
+_ISOLATED = "by user: each user sees only his own entries; admins and trusted users see all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,56 +238,99 @@ class Status:
     stats: Mapping[str, Any]
     sessions: Sequence[inspection.SessionSeen]
     url: str
+    names: inspection.Names
+    miss: inspection.Explanation | None
 
 
 def status_json(look: Status) -> dict[str, Any]:
     """The same for programs."""
-    told = [one.to_json() for one in look.sessions]
-    return {"url": look.url, "info": look.info.to_json(), "stats": dict(look.stats), "sessions": told}
+    return {
+        "url": look.url,
+        "info": look.info.to_json(),
+        "stats": dict(look.stats),
+        "names": look.names.to_json(),
+        "miss": None if look.miss is None else look.miss.to_json(),
+        "sessions": [one.to_json() for one in look.sessions],
+    }
 
 
 def status(look: Status) -> None:
-    """Prints the daemon, its store, and who is connected."""
+    """Prints the answers to the questions that people have, and who is connected."""
     for line in status_lines(look):
         console().print(line)
 
 
 def status_lines(look: Status) -> list[Text]:
-    """The daemon, its store, and who is connected."""
-    info, stats, sessions, url = look.info, look.stats, look.sessions, look.url
-    rows = {
-        "daemon": f"{info.version} at {url} (pid {info.pid}, protocol {info.protocol})",
-        **({} if info.version == __version__ else {"installed": f"{__version__}; {_RESTART}"}),
-        "up for": span_text(stats.get("uptime_s", 0.0)),
-        "root": _value(info.root),
-        **({"isolation": _ISOLATED} if info.isolation == "user" else {}),
-        "entries": f"{stats.get('entries', 0):,}",
-        **room(stats),
-        "pinned, held": kept_back(stats),
-        "work kept": f"{span_text(stats.get('cost_s', 0.0))} of preprocessing",
-        "time saved": f"{span_text(stats.get('seconds_saved', 0.0))} since the daemon started",
-        "evicted": f"{count_text(stats.get('evictions', 0), 'entry', 'entries')}, "
-        f"{size_text(stats.get('evicted_bytes', 0))}",
-        "declined": declined(stats),
-    }
+    """The daemon, then the answers to the questions that people have."""
+    sections = (
+        ("What is cached?", _cached(look)),
+        ("Is it helping?", [Text(helping(look.stats))]),
+        ("Why did the last job miss?", [Text(_last_miss(look.miss))]),
+        ("How do I free 50 GB?", [Text(line) for line in _freeing(look.stats)]),
+        ("Who is connected?", _connected(look.sessions)),
+    )
+    lines = [Text(line) for line in _daemon(look)]
+    for question, answer in sections:
+        lines += [Text(), Text(question, style="bold"), *answer]
+    return lines
+
+
+def _daemon(look: Status) -> list[str]:
+    info, stats = look.info, look.stats
+    up = span_text(stats.get("uptime_s", 0.0))
+    lines = [
+        f"prepcached {info.version}, pid {info.pid}, up {up}, at {look.url}",
+        f"root {_value(info.root)}",
+    ]
+    if info.version != __version__:
+        lines.append(f"installed: {__version__}; {_RESTART}")
+    if info.isolation == "user":
+        lines.append(f"isolation {_ISOLATED}")
+    return lines
+
+
+def _cached(look: Status) -> list[Text]:
+    stats, now = look.stats, time.time()
+    rows = [
+        [
+            one.name,
+            f"{one.entries:,}",
+            f"{one.items:,}",
+            size_text(one.size_bytes),
+            span_text(one.cost_s),
+            age_text(one.used_at, now),
+        ]
+        for one in look.names.names
+    ]
+    entries = count_text(stats.get("entries", 0), "entry", "entries")
+    lines = [Text(f"{entries}, {room(stats)}")]
+    lines += [Text(line) for line in warnings(stats)]
     if "damaged index" in stats.get("recovered", {}):
-        rows["index"] = _MADE_AGAIN
+        lines.append(Text(f"index {_REBUILT}"))
+    lines += _table_lines(_NAMES, rows) if rows else []
+    if look.names.more:
+        lines.append(Text(f"and {count_text(look.names.more, 'more name', 'more names')}", style="dim"))
+    return lines
+
+
+def _last_miss(miss: inspection.Explanation | None) -> str:
+    if miss is None:
+        return "no job has missed since the daemon started"
+    return f"{_value(miss.name)}: {_value(miss.summary)}"
+
+
+def _freeing(stats: Mapping[str, Any]) -> list[str]:
     coldest_s = stats.get("coldest_age_s")
-    if coldest_s is not None:
-        rows["coldest entry"] = f"unused for {span_text(coldest_s)}"
-    if stats.get("staged_bytes"):
-        rows["staged by jobs"] = f"{size_text(stats['staged_bytes'])}, not committed yet"
-    if stats.get("quarantine_bytes"):
-        rows["in quarantine"] = (
-            f"{size_text(stats['quarantine_bytes'])}, damaged or wrong; an admin's `prepcache purge --all` "
-            "removes them too"
-        )
-    lines = [*_field_lines(rows), Text()]
+    coldest = "" if coldest_s is None else f"; the coldest was used {span_text(coldest_s)} ago"
+    return [f"prepcache purge --free 50GB --dry-run{coldest}", kept_back(stats)]
+
+
+def _connected(sessions: Sequence[inspection.SessionSeen]) -> list[Text]:
     if not sessions:
-        return [*lines, Text("nobody is connected", style="dim")]
+        return [Text("nobody", style="dim")]
     now = time.time()
     jobs = [
         [one.name, str(one.pid), one.host, age_text(one.opened_at, now), f"{one.holds:,}", doing(one)]
         for one in sessions
     ]
-    return lines + _table_lines(_SESSIONS, jobs)
+    return _table_lines(_SESSIONS, jobs)

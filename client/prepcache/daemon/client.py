@@ -279,6 +279,7 @@ class Client:
         older_than_s: float | None = None,
         produced_by: str | None = None,
         is_pinned: bool | None = None,
+        key: str | None = None,
         sort: str = "-used_at",
     ) -> Iterator[inspection.Entry]:
         """The entries, page by page, those used last first.
@@ -290,9 +291,10 @@ class Client:
             older_than_s: not used for so long.
             produced_by: found in one of the producer's values (script, host, user).
             is_pinned: pinned ones, or the others.
+            key: the first digits of their keys.
             sort: used_at, created_at, size_bytes, items or cost_s; `-` before it turns the order.
         """
-        chosen = _filter(name, recipe, owner, older_than_s, produced_by, is_pinned)
+        chosen = _filter(name, recipe, owner, older_than_s, produced_by, is_pinned, key)
         query = {**_query(chosen), "sort": sort, "limit": str(inspection.MAX_PAGE_SIZE)}
         seen: set[str] = set()
         while True:
@@ -311,9 +313,19 @@ class Client:
         """
         return self.call(inspection.Entry, "GET", f"/v1/entries/{hex64(key, 'key')}")
 
-    def recipes(self) -> Iterator[inspection.Recipe]:
-        """The recipes that the store knows, without their parts."""
+    def names(self, limit: int = inspection.PAGE_SIZE) -> inspection.Names:
+        """What the entries of each recipe name come to, the largest first."""
+        return self.call(inspection.Names, "GET", "/v1/names", params={"limit": str(limit)})
+
+    def recipes(self, digest: str | None = None) -> Iterator[inspection.Recipe]:
+        """The recipes that the store knows, without their parts.
+
+        Args:
+            digest: the first digits of their digests.
+        """
         query = {"limit": str(inspection.MAX_PAGE_SIZE)}
+        if digest is not None:
+            query["digest"] = digest
         seen: set[str] = set()
         while True:
             page = self.call(inspection.RecipePage, "GET", "/v1/recipes", params=query)
@@ -384,6 +396,7 @@ class Client:
         owner: int | None = None,
         older_than_s: float | None = None,
         produced_by: str | None = None,
+        free_bytes: int | None = None,
         everything: bool = False,
         dry_run: bool = False,
     ) -> inspection.Purged:
@@ -391,16 +404,18 @@ class Client:
 
         Args:
             keys: exactly these; the filters are as in `entries`.
+            free_bytes: bytes on disk after which to stop. The least recently used entries go first; pinned
+                ones, and those that jobs read, stay.
             everything: all entries that the filters leave.
-            dry_run: only say what would be removed.
+            dry_run: only say what would be removed, and list the first of it.
 
         Raises:
             BadRequest: neither a filter, nor keys, nor everything.
             Forbidden: entries of somebody else were named.
         """
-        chosen = _filter(name, recipe, owner, older_than_s, produced_by, None)
+        chosen = _filter(name, recipe, owner, older_than_s, produced_by)
         said = {"keys": None if keys is None else list(keys), "all": everything, "dry_run": dry_run}
-        asked = inspection.PurgeRequest.from_json({**chosen.to_json(), **said})
+        asked = inspection.PurgeRequest.from_json({**chosen.to_json(), **said, "free_bytes": free_bytes})
         return self.call(inspection.Purged, "POST", "/v1/purge", asked)
 
     def pin(self, key: str) -> None:
@@ -437,7 +452,8 @@ def _filter(
     owner: int | None,
     older_than_s: float | None,
     produced_by: str | None,
-    is_pinned: bool | None,
+    is_pinned: bool | None = None,
+    key: str | None = None,
 ) -> inspection.EntryFilter:
     given = {
         "name": name,
@@ -446,6 +462,7 @@ def _filter(
         "older_than_s": older_than_s,
         "produced_by": produced_by,
         "is_pinned": is_pinned,
+        "key": key,
     }
     return inspection.EntryFilter.from_json(given)
 

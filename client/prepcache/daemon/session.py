@@ -130,6 +130,7 @@ class Session:
         wait_s: float = 0.0,
         left: int = 0,
         why: str = "",
+        cue: str = "",
     ) -> wire.LeaseAnswer:
         """Leave to preprocess some of these items, or what else to do (wire.LeaseAnswer).
 
@@ -138,7 +139,7 @@ class Session:
             items: `uint8[k, 32]`, k at most `wire.MAX_ITEMS`; `granted` are indices into it.
             wait_s: how long the daemon may keep the request while nothing can be granted.
             left: items that are preprocessed without it where it is declined.
-            why: as in `wire.LeaseRequest`.
+            why, cue: as in `wire.LeaseRequest`.
         """
         wait_s = min(wait_s, wire.MAX_WAIT_S)
         run = bytes(items)
@@ -149,6 +150,7 @@ class Session:
                 asked = wire.LeaseRequest(
                     lease=lease, recipe=RecipeDigest(recipe), generation=generation, items=run,
                     want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s, left=left, lost=lost, why=why,
+                    cue=cue,
                 )  # fmt: skip
                 return self._exchange(wire.LeaseAnswer, "POST", "/v1/leases", asked)(header, left_s)
 

@@ -148,7 +148,7 @@ class Supply:
         self.client = client
         self.generation = 0
         self.reason = ""
-        self.why = ""  # something is missing, for the daemon to know
+        self.why = self.why_cue = ""  # something is missing, for the daemon to know
         self.has_any = False
         self._refused: PrepcacheError | None = None  # why the recipe itself was not taken
         self._root = None if root is None else os.fspath(root)
@@ -297,13 +297,13 @@ class Supply:
             PrepcacheError: where the recipe could not be registered, what kept it from that.
         """
         try:
-            answer: wire.LeaseAnswer = self.session.lease(*given, **named, why=self.why)
+            answer: wire.LeaseAnswer = self.session.lease(*given, **named, why=self.why, cue=self.why_cue)
         except UnknownRecipe:
             self.look()
             if self._refused is not None:
                 raise self._refused from None
-            answer = self.session.lease(*given, **named, why=self.why)
-        self.why = ""
+            answer = self.session.lease(*given, **named, why=self.why, cue=self.why_cue)
+        self.why = self.why_cue = ""
         return answer
 
     def absorb(self, resolved: wire.Resolved) -> bool:

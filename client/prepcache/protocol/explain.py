@@ -15,7 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from prepcache.protocol.inspection import Explanation
 
 TEXT_LIMIT = 80
 """Characters of a value that a line shows."""
@@ -272,6 +275,47 @@ def nearest(
         if best is None or weight(found) < weight(best[1]):
             best = digest, found
     return best
+
+
+class Cue(NamedTuple):
+    """One kind of input, whether it is what it was, and what differs in it, a line each."""
+
+    name: str
+    state: str
+    lines: Sequence[str] = ()
+
+
+NEW, SAME, CHANGED, NOT_COMPARED = "new", "same", "changed", "not compared"
+_CUES = ("data", "code", "config", "environment", "observed")
+_CUE_OF = {"config": "config", "variable": "environment", "distribution": "environment"}
+_ENVIRONMENT_SETTINGS = ("python", "optimize", "torch default dtype", "format", "encoding", "environment")
+
+
+def cues(explanation: Explanation) -> list[Cue]:
+    """A row for each kind of input: data, code, config, environment, observed.
+
+    A recipe without entries is compared with the nearest recipe by its code, config and environment. Its
+    items and observed inputs are not compared.
+    """
+    told = explanation
+    if told.is_partial:
+        said = {told.cue: Cue(told.cue, CHANGED, [told.summary])}
+        return [said.get(name) or Cue(name, SAME) for name in _CUES]
+    if told.was_there:
+        return [Cue(name, SAME) for name in _CUES]
+    if told.nearest is None:
+        return [Cue(name, NEW) for name in _CUES]
+    lines: dict[str, list[str]] = {}
+    for one in told.differences:
+        cue = _CUE_OF.get(one.section, "code")
+        if one.section == "setting" and one.name in _ENVIRONMENT_SETTINGS:
+            cue = "environment"
+        lines.setdefault(cue, []).append(one.line)
+    compared = [
+        Cue(name, CHANGED if name in lines else SAME, lines.get(name, ()))
+        for name in ("code", "config", "environment")
+    ]
+    return [Cue("data", NOT_COMPARED), *compared, Cue("observed", NOT_COMPARED)]
 
 
 def summary(found: Sequence[Difference], parts: Mapping[str, Any]) -> str:

@@ -141,6 +141,8 @@ class Explanation(Message):
         summary: all of it on one line.
         draws: the random generators that samples of the recipe were drawn from.
         earlier: of a last miss, what the same job missed before, the latest first.
+        is_partial: the recipe had entries, but not of all items.
+        cue: of such a miss, the kind of input that the job named: "data", "observed", or empty.
     """
 
     recipe: RecipeHex | None
@@ -154,6 +156,8 @@ class Explanation(Message):
     summary: Text = ""
     earlier: Annotated[tuple[EarlierMiss, ...], at_most(MAX_EARLIER)] = ()
     draws: Annotated[tuple[Text, ...], at_most(MAX_DRAWS)] = ()
+    is_partial: bool = False
+    cue: Text = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,7 @@ class EntryFilter(Message):
         older_than_s: not used for so long.
         produced_by: found in one of the producer's values (script, host, user).
         is_pinned: pinned ones, or the others.
+        key: the first digits of an entry's key.
     """
 
     name: Text | None = None
@@ -175,13 +180,41 @@ class EntryFilter(Message):
     older_than_s: Amount | None = None
     produced_by: Text | None = None
     is_pinned: bool | None = None
+    key: Token | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NameSums(Message):
+    """What the entries of one recipe name come to."""
+
+    name: Text
+    recipes: Natural
+    entries: Natural
+    items: Natural
+    size_bytes: Natural
+    cost_s: Amount
+    used_at: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Names(Message):
+    """GET /v1/names: the largest names first, and how many there are beyond those."""
+
+    names: Annotated[tuple[NameSums, ...], at_most(MAX_PAGE_SIZE)]
+    more: Natural = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PurgeRequest(EntryFilter):
-    """POST /v1/purge. A purge without any filter must say `all`."""
+    """POST /v1/purge. A purge without any filter must say `all`.
+
+    Args:
+        free_bytes: bytes on disk after which to stop. The least recently used entries go first; pinned ones,
+            and those that jobs read, stay.
+    """
 
     keys: Annotated[tuple[KeyHex, ...], at_most(MAX_PAGE_SIZE)] | None = None
+    free_bytes: Natural | None = None
     all: bool = False
     dry_run: bool = False
 
@@ -190,7 +223,9 @@ class PurgeRequest(EntryFilter):
 class Purged(Message):
     """What was removed, or would be; `keys` are the first 1000 of them, `pinned` counts those pinned.
 
-    `quarantine_bytes` were damaged, in no entry; a purge of everything takes them along.
+    Args:
+        quarantine_bytes: damaged files, of no entry; a purge of everything takes them along.
+        listed: of a dry run, the first entries that would go, the least recently used first.
     """
 
     entries: Natural
@@ -200,6 +235,7 @@ class Purged(Message):
     dry_run: bool = False
     pinned: Natural = 0
     quarantine_bytes: Natural = 0
+    listed: Annotated[tuple[Entry, ...], at_most(PAGE_SIZE)] = ()
 
 
 @dataclass(frozen=True, slots=True)

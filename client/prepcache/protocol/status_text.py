@@ -1,4 +1,4 @@
-"""What people are told of how full a store is and what its jobs do, by the command and the page."""
+"""What `prepcache status` and the daemon's page say about the store and its jobs."""
 
 from __future__ import annotations
 
@@ -6,68 +6,95 @@ from collections.abc import Mapping
 from typing import Any
 
 from prepcache.protocol import inspection
-from prepcache.protocol.units import count_text, size_text
+from prepcache.protocol.units import count_text, size_text, span_text
 
 FULL_SHARE = 0.95
-"""Of the limit; the daemon keeps a fiftieth of it free for what comes next."""
+"""Of the limit; the daemon keeps a fiftieth of it free for new entries."""
 
 
-def declined(stats: Mapping[str, Any]) -> str:
-    """What there was no room for: items before they were made, writes of what was made, recipes of jobs."""
+def room(stats: Mapping[str, Any]) -> str:
+    """`182 GiB of 200 GiB on disk (91 %)`."""
+    limit, disk = stats.get("effective_limit_bytes", 0), stats.get("disk_bytes", 0)
+    budget = stats.get("max_bytes", 0)
+    if not limit:
+        return f"{size_text(disk)} on disk, of a budget of {size_text(budget)}"
+    used = f"{size_text(disk)} of {size_text(limit)} on disk ({100 * disk / limit:.0f} %)"
+    return used if limit >= budget else f"{used}; the budget is {size_text(budget)}, but the disk has no more"
+
+
+def free(stats: Mapping[str, Any]) -> str:
+    """What the file system has left, and how much of it the cache never takes."""
+    left, reserved = stats.get("free_bytes", 0), stats.get("min_free_bytes", 0)
+    return f"{size_text(left)}, of which the cache leaves {size_text(reserved)} free (--min-free)"
+
+
+def warnings(stats: Mapping[str, Any]) -> list[str]:
+    """What is out of the ordinary, a sentence each; nothing on a good day."""
+    limit, disk = stats.get("effective_limit_bytes", 0), stats.get("disk_bytes", 0)
+    said = []
+    if not limit or _fixed_bytes(stats) >= FULL_SHARE * limit:
+        why = "everything is pinned or held by jobs" if limit else f"the disk has {free(stats)}"
+        said.append(f"saturated: new samples are not kept; {why}")
+    elif disk >= FULL_SHARE * limit:
+        rate = stats.get("evictions_per_s", 0.0) * 60
+        said.append(f"full: the coldest entries make room, {rate:,.0f} evicted in the last minute")
+    if declined := _declined(stats):
+        said.append(f"declined for lack of room: {declined}")
+    if staged := stats.get("staged_bytes"):
+        said.append(f"{size_text(staged)} written by jobs and not committed yet")
+    if damaged := stats.get("quarantine_bytes"):
+        said.append(f"{size_text(damaged)} of damaged files: an admin's `prepcache purge --all` removes them")
+    return said
+
+
+def _declined(stats: Mapping[str, Any]) -> str:
     items, writes, recipes = (
         int(stats.get(name, 0)) for name in ("declined_items", "declined", "declined_recipes")
     )
     parts = [
-        f"{count_text(items, 'item', 'items')}, which jobs preprocess on each access" if items else "",
-        f"{count_text(writes, 'commit or upload', 'commits and uploads')} of what was made" if writes else "",
-        f"{count_text(recipes, 'recipe', 'recipes')} of jobs, of which nothing is kept" if recipes else "",
+        count_text(items, "item", "items") if items else "",
+        count_text(writes, "commit or upload", "commits and uploads") if writes else "",
+        f"all samples of {count_text(recipes, 'recipe', 'recipes')}" if recipes else "",
     ]
-    told = "; ".join(part for part in parts if part)
-    return f"for want of room: {told}" if told else "nothing since the daemon started"
+    return ", ".join(part for part in parts if part)
 
 
-def room(stats: Mapping[str, Any]) -> dict[str, str]:
-    """What the store takes of what it may take, what the disk must keep free, and whether that is all."""
-    limit, disk = stats.get("effective_limit_bytes", 0), stats.get("disk_bytes", 0)
-    budget, min_free = stats.get("max_bytes", 0), stats.get("min_free_bytes", 0)
-    share = f"{100 * disk / limit:.0f} % of " if limit else "of "
-    rows = {
-        "on disk": f"{size_text(disk)} ({share}{size_text(limit)})",
-        "beside it": f"{size_text(stats.get('index_bytes', 0))} of index, "
-        f"{size_text(stats.get('recipes_bytes', 0))} of recipes",
-        "disk": f"{size_text(stats.get('free_bytes', 0))} free, {size_text(min_free)} stay free (--min-free)",
-    }
-    if not limit:
-        rows["on disk"] = f"{size_text(disk)}, of a budget of {size_text(budget)}: nothing more is kept"
-        free = size_text(stats.get("free_bytes", 0))
-        rows["disk"] = f"{free} free, where {size_text(min_free)} stay free (--min-free)"
-    elif limit < budget:
-        rows["on disk"] += f"; the budget is {size_text(budget)}, and the disk has no more"
-    if not limit or fixed_bytes(stats) >= FULL_SHARE * limit:
-        rows["saturated"] = "nothing more is kept: all is pinned or held by jobs, or the disk is too full"
-    elif disk >= FULL_SHARE * limit:
-        rate = stats.get("evictions_per_s", 0.0) * 60
-        rows["full"] = f"the coldest make room for new ones: {rate:,.0f} evicted in the last minute"
-    return rows
+def helping(stats: Mapping[str, Any]) -> str:
+    """The hit rate and the time saved since the daemon started."""
+    up = span_text(stats.get("uptime_s", 0.0))
+    percent = hit_percent(stats)
+    if percent is None:
+        return f"no job has asked for items since the daemon started {up} ago"
+    found = count_text(int(stats.get("found_items", 0)), "item", "items")
+    saved_h = stats.get("seconds_saved", 0.0) / 3600
+    hours = f"{saved_h:,.1f}" if saved_h >= 0.1 else f"{saved_h:.2g}"
+    return f"hit rate {percent:.0f} % ({found} found), {hours} hours saved in {up}"
 
 
-def fixed_bytes(stats: Mapping[str, Any]) -> int:
-    """What cannot go for anything new: what is both pinned and held counts once."""
+def hit_percent(stats: Mapping[str, Any]) -> float | None:
+    """Items that jobs found, of those that they asked for; None before the first."""
+    hits = stats.get("found_items", 0)
+    asked = hits + stats.get("leased_items", 0) + stats.get("declined_items", 0)
+    return 100 * hits / asked if asked else None
+
+
+def _fixed_bytes(stats: Mapping[str, Any]) -> int:
+    """What cannot make room for new entries; what is both pinned and held counts once."""
     disk = int(stats.get("disk_bytes", 0))
     return disk - int(stats.get("yielding_bytes", disk))
 
 
 def kept_back(stats: Mapping[str, Any]) -> str:
-    """What is not evicted, as it lies on disk: pinned, held by jobs, and removed where jobs have it open."""
+    """What is never evicted now: pinned, held by jobs, or removed while jobs still have it open."""
     pinned, held = stats.get("pinned_bytes", 0), stats.get("held_bytes", 0)
     removed = stats.get("unlinked_bytes", 0)
-    more = f", and {size_text(removed)} that were removed while jobs read them" if removed else ""
-    return f"{size_text(pinned)}, {size_text(held)} on disk{more}"
+    more = f"; {size_text(removed)} removed, free when the jobs that read them end" if removed else ""
+    return f"pinned {size_text(pinned)}, held by jobs {size_text(held)}: these stay{more}"
 
 
 def doing(one: inspection.SessionSeen) -> str:
     """What a session does, and how far it is."""
     told = ", ".join(f"{p.name} {p.done:,}/{p.total:,}" for p in one.progress)
-    if not told:  # told every few seconds, and not before the first of them
+    if not told:  # the first progress comes after a few seconds
         told = "preprocessing" if one.leases else "reading" if one.holds else "connected"
     return f"{told}, no room for {one.declined_items:,}" if one.declined_items else told

@@ -9,6 +9,12 @@ from prepcache.errors import ConfigError
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SPANS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_UNITS_BYTES = {"": 1, "B": 1} | {
+    unit: base**power
+    for power, letter in enumerate("KMGTP", start=1)
+    for unit, base in ((f"{letter}B", 1000), (f"{letter}IB", 1024), (letter, 1024))
+}
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([A-Z]*)\Z")
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\Z")
 
 
@@ -48,6 +54,18 @@ def age_text(then_s: float, now_s: float) -> str:
     """How long ago; clocks of two machines may differ by a little."""
     age_s = now_s - then_s
     return "now" if age_s < 1 else f"{span_text(age_s)} ago"
+
+
+def parse_size(text: str) -> int:
+    """Bytes in `4096`, `50GB`, `1.5 TiB`; GB is 1000**3 bytes, GiB is 1024**3.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    found = _SIZE.match(text.strip().upper())
+    if found is None or found[2] not in _UNITS_BYTES:
+        raise ConfigError(f"{text!r} is not a size; write it as 4096, 500MB, 50GB or 1.5TiB")
+    return int(float(found[1]) * _UNITS_BYTES[found[2]])
 
 
 def parse_span(text: str) -> float:

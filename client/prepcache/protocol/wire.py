@@ -219,6 +219,7 @@ class LeaseRequest(Message):
             name one whose answer never came.
         lost: leases that the session may have by the daemon's account, and not by its own: they end.
         why: what the job says of its miss, for `explain`: names of files, never a value of an item.
+        cue: which kind of input that is, "data" or "observed", where it is one.
     """
 
     RUNS: ClassVar[tuple[str, ...]] = ("items",)
@@ -234,6 +235,7 @@ class LeaseRequest(Message):
     left: Tally = 0
     lost: LostLeases = ()
     why: Annotated[str, text(MAX_WHY)] = ""
+    cue: Annotated[str, text(16)] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 
 from prepcache.errors import BadRequest, Forbidden, StoreError
 from prepcache.protocol import inspection
+from prepcache.protocol.explain import cues
 from prepcache.protocol.units import count_text, size_text
 from prepcached.auth import Caller
 from prepcached.coordinator import Coordinator
@@ -128,7 +129,7 @@ class Dashboard:
         asked = inspection.ExplainRequest.from_json({"recipe": recipe})
         misses = self._coordinator.misses[caller.scope]
         told = misses.told(Miss(recipe)) or await explain.explanation(self._daemon, misses, asked, caller)
-        return self._render("explain.html", told=told, now=time.time())
+        return self._render("explain.html", told=told, cues=cues(told), now=time.time())
 
     async def confirm(
         self,

@@ -75,9 +75,9 @@ def environment() -> jinja2.Environment:
         finalize=_finalize,
     )
     made.filters |= {"size": size_text, "span": span_text, "age": age_text, "count": count_text}
-    made.filters |= {"whole": _whole, "full": _full}
+    made.filters |= {"whole": _whole, "full": _full, "capfirst": lambda text: text[:1].upper() + text[1:]}
     made.globals |= {
-        "fullness": status_text,
+        "status_text": status_text,
         "chart_width": WIDTH,
         "chart_height": HEIGHT,
         "refresh_s": REFRESH_S,
@@ -131,12 +131,7 @@ class View:
     @property
     def hit_percent(self) -> float | None:
         """Items that jobs found, of all that they asked for; None before the first."""
-        asked = self.sample.hit_items + self.sample.miss_items
-        return 100 * self.sample.hit_items / asked if asked else None
-
-    @property
-    def room(self) -> Mapping[str, str]:
-        return status_text.room(self.stats)
+        return status_text.hit_percent(self.stats)
 
     @property
     def quotas(self) -> Sequence[Mapping[str, Any]]:

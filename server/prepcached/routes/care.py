@@ -14,9 +14,9 @@ from prepcache.protocol import inspection
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.routes import messages
-from prepcached.routes.entries import check_owned, log_purge, owner_of
+from prepcached.routes.entries import check_owned, log_purge, owner_of, told
 from prepcached.routes.openapi import endpoint
-from prepcached.store.records import Filter
+from prepcached.store.records import Filter, Removed
 from prepcached.store.store import Store
 
 TOLD_KEYS = 1000
@@ -37,16 +37,21 @@ def router(daemon: Daemon) -> APIRouter:
     async def purge(request: Request) -> Response:
         """Removes what passes all filters given, held or not; of others' entries only for admins.
 
-        Who is no admin purges his own: his uid is added to the filters, and a key of another's is refused. An
-        admin's purge of everything empties the quarantine.
+        A user who is not an admin purges only his own entries: his uid is added to the filters, and a key of
+        another user's is refused. An admin's purge of everything empties the quarantine. With `free_bytes`,
+        the least recently used entries go first until so much is free; pinned entries, and those that jobs
+        read, stay. A dry run lists the first entries that would go, the least recently used first.
         """
         asked = await messages.read(request, inspection.PurgeRequest, daemon)
         caller = messages.caller(request)
         wanted = narrowed(_filter(asked), caller)
         if asked.keys and not caller.is_admin:
             await daemon.slow(_check_owned, daemon.store, asked.keys, caller)
-        gone = await daemon.purge(wanted, dry_run=asked.dry_run)
-        if not asked.dry_run:
+        gone = await daemon.purge(wanted, dry_run=asked.dry_run, free_bytes=asked.free_bytes)
+        listed: tuple[inspection.Entry, ...] = ()
+        if asked.dry_run:
+            listed = await daemon.listing(_first_to_go, daemon.store, wanted, asked.free_bytes, gone)
+        else:
             log_purge(caller, gone)
         keys = gone.keys[:TOLD_KEYS]
         return messages.answer(
@@ -58,6 +63,7 @@ def router(daemon: Daemon) -> APIRouter:
                 asked.dry_run,
                 gone.pinned,
                 gone.quarantine_bytes,
+                listed,
             )
         )
 
@@ -80,8 +86,9 @@ def router(daemon: Daemon) -> APIRouter:
 
         is_awaited = messages.waiting(request)
         found = await daemon.verify(asked.keys, is_awaited, messages.caller(request).confined_to)
-        told = inspection.Verified(found.checked, found.read_bytes, found.bad, found.unreadable)
-        return messages.answer(told)
+        return messages.answer(
+            inspection.Verified(found.checked, found.read_bytes, found.bad, found.unreadable)
+        )
 
     @api.post("/v1/check", **endpoint(gives=inspection.Checked, refuses=(DaemonUnreachable,)))
     async def check(request: Request) -> Response:
@@ -89,8 +96,8 @@ def router(daemon: Daemon) -> APIRouter:
         if not messages.caller(request).is_admin:
             raise Forbidden("only root, the daemon's user and its admins may check the store")
         found = await daemon.check()
-        told = tuple(inspection.Finding(one.code, one.what) for one in found[: inspection.MAX_FINDINGS])
-        return messages.answer(inspection.Checked(told, max(0, len(found) - len(told))))
+        findings = tuple(inspection.Finding(one.code, one.what) for one in found[: inspection.MAX_FINDINGS])
+        return messages.answer(inspection.Checked(findings, len(found) - len(findings)))
 
     return api
 
@@ -118,12 +125,26 @@ def _filter(asked: inspection.PurgeRequest) -> Filter:
         produced_by=asked.produced_by,
         keys=asked.keys,
         is_pinned=asked.is_pinned,
+        key=messages.hex_prefix(asked.key, "key"),
     )
-    if wanted == Filter() and not asked.all:
+    is_narrowed = wanted != Filter() or asked.free_bytes is not None
+    if not is_narrowed and not asked.all:
         raise BadRequest('a purge of everything must say so: {"all": true}', field="all")
-    if wanted != Filter() and asked.all:
+    if is_narrowed and asked.all:
         raise BadRequest("`all` and a filter exclude each other", field="all")
+    if asked.keys is not None and asked.free_bytes is not None:
+        raise BadRequest("`free_bytes` and `keys` exclude each other", field="free_bytes")
     return wanted
+
+
+def _first_to_go(
+    store: Store, wanted: Filter, free_bytes: int | None, gone: Removed
+) -> tuple[inspection.Entry, ...]:
+    """What a dry run lists."""
+    if free_bytes is not None:
+        wanted = replace(wanted, keys=tuple(gone.keys[: inspection.PAGE_SIZE]))
+    found = store.entries(wanted, sort="used_at", limit=inspection.PAGE_SIZE).entries
+    return tuple(map(told, found))
 
 
 def _check_owned(store: Store, keys: Iterable[str], caller: Caller) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -18,6 +19,8 @@ from prepcached.routes.openapi import endpoint
 from prepcached.store.records import Entry, Filter, Removed
 
 LOG = logging.getLogger(__name__)
+MAX_NAMES = 10_000
+"""Names that are summed up."""
 
 
 def router(daemon: Daemon) -> APIRouter:
@@ -32,6 +35,7 @@ def router(daemon: Daemon) -> APIRouter:
         older_than_s: Annotated[float | None, Query(ge=0, le=1e12)] = None,
         produced_by: Annotated[str | None, Query(max_length=256)] = None,
         is_pinned: bool | None = None,
+        key: Annotated[str | None, Query(description="the beginning of its key")] = None,
         sort: Annotated[str, Query(description=f"one of {', '.join(SORTS)}; - before it turns")] = "-used_at",
         cursor: Annotated[str | None, Query(max_length=512)] = None,
         limit: Annotated[int, Query(ge=1, le=inspection.MAX_PAGE_SIZE)] = inspection.PAGE_SIZE,
@@ -46,7 +50,13 @@ def router(daemon: Daemon) -> APIRouter:
         if seen is not None and owner not in (None, seen):
             return messages.answer(inspection.EntryPage((), None))
         wanted = Filter(
-            name, recipe, owner if seen is None else seen, older_than_s, produced_by, None, is_pinned
+            name=name,
+            recipe=recipe,
+            owner=owner if seen is None else seen,
+            older_than_s=older_than_s,
+            produced_by=produced_by,
+            is_pinned=is_pinned,
+            key=messages.hex_prefix(key, "key"),
         )
 
         def page() -> Response:  # in the thread: 1,000 entries would keep the event loop for 100 ms
@@ -54,6 +64,18 @@ def router(daemon: Daemon) -> APIRouter:
             return messages.answer(inspection.EntryPage(tuple(map(told, found.entries)), found.cursor))
 
         return await daemon.listing(page)
+
+    @api.get("/v1/names", **endpoint(gives=inspection.Names))
+    async def sum_names(
+        request: Request,
+        limit: Annotated[int, Query(ge=1, le=inspection.MAX_PAGE_SIZE)] = inspection.PAGE_SIZE,
+    ) -> Response:
+        """What the entries of each recipe name come to, the largest first."""
+        owner = messages.caller(request).confined_to
+        found = await daemon.listing(daemon.store.name_sums, MAX_NAMES, owner)
+        found.sort(key=lambda one: one.size_bytes, reverse=True)
+        largest = tuple(inspection.NameSums(**asdict(one)) for one in found[:limit])
+        return messages.answer(inspection.Names(largest, len(found) - len(largest)))
 
     @api.get("/v1/entries/{key}", **endpoint(gives=inspection.Entry, refuses=(NotFound,)))
     async def show_entry(key: messages.HexInPath, request: Request) -> Response:

@@ -97,7 +97,8 @@ def _explain(
     subject = _subject(store, asked, None if missed is None else missed.recipe, caller)
     recipe = None if subject.digest is None else subject.digest + subject.scope
     if missed is not None and missed.is_partial:
-        return _told(subject, None, [], summary=missed.why or NOT_ALL)
+        told = _told(subject, None, [], summary=missed.why or NOT_ALL)
+        return replace(told, is_partial=True, cue=missed.cue)
     with store.snapshot() as conn:
         if recipe is not None and not subject.entries and relatives.was_filled(conn, recipe):
             is_damaged = relatives.was_damaged(conn, recipe)

@@ -25,13 +25,15 @@ def router(daemon: Daemon) -> APIRouter:
         request: Request,
         cursor: Annotated[str | None, Query(max_length=512)] = None,
         limit: Annotated[int, Query(ge=1, le=inspection.MAX_PAGE_SIZE)] = inspection.PAGE_SIZE,
+        digest: Annotated[str | None, Query(description="the beginning of its digest")] = None,
     ) -> Response:
         """Recipes with their sizes; one page of them."""
         caller = messages.caller(request)
         scope = None if caller.confined_to is None else caller.scope
+        prefix = messages.hex_prefix(digest, "digest")
 
         def page() -> Response:
-            found, following = daemon.store.recipes(cursor=cursor, limit=limit, scope=scope)
+            found, following = daemon.store.recipes(cursor=cursor, limit=limit, scope=scope, prefix=prefix)
             return messages.answer(inspection.RecipePage(tuple(map(_told, found)), following))
 
         return await daemon.listing(page)

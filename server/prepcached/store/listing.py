@@ -61,7 +61,7 @@ def conditions(filter: Filter, now: float) -> list[sa.ColumnElement[bool] | sa.T
     if filter.name is not None:
         where.append(_recipe_has(is_called(filter.name)))
     if filter.recipe is not None:
-        where.append(_recipe_has(_starts_with(recipes.c.digest, filter.recipe)))
+        where.append(_recipe_has(_starts_with(recipes.c.digest, filter.recipe, "recipe")))
     if filter.owner is not None:
         where.append(artifacts.c.owner == filter.owner)
     if filter.older_than_s is not None:
@@ -76,6 +76,8 @@ def conditions(filter: Filter, now: float) -> list[sa.ColumnElement[bool] | sa.T
         where.append(artifacts.c.key.in_([key_bytes(key) for key in filter.keys]))
     if filter.is_pinned is not None:
         where.append(artifacts.c.is_pinned == filter.is_pinned)
+    if filter.key is not None:
+        where.append(_starts_with(artifacts.c.key, filter.key, "key"))
     return where
 
 
@@ -142,17 +144,20 @@ def owned_by(owner: int | None) -> list[sa.ColumnElement[bool]]:
 
 
 def recipe_page(
-    conn: sa.Connection, cursor: str | None, limit: int, scope: str | None
+    conn: sa.Connection, cursor: str | None, limit: int, scope: str | None, prefix: str | None
 ) -> tuple[list[tuple[bytes, str, int, float, int, int]], str | None]:
     """(scoped digest, name, generation, created_at, entries, size_bytes) of recipes, newest first.
 
     Args:
         scope: only of this one; None for all.
+        prefix: the first hex digits of their digests; None for all.
     """
     limit = max(1, min(limit, MAX_PAGE))
     chosen = sa.select(recipes)
     if scope is not None:
         chosen = chosen.where(of_scope(scope))
+    if prefix is not None:
+        chosen = chosen.where(_starts_with(recipes.c.digest, prefix, "digest"))
     if cursor is not None:
         chosen = chosen.where(recipes.c.id < _cursor_read(cursor, "recipes")[1])
     chosen_sub = chosen.order_by(recipes.c.id.desc()).limit(limit + 1).subquery()
@@ -231,11 +236,13 @@ def _recipe_has(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
     return artifacts.c.recipe_id.in_(sa.select(recipes.c.id).where(condition))
 
 
-def _starts_with(column: sa.Column[bytes], prefix: str) -> sa.ColumnElement[bool]:
+def _starts_with(column: sa.Column[bytes], prefix: str, field: str) -> sa.ColumnElement[bool]:
+    """A range, which the column's index finds; what follows a recipe's digest is its scope."""
     digits = prefix.lower()
     if not 4 <= len(digits) <= 64 or any(digit not in "0123456789abcdef" for digit in digits):
-        raise errors.BadRequest(f"{prefix[:80]!r} is not the start of a recipe digest", field="recipe")
-    return sa.func.lower(sa.func.substr(sa.func.hex(column), 1, len(digits))) == digits
+        raise errors.BadRequest(f"{prefix[:80]!r} must be 4 to 64 hex digits", field=field)
+    lowest, highest = (bytes.fromhex(digits.ljust(64, fill)) for fill in "0f")
+    return column.between(lowest, highest + b"\xff" * 9)
 
 
 def key_bytes(key: str) -> bytes:

@@ -3,10 +3,14 @@
 Invariants:
     1. Rows go in batches, a transaction each: a purge of millions neither blocks commits nor fills
        memory. What is committed while it runs may stay.
+    3. A purge that frees a number of bytes takes the least recently used first, and neither pinned nor held
+       entries.
     2. What is counted is all that goes: the lower editions too that a removal takes along.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import sqlalchemy as sa
 
@@ -22,28 +26,29 @@ MAX_KEYS = 10_000
 """Keys that the answer names; the counts are of all."""
 
 
-def purge(core: Core, filter: Filter, *, dry_run: bool) -> Removed:
+def purge(core: Core, filter: Filter, *, dry_run: bool, free_bytes: int | None = None) -> Removed:
     """See `Store.purge`."""
     disk_reserve.give_up(core.layout)
     removal.write_recency(core)
     where = listing.conditions(filter, core.clock())
-    entries = size_bytes = disk_bytes = pinned = position = 0
+    if free_bytes is None:
+        batches = _all_ids(core, where)
+    else:
+        chosen, _ = removal.idle(core, free_bytes, where=where)
+        batches = queries.chunks(candidate.id for candidate in chosen)
+    entries = size_bytes = disk_bytes = pinned = 0
     keys: list[Key] = []
     told: set[int] = set()  # lower editions that a dry run has counted
-    while True:
+    for ids in batches:
         with io_told("a purge failed"), core.writing():
-            with core.index.read() as conn:
-                ids = listing.ids_after(conn, where, position, BATCH)
-            if not ids:
-                is_all = filter == Filter()
-                emptied_bytes = quarantined.empty(core, dry_run=dry_run) if is_all else 0
-                return Removed(entries, size_bytes, disk_bytes, tuple(keys), pinned, emptied_bytes)
             core.check_not_stopping()
             rows = removal.rows_of(core, artifacts.c.id, ids)
             along = _along(core, rows, where if dry_run else [artifacts.c.id.in_(ids)])
             if not dry_run:
                 removal.remove(core, rows, "purge")
-        position = ids[-1]
+        if free_bytes is not None:
+            place = {entry_id: number for number, entry_id in enumerate(ids)}
+            rows.sort(key=lambda row: place[row.id])
         rows += [row for row in along if row.id not in told]
         if dry_run:
             told.update(row.id for row in along)
@@ -52,6 +57,23 @@ def purge(core: Core, filter: Filter, *, dry_run: bool) -> Removed:
         size_bytes += sum(row.size_bytes for row in rows)
         disk_bytes += sum(row.disk_bytes for row in rows)
         keys += [Key(row.key.hex()) for row in rows[: MAX_KEYS - len(keys)]]
+    emptied_bytes = 0
+    if filter == Filter() and free_bytes is None:
+        with io_told("a purge failed"), core.writing():
+            emptied_bytes = quarantined.empty(core, dry_run=dry_run)
+    return Removed(entries, size_bytes, disk_bytes, tuple(keys), pinned, emptied_bytes)
+
+
+def _all_ids(core: Core, where: list[sa.ColumnElement[bool] | sa.TextClause]) -> Iterator[list[int]]:
+    """The ids of all matching rows, in batches."""
+    position = 0
+    while True:
+        with io_told("a purge failed"), core.index.read() as conn:
+            ids = listing.ids_after(conn, where, position, BATCH)
+        if not ids:
+            return
+        yield ids
+        position = ids[-1]
 
 
 def _along(

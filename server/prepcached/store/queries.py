@@ -255,11 +255,13 @@ def next_row(conn: sa.Connection, after: int, *where: Where) -> Doomable | None:
     return None if row is None else Doomable(*row)
 
 
-def coldest(conn: sa.Connection, owner: int | None = None) -> Iterator[Candidate]:
+def coldest(
+    conn: sa.Connection, owner: int | None = None, where: Sequence[Where] = ()
+) -> Iterator[Candidate]:
     """Unpinned entries, of one owner or of all, least recently used first; read as far as it is consumed."""
     statement = (
         sa.select(artifacts.c.id, artifacts.c.digest, artifacts.c.disk_bytes)
-        .where(_IS_UNPINNED, *([] if owner is None else [artifacts.c.owner == owner]))
+        .where(_IS_UNPINNED, *([] if owner is None else [artifacts.c.owner == owner]), *where)
         .order_by(artifacts.c.used_at)
         .execution_options(stream_results=True, yield_per=256)
     )

@@ -182,9 +182,9 @@ def record(core: Core, recipe: str, *, any_scope: bool, owner: int | None) -> Re
 
 
 def page(
-    core: Core, cursor: str | None, limit: int, scope: str | None
+    core: Core, cursor: str | None, limit: int, scope: str | None, prefix: str | None
 ) -> tuple[list[RecipeRecord], str | None]:
     """See `Store.recipes`."""
     with core.index.read() as conn:
-        rows, cursor = listing.recipe_page(conn, cursor, limit, scope)
+        rows, cursor = listing.recipe_page(conn, cursor, limit, scope, prefix)
     return [RecipeRecord(scopes.digest(row[0]), *row[1:]) for row in rows], cursor

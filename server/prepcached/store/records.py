@@ -114,6 +114,7 @@ class Filter:
         produced_by: found in one of the producer's values (script, host, user...).
         keys: exactly these.
         is_pinned: pinned ones, or the others.
+        key: the first hex digits of a key (at least 4).
     """
 
     name: str | None = None
@@ -123,6 +124,7 @@ class Filter:
     produced_by: str | None = None
     keys: tuple[str, ...] | None = None
     is_pinned: bool | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

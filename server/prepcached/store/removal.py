@@ -175,14 +175,17 @@ def evict(core: Core, need_bytes: int, owner: int | None = None) -> bool:
             return True
 
 
-def idle(core: Core, need_bytes: int, owner: int | None = None) -> tuple[list[eviction.Candidate], float]:
+def idle(
+    core: Core, need_bytes: int, owner: int | None = None, where: Sequence[queries.Where] = ()
+) -> tuple[list[eviction.Candidate], float]:
     """What would go first for so many bytes, or less where only less is idle; and when that was so. One walk
     past everything that is held, for any number of calls of `evict_chosen`."""
     with core.writing():
         write_recency(core)
     now = core.clock()
     with core.index.read() as conn:
-        return eviction.idle_of(queries.coldest(conn, owner), need_bytes, _protection(core)), now
+        found = queries.coldest(conn, owner, where)
+        return eviction.idle_of(found, need_bytes, _protection(core)), now
 
 
 def evict_chosen(core: Core, chosen: Sequence[eviction.Candidate], since: float) -> None:

@@ -325,10 +325,19 @@ class Store:
         return inspection.name_sums(self._core, limit, owner)
 
     def recipes(
-        self, *, cursor: str | None = None, limit: int = 100, scope: str | None = None
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int = 100,
+        scope: str | None = None,
+        prefix: str | None = None,
     ) -> tuple[list[RecipeRecord], str | None]:
-        """A page of recipes, of one scope or of all, newest first, without their parts."""
-        return recipes.page(self._core, cursor, limit, scope)
+        """A page of recipes, of one scope or of all, newest first, without their parts.
+
+        Args:
+            prefix: the first hex digits of their digests.
+        """
+        return recipes.page(self._core, cursor, limit, scope, prefix)
 
     def recipe(self, recipe: str, *, any_scope: bool = False, owner: int | None = None) -> RecipeRecord:
         """One recipe with its readable parts (None where they are lost); raises NotFound.
@@ -360,9 +369,14 @@ class Store:
         pins.pin(self._core, key, False, owner)
         return self.entry(key, owner, scope)
 
-    def purge(self, filter: Filter, *, dry_run: bool = False) -> Removed:
-        """Removes every entry that matches, held and pinned ones too."""
-        return purge.purge(self._core, filter, dry_run=dry_run)
+    def purge(self, filter: Filter, *, dry_run: bool = False, free_bytes: int | None = None) -> Removed:
+        """Removes every entry that matches, held and pinned ones too.
+
+        Args:
+            free_bytes: bytes on disk after which to stop. The least recently used entries go first, and those
+                that are pinned or held stay.
+        """
+        return purge.purge(self._core, filter, dry_run=dry_run, free_bytes=free_bytes)
 
     def verify(
         self,
