@@ -39,7 +39,7 @@ hasher = ItemHasher(memo=StatCache(memo, window_ns=lambda device: -(10**20)))
 hasher.says_text_files = False
 start = time.perf_counter()
 _, stamps = hasher.digest_many(items)
-print(stat_s, time.perf_counter() - start, stamps.hashed, stamps.nbytes / count)
+print(stat_s, time.perf_counter() - start, stamps.files_read, stamps.nbytes / count)
 """
 
 TIMED = """

@@ -17,15 +17,15 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.encoding.encoder import canonical_order, is_registered
-from prepcache.keys.files.digest import Trust, is_regular, stamp_of
+from prepcache.keys.encoding.encoder import canonical_order
+from prepcache.keys.files.digest import Trust
 from prepcache.keys.files.segments import mix
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
-from prepcache.keys.item_batches import Block, Walk, digest_one
+from prepcache.keys.item_batches import Batch, digest_one
+from prepcache.keys.item_encoder import ItemEncoder
 from prepcache.keys.marks import rebuild
 from prepcache.keys.options import check_reading
-from prepcache.keys.paths import PathRules, Read, looks_like_path
-from prepcache.keys.records import NOT_THERE, PATH_KINDS
+from prepcache.keys.paths import PathRules, Read
 from prepcache.keys.snapshot import Stamps, StampsBuilder
 
 if TYPE_CHECKING:
@@ -57,10 +57,9 @@ def item_digest(item: Any, *, root: str | os.PathLike[str] | None = None, read: 
 
 def names_in(item: Any) -> list[str]:
     """The paths that count in an item, whatever holds them; reads no file. None where it cannot be keyed."""
-    walk = Walk(PathRules(), is_probe=True)
     with contextlib.suppress(UnkeyableError):
-        walk.write(item, _ignore, "item")
-    return [os.fsdecode(name) for name in walk.names]
+        return [os.fsdecode(name) for name in _probed(item, PathRules()).names]
+    return []
 
 
 def load(item: Any, read: Read = "path") -> Any:
@@ -90,7 +89,7 @@ class ItemHasher:
     Args:
         root: paths under it count by their name relative to it.
         read: what the function receives for a path: the path, or the file's contents.
-        trust: "content" reads every byte, whatever the memo knows.
+        trust: "content" reads every byte, whatever the stat cache knows.
         memo: digests of files by stamp; None reads every file.
         threads: for hashing; by default the cores this process may use.
     """
@@ -132,59 +131,40 @@ class ItemHasher:
         if self.memo is not None:
             self.memo.refresh()
         snapshot = StampsBuilder()
+        text_file, text_files = "", 0
         for start in range(0, len(items), BLOCK_ITEMS):
             stop = min(start + BLOCK_ITEMS, len(items))
             some = items[start:stop] if type(items) is list else [items[i] for i in range(start, stop)]
-            walk = Walk(self.rules, self.memo, self.trust)
-            block = Block(walk, first + start * step, self.threads, step)
-            block.collect(some)
-            self.classes.update(block.walk.classes)
-            stamps, files, is_racy = block.read()
-            snapshot.add(block, stamps, is_racy, block.finish(files.tobytes()))
+            encoder = ItemEncoder(self.rules, self.memo, self.trust)
+            batch = Batch(encoder, first + start * step, step)
+            batch.collect(some)
+            snapshot.add(batch, *batch.read(self.threads))
+            self.classes.update(encoder.classes)
+            text_file, text_files = text_file or encoder.text_file, text_files + encoder.text_files
         if self.memo is not None:
             self.memo.flush()
-        digests, stamps_of_all = snapshot.build(items, self)
-        self._say_text_files(stamps_of_all)
-        return digests, stamps_of_all
-
-    def _say_text_files(self, stamps: Stamps) -> None:
-        if stamps.text_files and self.says_text_files:
+        if text_files and self.says_text_files:
             self.says_text_files = False
             log.warning(
                 "prepcache: %d str in the items name files, such as %r: their bytes count as well. "
                 "Pass a pathlib.Path to say so (such items count as other ones, and are made once more), or "
                 "prepcache.plain(text) where it is only text.",
-                stamps.text_files,
-                stamps.text_file,
+                text_files,
+                text_file,
             )
+        return snapshot.build(items, self)
 
     def classes_of(self, item: Any) -> frozenset[type | FunctionType]:
         """Of the instances in an item, and functions that it holds; reads no file."""
-        walk = Walk(self.rules, is_probe=True)
-        walk.write(item, _ignore, "item")
-        return frozenset(walk.classes)
+        return frozenset(_probed(item, self.rules).classes)
 
     def probe(self, item: Any) -> tuple[list[str | bytes], list[int]]:
         """The names in an item, and the hashes of their stamps as they are now; reads no file."""
-        kind = type(item)
-        if kind in PATH_KINDS and self.read == "path" and not is_registered(kind):
-            if kind is str and not looks_like_path(item):
-                return [], []
-            name = os.fspath(item)
-            try:
-                info = os.stat(name)
-            except (OSError, ValueError) as error:
-                if kind is str and type(error) in NOT_THERE:
-                    return [], []
-            else:
-                if is_regular(info):
-                    return [name], [mix(stamp_of(info))]
-        walk = Walk(self.rules, is_probe=True)
-        walk.write(item, _ignore, "item")
-        return walk.names, walk.stamp_hashes()
+        encoder = _probed(item, self.rules)
+        return encoder.names, [mix(encoder.rows[at : at + 5]) for at in range(0, len(encoder.rows), 5)]
 
     def digests_now(self, items: Sequence[Any]) -> list[bytes]:
-        """The digests of some items as they are now; reads only files that the memo does not know.
+        """The digests of some items as they are now; reads only files that the stat cache does not know.
 
         Raises:
             UnkeyableError: something in an item has no stable bytes any more.
@@ -193,21 +173,22 @@ class ItemHasher:
             self.memo = user_stat_cache()  # it was left behind when this was pickled
         if len(items) == 1:
             return [digest_one(items[0], self.rules, self.memo)]
-        block = Block(Walk(self.rules, self.memo), 0)
-        block.collect(items)
-        _, files, _ = block.read()
-        return block.finish(files.tobytes())
+        batch = Batch(ItemEncoder(self.rules, self.memo))
+        batch.collect(items)
+        return batch.read()[2]
 
     def read_again(self, item: Any) -> bytes:
         """The digest of an item by the bytes that its files have now."""
-        hasher = ItemHasher(self.root, self.read, "content")
-        hasher.says_text_files = False
-        digests, _ = hasher.digest_many([item])
-        return bytes(digests[0])
+        batch = Batch(ItemEncoder(self.rules))
+        batch.collect([item])
+        return batch.read()[2][0]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "memo": None, "classes": {}}
 
 
-def _ignore(_: Any) -> None:
-    """Where the bytes go when only paths are asked for."""
+def _probed(item: Any, rules: PathRules) -> ItemEncoder:
+    """What an item holds; reads no file."""
+    encoder = ItemEncoder(rules, is_probe=True)
+    encoder.write(item, lambda raw: None, "item")
+    return encoder

@@ -17,6 +17,7 @@ Invariants:
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -35,6 +36,7 @@ from prepcache.keys.marks import Tree
 
 Read = Literal["path", "bytes", "text"]
 
+_FILESYSTEM, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 LONGEST = 4096
 """PATH_MAX on Linux: a longer str names no file."""
 
@@ -53,7 +55,7 @@ def looks_like_path(text: str) -> bool:
 def name_bytes(name: str) -> bytes:
     """A name as the filesystem has it, whatever the locale that it was listed under."""
     try:
-        return os.fsencode(name)
+        return name.encode(_FILESYSTEM, _ERRORS)
     except UnicodeEncodeError:  # a literal that the locale lacks, or a lone surrogate
         return name.encode("utf-8", "surrogatepass")
 

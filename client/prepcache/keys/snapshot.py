@@ -1,4 +1,4 @@
-"""Stamps: the snapshot of a data set's files as they were when it was opened.
+"""The snapshot of a data set: its files as they were when it was opened.
 
 Invariants:
     1. `changed(i)` is empty only if the files of item i are those whose bytes its digest counts. Where
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from prepcache.keys.item_batches import Block
+    from prepcache.keys.item_batches import Batch
     from prepcache.keys.items import ItemHasher
 
 
@@ -30,8 +30,7 @@ class Stamps:
 
     Attributes:
         typed_names: paths in items that named nothing when the data set was opened.
-        text_files, text_file: how many str in the items name files; the first of them.
-        memoised, hashed, hashed_bytes: files known from the memo; files read, and their bytes.
+        files_read: how many files the stat cache did not know.
     """
 
     def __init__(
@@ -50,11 +49,7 @@ class Stamps:
         self._items = items
         self._hasher = hasher
         self.typed_names: list[str] = []
-        self.text_files = 0
-        self.text_file = ""
-        self.memoised = 0
-        self.hashed = 0
-        self.hashed_bytes = 0
+        self.files_read = 0
 
     def __len__(self) -> int:
         return len(self._digests)
@@ -91,13 +86,8 @@ class Stamps:
         return [os.fsdecode(name) for name, then, current in pairs if then != current]
 
 
-def hash_stamps(stamps: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """One number for each stamp: what a snapshot keeps of it."""
-    return mix_columns(list(stamps.T))
-
-
 class StampsBuilder:
-    """Collects the snapshot, and the digests, block by block."""
+    """Collects the snapshot, and the digests, batch by batch."""
 
     def __init__(self) -> None:
         self._slots = 0
@@ -105,28 +95,24 @@ class StampsBuilder:
         self._ends: list[NDArray[np.uint32]] = []
         self._racy: list[NDArray[np.bool_]] = []
         self._digests: list[bytes] = []
-        self._counts = [0, 0, 0, 0]
-        self._text_file = ""
+        self._files_read = 0
         self._missing: list[str] = []
 
     def add(
-        self, block: Block, stamps: NDArray[np.int64], is_racy: NDArray[np.bool_], digests: list[bytes]
+        self, batch: Batch, stamps: NDArray[np.int64], is_racy: NDArray[np.bool_], digests: list[bytes]
     ) -> None:
         import numpy as np
 
-        ends = np.array(block.ends, np.int64)
+        ends = np.array(batch.ends, np.int64)
         racy_before = np.concatenate([[0], np.cumsum(is_racy)])
         starts = np.concatenate([[0], ends[:-1]])
         self._racy.append(racy_before[ends] > racy_before[starts])
-        self._hashes.append(hash_stamps(stamps))
+        self._hashes.append(mix_columns(list(stamps.T)))
         self._ends.append((ends + self._slots).astype(np.uint32))
         self._slots += len(stamps)
         self._digests.append(b"".join(digests))
-        walk = block.walk
-        counts = (block.memoised, block.hashed, block.hashed_bytes, walk.text_files)
-        self._counts = [a + b for a, b in zip(self._counts, counts, strict=True)]
-        self._text_file = self._text_file or walk.text_file
-        self._missing.extend(map(os.fsdecode, walk.missing))
+        self._files_read += batch.files_read
+        self._missing.extend(map(os.fsdecode, batch.encoder.missing))
 
     def build(self, items: Sequence[Any], hasher: ItemHasher) -> tuple[NDArray[np.uint8], Stamps]:
         """The digests uint8[n, 32] and the snapshot."""
@@ -142,7 +128,6 @@ class StampsBuilder:
         stamps = Stamps(
             hashes, None if is_one_each else ends, racy if racy.any() else None, digests, items, hasher
         )
-        stamps.memoised, stamps.hashed, stamps.hashed_bytes, stamps.text_files = self._counts
-        stamps.text_file = self._text_file
+        stamps.files_read = self._files_read
         stamps.typed_names = self._missing
         return digests, stamps

@@ -1,0 +1,186 @@
+"""The encoder of items: what their paths name, and what objects in them are made of.
+
+An item that holds an instance or a function says only its name. What that name stands for counts in the
+recipe: each is noted in `classes`, and `recipes.with_classes` counts those of the project by definition.
+
+Invariants:
+    1. A slot is one path met in an item: its name and its stamp. Where the digest of a regular file
+       belongs, the number of its slot is written, so that many files can be looked up together.
+    2. No state of an object is left out silently: what it does not give away is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from array import array
+from functools import lru_cache
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from prepcache.digests import DIGEST_BYTES
+from prepcache.keys.encoding.encoder import Encoder, Put, length
+from prepcache.keys.files.digest import Digested, Trust, digest_file, digest_tree, stamp_of, tree_stamp
+from prepcache.keys.files.stat_cache import StatCache
+from prepcache.keys.marks import Tree
+from prepcache.keys.paths import PathRules
+
+if TYPE_CHECKING:
+    from prepcache.keys.code.project import Places
+
+_WAYS_OUT = (
+    "let the item be what it is made of (a path, a number, a dict of plain values), give its class "
+    "`__prepcache_key__()`, or teach prepcache with `register_key(type, function)`"
+)
+_NO_STAMP = (0, 0, 0, 0, 0)
+
+
+class ItemEncoder(Encoder):
+    """Encodes items. `names` and `rows` (the five numbers of a stamp) hold every slot.
+
+    Args:
+        rules: what paths stand for.
+        memo, trust: for digests that cannot wait: of directories, and of what has to be sorted.
+        is_probe: read nothing; digests are left zero.
+    """
+
+    def __init__(
+        self,
+        rules: PathRules,
+        memo: StatCache | None = None,
+        trust: Trust = "stat",
+        *,
+        is_probe: bool = False,
+    ) -> None:
+        super().__init__()
+        self.rules = rules
+        self.memo = memo
+        self.trust = trust
+        self.is_probe = is_probe
+        self.ways_out = _WAYS_OUT
+        self.names: list[str | bytes] = []
+        self.rows = array("q")
+        self.known: dict[int, Digested] = {}
+        """What was digested at once, by slot."""
+        self.missing: list[str | bytes] = []
+        self.classes: dict[type | FunctionType, None] = {}
+        """Of instances that were met, and functions that they hold."""
+        self.text_files = 0
+        self.text_file = ""
+        """How many str name files, and the first that does."""
+        self._above: list[int] = []
+        """Ids of the objects that are being written, the outermost first."""
+        self._is_part = False
+
+    def put_path(self, value: Any, put: Put) -> bool:
+        named = self.rules.look_up(value, self)
+        if named is None:
+            return False
+        tag = b"P" if isinstance(value, Tree) else b"S" if isinstance(value, str) else b"p"
+        slot, stamp = len(self.names), _NO_STAMP
+        self.names.append(named.name)
+        if named.info is None:
+            put(tag + length(len(named.head)) + named.head)
+            self.known[slot] = Digested(b"", _NO_STAMP, False)
+            self.missing.append(named.name)
+        else:
+            put(tag + length(len(named.head) + DIGEST_BYTES) + named.head)
+            if self.is_probe:
+                stamp = tree_stamp(named.name) if named.is_tree else stamp_of(named.info)
+                put(bytes(DIGEST_BYTES))
+            elif named.is_tree or self._is_part:
+                digest = digest_tree if named.is_tree else digest_file
+                self.known[slot] = digested = digest(named.name, self.memo, self.trust)
+                stamp = digested.stamp
+                put(digested.digest)
+            else:
+                stamp = stamp_of(named.info)
+                put(slot)
+        self.rows.extend(stamp)
+        if tag == b"S":
+            self.note_text_files(str(value), 1)
+        return True
+
+    def note_text_files(self, first: str, count: int) -> None:
+        """Note that str name files."""
+        self.text_file = self.text_file or first
+        self.text_files += count
+
+    def part(self, value: Any, step: str | int) -> bytes:
+        before, self._is_part = self._is_part, True
+        raw = super().part(value, step)
+        self._is_part = before
+        return raw
+
+    def put_class_of(self, value: Any, put: Put) -> None:
+        self.classes[type(value)] = None
+        super().put_class_of(value, put)
+
+    def put_code(self, value: Any, put: Put) -> None:
+        payload = self._code_of(value)
+        if payload is None:
+            super().put_code(value, put)
+        else:
+            put(b"C" + length(len(payload)))
+            put(payload)
+
+    def _code_of(self, value: Any) -> bytes | None:
+        """A function, class, method or partial in an item; None for what else is code."""
+        if getattr(value, "__module__", None) == "builtins":
+            return None
+        if isinstance(value, type | FunctionType):
+            self.classes[value] = None
+            kind = "class" if isinstance(value, type) else "function"
+            return f"{kind}:{value.__module__}.{value.__qualname__}".encode()
+        if isinstance(value, types.MethodType):
+            return b"method:" + self.part(value.__self__, "__self__") + self.part(value.__func__, "__func__")
+        if isinstance(value, functools.partial):
+            parts = (value.func, value.args, value.keywords, vars(value))
+            steps = ("func", "args", "keywords", "__dict__")
+            return b"partial:" + b"".join(map(self.part, parts, steps))
+        if isinstance(value, types.BuiltinFunctionType):
+            name = f"builtin:{value.__module__}.{value.__qualname__}:".encode()
+            owner = value.__self__
+            is_plain = owner is None or isinstance(owner, type | types.ModuleType)
+            return name if is_plain else name + self.part(owner, "__self__")
+        return None
+
+    def put_object(self, value: Any, put: Put) -> None:
+        """Write an object by its class and state; where it reaches itself, by how deep that stands above."""
+        from prepcache.keys.code.values import (  # few items are objects, and it imports much
+            Unstable,
+            parts_of,
+        )
+
+        if id(value) in self._above:
+            put(b"Y" + length(self._above.index(id(value))))
+            return
+        cls = type(value)
+        try:
+            parts = parts_of(value, is_library=_is_library(cls))
+        except Unstable as error:
+            name = f"{cls.__module__}.{cls.__qualname__}"
+            raise self.refuse(f"{name} has no stable bytes ({error}); {self.ways_out}") from error
+        put(b"O")
+        self.put_class_of(value, put)
+        self._above.append(id(value))
+        self.opaque_depth += 1
+        self.put_attributes(value, parts, put)
+        self.opaque_depth -= 1
+        self._above.pop()
+
+
+def _is_library(cls: type) -> bool:
+    from prepcache.keys.code import labels
+    from prepcache.keys.code.project import Place
+
+    return labels.place_of_class(cls, _places(tuple(sys.path))) is not Place.PROJECT
+
+
+@lru_cache(maxsize=1)
+def _places(path: tuple[str, ...]) -> Places:
+    from prepcache.keys.code.project import Places
+    from prepcache.keys.environment import Environment
+
+    return Places(Environment(path).installed)
