@@ -1,4 +1,4 @@
-"""Progress of a fill: a bar on a terminal, a few plain lines in a log, and word to the daemon.
+"""Progress of a fill: a bar on a terminal or in a notebook, a few lines in a log, and word to the daemon.
 
 Invariants:
     1. A fill shorter than `QUIET_S` shows nothing but the data set's one line.
@@ -20,16 +20,14 @@ from typing import Any
 
 from prepcache.fill.pacing import Pace
 from prepcache.keys.randomness import is_alone
+from prepcache.progress_bar import Bar, NotebookBar, TerminalBar, is_notebook
 from prepcache.protocol import wire
-from prepcache.protocol.units import middle_cut, size_text
+from prepcache.protocol.units import size_text
 from prepcache.report import human_seconds
 
 log = logging.getLogger("prepcache")
 
 QUIET_S = 1.0
-BAR_WIDTH = 10
-WIDE = 80
-"""Columns; a narrower terminal has the numbers alone."""
 REDRAW_S = 0.1
 FIRST_LINE_S = 5.0
 LONGEST_PAUSE_S = 600.0
@@ -105,11 +103,11 @@ class Progress:
         self._next_line_s = FIRST_LINE_S
         self._computed = self._waited = self._taken = 0
         self._pace = Pace()
-        self._bar: Any = None
-        self._bar_task: Any = None
+        self._bar: Bar | None = None
         self._is_alone = is_alone()
-        is_bar_wanted = is_shown or (is_shown is None and _is_terminal())
-        self._is_bar = bool(is_bar_wanted) and os.environ.get("TERM") not in ("dumb", "unknown")
+        is_drawable = is_notebook() or os.environ.get("TERM") not in ("dumb", "unknown")
+        is_wanted = is_shown or (is_shown is None and (_is_terminal() or is_notebook()))
+        self._is_bar = bool(is_wanted) and is_drawable
         tell(there, total)  # the first item may take minutes, or be another job's
 
     def advance(self, computed: int, waited: int, pace: Pace, taken: int = 0) -> None:
@@ -195,34 +193,13 @@ class Progress:
 
     def _refresh(self, waiting: str) -> None:
         if self._bar is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn
-            from rich.progress import Progress as Bar
-
-            console = Console(stderr=True, force_terminal=True)
-            columns = (
-                TextColumn("{task.fields[name]}"),
-                BarColumn(BAR_WIDTH),
-                TextColumn("{task.description}"),
-            )
-            self._bar = Bar(
-                *columns[:: 1 if console.width >= WIDE else 2],
-                console=console,
-                transient=True,
-                auto_refresh=False,
-            )
-            self._bar.start()
-            self._bar_task = self._bar.add_task("", total=self._total, name="")
-        width = self._bar.console.width
-        name = middle_cut(self._name, 3 * width // 10)
-        taken = len(name) + 2 + (BAR_WIDTH + 1 if width >= WIDE else 0)
+            self._bar = NotebookBar() if is_notebook() else TerminalBar(self._total)
+        passed_s = self._clock() - self._began
         done = self._there + self._computed + self._waited
-        line = self.line(self._clock() - self._began, waiting, width - taken)
-        self._bar.update(self._bar_task, completed=done, description=line, name=name)
-        self._bar.refresh()
+        self._bar.draw(self._name, done, self._total, lambda width: self.line(passed_s, waiting, width))
 
     def close(self) -> None:
-        """Takes the bar away; tells the daemon that no more is to come, however far it came."""
+        """Ends the bar; tells the daemon that no more is to come, however far it came."""
         if self._bar is not None:
             with suppress(Exception), self._undrawn():
                 self._bar.stop()

@@ -112,19 +112,25 @@ def test_every_example_is_on_a_page_and_tested() -> None:
 
 
 def test_a_notebook_hits_unless_a_function_was_edited(tmp_path: Path) -> None:
-    """Cells that are run again, an edited cell, and a module edited under %autoreload."""
-    for module in ("nbclient", "nbformat", "ipykernel"):
-        pytest.importorskip(module, reason=f"{module} is not installed: make nightly installs it")
+    """Cells that are run again, an edited cell, and a module edited under %autoreload; a bar below a cell."""
     runner = tmp_path / "run_notebook.py"
     runner.write_text(
-        "import sys, nbclient, nbformat  # the notebook uses torch\n"
+        "import json, sys, nbclient, nbformat  # the notebook uses torch\n"
         "book = nbformat.read(sys.argv[1], as_version=4)\n"
+        "quick = 'import prepcache.progress as p; p.QUIET_S = p.REDRAW_S = 0'\n"
+        "slow = 'ds = prepcache.CachedDataset(range(51, 60), square); print(len(ds))'\n"
+        "book.cells += [nbformat.v4.new_code_cell(cell) for cell in (quick, slow)]\n"
         "nbclient.NotebookClient(book, timeout=120, kernel_name='python3').execute(cwd='.')\n"
         "for cell in book.cells:\n"
         "    for output in cell.get('outputs', ()):\n"
         "        if output.get('name') == 'stdout':\n"
         "            print(output['text'].strip())\n"
+        "print(json.dumps(book.cells[-1].outputs))\n"
     )
     with sandbox() as box:
         done = box.python(runner, EXAMPLES / "notebook.ipynb", cwd=tmp_path)
-    assert done.stdout.splitlines() == ["50 0", "0 50", "50 0 [3, 10]", "50 0 [6]", "50 0 [7]"]
+    *told, last = done.stdout.splitlines()
+    assert told == ["50 0", "0 50", "50 0 [3, 10]", "50 0 [6]", "50 0 [7]", "9"]
+    [bar] = [one for one in json.loads(last) if one["output_type"] == "display_data"]
+    assert '<progress value="9" max="9"></progress>' in bar["data"]["text/html"]
+    assert "9 of 9 items" in bar["data"]["text/plain"]
