@@ -19,6 +19,7 @@ from grp import getgrnam
 from pathlib import Path
 from pwd import getpwnam, getpwuid
 from typing import Annotated, Any, Literal, Self, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -142,12 +143,36 @@ class TierSettings(BaseModel):
     Args:
         url: s3://, gs://, az:// or file://, with a prefix; never with credentials.
         mode: "read-only" daemons fetch from it and write nothing into it.
+        upstream: the lead daemon, `http://host:port` or `https://host`, from which this one leases what its
+            jobs preprocess, so that no other machine does.
+        upstream_token_file: a file with what the lead's `token_file` holds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: str
     mode: Literal["read-only", "read-write"] = "read-write"
+    upstream: str | None = None
+    upstream_token_file: Annotated[Path | None, BeforeValidator(_socket)] = None
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if (self.upstream is None) != (self.upstream_token_file is None):
+            raise ConfigError("tier: upstream and upstream_token_file go together: give both, or neither")
+        parts = urlsplit(self.upstream or "http://none")
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.netloc
+            or parts.username
+            or parts.path.strip("/")
+        ):
+            raise ConfigError("tier.upstream: must be http://host:port or https://host, and nothing else")
+        if self.upstream is not None and self.mode == "read-only":
+            raise ConfigError(
+                'tier.upstream: needs mode = "read-write": what this machine makes would never reach those '
+                "that wait for it"
+            )
+        return self
 
 
 def _tier(value: Any) -> Any:
@@ -274,7 +299,7 @@ def load(
         values["uds"] = None
     where = given.check(Places)
     if values.get("token_file"):
-        values["token"] = _token(Path(values["token_file"]))
+        values["token"] = read_token("token_file", Path(values["token_file"]))
     if where.uds is None and "host" not in values and not activated:
         raise ConfigError("nothing to listen on: give --uds PATH, or --host and --port")
     found = given.check(Settings)
@@ -283,6 +308,8 @@ def load(
             f"max_bytes = {found.max_bytes}: no artifact fits; give at least 1MiB, best 10GiB or more"
         )
     _check_min_free(found.root, found.min_free)
+    if found.tier is not None and found.tier.upstream_token_file is not None:
+        read_token("tier.upstream_token_file", found.tier.upstream_token_file)
     return found
 
 
@@ -375,25 +402,30 @@ def _check_min_free(root: Path, min_free_bytes: int | None) -> None:
         )
 
 
-def _token(path: Path) -> str:
+def read_token(name: str, path: Path) -> str:
+    """What a setting's file holds.
+
+    Raises:
+        ConfigError: it cannot be read, everybody may read it, or it holds no token.
+    """
     try:
         with path.open("r", encoding="ascii") as file:
             mode = os.fstat(file.fileno()).st_mode
             token = file.read(4096).strip()
     except PermissionError as exc:
         raise ConfigError(
-            f"token_file {path}: cannot be read ({exc.strerror}): the daemon's user must, and nobody "
+            f"{name} {path}: cannot be read ({exc.strerror}): the daemon's user must, and nobody "
             f"else should: chown {_user_name()} {path}; chmod 400 {path}"
         ) from None
     except OSError as exc:
-        raise ConfigError(f"token_file {path}: cannot be read ({exc.strerror})") from None
+        raise ConfigError(f"{name} {path}: cannot be read ({exc.strerror})") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"token_file {path}: must be ASCII text") from None
+        raise ConfigError(f"{name} {path}: must be ASCII text") from None
     if stat.S_IMODE(mode) & 0o007:
-        raise ConfigError(f"token_file {path}: everybody may read it: chmod 600 {path}")
+        raise ConfigError(f"{name} {path}: everybody may read it: chmod 600 {path}")
     if len(token) < MIN_TOKEN_CHARS or not token.isprintable() or " " in token:
         raise ConfigError(
-            f"token_file {path}: needs {MIN_TOKEN_CHARS} or more characters without spaces: "
+            f"{name} {path}: needs {MIN_TOKEN_CHARS} or more characters without spaces: "
             f"openssl rand -hex 32 > {path}"
         )
     return token

@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,6 +104,8 @@ class Coordinator:
         daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe + session.scope
         if request.lost:
             table.forsake(session.id, request.lost)
+        if request.is_for_machine:
+            return await self._grant(session, request, is_awaited)
         try:
             await self._check_recipe(session, recipe)
         except UnknownRecipe:
@@ -120,18 +123,28 @@ class Coordinator:
             return wire.LeaseAnswer(
                 is_declined=True,
                 reason=refusal,
-                is_waited_for=recipe in table.waited_for(session.id),
+                is_waited_for=self._is_waited_for(session, recipe),
             )
         if self.tier is not None:
             if not table.knows(recipe):
                 await self._catch_up(session, request)
             if request.generation >= table.generation(recipe):
                 await self.tier.reading.claim(recipe, request.items, session)
+        return await self._grant(session, request, is_awaited)
+
+    async def _grant(
+        self, session: Session, request: wire.LeaseRequest, is_awaited: Alive
+    ) -> wire.LeaseAnswer:
+        """As `lease`, once the tier was asked."""
+        daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe + session.scope
+        upstream = None if self.tier is None or request.is_for_machine else self.tier.upstream
         until = daemon.clock() + min(request.wait_s, wire.MAX_WAIT_S)
         while True:
-            bell = daemon.bell(recipe)
-            if not table.knows(recipe):
+            bell, share = daemon.bell(recipe), None
+            if not (table.knows(recipe) or request.is_for_machine):
                 await self._catch_up(session, request)
+            if upstream is not None and request.generation >= table.generation(recipe):
+                share = await upstream.share(recipe, request, session, max(0.0, until - daemon.clock()))
             if session.id not in daemon.sessions:
                 raise UnknownSession(f"{session.label}: the session ended while it waited; open a new one")
             answer = table.grant(
@@ -143,6 +156,7 @@ class Coordinator:
                 lease_id=request.lease,
                 want=min(request.want, wire.MAX_ITEMS),
                 cost_s=request.cost_s,
+                allowed=None if share is None else share.allowed,
             )
             if answer.is_behind:
                 return wire.LeaseAnswer(look_again=await self._resolve(session, recipe, request.generation))
@@ -151,7 +165,8 @@ class Coordinator:
                 await self._deliver(answer.lease, is_awaited)
                 break
             left_s = until - daemon.clock()
-            if not answer.held or left_s <= 0 or daemon.stopping.is_set():
+            is_held = answer.held or (share is not None and share.holders)
+            if not is_held or left_s <= 0 or daemon.stopping.is_set():
                 break
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(bell.wait(), left_s)
@@ -161,8 +176,8 @@ class Coordinator:
         return wire.LeaseAnswer(
             lease=_told(answer.lease),
             granted=tuple(answer.granted),
-            held=tuple(self._holders(request.recipe, answer.held)),
-            is_waited_for=recipe in table.waited_for(session.id),
+            held=(*self._holders(request.recipe, answer.held), *(() if share is None else share.holders)),
+            is_waited_for=self._is_waited_for(session, recipe),
         )
 
     async def commit(self, session: Session, owner_uid: int, request: wire.CommitRequest) -> wire.Committed:
@@ -255,7 +270,22 @@ class Coordinator:
         """As the daemon's, and counts what the job found made."""
         self.served["found_items"] += request.found_items
         self.served["saved_s"] += request.saved_s
-        return await self._daemon.beat(session, request)
+        told = await self._daemon.beat(session, request)
+        if self.tier is None or self.tier.upstream is None:
+            return told
+        mine = {scopes.digest(lease.recipe) for lease in self._daemon.leases.of_session(session.id)}
+        others = {one for one in mine if self.tier.upstream.is_waited_for(one + session.scope)}
+        return replace(told, waited_for=tuple(sorted({*told.waited_for, *others})))
+
+    def _is_waited_for(self, session: Session, recipe: str) -> bool:
+        """Whether another job waits for what this one has leased, here or on another machine."""
+        if recipe in self._daemon.leases.waited_for(session.id):
+            return True
+        return (
+            self.tier is not None
+            and self.tier.upstream is not None
+            and self.tier.upstream.is_waited_for(recipe)
+        )
 
     async def _check_holder(self, session: Session) -> None:
         """Gives back the holds of a session that ended while they were taken."""

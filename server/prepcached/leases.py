@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -96,7 +96,7 @@ class Commit:
 
 
 def _look(
-    items: bytes, by_item: Mapping[bytes, Lease], want: int
+    items: bytes, by_item: Mapping[bytes, Lease], want: int, allowed: Container[bytes] | None = None
 ) -> tuple[list[int], set[bytes], dict[str, int]]:
     """The first `want` items that are free: their indices, themselves, and who holds how many of the rest.
 
@@ -117,7 +117,9 @@ def _look(
         if None not in leases:
             continue
         for index, (item, lease) in enumerate(zip(block, leases, strict=True), start):
-            if lease is None and item not in taken and len(granted) < want:
+            if lease is not None or item in taken or len(granted) >= want:
+                continue
+            if allowed is None or item in allowed:
                 granted.append(index)
                 taken.add(item)
     return granted, taken, held
@@ -166,6 +168,10 @@ class LeaseTable:
     def of_session(self, session: str) -> list[Lease]:
         return [lease for lease in self._leases.values() if lease.session == session]
 
+    def leased(self, recipe: str) -> Mapping[bytes, Lease]:
+        """The live leases of a recipe, by item."""
+        return self._by_item.get(recipe, {})
+
     def is_live(self, lease: Lease) -> bool:
         return self._leases.get(lease.id) is lease
 
@@ -206,6 +212,7 @@ class LeaseTable:
         lease_id: str,
         want: int,
         cost_s: float,
+        allowed: Container[bytes] | None = None,
     ) -> Answer:
         """Grants up to `want` of the items that no live lease names, in one step with the generation check.
 
@@ -216,6 +223,7 @@ class LeaseTable:
             lease_id: of the lease that this becomes.
             want: most items to grant.
             cost_s: measured cost of the `want` items together, 0 when nothing was measured.
+            allowed: others are passed over; None: all may be granted.
 
         Returns:
             `is_behind` when the asker has not seen the recipe's newest generation; else a lease with the
@@ -241,7 +249,7 @@ class LeaseTable:
             )
         by_item = self._by_item.setdefault(recipe, {})
         want = min(want, self._limits.items - leased)
-        granted, taken, held = _look(items, by_item, want)
+        granted, taken, held = _look(items, by_item, want, allowed)
         if not granted:
             self._drop_if_empty(recipe)
             if held:

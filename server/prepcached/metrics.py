@@ -57,6 +57,7 @@ _COUNTERS = {
     ),
     "tier_written": ("tier_written_artifacts", "Artifacts copied into the tier."),
     "tier_written_bytes": ("tier_written_bytes", "Bytes copied into the tier."),
+    "tier_upstream_failures": ("tier_upstream_failures", "Requests that the lead daemon did not answer."),
     "tier_dropped": ("tier_dropped", "Recipes that were not copied because too many were waiting."),
 }
 """Since the start: by their names in the counters of the coordinator (`served`) and the store (Stats)."""

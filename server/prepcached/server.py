@@ -37,7 +37,7 @@ from prepcache.protocol import listening
 from prepcache.protocol.units import count_text, size_text
 from prepcached.app import create_app
 from prepcached.auth import Auth
-from prepcached.config import Settings, changes
+from prepcached.config import Settings, changes, read_token
 from prepcached.connections import Slots
 from prepcached.daemon import Bounds, Daemon
 from prepcached.http_protocol import PeerProtocol
@@ -333,13 +333,17 @@ def _tier(daemon: Daemon, settings: Settings) -> Tier | None:
     if settings.tier is None:
         return None
     try:
-        from prepcached.tier import bucket, tier
+        from prepcached.tier import bucket, lead, tier
     except ModuleNotFoundError as error:
         if error.name != "obstore":
             raise
         raise ConfigError('tier: needs obstore: pip install "prepcache[fleet]"') from None
     is_read_only = settings.tier.mode == "read-only"
-    return tier.Tier(daemon, bucket.opened(settings.tier.url), is_read_only=is_read_only)
+    upstream, file = settings.tier.upstream, settings.tier.upstream_token_file
+    leader = None
+    if upstream is not None and file is not None:
+        leader = lead.Lead(upstream, read_token("tier.upstream_token_file", file))
+    return tier.Tier(daemon, bucket.opened(settings.tier.url), is_read_only=is_read_only, lead=leader)
 
 
 def _open_store(root: Root, settings: Settings, environ: Mapping[str, str]) -> Store:

@@ -117,7 +117,7 @@ def test_garbage_beside_a_manifest_is_ignored() -> None:
         manifests = Manifests(bucket, LARGEST)
         await manifests.add(RECIPE, [row(1)])
         await bucket.put(f"manifests/v1/{RECIPE}/shared/garbage.json", b"\0garbage")
-        return set((await manifests.of(RECIPE, is_fresh=True)).rows)
+        return set((await manifests.of(RECIPE, max_age_s=0)).rows)
 
     assert asyncio.run(work()) == {row(1).digest}
 

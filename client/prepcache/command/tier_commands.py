@@ -95,6 +95,7 @@ def gc(
 
 def _lines(found: inspection.TierStatus) -> list[tuple[str, str]]:
     answers = "yes" if not found.is_paused else f"no, asked again in some seconds: {found.last_failure}"
+    away = f", which does not answer: {found.last_upstream_failure}" if found.is_upstream_away else ""
     return [
         ("bucket", f"{found.url} ({found.mode})"),
         ("answers", answers),
@@ -104,6 +105,7 @@ def _lines(found: inspection.TierStatus) -> list[tuple[str, str]]:
         ("damaged", _artifacts(found.bad)),
         ("copied", f"{_artifacts(found.written)}, {size_text(found.written_bytes)}"),
         ("waiting", f"{count_text(found.waiting, 'recipe', 'recipes')}, {found.dropped} dropped"),
+        *([("leases from", found.upstream + away)] if found.upstream else []),
     ]
 
 

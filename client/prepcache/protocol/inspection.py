@@ -279,6 +279,10 @@ class TierStatus(Message):
     written_bytes: Natural = 0
     waiting: Natural = 0
     dropped: Natural = 0
+    upstream: str = ""
+    is_upstream_away: bool = False
+    upstream_failures: Natural = 0
+    last_upstream_failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)

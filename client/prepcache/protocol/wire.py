@@ -220,6 +220,8 @@ class LeaseRequest(Message):
         lost: leases that the session may have by the daemon's account, and not by its own: they end.
         why: what the job says of its miss, for `explain`: names of files, never a value of an item.
         cue: which kind of input that is, "data" or "observed", where it is one.
+        is_for_machine: a daemon of another machine asks, on behalf of its jobs. The recipe is then a name
+            that only machines use: nobody registers it, and nothing is committed to it.
     """
 
     RUNS: ClassVar[tuple[str, ...]] = ("items",)
@@ -236,6 +238,7 @@ class LeaseRequest(Message):
     lost: LostLeases = ()
     why: Annotated[str, text(MAX_WHY)] = ""
     cue: Annotated[str, text(16)] = ""
+    is_for_machine: bool = False
 
 
 @dataclass(frozen=True, slots=True)

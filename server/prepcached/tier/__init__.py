@@ -4,6 +4,7 @@
     recipes/v1/<digest>.json                      a recipe's name and readable parts
     manifests/v1/<recipe>/<scope>/<random>.json   rows: an artifact's digest, size, items, cost
 
+upstream.py leases what the bucket lacks from a lead daemon (lead.py), so that one machine makes it.
 bucket.py is the only module that talks to the object store. manifest.py is pure. Reading (read_through.py)
 and writing (write_back.py) share one `Manifests` (manifests.py).
 

@@ -65,6 +65,8 @@ class Manifests:
         self._max_artifact_bytes = max_artifact_bytes
         self._clock = clock
         self._paused_until = float("-inf")
+        self.on_read: Callable[[str, Index], None] = _ignore
+        """Called whenever a recipe's manifest was read."""
         self._known: OrderedDict[str, Known] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
         self._refused: set[str] = set()
@@ -82,12 +84,17 @@ class Manifests:
             LOG.warning("the tier %s cannot be used for %.0f s: %s", self.bucket.url, PAUSE_S, error)
         self._paused_until = self._clock() + PAUSE_S
 
-    async def of(self, recipe: str, *, is_fresh: bool = False) -> Known:
+    def told(self, recipe: str) -> Index:
+        """By item, what the bucket had of a recipe when it was last asked."""
+        known = self._known.get(recipe)
+        return {} if known is None else known.by_item
+
+    async def of(self, recipe: str, *, max_age_s: float = FRESH_S) -> Known:
         """What the bucket has of a recipe.
 
         Args:
             recipe: scoped.
-            is_fresh: read again even if it was read a moment ago.
+            max_age_s: it is read again where it was read longer ago.
 
         Raises:
             CouldNotTell.
@@ -101,7 +108,7 @@ class Manifests:
             ):
                 gone, _ = self._known.popitem(last=False)
                 self._locks.pop(gone, None)
-            if is_fresh or self._clock() - known.read_at > FRESH_S:
+            if self._clock() - known.read_at >= max_age_s:
                 if self.is_paused:
                     raise CouldNotTell(self.last_failure)
                 await self._read(recipe, known)
@@ -111,13 +118,13 @@ class Manifests:
         """Appends rows, and compacts a manifest of many objects. Raises CouldNotTell."""
         if rows:
             await self._write(recipe, rows)
-        known = await self.of(recipe, is_fresh=True)
+        known = await self.of(recipe, max_age_s=0)
         if len(known.objects.keys() - self._refused) >= COMPACTED_AT:
             await self.compact(recipe)
 
     async def compact(self, recipe: str) -> None:
         """Rewrites the objects of a recipe as one. Raises CouldNotTell."""
-        known = await self.of(recipe, is_fresh=True)
+        known = await self.of(recipe, max_age_s=0)
         read = [name for name in known.objects if name not in self._refused]
         rows = {row.digest: row for name in read for row in known.objects[name]}
         if len(read) > 1:
@@ -148,6 +155,7 @@ class Manifests:
         known.rows = dict(itertools.islice(rows.items(), manifest.MAX_ROWS))
         known.by_item = await asyncio.to_thread(manifest.index, known.rows.values())
         known.read_at = self._clock()
+        self.on_read(recipe, known.by_item)
 
     async def _object(self, name: str, known: Known) -> list[Row]:
         if name in known.objects:
@@ -160,6 +168,10 @@ class Manifests:
                 LOG.warning("%s in the tier is ignored: %s", name, error)
             self._refused.add(name)
             return []
+
+
+def _ignore(_recipe: str, _told: Index) -> None:
+    """Nobody listens."""
 
 
 def _folder(recipe: str) -> str:

@@ -24,12 +24,13 @@ from prepcached.store.records import StagedFile
 from prepcached.store.upload_room import Upload
 from prepcached.tier.bucket import STALL_S, Absent, CouldNotTell, Damaged
 from prepcached.tier.manifest import Row
-from prepcached.tier.manifests import Known, Manifests
+from prepcached.tier.manifests import FRESH_S, Known, Manifests
 
 LOG = logging.getLogger(__name__)
 
 DOWNLOADS = 4
 """Artifacts that are fetched at once."""
+TIER_NAME = "the shared tier"
 ASKED_S = 2.0
 """Longest a request for a lease waits for a manifest."""
 AGAIN_S = 600.0
@@ -66,29 +67,36 @@ class ReadThrough:
         for task in self._fetches:
             task.cancel()
 
-    async def claim(self, recipe: str, items: bytes, session: Session) -> None:
+    async def claim(self, recipe: str, items: bytes, session: Session, max_age_s: float = FRESH_S) -> bool:
         """Leases, and begins to fetch, every artifact of the bucket that has some of these items.
 
         Args:
             recipe: scoped, and registered.
             items: n * 32 bytes; what the job lacks, as far as this daemon knows too.
             session: the job, which will own what is fetched.
+            max_age_s: how old the manifest may be.
+
+        Returns:
+            False where the manifest could not be read in time.
         """
         try:
-            known = await asyncio.wait_for(asyncio.shield(self._known(recipe)), ASKED_S)
+            known = await asyncio.wait_for(asyncio.shield(self._known(recipe, max_age_s)), ASKED_S)
         except TimeoutError:
-            return
+            return False
         if known is None:
-            return
+            return False
         wanted = self._wanted(known, items)
         if not wanted:
             self.counters.misses += 1
-            return
+            return True
         here = await self._daemon.quick(self._digests_here, recipe)
         owner_uid = os.geteuid() if session.uid is None else session.uid
         for row in wanted:
-            if row.digest not in here and (commit := self._leased(recipe, row)) is not None:
+            if row.digest in here:
+                self._tried[row.digest] = self._daemon.clock() + AGAIN_S
+            elif (commit := self._leased(recipe, row)) is not None:
                 self._start(recipe, row, commit, owner_uid)
+        return True
 
     def _digests_here(self, recipe: str) -> set[str]:
         return {ref.digest for ref in self._daemon.store.resolve(recipe).artifacts}
@@ -114,7 +122,7 @@ class ReadThrough:
             CouldNotTell.
         """
         daemon = self._daemon
-        known = await self._manifests.of(recipe, is_fresh=True)
+        known = await self._manifests.of(recipe, max_age_s=0)
         found = await daemon.slow(daemon.store.resolve, recipe)
         daemon.leases.raise_generation(recipe, found.generation)
         here = {ref.digest for ref in found.artifacts}
@@ -123,22 +131,25 @@ class ReadThrough:
         done = await asyncio.gather(*work)
         return sum(done), len(done) - sum(done)
 
-    async def _known(self, recipe: str) -> Known | None:
+    async def _known(self, recipe: str, max_age_s: float = FRESH_S) -> Known | None:
         try:
-            return await self._manifests.of(recipe)
+            return await self._manifests.of(recipe, max_age_s=max_age_s)
         except CouldNotTell as error:
             self._manifests.note_failure(error)
             return None
 
     def _wanted(self, known: Known, items: bytes) -> list[Row]:
-        now = self._daemon.clock()
         found: dict[str, Row] = {}
         for start in range(0, len(items), DIGEST_BYTES):
-            rows = known.by_item.get(items[start : start + DIGEST_BYTES], ())
-            for row in rows if isinstance(rows, tuple) else (rows,):
-                if self._tried.get(row.digest, now) <= now:
-                    found[row.digest] = row
+            if rows := known.by_item.get(items[start : start + DIGEST_BYTES]):
+                found.update((row.digest, row) for row in self.untried(rows))
         return list(found.values())
+
+    def untried(self, rows: Row | tuple[Row, ...]) -> list[Row]:
+        """Those of an item's artifacts that may be fetched."""
+        now = self._daemon.clock()
+        each = rows if isinstance(rows, tuple) else (rows,)
+        return [row for row in each if self._tried.get(row.digest, now) <= now]
 
     def _leased(self, recipe: str, row: Row) -> Commit | None:
         """A lease on the free items of an artifact, which cannot lapse; None where none is free."""
@@ -148,7 +159,7 @@ class ReadThrough:
         with contextlib.suppress(LimitExceeded):
             answer = table.grant(
                 session,
-                "the shared tier",
+                TIER_NAME,
                 recipe,
                 table.generation(recipe),
                 row.items,

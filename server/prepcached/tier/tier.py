@@ -12,8 +12,10 @@ from prepcache.errors import BadRequest, NotFound, StoreError
 from prepcached.daemon import Daemon
 from prepcached.store import scopes
 from prepcached.tier.bucket import Absent, Bucket, CouldNotTell, TooLarge
+from prepcached.tier.lead import Lead
 from prepcached.tier.manifests import PREFIX, Manifests
 from prepcached.tier.read_through import ReadThrough
+from prepcached.tier.upstream import Upstream
 from prepcached.tier.write_back import WriteBack
 
 T = TypeVar("T")
@@ -32,23 +34,35 @@ class Tier:
 
     Args:
         is_read_only: nothing is ever written into the bucket.
+        lead: the daemon that leases to all machines, if there is one.
     """
 
-    def __init__(self, daemon: Daemon, bucket: Bucket, *, is_read_only: bool) -> None:
+    def __init__(
+        self, daemon: Daemon, bucket: Bucket, *, is_read_only: bool, lead: Lead | None = None
+    ) -> None:
         self.daemon = daemon
         self.bucket = bucket
         self.manifests = Manifests(bucket, MAX_ARTIFACT_BYTES, daemon.clock)
         self.reading = ReadThrough(daemon, self.manifests)
         self.writing = None if is_read_only else WriteBack(daemon, self.manifests)
+        self.upstream: Upstream | None = None
+        if lead is not None and self.writing is not None:
+            self.upstream = Upstream(daemon, lead, self.manifests, self.reading, self.writing)
+            self.manifests.on_read = self.upstream.settle
+            self.writing.is_waited_for = self.upstream.is_waited_for
 
     def start(self) -> None:
         if self.writing is not None:
             self.writing.start()
+        if self.upstream is not None:
+            self.upstream.start()
 
     async def stop(self) -> None:
         self.reading.stop()
         if self.writing is not None:
             await self.writing.stop()
+        if self.upstream is not None:
+            await self.upstream.stop()
 
     def note_committed(self, recipe: str) -> None:
         """A job's artifacts of a recipe, scoped, are to be copied into the bucket."""
@@ -57,7 +71,7 @@ class Tier:
 
     def status(self) -> dict[str, Any]:
         """What `GET /v1/tier` answers; counters are since the start."""
-        reading, writing = self.reading.counters, self.writing
+        reading, writing, upstream = self.reading.counters, self.writing, self.upstream
         return {
             "url": self.bucket.url,
             "mode": "read-only" if writing is None else "read-write",
@@ -72,6 +86,10 @@ class Tier:
             "written_bytes": 0 if writing is None else writing.written_bytes,
             "waiting": 0 if writing is None else writing.waiting,
             "dropped": 0 if writing is None else writing.dropped,
+            "upstream": "" if upstream is None else upstream.lead.url,
+            "is_upstream_away": upstream is not None and upstream.is_away,
+            "upstream_failures": 0 if upstream is None else upstream.failures,
+            "last_upstream_failure": "" if upstream is None else upstream.last_failure,
         }
 
     async def push(self) -> int:
@@ -134,7 +152,7 @@ class Tier:
             if not (is_hex64(digest) and scopes.is_scoped(recipe)):
                 unread.append(f"{folder} is not a manifest")
                 continue
-            known = await self.manifests.of(recipe, is_fresh=True)
+            known = await self.manifests.of(recipe, max_age_s=0)
             named |= known.rows.keys()
             if not known.is_whole:
                 unread.append(f"the manifest of {recipe} cannot be read whole")

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from prepcache.artifact import header as artifact_format
@@ -48,6 +49,9 @@ class WriteBack:
         self._news = asyncio.Event()
         self._is_closing = False
         self._worker: asyncio.Task[None] | None = None
+        self._pushing = ""
+        self.is_waited_for: Callable[[str], bool] = _never
+        """Whether another machine waits for what a recipe has here."""
         self.written = 0
         self.written_bytes = 0
         self.dropped = 0
@@ -79,15 +83,21 @@ class WriteBack:
         self._dirty.setdefault(recipe, self._daemon.clock() + REST_S)
         self._news.set()
 
+    def is_pending(self, recipe: str) -> bool:
+        """Whether a recipe is being copied, or will be soon: not while the bucket is left alone."""
+        return not self._manifests.is_paused and (recipe in self._dirty or recipe == self._pushing)
+
     async def _work(self) -> None:
         while self._dirty or not self._is_closing:
             self._news.clear()
             now = self._daemon.clock()
-            due = [name for name, at in self._dirty.items() if at <= now or self._is_closing]
+            due = [name for name, at in self._dirty.items() if at <= now or self._is_urgent(name)]
             if due and not self._manifests.is_paused:
                 recipe = due[0]
+                self._pushing = recipe
                 del self._dirty[recipe]
                 await self._push_or_later(recipe)
+                self._pushing = ""
             elif self._is_closing:
                 return
             else:
@@ -95,6 +105,9 @@ class WriteBack:
                 timeout_s = max(1.0 if self._manifests.is_paused else 0.0, at - now)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._news.wait(), timeout_s)
+
+    def _is_urgent(self, recipe: str) -> bool:
+        return self._is_closing or self.is_waited_for(recipe)
 
     async def _push_or_later(self, recipe: str) -> None:
         try:
@@ -115,7 +128,7 @@ class WriteBack:
         """
         daemon = self._daemon
         found = await daemon.slow(daemon.store.resolve, recipe)
-        known = await self._manifests.of(recipe, is_fresh=True)
+        known = await self._manifests.of(recipe, max_age_s=0)
         left = [ref for ref in found.artifacts if ref.digest not in known.rows]
         if left:
             await self._push_recipe(recipe)
@@ -155,6 +168,10 @@ class WriteBack:
             return
         told: dict[str, Any] = {"name": record.name, "parts": record.parts}
         await self._manifests.bucket.put(name, json.dumps(told).encode())
+
+
+def _never(_recipe: str) -> bool:
+    return False
 
 
 def _opened(path: str, ref: ArtifactRef) -> tuple[BinaryIO, Row] | None:

@@ -1,0 +1,257 @@
+"""Leases from a lead daemon: an item is preprocessed on one machine; a lead that fails stops no job."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepcache.errors import ConfigError
+from prepcache.protocol import wire
+from prepcached.config import load
+from prepcached.tier import upstream as upstreams
+from prepcached.tier.lead import Lead
+from support.fleet import TOKEN, box, lead, upstream
+from support.serving import Job, Serving, wait_until
+
+ITEMS = ["a", "b", "c"]
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Path:
+    folder = tmp_path / "bucket"
+    folder.mkdir()
+    return folder
+
+
+@contextlib.contextmanager
+def fleet(folder: Path, bucket: Path) -> Iterator[tuple[Serving, Serving, Serving]]:
+    """A lead and two machines that lease from it."""
+    with (
+        lead(folder / "lead") as (leader, given),
+        box(folder / "first", bucket, **given) as first,
+        box(folder / "second", bucket, **given) as second,
+    ):
+        yield leader, first, second
+
+
+def leased(job: Job, names: list[str] = ITEMS, **members: Any) -> dict[str, Any]:
+    generation = job.resolve().json()["generation"]
+    return dict(job.lease(names, generation, **members).json())
+
+
+def status(served: Serving) -> dict[str, Any]:
+    return dict(served.http().get("/v1/tier").json())
+
+
+def test_what_one_box_preprocesses_another_waits_for(tmp_path: Path, bucket: Path) -> None:
+    with fleet(tmp_path, bucket) as (_, first, second):
+        making, waiting = first.job(), second.job()
+        mine = leased(making)
+        assert mine["granted"] == [0, 1, 2]
+        theirs = leased(waiting)
+        assert theirs["granted"] == [] and theirs["lease"] is None
+        assert theirs["held"][0]["items"] == 3 and "prepcached" in theirs["held"][0]["who"]
+        done = making.commit([mine["lease"]], [making.stage(first.store.staging, ITEMS)])
+        assert done.status_code == 200
+        found = wait_until(lambda: bool(leased(waiting, wait_s=2.0).get("look_again")))
+        assert found and status(second)["hits"] == 1
+
+
+def test_a_commit_is_hurried_while_another_box_waits(
+    tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "BEAT_S", 0.1)
+    with fleet(tmp_path, bucket) as (_, first, second):
+        making = first.job()
+        assert not leased(making)["is_waited_for"]
+        assert leased(second.job())["held"]
+        assert wait_until(lambda: making.beat().json()["waited_for"] == [making.recipe])
+
+
+def test_what_a_dead_job_had_is_given_to_another_box(
+    tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstreams, "IDLE_S", 0.0)
+    with fleet(tmp_path, bucket) as (_, first, second):
+        dying, waiting = first.job(), second.job()
+        assert leased(dying)["granted"]
+        assert not leased(waiting)["granted"]
+        dying.close()
+        assert wait_until(lambda: leased(waiting, wait_s=2.0)["granted"] == [0, 1, 2])
+
+
+def test_a_lead_that_began_anew_is_leased_from_again(tmp_path: Path, bucket: Path) -> None:
+    with fleet(tmp_path, bucket) as (leader, first, second):
+        assert leased(first.job(), ["x"])["granted"]
+
+        def forget() -> None:
+            for session in list(leader.daemon.sessions):
+                leader.daemon.end_session(session.id, "the test says so")
+
+        leader.on_loop(forget)
+        assert leased(second.job())["granted"] == [0, 1, 2]
+        assert wait_until(lambda: not status(second)["is_upstream_away"])
+
+
+def test_a_lead_grants_to_machines_what_it_knows_nothing_of(tmp_path: Path, bucket: Path) -> None:
+    """Neither the recipe, nor what the bucket or a lead of its own has."""
+    with silent() as port, box(tmp_path / "lead", bucket, **upstream(tmp_path, port)) as leader:
+        job = leader.job()
+        answer = job.lease(ITEMS, is_for_machine=True).json()
+        assert answer["granted"] == [0, 1, 2]
+        assert job.lease(ITEMS).status_code == 409, "jobs register their recipes"
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[int]:
+    """A port where connections are accepted and nothing is answered."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@contextlib.contextmanager
+def liar(answer: dict[str, Any] | bytes, code: int = 200) -> Iterator[int]:
+    """A port where sessions are opened, and every request for a lease gets this answer."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            told: Any = {}
+            if self.path == "/v1/sessions":
+                token = "0" * 32
+                told = {"session": token, "token": token, "instance": token, "root": "/r", "staging": "/s"}
+            elif self.path == "/v1/leases":
+                told = answer
+            data = told if isinstance(told, bytes) else json.dumps(told).encode()
+            self.send_response(code if self.path == "/v1/leases" else 200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                self.wfile.write(data)
+
+        def do_DELETE(self) -> None:
+            self.do_POST()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+LEASE = {"id": "1", "token": "2", "deadline_s": 15.0}
+LIES: dict[str, Any] = {
+    "nonsense": (b"\0nonsense", 200),
+    "a list": (b"[]", 200),
+    "too much": (b" " * (9 << 20), 200),
+    "not asked for": ({"lease": LEASE, "granted": [7]}, 200),
+    "twice": ({"lease": LEASE, "granted": [0, 0]}, 200),
+    "no lease": ({"granted": [0]}, 200),
+    "nobody has it": ({}, 200),
+    "broken": (b"", 502),
+    "refused": ({"code": "unauthorized", "detail": "another token", "status": 401}, 401),
+    "redirected": (b"", 302),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lead_that_lies_is_done_without(lie: str, tmp_path: Path, bucket: Path) -> None:
+    answer, code = LIES[lie]
+    with liar(answer, code) as port, box(tmp_path / "box", bucket, **upstream(tmp_path, port)) as served:
+        assert leased(served.job())["granted"] == [0, 1, 2]
+        told = status(served)
+        assert told["is_upstream_away"] and told["upstream_failures"] == 1
+        assert TOKEN not in json.dumps(told)
+
+
+@pytest.mark.parametrize("kind", ["away", "slow"])
+def test_without_its_lead_a_box_leases_by_itself(
+    kind: str, tmp_path: Path, bucket: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with contextlib.ExitStack() as stack:
+        if kind == "slow":
+            port = stack.enter_context(silent())
+        else:
+            taken = stack.enter_context(socket.socket())
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+        served = stack.enter_context(box(tmp_path / "box", bucket, **upstream(tmp_path, port)))
+        job = served.job()
+        assert leased(job)["granted"] == [0, 1, 2]
+        assert leased(job, ["x", "y"])["granted"] == [0, 1]
+        assert status(served)["is_upstream_away"]
+    said = [one for one in caplog.records if "this machine leases by itself" in one.getMessage()]
+    assert len(said) == 1
+
+
+def test_jobs_wait_five_seconds_an_hour_for_a_lead(
+    tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opens sessions at once, and answers no request for a lease within the limit."""
+    now = [1000.0]
+    asked: list[float] = []
+
+    async def slow(self: Lead, method: str, path: str, *_: Any, **__: Any) -> Any:
+        if path == "/leases":
+            asked.append(now[0])
+            now[0] += 1.5
+            raise upstreams.LeadAway("no answer within 1.5 s")
+        if path == "/sessions":
+            return wire.SessionAnswer("s", "t", "i", "/r", "/s")
+        return wire.BeatAnswer()
+
+    monkeypatch.setattr(Lead, "ask", slow)
+    with box(tmp_path / "box", bucket, clock=lambda: now[0], **upstream(tmp_path, 1)) as served:
+
+        def answers_again() -> bool:
+            return wait_until(lambda: not status(served)["is_upstream_away"])
+
+        for times in range(1, 4):
+            assert answers_again()
+            assert leased(served.job())["lease"]
+            assert len(asked) == times
+            now[0] += 20.0
+        assert leased(served.job(), ["x"])["lease"]
+        assert len(asked) == 3
+        now[0] += 3600.0
+        assert answers_again()
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ('upstream = "http://lead:1"', "upstream_token_file go together"),
+        ('upstream = "lead:1"\nupstream_token_file = "TOKEN"', "must be http://host:port or"),
+        ('upstream = "http://user:pw@lead:1"\nupstream_token_file = "TOKEN"', "must be http://host:port or"),
+        ('mode = "read-only"\nupstream = "http://lead:1"\nupstream_token_file = "TOKEN"', "read-write"),
+        ('upstream = "http://lead:1"\nupstream_token_file = "/no/such"', "cannot be read"),
+        ('upstream = "http://lead:1"\nupstream_token_file = "OPEN"', "everybody may read it"),
+    ],
+)
+def test_an_upstream_that_cannot_work_is_refused(lines: str, text: str, tmp_path: Path) -> None:
+    for name, mode in (("TOKEN", 0o600), ("OPEN", 0o644)):
+        (tmp_path / name).write_text(TOKEN)
+        os.chmod(tmp_path / name, mode)
+        lines = lines.replace(name, str(tmp_path / name))
+    file = tmp_path / "prepcached.toml"
+    file.write_text(f'[tier]\nurl = "s3://bucket"\n{lines}\n')
+    with pytest.raises(ConfigError, match=text) as refused:
+        load({}, {}, file)
+    assert TOKEN not in str(refused.value)

@@ -1,0 +1,54 @@
+"""Jobs on several machines with one bucket and a lead daemon: every item is preprocessed once."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from support.fleet import box, lead
+from support.jobs import Jobs
+from support.serving import Serving
+
+JOB = """
+def make(item):
+    called(item)
+    time.sleep(0.002)
+    return np.full(4, item)
+
+count = int(sys.argv[1])
+barrier()
+ds = prepcache.CachedDataset(list(range(count)), make, progress=False)
+assert all((ds[at] == at).all() for at in range(count))
+tell(ds)
+"""
+COUNT = 400
+
+
+def run(jobs: Jobs, boxes: list[Serving], each: int) -> list[dict[str, Any]]:
+    """So many jobs on every machine, all at once."""
+    script = jobs.write(JOB)
+    urls = [f"unix://{one.uds}" for one in boxes for _ in range(each)]
+    running = [jobs.start(script, COUNT, PREPCACHE_URL=url) for url in urls]
+    for one in running:
+        one.ready()
+    for one in running:
+        one.go()
+    return [one.facts() for one in running]
+
+
+def test_four_boxes_make_every_item_once(jobs: Jobs, tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    with contextlib.ExitStack() as stack:
+        _, upstream = stack.enter_context(lead(tmp_path / "lead"))
+        boxes = [stack.enter_context(box(tmp_path / f"box{at}", bucket, **upstream)) for at in range(4)]
+        facts = run(jobs, boxes, each=4)
+        assert all(one["hit"] + one["computed"] + one["waited"] == COUNT for one in facts)
+        calls = jobs.calls()
+        assert sorted(calls) == list(range(COUNT)) and set(calls.values()) == {1}
+        assert sum(one["computed"] for one in facts) == COUNT
+        jobs.forget()
+        fifth = stack.enter_context(box(tmp_path / "fifth", bucket, **upstream))
+        [told] = run(jobs, [fifth], each=1)
+        assert (told["computed"], jobs.calls()) == (0, {})

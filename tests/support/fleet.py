@@ -1,0 +1,48 @@
+"""Several machines of a fleet: daemons in this process, each with a root of its own, and one bucket."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from support.serving import Serving, serving
+
+TOKEN = "correct-horse-battery-staple"
+
+
+def tcp_port(served: Serving) -> int:
+    """Where a daemon listens that was given port 0."""
+    listeners = [one for server in served.server.servers for one in server.sockets]
+    [port] = [one.getsockname()[1] for one in listeners if one.family == socket.AF_INET]
+    return int(port)
+
+
+@contextlib.contextmanager
+def lead(folder: Path, **members: Any) -> Iterator[tuple[Serving, dict[str, Any]]]:
+    """A lead daemon, and the settings by which others lease from it."""
+    folder.mkdir()
+    with serving(folder, host="127.0.0.1", port=0, token=TOKEN, **members) as served:
+        yield served, upstream(folder, tcp_port(served))
+
+
+def upstream(folder: Path, port: int) -> dict[str, Any]:
+    """The settings of a tier whose lead listens at a port of this machine."""
+    file = folder / "token"
+    file.touch(0o600)
+    file.write_text(TOKEN)
+    return {"upstream": f"http://127.0.0.1:{port}", "upstream_token_file": str(file)}
+
+
+@contextlib.contextmanager
+def box(
+    folder: Path, bucket: str | Path, clock: Callable[[], float] = time.monotonic, **tier: Any
+) -> Iterator[Serving]:
+    """A machine; its bucket is a folder or a URL."""
+    folder.mkdir()
+    url = f"file://{bucket}" if isinstance(bucket, Path) else bucket
+    with serving(folder, clock, tier={"url": url, **tier}) as served:
+        yield served
