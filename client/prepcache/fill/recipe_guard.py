@@ -26,7 +26,7 @@ from typing import Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.drift import OF_ANOTHER_TIME, drift
-from prepcache.keys.own_state import Moved, belongs, confirm
+from prepcache.keys.own_state import note_changed
 from prepcache.keys.recipes import Recipe, counted, settle
 
 EVERY_S = 5.0
@@ -51,8 +51,6 @@ class Steady:
         self._own: set[str] = set()
         self._came: dict[str, Any] = {}
         """What came up since the opening, as it was when it did."""
-        self._moved: dict[str, Moved] = {}
-        """What the last look found changed."""
         self._changed: list[str] = []
         self._look_at = 0.0
         self._is_settled = self._is_told = self._is_elsewhere = False
@@ -65,7 +63,6 @@ class Steady:
             "_is_settled": False,
             "_is_elsewhere": True,
             "_came": {},
-            "_moved": {},
         }
         return self.__dict__ | fresh
 
@@ -107,8 +104,7 @@ class Steady:
                 self._take(label for label in self._drift() if not self._is_of_library(label))
         self._is_settled = True
         if self._recipe is not None:
-            made = self._recipe
-            belongs(made.preprocess, {made.digest, made.asked.get("base", made.digest)})
+            note_changed(self._recipe, self._own)
 
     def filled(self) -> None:
         """A fill is over, in which only the function ran."""
@@ -119,9 +115,7 @@ class Steady:
         """Notes what the function has changed itself, for later data sets too."""
         self._own.update(labels)
         if self._recipe is not None:
-            for label in self._own & self._moved.keys():
-                confirm(self._moved[label], self._recipe.preprocess)
-        self._moved.clear()
+            note_changed(self._recipe, self._own)
 
     def _is_of_library(self, label: str) -> bool:
         """Whether it names a distribution, or a text, of which another was loaded: by no function's doing."""
@@ -138,7 +132,7 @@ class Steady:
         if self._recipe is None:
             return {}
         try:
-            found = drift(self._recipe, self._came, self._moved, is_elsewhere=self._is_elsewhere)
+            found = drift(self._recipe, self._came, is_elsewhere=self._is_elsewhere)
         except UnkeyableError:  # its source was edited meanwhile: what runs is still what was loaded
             return {}
         if self._is_elsewhere:

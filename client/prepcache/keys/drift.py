@@ -18,78 +18,64 @@ from typing import Any
 from prepcache.keys.code.alters import Alters
 from prepcache.keys.code.dependencies import Dependencies
 from prepcache.keys.code.describe import decides
-from prepcache.keys.environment import differing
-from prepcache.keys.own_state import Moved, reopen
-from prepcache.keys.recipes import Recipe, again, counted
+from prepcache.keys.environment import differing as differing_distributions
+from prepcache.keys.own_state import changed_places, differing
+from prepcache.keys.recipes import Recipe, again
 
 OF_ANOTHER_TIME = " of another time"
 """Ends the label of a distribution, or of a file, of which another process has loaded another than counts."""
 
 
-def drift(
-    made: Recipe,
-    met: dict[str, Any] | None = None,
-    moved: dict[str, Moved] | None = None,
-    *,
-    is_elsewhere: bool = False,
-) -> dict[str, bool]:
+def drift(made: Recipe, met: dict[str, Any] | None = None, *, is_elsewhere: bool = False) -> dict[str, bool]:
     """What has changed since a recipe was made.
 
     Args:
         met: what came up in earlier looks, and was so; grows by what comes up in this one.
-        moved: takes what has changed of values and their attributes; see NOTE [ Own state ].
         is_elsewhere: in another process than the one that made it, which may have loaded other texts, or
             other versions of libraries: an executor may have been there before an edit.
 
     Returns:
-        Labels of values, `$NAME` of environment variables, `config.<path>` of config leaves, files,
-        distributions, and torch's default dtype, each with whether the function may have changed it itself;
-        empty if nothing changed.
+        Labels of values, `$NAME` of environment variables, `config.<path>` of config leaves, attributes by
+        their places, files, distributions, and torch's default dtype, each with whether the function may
+        have changed it itself; empty if nothing changed.
     """
     met = {} if met is None else met
     if made.preprocess is None or made.asked.get("code") is None:
         return {}
     now, reach = again(made)
-    before, after = {**met, **counted(made)}, counted(now)
-    drifted = [*_differing(before, after), *sorted(made.differing.keys() ^ now.differing.keys())]
-    reopen(reach.hooks.reopened, made.preprocess)
-    parts = reach.hooks.moved
-    if moved is not None:
-        moved.update(parts)
-        moved.update({label: _moved(label, made, reach) for label in drifted if label in reach.owners})
+    before = made.state._replace(values={**met, **made.state.values})
+    places = changed_places(before.places, now.state.places)
+    drifted = differing(before, now.state, own=made.own)
+    drifted += sorted(made.differing.keys() ^ now.differing.keys())
     functions = [function.__code__ for function in reach.labels.functions()]
-    alters = Alters([*functions, *reach.modules.codes()] if drifted or parts else ())
+    alters = Alters([*functions, *reach.modules.codes()] if drifted else ())
     # Definitions differ where modules were imported again, by another process, or functions were replaced.
     found = dict.fromkeys(
         _differing(made.parts["code"]["definitions"], now.parts["code"]["definitions"]), False
     )
     for label in drifted:
-        is_variable = label.startswith("$")
-        found[label] = alters.may_alter(
-            *("environ", dict) if is_variable else (label, _kind_of(label, made, reach))
-        )
-    for place, part in parts.items():
-        found[place] = part.is_library or alters.may_alter(place, part.kind)
+        if label in places:
+            attribute = places[label]
+            kind = object if attribute is None else attribute.kind
+            is_library = attribute is not None and attribute.is_library
+            found[label] = is_library or alters.may_alter(label, kind)
+        elif label.startswith("$"):
+            found[label] = alters.may_alter("environ", dict)
+        elif label.startswith("config."):
+            found[label] = True  # the function was given those
+        else:
+            found[label] = alters.may_alter(label, _kind_of(label, made, reach))
     found |= dict.fromkeys(_differing(made.parts["environment"], now.parts["environment"]), False)
-    others = differing(made.parts["environment"]["distributions"])
+    others = differing_distributions(made.parts["environment"]["distributions"])
     if is_elsewhere:
-        known = before.keys() | made.parts["code"]["definitions"].keys()
-        came = [label for label in (*after, *now.parts["code"]["definitions"]) if label not in known]
+        known = before.values.keys() | made.parts["code"]["definitions"].keys()
+        labels = (*now.state.values, *now.parts["code"]["definitions"])
+        came = [label for label in labels if label not in known]
         texts = reach.modules.older_texts(came)
         found = {label: own for label, own in found.items() if label.rpartition(".")[0] not in texts}
         others = [name + OF_ANOTHER_TIME for name in (*texts.values(), *others)]
-    found |= dict.fromkeys(others, False)
-    leaves, now_leaves = made.parts["config"], now.parts["config"]
-    both = {**leaves, **now_leaves}
-    paths = [path for path in both if decides(leaves.get(path)) != decides(now_leaves.get(path))]
-    met.update({label: state for label, state in after.items() if label not in before})
-    return found | {f"config.{path}": True for path in paths}  # the function was given those
-
-
-def _moved(label: str, made: Recipe, reach: Dependencies) -> Moved:
-    shown = made.parts["code"]["values"].get(label)
-    original = made.asked["values"].get(label) if shown is not None else None
-    return Moved(reach.owners[label], label, original)
+    met.update({label: state for label, state in now.state.values.items() if label not in before.values})
+    return found | dict.fromkeys(others, False)
 
 
 def _kind_of(label: str, made: Recipe, reach: Dependencies) -> type:

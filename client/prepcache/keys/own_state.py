@@ -7,7 +7,7 @@ NOTE [ Own state ]
 
     Attributes and globals that calls were seen to change count as they were before the first call, in this
     process as in every other, provided that a few items that are made again with the changed state give the
-    same bytes. Where they differ, the state counts as it is, and the user is told.
+    same bytes. Where they differ, or where anything else has changed too, the state counts as it is.
 
 Invariants:
     1. Only what changed while nothing but the function ran is its own state; what the job sets counts as set.
@@ -22,90 +22,137 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blake3 import blake3
 
+from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding.encoder import Encoder
+from prepcache.keys.code.describe import decides
+
+if TYPE_CHECKING:
+    from prepcache.keys.recipes import Recipe
 
 MOST_ITEMS = 3
 """Items of a function that are made again."""
 MOST_DATA_SETS = 4
 """Data sets of one function whose items are kept."""
+MOST_STATES = 256
+"""Changed states that are known to make the same samples as the first one."""
 ENOUGH_S = 1.0
 """Seconds of making items again after which no further one is."""
 LARGEST_BYTES = 64 << 20
 """Larger samples are not compared: hashing them would cost the fill."""
 
 
-@dataclass(eq=False, slots=True)
-class Slot:
-    """An attribute of an object, or a name of a namespace, that calls of some function change.
+class Attribute(NamedTuple):
+    """What a recipe wrote of an attribute, and which object that was.
 
     Args:
-        original: what was written of it before the first call; None where it was not there.
-        names: the attributes that its owner had then, in order.
-        has_code: whether what was there refers to code of the project, which counts as well.
+        address: of the object; 0 in another process.
+        is_library: whether what has the attribute is of a library's class.
+        text: a readable form, of the first attributes only.
     """
 
-    original: Any
-    names: tuple[str, ...]
-    has_code: bool
-    accepted: set[tuple[str, bytes]] = field(default_factory=set)
-    """The recipes, and the states of this, with which items were the same."""
-    material: set[str] = field(default_factory=set)
-    """The recipes whose items were seen to depend on it."""
-    makers: weakref.WeakSet[_Trial] = field(default_factory=weakref.WeakSet)
-    """The functions whose calls change it, and data sets that they did so for."""
-    observers: list[Any] = field(default_factory=list)
-    """Those of these data sets: what they read, later calls find loaded."""
-    is_new: bool = True
-    """Whether it was found, or found changed further, after the last time that items were made again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """A slot that is seen to differ from what a recipe counted."""
-
-    owner: Any
-    name: str
-    original: Any
-    names: tuple[str, ...] = ()
-    has_code: bool = False
+    written: bytes
+    address: int = 0
     kind: type = object
     is_library: bool = False
+    text: str = ""
 
 
-@dataclass(slots=True)
-class Attributes:
-    """What a recipe wrote of the attributes of what it counts, by place (`preprocess.reader.n`)."""
+Attributes = dict[str, dict[str, Attribute]]
+"""The place of an object (`preprocess.reader`) to its attributes by name."""
 
-    written: dict[str, bytes | None] = field(default_factory=dict)
-    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """The names of the attributes of the object at a place."""
-    parts: dict[str, int] = field(default_factory=dict)
-    """Which object stood there, by address; empty in another process."""
-    coded: set[str] = field(default_factory=set)
-    settled: dict[str, Any] = field(default_factory=dict)
-    """Places, and labels of values, that count as before the first call."""
-    texts: dict[str, str] = field(default_factory=dict)
-    """Readable forms, for explanations; of the first places only."""
+
+class State(NamedTuple):
+    """What a function, and what it reaches, was when a recipe was made.
+
+    Args:
+        digest: of the recipe that is made of this state, whatever it counts as.
+        values: digests of run-time values by label, and environment variables by `$NAME`.
+        leaves: of the config.
+    """
+
+    digest: RecipeDigest
+    values: dict[str, str | None]
+    leaves: dict[str, Any]
+    places: Attributes
+
+    @classmethod
+    def empty(cls) -> State:
+        return cls(RecipeDigest(""), {}, {}, {})
 
     def __reduce__(self) -> Any:
-        return Attributes, (self.written, self.names, {}, self.coded, self.settled, self.texts)
+        """Addresses mean nothing elsewhere, and types may not be pickled."""
+        places = {
+            at: {name: Attribute(one.written) for name, one in rows.items()}
+            for at, rows in self.places.items()
+        }
+        return State, (self.digest, self.values, self.leaves, places)
 
 
-class _Owner:
-    """Slots of one object, which go with it."""
+class Before(NamedTuple):
+    """What a changed state counts as."""
 
-    def __init__(self, owner: Any) -> None:
-        self.slots: dict[str, Slot] = {}
-        at, pop = id(owner), _owners.pop  # the module's names may be gone before its objects
-        self._owner: Any = _reference(owner, lambda _: pop(at, None))
+    digest: RecipeDigest
+    parts: dict[str, Any]
+    own: frozenset[str]
+    observers: tuple[Any, ...]
+
+
+def place_of(at: str, name: str) -> str:
+    """The place of an attribute of the object at a place."""
+    return f"{at}.{name}" if name.isidentifier() else f"{at}[{name!r}]"
+
+
+def is_below(place: str, holders: Iterable[str]) -> bool:
+    """Whether a place is one of some others, or in what is there."""
+    return any(place == one or place.startswith((f"{one}.", f"{one}[")) for one in holders)
+
+
+def changed_places(before: Attributes, now: Attributes) -> dict[str, Attribute | None]:
+    """The attributes that differ, with what they are now; not those in which only attributes of theirs do."""
+    found: dict[str, Attribute | None] = {}
+    replaced: set[str] = set()
+    for at in before.keys() & now.keys():
+        for name in before[at].keys() | now[at].keys():
+            then, there = before[at].get(name), now[at].get(name)
+            if then is None or there is None or then.written != there.written:
+                found[place_of(at, name)] = there
+                if then and there and then.address and then.address != there.address:
+                    replaced.add(place_of(at, name))
+    holders = {above for place in found for above in _above(place)}
+    return {place: found[place] for place in sorted(found) if place in replaced or place not in holders}
+
+
+def _above(place: str) -> Iterator[str]:
+    """The places that something at a place is in."""
+    return (place[:at] for at, mark in enumerate(place) if mark in ".[" and at)
+
+
+def differing(before: State, now: State, *, own: Iterable[str] = ()) -> list[str]:
+    """What differs of values, attributes and the config: labels, places, and `config.<path>`.
+
+    Args:
+        own: what may differ, with all that is in it.
+    """
+    places = changed_places(before.places, now.places)
+    holders = {above for place in places for above in _above(place)}
+    rows = [
+        *_rows(before.values, now.values),
+        *(f"config.{path}" for path in _rows(before.leaves, now.leaves, is_whole=True)),
+    ]
+    found = dict.fromkeys([*(row for row in rows if row not in holders), *places])
+    return [place for place in found if not is_below(place, own)]
+
+
+def _rows(before: Mapping[str, Any], now: Mapping[str, Any], *, is_whole: bool = False) -> list[str]:
+    names = before.keys() | now.keys() if is_whole else before.keys() & now.keys()
+    return sorted(name for name in names if decides(before.get(name)) != decides(now.get(name)))
 
 
 class _Trial:
@@ -115,11 +162,13 @@ class _Trial:
         self, function: Callable[..., Any], config: Mapping[str, Any], key: tuple[int, ...], observer: Any
     ) -> None:
         self.observer = observer
-        self.recipes: frozenset[str] = frozenset()
-        """The digest of the data set's recipe, once it is known."""
         self.items: list[tuple[Callable[[], Any], bytes, bool]] = []
         self.config = config
-        self.slots: set[Slot] = set()
+        self.state: State | None = None
+        """What counted when its recipe was made, once that is known."""
+        self.parts: dict[str, Any] = {}
+        self.digest = RecipeDigest("")
+        self.own: set[str] = set()
         """What its calls were seen to change."""
         pop = _trials.pop  # at the interpreter's end the module's names are gone before its objects
 
@@ -157,9 +206,10 @@ class _Trial:
         return True
 
 
-_owners: dict[int, _Owner] = {}
 _trials: dict[tuple[int, ...], dict[str, _Trial]] = {}
 """By function, and by data set; the last one last."""
+_known: dict[RecipeDigest, Before] = {}
+"""Changed states, by the recipe that is made of them as they are."""
 
 
 def note(
@@ -198,107 +248,58 @@ def wants(function: Callable[..., Any], of: str) -> bool:
     return trial is None or len(trial.items) < MOST_ITEMS
 
 
-def belongs(function: Any, recipes: Iterable[str]) -> None:
-    """Tells by which recipe the items were made that were noted last of a function.
+def note_changed(made: Recipe, places: Iterable[str] = ()) -> None:
+    """Tells by which recipe a function made the items that were noted last, and what its calls changed."""
+    trials = _trials.get(_key(made.preprocess))
+    if trials:
+        trial = next(reversed(trials.values()))
+        trial.state, trial.digest, trial.parts = made.state, made.digest, made.parts
+        trial.own.update(made.own, places)
 
-    Args:
-        recipes: its digest, and that of the same recipe without the classes of the items.
+
+def has_changed(function: Any) -> bool:
+    """Whether calls of a function were seen to change anything."""
+    return any(trial.own for trial in _trials.get(_key(function), {}).values())
+
+
+def before_calls(made: Recipe) -> tuple[Before | None, list[str]]:
+    """What the state counts as that a recipe is made of, if only calls of its function have changed it.
+
+    Makes items again, if it is not known yet whether these depend on what was changed.
+
+    Returns:
+        None, and the places that do count as they are, if they do.
     """
-    if (trial := _last_trial(function)) is not None:
-        trial.recipes = frozenset(recipes)
-
-
-def confirm(moved: Moved, function: Any) -> None:
-    """Notes that calls of a function have changed a slot."""
-    owner = _owners.get(id(moved.owner))
-    if owner is None:
-        owner = _owners[id(moved.owner)] = _Owner(moved.owner)
-    slot = owner.slots.setdefault(moved.name, Slot(moved.original, moved.names, moved.has_code))
-    _open(slot, function)
-
-
-def reopen(slots: Iterable[Slot], function: Any) -> None:
-    """Notes that calls of a function have changed slots further, which were known."""
-    for slot in slots:
-        _open(slot, function)
-
-
-def _open(slot: Slot, function: Any) -> None:
-    slot.is_new = True
-    if (trial := _last_trial(function)) is not None:
-        slot.makers.add(trial)
-        trial.slots.add(slot)
-        if trial.observer is not None and trial.observer not in slot.observers:
-            slot.observers.append(trial.observer)
-
-
-def _last_trial(function: Any) -> _Trial | None:
-    trials = _trials.get(_key(function))
-    return next(reversed(trials.values())) if trials else None
-
-
-def slots_of(owner: Any) -> dict[str, Slot]:
-    """The slots of an object, by name."""
-    found = _owners.get(id(owner))
-    return {} if found is None else found.slots
-
-
-def has_new_slots(function: Any) -> bool:
-    """Whether calls of a function have changed anything since its items were last made again."""
-    trial = _last_trial(function)
-    return trial is not None and any(slot.is_new for slot in trial.slots)
-
-
-@dataclass(slots=True)
-class Verdict:
-    """Which slots may count as before the first call, in a recipe.
-
-    Args:
-        recipe: the digest that it has if all of them do.
-        slots: those that may.
-        tried: those of them with which items were made again just now: whatever they are now is accepted.
-        recipes: the digests for which it is.
-    """
-
-    recipe: str
-    slots: set[Slot] = field(default_factory=set)
-    tried: set[Slot] = field(default_factory=set)
-    recipes: frozenset[str] = frozenset()
-
-    def passes(self, slot: Slot, state: bytes) -> bool:
-        """Whether a slot counts as before, being what it is now."""
-        if slot in self.tried:
-            slot.accepted.update((recipe, state) for recipe in self.recipes)
-        return slot in self.slots
-
-
-def judge(met: Mapping[Slot, bytes], recipe: str) -> Verdict:
-    """Makes items again where it is not known yet whether they depend on what calls have changed.
-
-    Args:
-        met: the slots that a recipe met, and their states.
-        recipe: its digest, if all of them counted as before. Items of other recipes say nothing of it.
-    """
-    known = {slot for slot, state in met.items() if (recipe, state) in slot.accepted}
-    verdict = Verdict(recipe, known, recipes=frozenset({recipe}))
-    results: dict[_Trial, bool] = {}
-    for slot in met.keys() - known:
-        slot.is_new = False
-        if recipe in slot.material:
+    if (known := _known.get(made.state.digest)) is not None:
+        return known, []
+    for trial in reversed(_trials.get(_key(made.preprocess), {}).values()):
+        if trial.state is None or trial.state.digest == made.state.digest:
             continue
-        trials = [trial for trial in slot.makers if recipe in trial.recipes]
-        for trial in trials:
-            if trial not in results:
-                results[trial] = trial.gives_the_same()
-                verdict.recipes |= trial.recipes
-        if trials and all(results[trial] for trial in trials):
-            verdict.tried.add(slot)
-        elif trials:
-            slot.material.add(recipe)
-    if results:  # they have changed it further, also what was accepted as it was
-        verdict.tried |= known if all(results.values()) else set()
-        verdict.slots = known | verdict.tried
-    return verdict
+        if differing(trial.state, made.state, own=trial.own) or not _is_alike(trial.parts, made.parts):
+            continue
+        if not trial.gives_the_same():
+            return None, differing(trial.state, made.state)
+        before = Before(trial.digest, trial.parts, frozenset(trial.own), (trial.observer,))
+        learn(made, before)
+        return before, []
+    return None, []
+
+
+def learn(made: Recipe, before: Before) -> None:
+    """Notes what the state that a recipe is made of counts as."""
+    if len(_known) >= MOST_STATES:
+        _known.clear()
+    _known[made.state.digest] = before
+
+
+def _is_alike(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether two recipes are the same in what no call changes."""
+    fixed = ("environment", "version", "expand", "read")
+    if any(before[name] != now[name] for name in fixed):
+        return False
+    code, other = before["code"], now["code"]
+    is_same = all(code[name] == other[name] for name in ("mode", "files", "variables", "untracked"))
+    return is_same and not _rows(code["definitions"], other["definitions"])
 
 
 def digest_of(sample: Any) -> bytes | None:

@@ -36,16 +36,16 @@ from blake3 import blake3
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys import options, own_state, ranks
+from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, canonical_order
 from prepcache.keys.code import labels
 from prepcache.keys.code.dependencies import Dependencies
-from prepcache.keys.code.describe import SCALARS, Value, decides, readable
+from prepcache.keys.code.describe import SCALARS, Value, readable
 from prepcache.keys.code.encoding import ConfigEncoder, Hooks
 from prepcache.keys.code.import_graph import Finder, ImportGraph
 from prepcache.keys.code.item_code import name_of, refer
 from prepcache.keys.code.project import Places, checkout_of
 from prepcache.keys.code.settings import is_attribute_bag
 from prepcache.keys.code.source_files import read_source
-from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, canonical_order
 from prepcache.keys.environment import (
     ENVIRONMENT_VERSION,
     Environment,
@@ -54,9 +54,9 @@ from prepcache.keys.environment import (
     python_version,
 )
 from prepcache.keys.files.digest import Trust, digest_file
-from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
 from prepcache.keys.marks import Plain, rebuild
-from prepcache.keys.own_state import Attributes
+from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
+from prepcache.keys.own_state import Attributes, Before, State, place_of
 from prepcache.keys.paths import Read, looks_like_path, path_hook
 from prepcache.keys.restart import check_machine_code
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
@@ -70,7 +70,7 @@ EDITED = "edited after it was loaded"
 """Stands for a file that no longer says what runs: the definitions that were loaded from it count alone."""
 _MATERIAL = (
     "{place} was changed by the function's own calls, and what it makes may depend on that: it counts as it "
-    "is now, so the next job may make these samples again; set it anew before the data set is opened, or "
+    "is now, so the next job may make these samples again; set it back before the data set is opened, or "
     "leave it out with untracked=({name!r},)"
 )
 LEAF_LIMIT = 64
@@ -111,6 +111,10 @@ class Recipe:
     """What the user should be told once."""
     asked: dict[str, Any] = field(compare=False, repr=False, default_factory=dict)
     """The arguments it was made with, for `drift`."""
+    state: State = field(compare=False, repr=False, default_factory=State.empty)
+    """What was there when it was made, also of what counts as it was before."""
+    own: frozenset[str] = field(compare=False, repr=False, default=frozenset())
+    """What calls of the function change, and counts as before them."""
     inherits: tuple[Any, ...] = field(compare=False, repr=False, default=())
     """Observers of this process whose inputs are those of its data sets, too; see own_state.py."""
 
@@ -179,20 +183,35 @@ def settle(made: Recipe) -> None:
 
     Only now is it known that nothing but the calls has changed since the recipe was made.
     """
-    if made.preprocess is not None and own_state.has_new_slots(made.preprocess):
+    if made.preprocess is not None and own_state.has_changed(made.preprocess):
         with suppress(UnkeyableError):
             _settled(made.preprocess, made.asked)
 
 
 def _settled(preprocess: Callable[..., Any], asked: dict[str, Any]) -> Recipe:
     """The recipe, in which what calls have changed counts as before if it may; see NOTE [ Own state ]."""
+    made, unstable = _made_with_unstable(preprocess, asked)
+    before, material = own_state.before_calls(made)
+    if before is None:
+        if unstable:
+            raise next(iter(unstable.values()))
+        notes = [_MATERIAL.format(place=place, name=place.rpartition(".")[2]) for place in material]
+        return replace(made, notes=(*made.notes, *notes))
+    made, _ = _made_with_unstable(preprocess, asked)  # making items again may have changed it further
+    own_state.learn(made, before)
+    return _as_before(made, before)
+
+
+def _as_before(made: Recipe, before: Before) -> Recipe:
+    inherits = before.observers
+    return replace(made, digest=before.digest, parts=before.parts, own=before.own, inherits=inherits)
+
+
+def _made_with_unstable(
+    preprocess: Callable[..., Any], asked: dict[str, Any]
+) -> tuple[Recipe, dict[str, UnkeyableError]]:
     made, reach = _made(preprocess, asked)
-    if not reach.hooks.met:
-        return made
-    verdict = own_state.judge(reach.hooks.met, made.digest)
-    if not verdict.tried and len(verdict.slots) == len(reach.hooks.met):
-        return made
-    return _made(preprocess, {**asked, "verdict": verdict})[0]
+    return made, reach.hooks.unstable
 
 
 def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe:
@@ -207,22 +226,20 @@ def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe
     """
     if made.preprocess is None or not (ordered := sorted(classes, key=name_of)):
         return made
-    return _settled(made.preprocess, {**made.asked, "classes": ordered, "base": made.digest})
+    return _settled(made.preprocess, {**made.asked, "classes": ordered})
 
 
 def again(made: Recipe) -> tuple[Recipe, Dependencies]:
     """The recipe of the same function and config as it is now, and what it reaches; see drift.py."""
     assert made.preprocess is not None
-    return _made(made.preprocess, {**made.asked, "trust": "stat", "is_again": True, "of": made.digest})
+    return _made(made.preprocess, {**made.asked, "trust": "stat", "is_again": True})
 
 
-def counted(made: Recipe) -> dict[str, Any]:
+def counted(made: Recipe) -> dict[str, str | None]:
     """What decides of the values and environment variables in a recipe, by the labels of `drift`."""
-    code = made.parts["code"]
     if made.asked.get("code") is None:
         return {}
-    values = {label: decides(value) for label, value in code["values"].items()}
-    return values | {f"${name}": value for name, value in code["variables"].items()}
+    return made.state.values
 
 
 def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe, Dependencies]:
@@ -243,10 +260,8 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
 
     reach = walk(graph)
     reach.hooks.plain.update(asked.get("plain", ()))
-    reach.hooks.verdict, reach.hooks.recipe = asked.pop("verdict", None), asked.get("of", "")
     if is_again:
         reach.look_again()
-        reach.hooks.before = asked["places"]
     if code is not None:
         reach.add("preprocess", preprocess)
     leaves, config_digest = _config(asked["config"], reach, memo, asked["trust"])
@@ -277,8 +292,11 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         parts["environment"] |= _environment(installed, top_levels, asked["environment"], by_file)
     memo.flush()
     reach.hooks.forget()
+    digest = _digest(parts, config_digest, reach)
+    values: dict[str, str | None] = {name: value.digest for name, value in reach.values.items()}
+    values |= {f"${name}": value for name, value in reach.variables.items()}
     made = Recipe(
-        digest=_digest(parts, config_digest, reach),
+        digest=digest,
         parts=parts,
         name=label,
         config=canonical_order(given),
@@ -293,14 +311,8 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         named_files=frozenset(reach.named_files),
         expand=bool(expand),
         notes=_notes(untracked, reach),
-        inherits=tuple(reach.hooks.inherits),
-        asked={
-            **asked,
-            "config": given,
-            "plain": reach.hooks.plain,
-            "places": reach.hooks.places,
-            "values": _plain(reach.values),
-        },
+        asked={**asked, "config": given, "plain": reach.hooks.plain},
+        state=State(digest, values, leaves, reach.hooks.places),
     )
     return made, reach
 
@@ -308,11 +320,6 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
 def _absolute_paths(reach: Dependencies) -> frozenset[str]:
     texts = {*reach.hooks.texts, *(value for value in reach.variables.values() if value)}
     return frozenset(os.path.normpath(t) for t in texts if t.startswith("/") and looks_like_path(t))
-
-
-def _plain(values: dict[str, Value]) -> dict[str, Value]:
-    """Values without their types, which may not be pickled."""
-    return {label: replace(value, kind=object) for label, value in values.items()}
 
 
 def _copied(value: Any) -> Any:
@@ -436,10 +443,11 @@ def _code_part(code: Code, graph: ImportGraph, reach: Dependencies, memo: StatCa
 
 def _attributes(places: Attributes) -> dict[str, dict[str, str]]:
     """The attributes of objects one by one, for explanations: the values that hold them count."""
-    written = {place: places.written[place] or b"" for place in sorted(places.texts)}
+    rows = [(place_of(at, name), one) for at, found in places.items() for name, one in found.items()]
     return {
-        place: _shown(place, Value(blake3(raw).hexdigest(), places.texts[place]))
-        for place, raw in written.items()
+        place: _shown(place, Value(blake3(one.written).hexdigest(), one.text))
+        for place, one in sorted(rows)
+        if one.text
     }
 
 
@@ -525,8 +533,7 @@ def _table(rows: Mapping[str, str]) -> bytes:
 def _notes(untracked: Sequence[str], reach: Dependencies) -> tuple[str, ...]:
     unused = [name for name in untracked if name not in reach.ignored]
     notes = [f"untracked={name!r} names nothing that the code reaches" for name in unused]
-    notes += [_MATERIAL.format(place=p, name=p.rpartition(".")[2]) for p in reach.hooks.material]
     if not reach.hooks.is_again:
-        places = reach.hooks.places.texts
+        places = [place_of(at, name) for at, found in reach.hooks.places.items() for name in found]
         notes += ranks.notes(reach.labels.functions(), reach.owners, reach.variables, places)
     return tuple(notes)

@@ -25,7 +25,6 @@ from typing import Any
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys import own_state
 from prepcache.keys.code import dynamic_lookups, labels, torch_operators
 from prepcache.keys.code.answers import Answers
 from prepcache.keys.code.cells import cell_chains
@@ -400,33 +399,11 @@ class Dependencies:
             unique = f"{label}#{count}"
         self.values[unique] = Value("", "")
         self.owners[unique] = owner
-        if (settled := self._settled(unique, value, owner)) is not None:
-            self.values[unique] = settled
-            return
         digest = self.hooks.digest(unique, value)
         known = self.labels.known(value)
         # What a library's function holds may change, where one of the project's only stands for its code.
         kind = object if isinstance(value, FunctionType) and known is None else type(value)
         self.values[unique] = Value(digest, readable(value, known), holds_secret(value), kind)
-
-    def _settled(self, label: str, value: Any, owner: Any) -> Value | None:
-        """What counts of a value that calls of the function have changed, where it is what it was before."""
-        places, before = self.hooks.places, self.hooks.before
-        if before is not None:
-            found = before.settled.get(label)
-            if found is not None:
-                self.hooks.look_at_settled(owner, label, value)
-        else:
-            slot = own_state.slots_of(owner).get(label)
-            if slot is None:
-                return None
-            if not self.hooks.is_settled(slot, label, value):
-                return None
-            found = slot.original
-        if isinstance(found, Value):
-            places.settled[label] = found
-            return found
-        return None
 
     def is_project(self, cls: type) -> bool:
         """Whether a class is the project's."""

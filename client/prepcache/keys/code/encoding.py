@@ -19,7 +19,7 @@ import sys
 import time
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any, Protocol
 
@@ -27,17 +27,16 @@ from blake3 import blake3
 
 from prepcache.databases import file_under
 from prepcache.errors import UnkeyableError
-from prepcache.keys import own_state
+from prepcache.keys.encoding.builtins import float_bytes, int_bytes
+from prepcache.keys.encoding.encoder import WAYS_OUT as CONFIG_WAYS_OUT
+from prepcache.keys.encoding.encoder import Encoder, Put, is_registered, length
 from prepcache.keys.code import labels
 from prepcache.keys.code.describe import SCALARS, readable
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.functions import state_of
 from prepcache.keys.code.self_reads import attributes_read
 from prepcache.keys.code.values import Unstable, is_lock, parts_of, stream_state
-from prepcache.keys.encoding.builtins import float_bytes, int_bytes
-from prepcache.keys.encoding.encoder import WAYS_OUT as CONFIG_WAYS_OUT
-from prepcache.keys.encoding.encoder import Encoder, Put, is_registered, length
-from prepcache.keys.own_state import Attributes, Moved, Slot, Verdict
+from prepcache.keys.own_state import Attribute, Attributes, place_of
 from prepcache.keys.paths import looks_like_path, name_bytes
 from prepcache.keys.restart import check_machine_code
 
@@ -104,28 +103,12 @@ class Hooks:
         """What stands as text in values: any of it may name an environment variable, or a module."""
         self.circles = 0
         """Lists and dicts inside themselves that were met."""
-        self.places = Attributes()
-        """What is written of attributes; see NOTE [ Own state ]."""
-        self.before: Attributes | None = None
-        """What was written of them when the recipe was made, where they are looked at again."""
-        self.moved: dict[str, Moved] = {}
-        """What differs from that."""
-        self.recipe = ""
-        """The digest of the recipe that is looked at again."""
-        self.reopened: list[Slot] = []
-        """What has counted as before the first call, and was changed further."""
-        self.inherits: dict[Any, None] = {}
-        """The observers of the calls that changed what counts as before."""
-        self.met: dict[Slot, bytes] = {}
-        """What calls have changed, and the states that it is in."""
-        self.verdict: Verdict | None = None
-        """What of it counts as before the first call; by default all."""
-        self.material: dict[str, None] = {}
-        """What calls have changed, and counts as it is."""
-        self.code_count = 0
-        """References to code of the project so far."""
+        self.places: Attributes = {}
+        """What is written of attributes, by the place of their object."""
+        self.unstable: dict[str, UnkeyableError] = {}
+        """What has no stable bytes: only calls of the function may have put it there."""
         self._visited: dict[str, Any] = {}
-        self._ambiguous: set[str] = set()
+        self._shown = 0
         self._files = 0
 
     def digest(self, label: str, value: Any) -> str:
@@ -149,10 +132,9 @@ class Hooks:
             encoder.walk(value, hasher.update)
         except RecursionError:
             raise UnkeyableError(f"{label}: it is nested too deeply", path=label) from None
-        except UnkeyableError:
-            if not self.is_again:
-                raise
-            return ""
+        except UnkeyableError as error:
+            self.unstable[label] = error
+            return f"?{id(value)}"
         digest = hasher.hexdigest()
         is_dear = time.perf_counter() - began > DEAR_S
         if is_dear and files == self._files and _is_plain(value) and (state := _marshalled(value)):
@@ -206,15 +188,12 @@ class Hooks:
             label = self._walk.refer_function(value)
             if label is None:
                 return self._library_function(value, encoder)
-            self.code_count += 1
             if self._stack:
                 self.held.add(value)
             return f"function:{label}".encode()
         if isinstance(value, type):
-            self.code_count += self._walk.is_project(value)
             return f"class:{self._walk.refer_class(value)}".encode()
         if isinstance(value, ModuleType):
-            self.code_count += 1
             self._walk.refer_module(value)
             return f"module:{value.__name__}".encode()
         if isinstance(value, types.MethodType):
@@ -366,125 +345,49 @@ class Hooks:
 
     # -- attributes ----------------------------------------------------------------------------------
 
-    def put_attributes(
-        self, encoder: Encoder, owner: Any, pairs: Iterable[tuple[str, Any]], put: Put
-    ) -> None:
-        """Writes attributes of an object; what its function's own calls changed, as it was before."""
+    def put_attributes(self, encoder: Encoder, owner: Any, pairs: list[tuple[str, Any]], put: Put) -> None:
+        """Writes attributes of an object, and notes what is written of each by its place."""
         at = encoder.where
         pairs = [pair for pair in pairs if not self._walk.is_untracked(f"{at}.{pair[0]}")]
-        now = dict(pairs)
-        if self._visited.setdefault(at, owner) is not owner:
-            self._ambiguous.add(at)  # keys of a dict that are objects, which have no names of their own
-            self.places.names.pop(at, None)
-        if len(now) < len(pairs) or at in self._ambiguous:
-            rows = [(name, self._written(encoder, name, part)) for name, part in pairs]
-        elif self.before is None:
-            rows = self._first_written(encoder, at, owner, now)
-        else:
-            rows = self._written_again(encoder, at, owner, now, self.before)
-        put(b"%d:" % len(rows))
-        for name, written in rows:
+        is_library = not self._walk.is_project(type(owner))
+        found: dict[str, Attribute] = {}
+        put(b"%d:" % len(pairs))
+        for name, part in pairs:
+            written = self._written(encoder, name, part)
+            found[name] = Attribute(written, id(part), type(part), is_library, self._text_of(part))
             raw = name.encode("utf-8", "surrogatepass")
             put(b"%d:%s" % (len(raw), raw))
             put(written)
+        if self._visited.setdefault(at, owner) is owner and len(found) == len(pairs):
+            self.places[at] = found
+        else:  # keys of a dict that are objects, which have no names of their own
+            self.places[at] = {}
 
     def _written(self, encoder: Encoder, name: str, part: Any) -> bytes:
-        raw = encoder.part(part, name)
+        """What is written of an attribute: if it has no stable bytes, which object it is."""
+        depth = encoder.opaque_depth
+        kept = [(entries, len(entries)) for entries in (encoder.steps, self._stack)]
+        active = len(encoder.active)
+        try:
+            raw = encoder.part(part, name)
+        except UnkeyableError as error:
+            encoder.opaque_depth = depth
+            for entries, count in kept:
+                del entries[count:]
+            while len(encoder.active) > active:
+                encoder.active.popitem()
+            self.unstable[place_of(encoder.where, name)] = error
+            return b"?%d" % id(part)
         return raw if len(raw) <= _SHORT_BYTES else b"#" + blake3(raw).digest()
 
-    def _first_written(
-        self, encoder: Encoder, at: str, owner: Any, now: dict[str, Any]
-    ) -> list[tuple[str, bytes]]:
-        slots, places, order = own_state.slots_of(owner), self.places, tuple(now)
-        if slots:
-            known = next(iter(slots.values())).names
-            order = (*(n for n in known if n in now or n in slots), *(n for n in now if n not in known))
-        rows: list[tuple[str, bytes]] = []
-        for name in order:
-            place, slot = _place(at, name), slots.get(name)
-            is_settled = slot is not None and self.is_settled(slot, place, now.get(name, own_state))
-            if slot is not None and is_settled:
-                if slot.has_code and name in now:
-                    self._written(encoder, name, now[name])
-                places.settled[place] = written = slot.original
-                places.coded.update([place] if slot.has_code else ())
-            elif name not in now:
-                continue
-            else:
-                count = self.code_count
-                written = self._written(encoder, name, now[name])
-                places.coded.update([place] if count < self.code_count else ())
-                if len(places.texts) < _MOST_TEXTS:
-                    places.texts[place] = _shown(now[name])
-            places.written[place] = written
-            places.parts[place] = id(now.get(name))
-            if written is not None:
-                rows.append((name, written))
-        places.names[at] = tuple(name for name, _ in rows)
-        return rows
-
-    def look_at_settled(self, owner: Any, name: str, part: Any) -> None:
-        """Notes what calls have changed further since the recipe was made."""
-        slot = own_state.slots_of(owner).get(name)
-        if slot is not None and (self.recipe, self.blind_digest(part)) not in slot.accepted:
-            self.reopened.append(slot)
-
-    def is_settled(self, slot: Slot, place: str, part: Any) -> bool:
-        """Whether an attribute that calls have changed counts as before."""
-        state = self.met[slot] = self.blind_digest(part)
-        if self.verdict is None or self.verdict.passes(slot, state):
-            self.inherits.update(dict.fromkeys(slot.observers))
-            return True
-        self.material[place] = None
-        return False
-
-    def _written_again(
-        self, encoder: Encoder, at: str, owner: Any, now: dict[str, Any], before: Attributes
-    ) -> list[tuple[str, bytes]]:
-        known = before.names.get(at)
-        self.places.names[at] = tuple(now)
-        if known is None:  # it came up meanwhile, as a whole
-            return [(name, self._written(encoder, name, part)) for name, part in now.items()]
-        is_library = not self._walk.is_project(type(owner))
-        rows: list[tuple[str, bytes]] = []
-        for name in (*known, *(name for name in now if name not in known)):
-            place = _place(at, name)
-            then = before.written.get(place)
-            if place in before.settled:
-                self.look_at_settled(owner, name, now.get(name, own_state))
-            else:
-                count = len(self.moved)
-                written = self._written_or_none(encoder, name, now[name]) if name in now else None
-                is_other = before.parts.get(place, id(now.get(name))) != id(now.get(name))
-                if written != then or (is_other and len(self.moved) > count):
-                    self.moved = dict(list(self.moved.items())[:count])
-                    kind = type(now.get(name))
-                    has_code = place in before.coded
-                    self.moved[place] = Moved(owner, name, then, known, has_code, kind, is_library)
-            if then is not None:
-                rows.append((name, then))
-        return rows
-
-    def _written_or_none(self, encoder: Encoder, name: str, part: Any) -> bytes:
-        """What is written of an attribute, also if it has no stable bytes any more."""
-        depth, steps, active = encoder.opaque_depth, list(encoder.steps), dict(encoder.active)
-        stack = list(self._stack)
-        try:
-            return self._written(encoder, name, part)
-        except UnkeyableError:
-            encoder.opaque_depth, encoder.steps, encoder.active = depth, steps, active
-            self._stack[:] = stack
-            return b"?%d" % id(part)
-
-    def blind_digest(self, value: Any) -> bytes:
-        """Tells states of a value apart within this process; counts nothing that it refers to."""
-        if value is own_state:
-            return b"not there"
-        walk = _Blind(self._walk)
-        try:
-            return bytes.fromhex(Hooks(walk, self._file_digest).digest("state", value))
-        except UnkeyableError:
-            return b"?%d" % id(value)
+    def _text_of(self, part: Any) -> str:
+        """A readable form of an attribute, for the first ones; no longer for what is large."""
+        self._shown += 1
+        if self._shown > _MOST_TEXTS:
+            return ""
+        is_short = isinstance(part, list | tuple | dict | set) and len(part) <= _FEW
+        is_small = is_short or type(part) in SCALARS
+        return readable(part) if is_small else type(part).__qualname__
 
 
 def _ways_out(steps: list[str | int]) -> str:
@@ -503,16 +406,6 @@ def _ways_out(steps: list[str | int]) -> str:
     if first.endswith("[self]") and rest:
         return WAYS_OUT.format(name=rest[0])
     return WAYS_OUT.format(name=first.rpartition(".")[2] or first)
-
-
-def _shown(part: Any) -> str:
-    """A readable form of an attribute, which takes no longer for what is large."""
-    is_small = type(part) in SCALARS or (isinstance(part, list | tuple | dict | set) and len(part) <= _FEW)
-    return readable(part) if is_small else type(part).__qualname__
-
-
-def _place(at: str, name: str) -> str:
-    return f"{at}.{name}" if name.isidentifier() else f"{at}[{name!r}]"
 
 
 def _is_of_pybind(owner: Any) -> bool:
@@ -546,30 +439,6 @@ def _marshalled(value: Any) -> str:
         return blake3(marshal.dumps(value, 2)).hexdigest()  # version 2 does not depend on reference counts
     except ValueError:
         return ""
-
-
-class _Blind:
-    """A walk that only tells code apart, by where it is in this process."""
-
-    def __init__(self, walk: Walk) -> None:
-        self.root = walk.root
-        self.ignored: set[str] = set()
-        self.is_project = walk.is_project
-
-    def refer_function(self, function: FunctionType) -> str:
-        return f"{id(function)}"
-
-    def refer_class(self, cls: type) -> str:
-        return f"{id(cls)}"
-
-    def refer_module(self, module: ModuleType) -> None:
-        """Modules are told apart by name."""
-
-    def refer_library(self, module: str) -> None:
-        """Of no matter."""
-
-    def is_untracked(self, label: str) -> bool:
-        return False
 
 
 class ConfigEncoder(Encoder):
