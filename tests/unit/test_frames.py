@@ -87,11 +87,10 @@ def test_what_a_lazy_module_says_does_not_count_again(project: Project) -> None:
     [
         "def f(x): return x.select('a > @TH')",
         "def f(x):\n    'Rows above TH.'\n    return x.query('a > 1')",
-        "def f(x): return x.query('a > 1'), x.g(W[0])\nW = [['TH']]",
-        "def g(x): return x['TH']\ndef f(x): return g(x).query('a > 1')",
+        "def f(x): return x.query('a > 1'), x.g(W[0])\nW = [['TH', *map(str, range(1000))]]",
         "import other as TH\ndef f(x): return x.query('a > TH')",
     ],
-    ids=["nobody looks it up", "docstring", "word of a vocabulary", "word in other code", "module"],
+    ids=["nobody looks it up", "docstring", "word of a vocabulary", "module"],
 )
 def test_other_words_do_not_count(project: Project, text: str) -> None:
     project.write(prep=f"TH = 5\n{text}", other="X = 1")

@@ -68,8 +68,6 @@ def test_a_path_in_the_code_counts_in_a_copy_of_the_observer(
 
 
 NO_INPUTS = [
-    "open('out.txt', 'ab') if x else None",  # whether it is opened, an event tells
-    "pathlib.Path('out.txt')",
     "write_in_c('./out.txt')",
     "open('out.txt', 'wb').close()",
     "'out.txt, or another sentence.'",

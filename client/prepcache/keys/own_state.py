@@ -30,8 +30,8 @@ from blake3 import blake3
 
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
-from prepcache.keys.encoding.encoder import Encoder
 from prepcache.keys.code.describe import decides
+from prepcache.keys.encoding.encoder import Encoder
 
 if TYPE_CHECKING:
     from prepcache.keys.recipes import Recipe

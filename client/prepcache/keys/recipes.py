@@ -36,7 +36,6 @@ from blake3 import blake3
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys import options, own_state, ranks
-from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, canonical_order
 from prepcache.keys.code import labels
 from prepcache.keys.code.dependencies import Dependencies
 from prepcache.keys.code.describe import SCALARS, Value, readable
@@ -46,6 +45,7 @@ from prepcache.keys.code.item_code import name_of, refer
 from prepcache.keys.code.project import Places, checkout_of
 from prepcache.keys.code.settings import is_attribute_bag
 from prepcache.keys.code.source_files import read_source
+from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, canonical_order
 from prepcache.keys.environment import (
     ENVIRONMENT_VERSION,
     Environment,
@@ -54,8 +54,8 @@ from prepcache.keys.environment import (
     python_version,
 )
 from prepcache.keys.files.digest import Trust, digest_file
-from prepcache.keys.marks import Plain, rebuild
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
+from prepcache.keys.marks import Plain, rebuild
 from prepcache.keys.own_state import Attributes, Before, State, place_of
 from prepcache.keys.paths import Read, looks_like_path, path_hook
 from prepcache.keys.restart import check_machine_code

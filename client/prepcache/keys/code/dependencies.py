@@ -26,19 +26,18 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import dynamic_lookups, labels, torch_operators
-from prepcache.keys.code.answers import Answers
-from prepcache.keys.code.cells import cell_chains
+from prepcache.keys.code.annotations import may_be_named, named_in, names_in, shape_of
 from prepcache.keys.code.classes import attributes_of
 from prepcache.keys.code.describe import ABSENT, Value, readable
-from prepcache.keys.code.dynamic_lookups import Questions, annotation_shape
+from prepcache.keys.code.dynamic_lookups import Questions
 from prepcache.keys.code.encoding import Hooks
 from prepcache.keys.code.fields import described, texts_of, variables_of
-from prepcache.keys.code.fingerprint import docstrings, fingerprint
-from prepcache.keys.code.frames import Frames, names_of
+from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.functions import EMPTY, names_without_addresses, state_of
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.module_state import ModuleState
-from prepcache.keys.code.names import SKIPPED_GLOBALS, Chains, names_in
+from prepcache.keys.code.names import SKIPPED_GLOBALS, Chains, global_chains
+from prepcache.keys.code.partial_reads import cell_chains
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.settings import (
     held_settings,
@@ -93,10 +92,7 @@ class Dependencies:
         self.hooks = Hooks(self, file_digest)
         self.labels = labels.Labels()
         self.modules = ModuleState(weakref.proxy(self), graph)
-        self._docs: dict[str, str] = {}
-        self._asked = Questions()
-        self._answers = Answers(self._asked, self.hooks)
-        self._frames = Frames(self.hooks.texts)
+        self._asked = Questions(self.hooks.texts, self.hooks.held)
         self._graph = graph
         self._places = places
         self._untracked = tuple(untracked)
@@ -120,7 +116,7 @@ class Dependencies:
     @property
     def asks_cwd(self) -> bool:
         """Whether some code asks for the working directory."""
-        return self._asked.cwd
+        return "cwd" in self._asked.topics
 
     def run(self) -> None:
         """Visits what is queued, until nothing is."""
@@ -134,38 +130,36 @@ class Dependencies:
                 self._visit_function(label, value)
             else:
                 self._visit_class(label, value)
-        if self._asked.docs:
-            self.definitions.update({f"{label}.__doc__": text for label, text in self._docs.items()})
 
     def _answer(self) -> None:
         """Counts what most code does not ask for, once some code does."""
-        for label, value, owner in self._answers.values():
+        for label, value, owner in self._asked.values():
             self.count_value(label, value, owner)
-        for space, text in self._answers.annotations():
+        for space, text in self._asked.annotations():
             for dotted in names_in(text):
                 self._named_code(space, dotted, in_text=True)
-        for home in self._answers.modules():
+        for home in self._asked.modules():
             if labels.place_of_module(home, self._places) is Place.PROJECT:
                 self._whole_module(home)
-        for space, chains in self._frames.named():
+        for space, chains in self._asked.named_globals():
             self._globals(space, chains)
-        if self._asked.sources:
+        if "sources" in self._asked.topics:
             for path, module in sorted(self.sources.items()):
                 self._graph.add_file(module, path)
-        self._named_variables(self._asked.named_variables(self.hooks.texts))
+        self._named_variables(self._asked.variables())
 
     def _visit_function(self, label: str, function: FunctionType) -> None:
         code, space = function.__code__, function.__globals__
         self.definitions[label] = fingerprint(code, names_without_addresses(function))
-        if shapes := [f"{name}: {annotation_shape(part)}" for name, part in function.__annotations__.items()]:
+        if shapes := [f"{name}: {shape_of(part)}" for name, part in function.__annotations__.items()]:
             self.definitions[f"{label}.__annotations__"] = _text_digest(*shapes)
-        self._docs[label] = _text_digest(function.__doc__, *docstrings(code))
         if (path := self._note_file(space, code.co_filename)) is not None:
             self.codes.setdefault(path, []).append(code)
-        self._answers.note_function(label, function)
+        self._asked.note_function(label, function)
         self.literal_paths |= dynamic_lookups.paths_below(self.root, code)
         if not self.hooks.is_again:
-            self.named_files.update(dynamic_lookups.files_named_in(function))
+            for text in dynamic_lookups.texts_in(code):
+                self.named_files.update(dynamic_lookups.files_named_in(text))
         for part, value in state_of(function):
             if value is EMPTY:
                 self.values[f"{label}{part}"] = ABSENT
@@ -174,8 +168,7 @@ class Dependencies:
             else:
                 self.count_value(f"{label}{part}", value, function)
         self._annotated(function)
-        self._frames.note(function)
-        self._globals(space, names_of(function))
+        self._globals(space, global_chains(code))
         self.note_code(code, space)
         if dynamic_lookups.is_dynamic(code):
             self._dynamic(space, path)
@@ -186,7 +179,7 @@ class Dependencies:
     def _annotated(self, function: FunctionType) -> None:
         """Counts the classes and functions that annotations name: what decorates a function may read them."""
         for _, annotation in sorted(function.__annotations__.items()):
-            for part in dynamic_lookups.named_in(annotation):
+            for part in named_in(annotation):
                 if isinstance(part, type) and self.is_project(part):
                     self.refer_class(part)
             for dotted in names_in(annotation) if isinstance(annotation, str) else ():
@@ -204,7 +197,7 @@ class Dependencies:
         Args:
             space: the globals of the code.
         """
-        self._asked.note(code)
+        self._asked.note_code(code)
         self._named_variables(dynamic_lookups.variables_in(code, space))
 
     def _note_file(self, space: dict[str, Any], filename: str) -> str | None:
@@ -222,12 +215,11 @@ class Dependencies:
         home = found_there if isinstance(found_there, ModuleType) else None
         space = vars(home) if home is not None else {}
         self.definitions[label] = CLASS
-        self._docs[label] = _text_digest(vars(cls).get("__doc__"))
         if isinstance(file := space.get("__file__"), str):
             self._note_file(space, file)
         self.refer_library(labels.class_module(cls))
         self.count_value(f"{label}.__bases__", cls.__bases__, cls)
-        self._answers.note_class(label, cls, home)
+        self._asked.note_class(label, cls, home)
         self._named_variables(variables_of(cls))
         for dotted in names_in(*texts_of(cls)):
             self._named_code(space, dotted, in_text=True)
@@ -252,7 +244,7 @@ class Dependencies:
         """Counts the function, class or alias of types that an annotation names; one that is text, data too:
         it will mean what is there when somebody reads it."""
         first, *rest = dotted.split(".")
-        if dynamic_lookups.may_be_named(space.get(first), rest, in_text):
+        if may_be_named(space.get(first), rest, in_text):
             self.count_global(space, self._module_label(space), first, {tuple(rest)})
 
     # -- names ---------------------------------------------------------------------------------------
@@ -283,7 +275,7 @@ class Dependencies:
         value = space[name]
         self._asked.note_global(value)
         if type(value) is str and not self.hooks.is_again:
-            self.named_files.update(dynamic_lookups.files_quoted_in(value))
+            self.named_files.update(dynamic_lookups.files_named_in(value))
         if isinstance(value, ModuleType):
             if self.is_library_module(value):  # what is read of the project's counts by itself
                 self.values[label] = Value(_text_digest(value.__name__), value.__name__)

@@ -1,127 +1,150 @@
-"""What code asks for beside what it names: docstrings, annotations, subclasses, environment variables,
-the command line, the working directory, the user's home and folder for temporary files, the backends of
-tokenizers, and the words that spaCy met.
+"""What code asks for beside what it names: docstrings, annotations, subclasses, environment variables, the
+command line, names in texts (`globals()`, `table.query("size > @LIMIT")`), files whose paths stand in it.
 
 Most code asks for none of these, and then they do not count; once some code that is reached does, they count
 for all that is reached.
 
 Invariants:
     1. What was asked for once stays asked for: the order in which code is noted does not matter.
+    2. Whenever a question comes up, its answer is given: once, or the same again, which counts once.
 """
 
 from __future__ import annotations
 
 import dis
-import itertools
 import os
 import re
 import sys
-import types
-import typing
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from prepcache.databases import file_under
-from prepcache.keys.code.describe import SCALARS
-from prepcache.keys.code.fingerprint import nested
-from prepcache.keys.code.names import all_names, global_chains
+from prepcache.keys.code.annotations import data_in, is_alias, named_in
+from prepcache.keys.code.fingerprint import docstrings, nested
+from prepcache.keys.code.names import Chains, all_names, global_chains
 
-_DOC_READERS = frozenset({"__doc__", "getdoc"})
-_SOURCE_READERS = frozenset({"getsource", "getsourcelines", "getcomments"})
-_MODULE_READERS = frozenset({"getmodule", "__globals__", "f_globals"})
-_ANNOTATION_READERS = frozenset(
-    {"__annotations__", "get_annotations", "get_type_hints", "getfullargspec", "signature"}
-)
-_BACKEND_READERS = frozenset({"backend_tokenizer", "_tokenizer"})
-_STRING_READERS = frozenset({"strings", "StringStore"})
-_VARIABLE_READERS = frozenset({"environ", "environb", "getenv", "getenvb"})
-_ARGUMENT_READERS = frozenset(
+_ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
+FRAME_READERS = frozenset(
     {
-        "parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args",
-        "parse_args_into_dataclasses", "from_cli", "docopt", "argv",
+        "query", "eval", "evaluate", "re_evaluate", "sql", "from_query", "execute", "read_where", "dmatrix",
+        "dmatrices",
     }
 )  # fmt: skip
-"""They take the command line where they are given none: argparse's, transformers', omegaconf's."""
-_CWD_READERS = frozenset({"cwd", "getcwd", "getcwdb"})
+"""They look up globals of their caller by a text: pandas, numexpr, duckdb, polars, PyTables, patsy."""
+_TOPICS = {
+    "docs": {"__doc__", "getdoc"},
+    "sources": {"getsource", "getsourcelines", "getcomments"},
+    "modules": {"getmodule", "__globals__", "f_globals"},
+    "annotations": {"__annotations__", "get_annotations", "get_type_hints", "getfullargspec", "signature"},
+    "subclasses": {"__subclasses__"},
+    "variables": {*_ENVIRONMENT, "BaseSettings"},
+    # What takes the command line where it is given none: argparse's, transformers', omegaconf's.
+    "arguments": {
+        "parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args",
+        "parse_args_into_dataclasses", "from_cli", "docopt", "argv",
+    },
+    "cwd": {"cwd", "getcwd", "getcwdb"},
+    "home": {"expanduser"},
+    "temporary": {"gettempdir", "gettempdirb"},
+}  # fmt: skip
+"""What is asked for, to the names of those that ask."""
 _ABSOLUTE_MAKERS = frozenset({"absolute", "abspath", "realpath", "resolve"})
-_SETTINGS_READERS = frozenset({"BaseSettings"})
-_TEMPORARY_READERS = frozenset({"gettempdir", "gettempdirb"})
-_PATHS = frozenset({"Path", "PurePath"})
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
 _BETWEEN = frozenset({"PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP", "CACHE"})
 _VARIABLE = re.compile("_*[A-Za-z][A-Za-z0-9_]*")
-_REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+_REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 """As a shell, `os.path.expandvars` and libraries that read settings write a variable into a text."""
 _FIELD = re.compile(r"\{[\w.\[\]]+[!:}]|%\(\w+\)")
 """What `str.format` and `%` put something in place of: `{NAME}`, `{e[NAME]}`, `%(NAME)s`."""
 _CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
+_NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _LONGEST_PATH = 4096
+_LONGEST = 10_000
+"""Characters of a text that may be an expression or a statement."""
 _OF_SESSION = re.compile(
     "PATH|HOME|USER|LOGNAME|SHELL|SHLVL|PWD|OLDPWD|TERM|LANG|LANGUAGE|DISPLAY|HOST|HOSTNAME|NAME|MAIL|EDITOR"
     "|TMPDIR|COLUMNS|LINES|RANK|WORLD_SIZE|CUDA_VISIBLE_DEVICES|(LC|SSH|XDG|LOCAL|MASTER|SLURM)_.*"
 )
 """Variables that differ from job to job, and whose names are used for other things."""
+_MOST_WORDS = 1000
+"""Texts in values, of which each may be the name of a global."""
+_AS_TEXT = annotations.compiler_flag
 
 
 class Questions:
-    """What the code that is reached asks for. Grows by `note` and `note_global`."""
+    """What the code that is reached asks for, and the answers. Grows as functions and classes are visited.
 
-    def __init__(self) -> None:
-        self.docs = False
-        self.sources = False
-        self.modules = False
-        self.dynamic = False
-        self.annotations = False
-        self.subclasses = False
-        self.variables = False
-        self.backends = False
-        self.strings = False
-        self.arguments = False
-        self.cwd = False
-        self.home = False
-        self.temporary = False
+    Args:
+        held: what stands as text in values; it grows.
+        readers: functions that may read annotations, as objects or libraries hold them; it grows.
+    """
+
+    def __init__(self, held: set[str], readers: set[FunctionType]) -> None:
+        self.topics: set[str] = set()
+        self._held, self._readers = held, readers
+        self._functions: list[tuple[str, FunctionType]] = []
+        self._classes: list[tuple[str, type]] = []
+        self._documented: list[tuple[str, Any]] = []
+        self._homes: dict[int, dict[str, Any]] = {}
+        """The namespaces that functions and classes are of."""
+        self._annotations: list[tuple[dict[str, Any], str]] = []
+        self._callers: dict[int, dict[str, Any]] = {}
+        """The namespaces of functions that call one of `FRAME_READERS`."""
+        self._expressions: set[str] = set()
         self._texts: set[str] = set()
-        """What stands as text in the code: any of it may name an environment variable."""
-        self._references: set[str] = set()
-        """Names that stand as `$NAME` or `${NAME}` in texts."""
+        """What stands as text in the code and may name an environment variable."""
         self._words: set[str] = set()
-        """The words of longer texts in the code, which may name a variable where the code reads them."""
-        self._fields: set[str] = set()
-        """The words in the fields of texts that are formats."""
+        """The words of longer texts."""
+        self._references: set[str] = set()
+        """Names that stand as `$NAME`, `${NAME}` or `{NAME}` in texts."""
         self._prefixes: set[str] = set()
-        self._held = 0
+        self._seen_held = 0
 
-    def note(self, code: CodeType) -> None:
+    # -- questions -------------------------------------------------------------------------------------
+
+    def note_function(self, label: str, function: FunctionType) -> None:
+        self._functions.append((label, function))
+        self._documented.append((label, [function.__doc__, *docstrings(function.__code__)]))
+        self._homes[id(function.__globals__)] = function.__globals__
+        self._expressions.update(text for text in texts_in(function.__code__) if text != function.__doc__)
+        if not FRAME_READERS.isdisjoint(all_names(function.__code__)):
+            self._callers[id(function.__globals__)] = function.__globals__
+
+    def note_class(self, label: str, cls: type, home: ModuleType | None) -> None:
+        self._classes.append((label, cls))
+        self._documented.append((label, vars(cls).get("__doc__")))
+        if home is not None:
+            self._homes[id(vars(home))] = vars(home)
+
+    def note_code(self, code: CodeType) -> None:
         """Notes what a code object, nested code included, may ask for."""
         names = all_names(code)
         self._note_names(names)
-        self.modules |= _looks_far(code)
-        has_settings = not _SETTINGS_READERS.isdisjoint(names)
+        if looks_up_modules(code):
+            self.topics.add("modules")
         for const in constants_in(code):
             self._note_constant(const)
-            if has_settings and isinstance(const, str):  # of fields, in the body of a class
+            if "BaseSettings" in names and isinstance(const, str):  # of fields, in the body of a class
                 self._texts.add(const.upper())
-
-    def _note_names(self, names: set[str]) -> None:
-        self.docs |= not _DOC_READERS.isdisjoint(names)
-        self.sources |= not _SOURCE_READERS.isdisjoint(names)
-        self.modules |= not _MODULE_READERS.isdisjoint(names)
-        self.annotations |= not _ANNOTATION_READERS.isdisjoint(names)
-        self.subclasses |= "__subclasses__" in names
-        self.strings |= not _STRING_READERS.isdisjoint(names)
-        self.variables |= not (_VARIABLE_READERS | _SETTINGS_READERS).isdisjoint(names)
-        self.arguments |= not _ARGUMENT_READERS.isdisjoint(names)
-        self.cwd |= not _CWD_READERS.isdisjoint(names) or _makes_absolute(names)
-        self.home |= "expanduser" in names or ("home" in names and not _PATHS.isdisjoint(names))
-        self.temporary |= not _TEMPORARY_READERS.isdisjoint(names)
-        self.backends |= not _BACKEND_READERS.isdisjoint(names)
 
     def note_global(self, value: Any) -> None:
         """Notes a global that code reads: one may be `os.environ` by another name, or a variable's name."""
-        self.variables |= any(value is one for one in (os.environ, os.environb, os.getenv, os.getenvb))
-        self.modules |= value is sys.modules
+        if any(value is one for one in (os.environ, os.environb, os.getenv, os.getenvb)):
+            self.topics.add("variables")
+        if value is sys.modules:
+            self.topics.add("modules")
+        if isinstance(value, str):
+            self._expressions.add(value)
         self._note_constant(value)
+
+    def _note_names(self, names: set[str]) -> None:
+        self.topics.update(topic for topic, askers in _TOPICS.items() if not askers.isdisjoint(names))
+        if not _ABSOLUTE_MAKERS.isdisjoint(names) and "__file__" not in names:
+            self.topics.add("cwd")
+        if "home" in names and not names.isdisjoint({"Path", "PurePath"}):
+            self.topics.add("home")
 
     def _note_constant(self, const: Any) -> None:
         text = os.fsdecode(const) if isinstance(const, bytes) else const
@@ -133,43 +156,107 @@ class Questions:
             self._texts.add(text)
         else:
             self._words.update(_VARIABLE.findall(text))
-            self._note_places(text)
+            self._note_references(text)
 
-    def _note_places(self, text: str) -> None:
-        """Notes the names in a text in place of which something is put."""
+    def _note_references(self, text: str) -> None:
         if "$" in text:
             self._references.update(one or other for one, other in _REFERENCE.findall(text))
         if "{" in text or "%(" in text:
-            self._fields.update(word for field in _FIELD.findall(text) for word in _VARIABLE.findall(field))
+            fields = _FIELD.findall(text)
+            self._references.update(word for field in fields for word in _VARIABLE.findall(field))
 
-    def named_variables(self, held: set[str]) -> list[str]:
+    # -- answers ---------------------------------------------------------------------------------------
+
+    def values(self) -> Iterator[tuple[str, Any, Any]]:
+        """What counts by value: labels, values, and who holds them."""
+        if "docs" in self.topics:
+            yield from ((f"{label}.__doc__", doc, self) for label, doc in _drained(self._documented))
+        if "subclasses" in self.topics:
+            for label, cls in _drained(self._classes):
+                yield f"{label}.__subclasses__()", type.__subclasses__(cls), cls
+        for label, function in _drained(self._functions):
+            if "annotations" in self.topics or function in self._readers:
+                yield from self._annotations_of(label, function)
+            else:
+                self._functions.append((label, function))
+        if "arguments" in self.topics:
+            yield "sys.argv", sys.argv[1:], self
+        if "home" in self.topics:  # files of one name are others in another's
+            yield "~", os.path.expanduser("~"), self
+        if "temporary" in self.topics:
+            yield "tempfile.gettempdir()", _temporary_folder(), self
+
+    def _annotations_of(self, label: str, function: FunctionType) -> Iterator[tuple[str, Any, Any]]:
+        for name, annotation in sorted(function.__annotations__.items()):
+            for part in named_in(annotation):
+                yield f"{label}({name}:)", part, function
+            is_text = isinstance(annotation, str)
+            if is_text:
+                self._annotations.append((function.__globals__, annotation))
+            if is_alias(annotation) or (is_text and function.__code__.co_flags & _AS_TEXT):
+                continue
+            if data := list(data_in(annotation)):
+                yield f"{label}({name}:)", data, function
+
+    def annotations(self) -> Iterator[tuple[dict[str, Any], str]]:
+        """The annotations that are text, and the namespaces that they speak of."""
+        yield from _drained(self._annotations)
+
+    def modules(self) -> Iterator[ModuleType]:
+        """The modules that count whole: those of all that is reached."""
+        for space in list(self._homes.values()) if "modules" in self.topics else ():
+            if isinstance(module := sys.modules.get(str(space.get("__name__"))), ModuleType):
+                yield module
+
+    def named_globals(self) -> Iterator[tuple[dict[str, Any], Chains]]:
+        """What texts name in the namespaces of code that looks up globals by them. Of very many texts in
+        values, only those of more than one word: vocabularies are full of words."""
+        if self._callers:
+            is_short = len(self._held) <= _MOST_WORDS
+            held = [text for text in self._held if is_short or not text.isidentifier()]
+            texts = [*self._expressions, *held]
+            words = {word for text in texts if len(text) <= _LONGEST for word in _NAME.findall(text)}
+            for space in list(self._callers.values()):
+                yield space, _named_by(words, space)
+
+    def variables(self) -> list[str]:
         """The environment variables that are set and that some text in the code, or in a value, names.
 
         Where no code that is reached reads the environment, a library may, by a name that is given to it.
         Where some does, it may put a name together, or choose names, by a text that ends in `_`, and find
         one within a text: `"{NAME}/x".format(**os.environ)`, `"ONE TWO".split()`.
-
-        Args:
-            held: what stands as text in values, which may be words of a vocabulary: those of the session
-                do not count.
         """
-        if len(held) != self._held:
-            self._held = len(held)  # they only grow, and may be a million
-            for text in held:
-                self._note_places(text)
-                if text.endswith("_"):
+        if len(self._held) != self._seen_held:
+            self._seen_held = len(self._held)  # they only grow, and may be a million
+            for text in self._held:
+                self._note_references(text)
+                if text.endswith("_") and _VARIABLE.fullmatch(text):
                     self._prefixes.add(text)
-        in_values = held.intersection(os.environ) | self._prefixes
-        in_values = {t for t in in_values if _VARIABLE.fullmatch(t) and not _OF_SESSION.fullmatch(t)}
-        names = self._texts | in_values
-        prefixes: tuple[str, ...] = ()
-        if self.variables:
-            names |= self._fields | {word for word in self._words if not _OF_SESSION.fullmatch(word)}
-            prefixes = tuple(n for n in names if n.endswith("_") and not _OF_SESSION.fullmatch(n))
-        else:
-            names = {n for n in names if _CONSTANT.fullmatch(n) and not _OF_SESSION.fullmatch(n)}
-        wanted = names | self._references
+        named = self._held.intersection(os.environ) | self._prefixes
+        named |= self._words if "variables" in self.topics else set()
+        named = {n for n in named if _VARIABLE.fullmatch(n) and not _OF_SESSION.fullmatch(n)} | self._texts
+        if "variables" not in self.topics:
+            named = {one for one in named if _CONSTANT.fullmatch(one) and not _OF_SESSION.fullmatch(one)}
+            return sorted(os.environ.keys() & (named | self._references))
+        prefixes = tuple(one for one in named if one.endswith("_") and not _OF_SESSION.fullmatch(one))
+        wanted = named | self._references
         return sorted(name for name in os.environ if name in wanted or name.startswith(prefixes))
+
+
+def _named_by(words: Iterable[str], space: dict[str, Any]) -> Chains:
+    """The globals of a namespace that words name; a module only by what is read from it."""
+    found: Chains = {}
+    for word in words:
+        name, *rest = word.split(".")
+        if name in space and not name.startswith("__") and (rest or not isinstance(space[name], ModuleType)):
+            found.setdefault(name, set()).add(tuple(rest))
+    return found
+
+
+def words_in(code: CodeType) -> set[str]:
+    """The words in the texts of code that looks up globals by texts: any of them may name one."""
+    texts = [] if FRAME_READERS.isdisjoint(all_names(code)) else list(texts_in(code))
+    return {word.partition(".")[0] for text in texts if len(text) <= _LONGEST for word in _NAME.findall(text)}
 
 
 def is_dynamic(code: CodeType) -> bool:
@@ -184,32 +271,18 @@ def looks_up_modules(code: CodeType) -> bool:
     return any(chain[:1] == ("modules",) for chain in global_chains(code).get("sys", ()))
 
 
-def _looks_far(code: CodeType) -> bool:
-    """Whether code looks modules up by names that do not stand there (`sys.modules[kind.__module__]`)."""
-    for one in nested(code) if looks_up_modules(code) else ():
-        steps = [step for step in dis.get_instructions(one) if step.opname not in _BETWEEN]
-        for step, following in itertools.pairwise(steps):
-            is_there = following.opname == "LOAD_CONST" or following.argval == "__name__"
-            if step.argval == "modules" and not is_there:
-                return True
-    return False
-
-
 def variables_in(code: CodeType, space: dict[str, Any]) -> Iterator[str]:
     """The environment variables that code names where it asks for them, by a literal or by a global."""
     for one in nested(code):
-        if _VARIABLE_READERS.isdisjoint(one.co_names):
+        if _ENVIRONMENT.isdisjoint(one.co_names):
             continue
         steps = [step for step in dis.get_instructions(one) if step.opname not in _BETWEEN]
         for at, step in enumerate(steps):
-            if step.argval not in _VARIABLE_READERS:
+            if step.argval not in _ENVIRONMENT:
                 continue
-            if steps[at + 1 : at + 2] and steps[at + 1].opname == "CONTAINS_OP":
+            near = steps[at + 1 : at + 3]  # `os.environ["NAME"]`, `os.environ.get("NAME")`, `getenv("NAME")`
+            if near and near[0].opname == "CONTAINS_OP":
                 near = steps[max(at - 2, 0) : at]  # `"NAME" in os.environ`
-            else:
-                near = steps[
-                    at + 1 : at + 3
-                ]  # `os.environ["NAME"]`, `os.environ.get("NAME")`, `getenv("NAME")`
             for other in near:
                 is_global = other.opname == "LOAD_GLOBAL"
                 value = space.get(other.argval) if is_global else other.argval
@@ -219,18 +292,12 @@ def variables_in(code: CodeType, space: dict[str, Any]) -> Iterator[str]:
                     break
 
 
-def _makes_absolute(names: set[str]) -> bool:
-    """Whether code makes paths absolute, other than that of its own file."""
-    return not _ABSOLUTE_MAKERS.isdisjoint(names) and "__file__" not in names
-
-
 def constants_in(code: CodeType) -> Iterator[Any]:
     """The constants of a code object, nested code included."""
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from constants_in(const)
-        else:
-            yield from const if isinstance(const, tuple | frozenset) else (const,)
+    for one in nested(code):
+        for const in one.co_consts:
+            if not isinstance(const, CodeType):
+                yield from const if isinstance(const, tuple | frozenset) else (const,)
 
 
 def texts_in(code: CodeType) -> Iterator[str]:
@@ -249,24 +316,10 @@ def modules_named_in(code: CodeType) -> list[Any]:
     return [module for module in found if module is not None]
 
 
-def files_named_in(function: FunctionType) -> Iterator[str]:
-    """The texts that stand in a function's code, nested code included, and name a file that is there now.
-
-    Not those that are only handed to `open`, of which an event tells, or to a `Path`, whose text counts
-    when it is built: these also tell whether a file is written.
-    """
-    code, has_own_open = function.__code__, "open" in function.__globals__
-    for text in texts_in(code):
-        if _names_file(text) and not _is_told(code, text, has_own_open):
-            yield text
-        yield from files_quoted_in(text)
-
-
-def files_quoted_in(text: str) -> Iterator[str]:
-    """The paths in quotation marks within a text that name a file that is there now, as those in SQL do."""
-    for mark in ("'", '"'):
-        pieces = text.split(mark)
-        yield from filter(_names_file, pieces if len(pieces) > 1 else ())
+def files_named_in(text: str) -> Iterator[str]:
+    """The files that are there now under a text, or under what stands in quotation marks in it, as in SQL."""
+    pieces = [piece for mark in ("'", '"') if mark in text for piece in text.split(mark)]
+    return filter(_names_file, [text, *pieces])
 
 
 def _names_file(text: str) -> bool:
@@ -274,69 +327,18 @@ def _names_file(text: str) -> bool:
     return is_path and file_under(text) is not None
 
 
-def _is_told(code: CodeType, text: str, has_own_open: bool) -> bool:
-    """Whether each place where a text stands is the first argument of a call that tells of it."""
-    is_told = False
-    for step in dis.get_instructions(code):
-        if step.opname == "PUSH_NULL":
-            continue
-        const = step.argval if step.opname in ("LOAD_CONST", "RETURN_CONST") else None
-        parts = const if isinstance(const, tuple | frozenset) else (const,)
-        if text in parts and not (const == text and is_told):
-            return False
-        is_told = step.argval in _PATHS and step.opname in ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD")
-        is_told |= step.argval == "open" and step.opname == "LOAD_GLOBAL" and not has_own_open
-    return all(_is_told(const, text, has_own_open) for const in code.co_consts if isinstance(const, CodeType))
+def _temporary_folder() -> str:
+    """Where `tempfile` would put files, without deciding it for the job; empty where it finds no folder."""
+    decided = tempfile.tempdir
+    try:
+        return tempfile.gettempdir()
+    except OSError:
+        return ""
+    finally:
+        tempfile.tempdir = decided
 
 
-def is_alias(value: Any) -> bool:
-    """Whether a value stands for types, and may hold code: `Annotated[int, AfterValidator(check)]`."""
-    return typing.get_origin(value) is not None or type(value).__name__ == "TypeAliasType"
-
-
-def named_in(annotation: Any) -> Iterator[Any]:
-    """The classes and functions in an annotation, and the annotation itself if it may hold more."""
-    if isinstance(annotation, FunctionType | type) or is_alias(annotation):
-        yield annotation
-    for part in typing.get_args(annotation):
-        yield from named_in(part)
-
-
-def annotation_shape(annotation: Any) -> str:
-    """What an annotation says, by names: whatever is given a function may read its annotations."""
-    if isinstance(annotation, type) and not typing.get_args(annotation):
-        return f"{annotation.__module__}.{annotation.__qualname__}"
-    if isinstance(annotation, SCALARS):
-        return repr(annotation)
-    kind = typing.get_origin(annotation) or type(annotation)
-    parts = annotation if isinstance(annotation, list | tuple) else typing.get_args(annotation)
-    name = getattr(annotation, "__name__", "")
-    return f"{annotation_shape(kind)} {name}[{', '.join(map(annotation_shape, parts))}]"
-
-
-_TYPING = frozenset({"typing", "typing_extensions", "annotationlib"})
-_NO_DATA = type | types.EllipsisType | ModuleType
-
-
-def data_in(annotation: Any) -> Iterator[Any]:
-    """What an annotation holds that is no type: `LIMIT` in `Annotated[int, LIMIT]`."""
-    parts = annotation if isinstance(annotation, list) else typing.get_args(annotation)
-    for part in parts:
-        yield from data_in(part)
-    is_type = annotation is None or isinstance(annotation, _NO_DATA) or type(annotation).__module__ in _TYPING
-    if not (is_type or is_alias(annotation) or isinstance(annotation, list)):
-        yield annotation
-
-
-def may_be_named(value: Any, rest: list[str], in_text: bool) -> bool:
-    """Whether what an annotation or decorator names counts: code, what stands for types, in text also data.
-
-    Args:
-        value: what the first name stands for; None for what is not there.
-        rest: the names behind it.
-        in_text: whether the annotation is text.
-    """
-    if isinstance(value, ModuleType):
-        return bool(rest)
-    is_code = isinstance(value, FunctionType | type) or is_alias(value)
-    return is_code or (in_text and any(True for _ in data_in(value)))
+def _drained(entries: list[Any]) -> list[Any]:
+    found = entries.copy()
+    entries.clear()
+    return found

@@ -27,15 +27,15 @@ from blake3 import blake3
 
 from prepcache.databases import file_under
 from prepcache.errors import UnkeyableError
-from prepcache.keys.encoding.builtins import float_bytes, int_bytes
-from prepcache.keys.encoding.encoder import WAYS_OUT as CONFIG_WAYS_OUT
-from prepcache.keys.encoding.encoder import Encoder, Put, is_registered, length
 from prepcache.keys.code import labels
 from prepcache.keys.code.describe import SCALARS, readable
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.functions import state_of
-from prepcache.keys.code.self_reads import attributes_read
+from prepcache.keys.code.partial_reads import attributes_read
 from prepcache.keys.code.values import Unstable, is_lock, parts_of, stream_state
+from prepcache.keys.encoding.builtins import float_bytes, int_bytes
+from prepcache.keys.encoding.encoder import WAYS_OUT as CONFIG_WAYS_OUT
+from prepcache.keys.encoding.encoder import Encoder, Put, is_registered, length
 from prepcache.keys.own_state import Attribute, Attributes, place_of
 from prepcache.keys.paths import looks_like_path, name_bytes
 from prepcache.keys.restart import check_machine_code

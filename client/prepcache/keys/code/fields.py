@@ -19,7 +19,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from prepcache.keys.code.dynamic_lookups import data_in
+from prepcache.keys.code.annotations import data_in
 from prepcache.keys.encoding.instances import slots_of
 
 Found = Iterator[tuple[str, Any]]

@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import dis
 import sys
-import warnings
-from contextlib import suppress
 from inspect import CO_OPTIMIZED
 from types import CodeType
-from typing import Any
 
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
 _LOAD_NAMES = frozenset(
@@ -39,8 +36,6 @@ SKIPPED_GLOBALS = frozenset(
 Chains = dict[str, set[tuple[str, ...]]]
 _known: dict[CodeType, tuple[CodeType, Chains]] = {}
 _KNOWN_LIMIT = 20_000
-_LONGEST_ANNOTATION = 200
-"""Characters of a text that is taken for an annotation."""
 
 
 def global_chains(code: CodeType) -> Chains:
@@ -102,20 +97,3 @@ def _scan(code: CodeType, chains: Chains) -> None:
                 root, chain = name, []
     if root is not None:
         chains.setdefault(root, set()).add(tuple(chain))
-
-
-def names_in(*annotations: str) -> list[str]:
-    """The dotted names in annotations that are written as text, and in texts within them."""
-    found: set[str] = set()
-    queue: list[Any] = list(annotations)
-    for text in queue:
-        if not isinstance(text, str) or len(text) > _LONGEST_ANNOTATION:
-            continue
-        with suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            code = compile(text, "<annotation>", "eval", dont_inherit=True)
-            found |= {
-                ".".join((name, *chain)) for name, chains in global_chains(code).items() for chain in chains
-            }
-            queue += [const for const in code.co_consts if const != text]
-    return sorted(found)

@@ -1,13 +1,17 @@
-"""Which attributes a method reads of its object: all that counts of it, unless the method hands it on.
+"""What code reads of an object, where that is all that counts of it: of `self`, and of parsed arguments.
 
     class Data(LightningDataModule):
         def prepare(self, path): return load(path, self.size)      # not self.trainer, not self.batch_size
 
-Read from bytecode, through the methods and properties that it reaches by `self`.
+    def main():
+        args = parser.parse_args()
+        def prep(path): return load(path, args.size)               # not args.lr
+
+Read from bytecode, through the methods and properties that a method reaches by `self`.
 
 Invariants:
-    1. Where the object may be read otherwise (it is passed on or stored, or its class looks attributes up by
-       code of its own), the answer is None: then all of it counts.
+    1. Where the object may be read otherwise (it is passed on or stored, its class looks attributes up by
+       code of its own, a text or the frame may lead to it), all of it counts.
 """
 
 from __future__ import annotations
@@ -18,14 +22,18 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any
 
-from prepcache.keys.code.cells import OF_FRAMES
+from prepcache.keys.code.dynamic_lookups import FRAME_READERS
+from prepcache.keys.code.local_imports import chains_of_names
 from prepcache.keys.code.names import all_names
 
 _LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")
 _STORES = ("STORE_FAST", "STORE_DEREF", "DELETE_FAST", "DELETE_DEREF")
 _READS = ("LOAD_ATTR", "LOAD_METHOD")
 _WRITES = ("STORE_ATTR", "DELETE_ATTR")
-_UNSEEN = OF_FRAMES | {"super", "__dict__"}
+_BY_FRAME = FRAME_READERS | {
+    "dir", "exec", "globals", "locals", "vars", "f_locals", "_getframe", "currentframe", "stack",
+}  # fmt: skip
+_UNSEEN = _BY_FRAME | {"super", "__dict__"}
 
 
 def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
@@ -104,3 +112,16 @@ def _reads(code: CodeType, name: str) -> Iterator[str]:
     for const in code.co_consts:
         if isinstance(const, CodeType) and name in const.co_freevars:
             yield from _reads(const, name)
+
+
+def cell_chains(code: CodeType, name: str) -> set[tuple[str, ...]]:
+    """The chains of attributes that code reads from a variable around it; `()` for a use as a whole."""
+    found = set(_chains(code, name))
+    return found if found and _BY_FRAME.isdisjoint(all_names(code)) else {()}
+
+
+def _chains(code: CodeType, name: str) -> Iterator[tuple[str, ...]]:
+    yield from (chain for loaded, chain in chains_of_names(code) if loaded == name)
+    for const in code.co_consts:
+        if isinstance(const, CodeType) and name in const.co_freevars:
+            yield from _chains(const, name)
