@@ -406,7 +406,7 @@ class CachedDataset(Dataset[T_co]):
             item = self._originals.item(filled.nothing[0])
             self._say(f"{self.name} gave None for {item!r:.200}: is a return missing?", "nothing")
         if filled.drawn:
-            self._say(describe(self.name, filled.drawn, self._job.function), "drawn")
+            self._say(describe(self.name, filled.drawn), "drawn")
         if filled.reason and filled.reason != said and self._supply.mode.is_writing:
             self._say_left(len(catalogue.missing), filled.reason)
 
@@ -590,7 +590,7 @@ class CachedDataset(Dataset[T_co]):
             self._fail(part)
         self._drawn |= watched.drawn
         if watched.drawn and self._tally.note_drawn():
-            self._say(describe(self.name, watched.drawn, self._job.function), "drawn")
+            self._say(describe(self.name, watched.drawn), "drawn")
         self._tally.note_made(index, part.cost_s)
         changed = self._originals.changed(index)
         self._say_notices(part.notices)

@@ -16,22 +16,6 @@ import random, hashlib
 import torch
 torch.manual_seed(0); np.random.seed(0); random.seed(0)
 
-class Scale:
-    def __call__(self, x):
-        return x * 2
-
-class Flip:
-    def __call__(self, x):
-        return x[::-1] if np.random.rand() < 0.5 else x
-
-class Compose:
-    def __init__(self, transforms):
-        self.transforms = transforms
-    def __call__(self, x):
-        for transform in self.transforms:
-            x = transform(np.atleast_1d(x))
-        return x
-
 def by_random(item):
     return random.random()
 
@@ -49,7 +33,6 @@ def local(item):
     return random.Random(item).random() + np.random.default_rng(item).random() + float(
         torch.rand(1, generator=generator))
 
-composed = Compose([Scale(), Flip(), Flip()])
 kept = random.Random(3)
 class Keeps:
     def __init__(self):
@@ -135,12 +118,6 @@ def test_a_draw_from_a_global_generator_is_reported_once(jobs: Jobs, options: di
 def test_every_generator_is_named(jobs: Jobs) -> None:
     said, _ = run(jobs, "by_torch_and_numpy")
     assert len(said) == 1 and "the global generator of numpy.random and torch: " in said[0]
-
-
-def test_a_compose_is_told_where_to_split(jobs: Jobs) -> None:
-    said, _ = run(jobs, "composed")
-    assert len(said) == 1
-    assert "split it before preprocess.transforms[1] (Flip)" in said[0]
 
 
 def test_a_generator_that_the_function_keeps_is_told(jobs: Jobs) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from prepcache.keys import randomness
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -323,21 +322,3 @@ def test_the_version_of_a_library_counts(project: Project, tmp_path: Path) -> No
     assert digest() == before
     installed("1.1")
     assert digest() != before
-
-
-@pytest.mark.parametrize(
-    ("value", "place"),
-    [
-        ("T.Compose([T.Resize(4), T.RandomHorizontalFlip()])", "transforms[1] (RandomHorizontalFlip)"),
-        ("T.Compose([T.Resize(4), T.Normalize([1], [2])])", None),
-        ("A.Compose([A.Resize(4, 4), A.GaussNoise()])", "transforms[1] (GaussNoise)"),
-        ("A.Compose([A.Resize(4, 4), A.HorizontalFlip(p=0.5)])", "transforms[1] (HorizontalFlip)"),
-        ("A.Compose([A.Resize(4, 4), A.HorizontalFlip(p=1)])", None),
-    ],
-)
-def test_a_compose_with_random_parts_is_told_where_to_split(
-    libraries: Project, value: str, place: str | None
-) -> None:
-    libraries.write(prep=f"import vision as T, albumentations as A\nf = {value}")
-    found = randomness.place_of_draws(libraries.load().f)
-    assert found == (None if place is None else f"preprocess.{place}")

@@ -31,7 +31,7 @@ from prepcache.keys import own_state
 from prepcache.keys.items import load, names_in
 from prepcache.keys.marks import Plain, Tree
 from prepcache.keys.paths import Read
-from prepcache.keys.randomness import Probe, place_of_draws
+from prepcache.keys.randomness import Probe
 
 if TYPE_CHECKING:
     from prepcache.keys.observation.context import Notice, Watch
@@ -186,8 +186,7 @@ class Job:
                 sample = self.function(load(item, self.read), **self.config)
                 return own_state.digest_of(list(sample) if self.is_expanded else sample)
 
-        is_chance = place_of_draws(self.function) is not None
-        self.probe.look(moved, own_state.digest_of(made), again, is_chance=is_chance)
+        self.probe.look(moved, own_state.digest_of(made), again)
 
     def _note(self, item: Any, made: Any) -> None:
         """Keeps the first items, to see later whether what calls changed matters to what they make."""

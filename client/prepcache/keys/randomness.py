@@ -26,22 +26,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import random
-import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import FunctionType, ModuleType, TracebackType
+from types import FunctionType, TracebackType
 from typing import Any
 
 from prepcache.keys.code.adapters import is_generator, is_proxy
 from prepcache.keys.code.names import global_chains
-
-_TORCH_DRAWS = re.compile(r"torch\.(rand|bernoulli|multinomial|normal|poisson|nn\.functional\.dropout)")
-
-_MADE = (".default_rng", ".Generator", ".Random", ".RandomState", ".SeedSequence", ".SystemRandom")
-"""What makes a generator, and draws from none."""
 
 LOADER_THREAD = "prepcache-loader"
 """The one of our threads that runs code of the job's."""
@@ -116,12 +110,12 @@ class Probe:
         harmless so far."""
         return [source for source, state in before if not _equal(source.read(), state)]
 
-    def look(self, moved: list[_Source], digest: Any, again: Callable[[], Any], *, is_chance: bool) -> None:
+    def look(self, moved: list[_Source], digest: Any, again: Callable[[], Any]) -> None:
         """Makes an item again, with the generators that moved elsewhere.
 
         Args:
-            digest: of what was made of it; again: makes it again, and digests that.
-            is_chance: whether the function is known to apply something by chance.
+            digest: of what was made of it.
+            again: makes it again, and digests that.
         """
         began = time.monotonic()
         after = [(source, source.read()) for source in moved]
@@ -134,7 +128,7 @@ class Probe:
                 seeded = {source.name for source, state in after if _equal(source.read(), state)}
                 names = {source.name for source in moved} - seeded
                 self.harmless |= seeded
-                if not same or (names and is_chance):
+                if not same:
                     self.random |= names
                     self.harmless -= names
                 else:
@@ -207,40 +201,14 @@ def _is_quiet(thread: threading.Thread) -> bool:
     return (getattr(target, "__module__", None) or type(thread).__module__) in _QUIET_MODULES
 
 
-def describe(name: str, drawn: set[str], preprocess: Any = None) -> str:
-    """The sentence to tell the user once: what was drawn from, and where to split a `Compose`."""
+def describe(name: str, drawn: set[str]) -> str:
+    """The sentence to tell the user once: what was drawn from, and what to do."""
     held = sorted(one for one in drawn if one.startswith(_HELD))
     from_global = sorted(drawn.difference(held))
     sources = [f"the global generator of {' and '.join(from_global)}"] if from_global else []
     if held:
         sources.append(f"a generator that it keeps ({held[0]})")
-    place = place_of_draws(preprocess)
-    where = "" if place is None else f"; split it before {place}: what comes before stays, it and the rest go"
-    return f"{name} draws from {' and '.join(sources)}: {REMEDY}{where}"
-
-
-def place_of_draws(value: Any, name: str = _HELD, depth: int = 0) -> str | None:
-    """Where, in a preprocessing function made of parts, the first part that can draw stands.
-
-    A `Compose` is to be split there: what is before it may be cached, it and the rest go to `transform=`.
-
-    Args:
-        value: the function; lists and tuples in its attributes are looked into, in order.
-        name: what to call it; depth: how deep in others it stands.
-
-    Returns:
-        For example `preprocess.transforms[2] (RandomCrop)`; None if nothing tells.
-    """
-    if depth > _DEEPEST:
-        return None
-    for step, part in _parts(value):
-        place = f"{name}{step}"
-        inner = place_of_draws(part, place, depth + 1)
-        if inner is not None:
-            return inner
-        if _can_draw(type(part)) or _uses_its_own(part):
-            return f"{place} ({type(part).__name__})"
-    return None
+    return f"{name} draws from {' and '.join(sources)}: {REMEDY}"
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
@@ -255,49 +223,6 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
         if isinstance(elements, list | tuple) and len(elements) <= _LONGEST:
             found += [(f".{attribute}[{i}]", e) for i, e in enumerate(elements) if callable(e)]
     return found
-
-
-def _can_draw(cls: type) -> bool:
-    """Whether a method of the class, or of a base that is not a framework's root, names a generator."""
-    for base in cls.__mro__:
-        if base.__module__.partition(".")[0] in ("builtins", "abc", "typing"):
-            continue
-        if base.__module__ == "torch.nn.modules.module":
-            continue
-        for member in vars(base).values():
-            inner = member.__func__ if isinstance(member, staticmethod | classmethod) else member
-            if isinstance(inner, FunctionType) and _names_generator(inner):
-                return True
-    return False
-
-
-def _names_generator(function: FunctionType) -> bool:
-    for name, chains in global_chains(function.__code__).items():
-        module = function.__globals__.get(name)
-        if not isinstance(module, ModuleType):
-            if getattr(module, "__self__", None) is getattr(random, "_inst", None) is not None:
-                return True  # `from random import random`
-            continue
-        for chain in chains:
-            dotted = ".".join((module.__name__, *chain))
-            if dotted.endswith(_MADE):
-                continue
-            if dotted.startswith(("random.", "numpy.random.")) or _TORCH_DRAWS.match(dotted):
-                return True
-    return False
-
-
-def _uses_its_own(part: Any) -> bool:
-    """Whether a transform that holds a generator draws from it: by chance of being applied, or in a method.
-
-    Methods of its bases do not count: they draw for those who are applied by chance.
-    """
-    names = {name for name, value in getattr(part, "__dict__", {}).items() if is_generator(value)}
-    chance = getattr(part, "p", None)
-    if names and isinstance(chance, float) and 0 < chance < 1:
-        return True
-    methods = [member for member in vars(type(part)).values() if isinstance(member, FunctionType)]
-    return any(not names.isdisjoint(method.__code__.co_names) for method in methods)
 
 
 def _held_sources(function: Any) -> list[_Source]:
