@@ -43,9 +43,10 @@ class Watched:
         self.root = root
         assert self.recipe.preprocess is not None
         observer = Observer(self.recipe, root=root)
-        with observer.watching([item] if isinstance(item, Path) else []):
+        with observer.watching([item] if isinstance(item, Path) else []) as watch:
             self.recipe.preprocess(item)
         self.taken = observer.taken()
+        self.failure = watch.failure
 
     @property
     def names(self) -> list[str]:

@@ -42,28 +42,28 @@ def test_what_a_process_writes_under_a_given_name_is_no_input(project: Project) 
     assert watched.names == ["project:v.txt"]
 
 
-@pytest.mark.parametrize(
-    "link", ["os.symlink(HERE / 'v.txt', f'{t}/o')", "os.symlink(HERE, f'{t}/d'); t += '/d'"]
-)
-def test_the_target_of_a_link_in_an_own_folder_is_an_input(project: Project, link: str) -> None:
+IN_OWN = "def f(x):\n    with tempfile.TemporaryDirectory() as t:\n        {0}\n        pathlib.Path(t, 'o').read_text()"
+
+
+def test_the_target_of_a_link_in_an_own_folder_is_an_input(project: Project) -> None:
     project.put("v.txt", "one")
-    project.put("o", "one")
-    source = f"def f(x):\n    with tempfile.TemporaryDirectory() as t:\n        {link}\n        pathlib.Path(t, 'o').read_text()"
-    watched = Watched(project, IMPORTS + source)
-    assert len(watched.names) == 1
+    watched = Watched(project, IMPORTS + IN_OWN.format("os.symlink(HERE / 'v.txt', f'{t}/o')"))
+    assert watched.names == ["project:v.txt"]
     assert watched.changed() is None
     project.put("v.txt", "two")
-    project.put("o", "two")
-    assert watched.changed() == watched.names[0]
+    assert watched.changed() == "project:v.txt"
 
 
-def test_another_name_of_a_file_counts_by_its_first(project: Project) -> None:
-    project.put("v.txt", "one")
-    watched = Watched(
-        project,
-        "def f(x):\n    os.mkdir(HERE / 'd')\n    os.link(HERE / 'v.txt', HERE / 'd/o')\n    (HERE / 'd/o').read_text()",
-    )
-    assert watched.names == ["project:v.txt"]
+@pytest.mark.parametrize("link", ["os.symlink(HERE, f'{t}/d'); t += '/d'", "os.link(HERE / 'o', f'{t}/o')"])
+def test_what_is_made_through_a_link_to_a_folder_is_not_kept(project: Project, link: str) -> None:
+    project.put("o", "one")
+    assert "links to" in Watched(project, IMPORTS + IN_OWN.format(link)).failure
+
+
+def test_a_link_to_what_the_function_made_is_no_input(project: Project) -> None:
+    makes = "(p := pathlib.Path(t, 'p')).write_text('made'); os.link(p, f'{t}/o')"
+    watched = Watched(project, IMPORTS + IN_OWN.format(makes))
+    assert watched.names == [] and not watched.failure
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ class Steady:
                 self._take(label for label in self._drift() if not self._is_of_library(label))
         self._is_settled = True
         if self._recipe is not None:
-            note_changed(self._recipe, self._own)
+            note_changed(self._recipe, self._own, self._came)
 
     def filled(self) -> None:
         """A fill is over, in which only the function ran."""
@@ -115,7 +115,7 @@ class Steady:
         """Notes what the function has changed itself, for later data sets too."""
         self._own.update(labels)
         if self._recipe is not None:
-            note_changed(self._recipe, self._own)
+            note_changed(self._recipe, self._own, self._came)
 
     def _is_of_library(self, label: str) -> bool:
         """Whether it names a distribution, or a text, of which another was loaded: by no function's doing."""

@@ -170,6 +170,8 @@ class _Trial:
         self.digest = RecipeDigest("")
         self.own: set[str] = set()
         """What its calls were seen to change."""
+        self.came: dict[str, Any] = {}
+        """Digests of what they brought up: values of modules that they imported."""
         pop = _trials.pop  # at the interpreter's end the module's names are gone before its objects
 
         def forget(_: Any) -> None:
@@ -248,18 +250,23 @@ def wants(function: Callable[..., Any], of: str) -> bool:
     return trial is None or len(trial.items) < MOST_ITEMS
 
 
-def note_changed(made: Recipe, places: Iterable[str] = ()) -> None:
-    """Tells by which recipe a function made the items that were noted last, and what its calls changed."""
+def note_changed(made: Recipe, places: Iterable[str], came: Mapping[str, Any]) -> None:
+    """Tells by which recipe a function made the items that were noted last, and what its calls changed.
+
+    Args:
+        came: digests of what came up with them, by label.
+    """
     trials = _trials.get(_key(made.preprocess))
     if trials:
         trial = next(reversed(trials.values()))
         trial.state, trial.digest, trial.parts = made.state, made.digest, made.parts
         trial.own.update(made.own, places)
+        trial.came.update(came)
 
 
 def has_changed(function: Any) -> bool:
     """Whether calls of a function were seen to change anything."""
-    return any(trial.own for trial in _trials.get(_key(function), {}).values())
+    return any(trial.own or trial.came for trial in _trials.get(_key(function), {}).values())
 
 
 def before_calls(made: Recipe) -> tuple[Before | None, list[str]]:
@@ -275,7 +282,13 @@ def before_calls(made: Recipe) -> tuple[Before | None, list[str]]:
     for trial in reversed(_trials.get(_key(made.preprocess), {}).values()):
         if trial.state is None or trial.state.digest == made.state.digest:
             continue
-        if differing(trial.state, made.state, own=trial.own) or not _is_alike(trial.parts, made.parts):
+        values = {**trial.came, **trial.state.values}
+        came = made.state.values.keys() - values.keys()
+        if not all(is_below(label, trial.own) for label in came):
+            continue
+        if differing(trial.state._replace(values=values), made.state, own=trial.own):
+            continue
+        if not _is_alike(trial.parts, made.parts):
             continue
         if not trial.gives_the_same():
             return None, differing(trial.state, made.state)

@@ -61,10 +61,10 @@ from prepcache.keys.paths import Read, looks_like_path, path_hook
 from prepcache.keys.restart import check_machine_code
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
 
-RECIPE_VERSION = 6
+RECIPE_VERSION = 7
 """First input of the digest; raised whenever the inputs or their order change."""
 
-RECIPE_DOMAIN = b"prepcache recipe v6\0"
+RECIPE_DOMAIN = b"prepcache recipe v7\0"
 _LABEL_WORDS = re.compile(r"\w+")
 EDITED = "edited after it was loaded"
 """Stands for a file that no longer says what runs: the definitions that were loaded from it count alone."""

@@ -34,7 +34,6 @@ from prepcache.keys.observation.context import (
     READ,
     RENAMED,
     STATE,
-    SYMLINKED,
     WRITTEN,
     Fact,
     Watch,
@@ -159,11 +158,15 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
             watch.has_connected = True
     elif event == "os.mkdir":
         context.note(FOLDER_MADE, _in_folder(first, args[2]))
-    elif event == "os.symlink":
-        context.note(SYMLINKED, _in_folder(args[1], args[2]), os.fsdecode(first))
     elif not isinstance(first, int) and not isinstance(args[1], int):
-        kind = RENAMED if event == "os.rename" else LINKED
-        context.note(kind, _in_folder(args[1], args[3]), _in_folder(first, args[2]))
+        made = _in_folder(args[1], args[-1])
+        above = os.path.dirname(made) if event == "os.symlink" else ""
+        former = os.path.join(above, os.fsdecode(first) if above else _in_folder(first, args[2]))
+        if event == "os.symlink" and not os.path.isdir(former):
+            context.note(NAMED, former)
+            context.note(WRITTEN, made)
+        else:
+            context.note(RENAMED if event == "os.rename" else LINKED, made, os.path.abspath(former))
 
 
 def _in_folder(path: Any, descriptor: int) -> str:

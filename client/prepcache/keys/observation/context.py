@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from prepcache.keys.observation.observer import Observer
 
 READ, WRITTEN, LISTED, ASKED, NAMED = "read", "written", "listed", "asked", "named"
-FOLDER_MADE, RENAMED, LINKED, SYMLINKED = "folder made", "renamed", "linked", "symlinked"
+FOLDER_MADE, RENAMED, LINKED = "folder made", "renamed", "linked"
 MODULE, MODULE_NAME = "module", "module name"
 _OWN_THREADS = "prepcache"
 """How the names of our own threads begin: they read for nobody's function."""
@@ -44,7 +44,7 @@ class Fact(NamedTuple):
         path: as it was used; of a module that was only named, its name.
         folder: the working directory then, if the path is a relative one.
         info: what was there then; None for nothing.
-        other: of what was renamed, the former path; of a folder that was listed, the names in it.
+        other: of what was renamed or linked, the former path; of a folder that was listed, the names in it.
     """
 
     kind: str

@@ -54,7 +54,6 @@ from prepcache.keys.observation.context import (
     NAMED,
     READ,
     RENAMED,
-    SYMLINKED,
     WRITTEN,
     Fact,
     Notice,
@@ -177,8 +176,6 @@ class Observer:
             self._inherit(seen)
         self._outputs: dict[str, None] = {}
         self._folders_made: dict[str, None] = {}
-        self._links: dict[str, str] = {}
-        """What has another name, by it."""
         self._listed: dict[str, tuple[str | None, str]] = {}
         """The working directory of who listed a folder by a relative name, and the digest of its names."""
         self._told_folders = 0
@@ -286,7 +283,7 @@ class Observer:
         """
         now = stamp_at(info_of(path))
         seen = self._seen.get(path)
-        if now == stamp or self._is_output(path) or path in self._links:
+        if now == stamp or self._is_output(path):
             return
         if stamp is None and is_question:  # somebody put it there, nobody saw who
             if seen is not None:
@@ -307,8 +304,9 @@ class Observer:
             if fact.info is None or met.get(full, fact)[0] is None:  # others may have been first
                 self._folders_made[full] = self._folders_made[os.path.realpath(full)] = None
                 self._drop(full)
-        elif fact.kind in (RENAMED, LINKED, SYMLINKED):
-            self._take_name(full, fact, met)
+        elif fact.kind in (RENAMED, LINKED):
+            met.pop(full, None)
+            self._take_name(full, fact, watch)
         elif fact.kind == WRITTEN:
             seen = self._seen.get(full)
             if seen is None or seen.use != READ or (seen.stamp is None and fact.info is None):
@@ -319,25 +317,18 @@ class Observer:
         else:
             self._take_file(full, fact, watch, met)
 
-    def _take_name(self, full: str, fact: Fact, met: dict[str, tuple[Any, bool]]) -> None:
-        """Takes in that something gets another name, or a second one."""
-        at = os.path.dirname(full) if fact.kind == SYMLINKED else fact.folder or os.getcwd()
-        former = os.path.normpath(os.path.join(at, str(fact.other)))
+    def _take_name(self, full: str, fact: Fact, watch: Watch) -> None:
+        """Takes in that something gets another name, which is an output if the function made that. What was
+        renamed counts by its new name, if that is read."""
         if fact.info is None:
             self._drop(full)
-        if former in self._folders_made:
-            self._folders_made[full] = None
-        elif self._is_output(former) or met.get(former) == (None, False):  # it was named, and not there
-            self._drop(full)
-            self._outputs[full] = None
-        elif fact.kind == RENAMED:
-            self._links[full] = full
-        else:
-            self._links[full] = former
+        if self._is_output(fact.other):
+            self._outputs[full] = self._folders_made[full] = None
+        elif fact.kind == LINKED:  # what lies there by another name can't be told apart
+            watch.failure = watch.failure or "it links to a file or folder that it did not make"
 
     def _take_file(self, full: str, fact: Fact, watch: Watch, met: dict[str, tuple[Any, bool]]) -> None:
         info = None if fact.info is not None and is_empty_log(full, fact.info.st_size) else fact.info
-        full = self._target(full)
         is_folder = info is not None and is_directory(info)
         if fact.kind == NAMED and is_folder and (inner := file_under(full)) is not None:
             full, info, is_folder = inner, info_of(inner), False  # LMDB is handed a folder
@@ -377,9 +368,8 @@ class Observer:
             del self._seen[path]
 
     def _is_output(self, path: str) -> bool:
-        if path in self._outputs or without_suffix(path) in self._outputs:
-            return True
-        return path not in self._links and self._is_within_own(path)
+        """Whether the function made a file: by its name, or by a folder of its own."""
+        return path in self._outputs or without_suffix(path) in self._outputs or self._is_within_own(path)
 
     def _is_within_own(self, path: str) -> bool:
         """Whether a path is, or lies in, a folder that the function made."""
@@ -389,13 +379,6 @@ class Observer:
                 return False
             path = above
         return bool(self._folders_made)
-
-    def _target(self, path: str) -> str:
-        """Where a path leads by a link in a folder that the function made."""
-        for link, target in self._links.items() if self._is_within_own(path) else ():
-            if path == link or path.startswith(link + os.sep):
-                return target + path[len(link) :]
-        return path
 
     def _take_module(self, path: str, *, is_new: bool) -> None:
         """A module that was loaded, or asked for by its name: it counts with all that it imports.
