@@ -24,13 +24,7 @@ _NOT_OPEN = (
     "it is a data set that is not open yet: its own function cannot hold it, as a method of it does. Let "
     "preprocess be a function, or a method of another object, and hand it what it needs in config="
 )
-_OWN = frozenset(
-    {
-        "items", "transform", "lazy", "_is_expanded", "_num_workers", "_executor", "_progress",
-        "_keeper", "_keeps", "_view", "_recipe", "_stamps", "_count", "_originals", "_supply",
-        "_steady", "_job", "_drawn", "_tally",
-    }
-)  # fmt: skip
+_OWN = frozenset({"items", "transform", "lazy", "_samples"})
 """The attributes of a data set itself. Others are of a class derived from it, whose methods may use them."""
 
 
@@ -62,9 +56,9 @@ def key_of(ds: CachedDataset[Any]) -> Any:
         UnkeyableError: it is not open.
     """
     members = vars(ds)
-    if "_tally" not in members:
+    if "_samples" not in members:
         raise UnkeyableError(_NOT_OPEN)
-    job, catalogue = members["_job"], members["_supply"].catalogue
+    job, catalogue = members["_samples"].by.job, members["_samples"].catalogue
     if _OPENING.stack and _is_same(job.function, _OPENING.stack[-1][0]):
         note = (
             f"the function holds {ds!r}, which it made itself, so that every opening makes other samples: "

@@ -25,6 +25,7 @@ from prepcache.dataset_options import Options, check, taken_from
 from prepcache.errors import UnkeyableError
 from prepcache.progress import Once, say
 from prepcache.report import Report
+from prepcache.streaming.chunk import StreamPreprocessing
 from prepcache.streaming.chunked_reader import is_stream
 from prepcache.streaming.sequence import Listed
 from prepcache.streaming.sharding import Ranks, Split, ranks_here, split_here
@@ -36,9 +37,8 @@ if TYPE_CHECKING:
     from prepcache.keys.paths import Read
     from prepcache.keys.recipes import Code, Recipe
 
-R = TypeVar("R")
 S = TypeVar("S")
-"""What a function returns; what a sample is after a transform."""
+"""What a function returns."""
 
 
 class CachedIterableDataset(IterableDataset[T_co]):
@@ -76,18 +76,6 @@ class CachedIterableDataset(IterableDataset[T_co]):
     def __init__(
         self: CachedIterableDataset[S],
         items: Iterable[Any] | Callable[[], Iterable[Any]],
-        preprocess: Callable[..., R],
-        config: Mapping[str, Any] | None = None,
-        transform: Callable[[R], S] = ...,
-        *,
-        expand: Literal[False] = False,
-        **options: Unpack[Options],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: CachedIterableDataset[S],
-        items: Iterable[Any] | Callable[[], Iterable[Any]],
         preprocess: Callable[..., Iterable[S]],
         config: Mapping[str, Any] | None = None,
         transform: None = None,
@@ -98,33 +86,9 @@ class CachedIterableDataset(IterableDataset[T_co]):
 
     @overload
     def __init__(
-        self: CachedIterableDataset[S],
-        items: Iterable[Any] | Callable[[], Iterable[Any]],
-        preprocess: Callable[..., Iterable[R]],
-        config: Mapping[str, Any] | None = None,
-        transform: Callable[[R], S] = ...,
-        *,
-        expand: Literal[True],
-        **options: Unpack[Options],
-    ) -> None: ...
-
-    @overload
-    def __init__(
         self,
         items: Iterable[Any] | Callable[[], Iterable[Any]],
-        preprocess: Recipe,
-        config: None = None,
-        transform: Callable[[Any], T_co] | None = None,
-        *,
-        expand: Literal[False] = False,
-        **options: Unpack[Options],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self,
-        items: Iterable[Any] | Callable[[], Iterable[Any]],
-        preprocess: Callable[..., Any],
+        preprocess: Callable[..., Any] | Recipe,
         config: Mapping[str, Any] | None = None,
         transform: Callable[[Any], T_co] | None = None,
         *,
@@ -179,7 +143,7 @@ class CachedIterableDataset(IterableDataset[T_co]):
             self._over = Listed(CachedDataset(items, function, config, **options))  # type: ignore[arg-type]
 
     @property
-    def _first(self) -> CachedDataset[Any]:
+    def _first(self) -> CachedDataset[Any] | StreamPreprocessing:
         return self._over.first if isinstance(self._over, Stream) else self._over.ds
 
     @property

@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,12 @@ class OpeningMode:
     shard: int = 0
     shards: int = 1
     opened: list[CachedDataset[Any]] = field(default_factory=list)
+
+    def part_of(self, items: Sequence[Any]) -> Sequence[Any]:
+        """The items of this shard."""
+        if self.shards == 1:
+            return items
+        return [items[i] for i in range(self.shard, len(items), self.shards)]  # some take no slices
 
 
 _mode: OpeningMode | None = None

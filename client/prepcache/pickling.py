@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prepcache.errors import PreprocessError
-from prepcache.fill.recipe_guard import Steady
 
-_STAYS = ("_keeper", "_view", "_executor")
-"""Attributes that belong to one process."""
+if TYPE_CHECKING:
+    from prepcache.fill.call import Job
+    from prepcache.keys.recipes import Recipe
 
 
 class _Nowhere:
@@ -56,24 +56,19 @@ class _ByCloudpickle:
         return pickle.loads, (self.raw,)
 
 
-def state_of(members: Mapping[str, Any]) -> dict[str, Any]:
-    """What is pickled of a data set with these attributes."""
-    state = {name: value for name, value in members.items() if name not in _STAYS}
-    function, supply = state["_job"].function, state["_supply"]
-    config = state["_job"].config
-    why = "" if len(supply.catalogue.missing) else refusal(function) or refusal(config)
+def sendable(job: Job, recipe: Recipe) -> tuple[Job, Recipe] | None:
+    """The forms of these that can be sent; None where they can be as they are."""
+    why = refusal(job.function) or refusal(job.config)
     if not why:
-        return state
-    recipe = replace(state["_recipe"], preprocess=None, config={}, asked={})
-    other = None if refusal(config) else _other_way(function)
-    job = replace(
-        state["_job"],
+        return None
+    other = None if refusal(job.config) else _other_way(job.function)
+    sent = replace(
+        job,
         function=other or Unsent(recipe.name, why),
-        config=config if other else {},
+        config=job.config if other else {},
         observer=None,
     )
-    light = {"_recipe": recipe, "_job": job, "_steady": Steady(recipe), "_supply": supply.sent_with(recipe)}
-    return {**state, **light}
+    return sent, replace(recipe, preprocess=None, config={}, asked={})
 
 
 def refusal(function: Any, *, is_sure: bool = False) -> str:

@@ -209,7 +209,7 @@ class Progress:
 
 
 class Flow(Progress):
-    """How a stream goes, stretch by stretch: nobody knows how long it is. Plain lines, on a terminal too.
+    """How a stream goes, chunk by chunk: nobody knows how long it is. Plain lines, on a terminal too.
 
     Args:
         others: what the other workers of the rank have of this epoch so far: hit, computed, by other jobs.
@@ -228,8 +228,8 @@ class Flow(Progress):
         self.others = others
         self._made = self._others = 0
 
-    def stretch(self, total: int, there: int) -> Flow:
-        """Another stretch begins: so many items more, and so many of them there."""
+    def chunk(self, total: int, there: int) -> Flow:
+        """Another chunk begins: so many items more, and so many of them there."""
         self._total += total
         self._there += there
         return self
@@ -238,7 +238,7 @@ class Flow(Progress):
         super().advance(self._made + computed, self._others + waited, pace, taken)
 
     def close(self) -> None:
-        """The stretch has ended."""
+        """The chunk has ended."""
         self._made, self._others = self._computed, self._waited
         self._tell(self._total, self._total)
 

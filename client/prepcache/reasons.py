@@ -6,7 +6,7 @@
 Invariants:
     1. A hit costs no request, a miss at most one, of at most `ASK_S`; a job never fails over its reason,
        and the daemon is not given up for it.
-    2. What is told to the daemon (`Supply.why`), and so to other users, names files, and never values of
+    2. What is told to the daemon (`ArtifactSet.why`), and so to other users, names files, and never values of
        items.
 
 Not here: the difference between recipes (explain.py).
@@ -31,7 +31,7 @@ from prepcache.settings import Mode
 
 if TYPE_CHECKING:
     from prepcache.daemon.client import Client
-    from prepcache.index.artifact_set import Supply
+    from prepcache.index.artifact_set import ArtifactSet
     from prepcache.keys.snapshot import Stamps
     from prepcache.report import Tally
 
@@ -88,61 +88,63 @@ def barred_line(client: Client) -> str:
 _has_told_barred = False
 
 
-def stream_line(name: str, recipe: str, supply: Supply) -> tuple[str, list[str]]:
+def stream_line(name: str, recipe: str, artifacts: ArtifactSet) -> tuple[str, list[str]]:
     """The line at the opening of a stream, whose items are not known yet, and why nothing is there."""
-    if there := supply.catalogue.items:
+    if there := artifacts.index.items:
         return f"stream {name}: {count_text(there, 'item is', 'items are')} cached; recipe {recipe[:12]}", []
-    reasons = _why_nothing(supply)
+    reasons = _why_nothing(artifacts)
     if not reasons:
-        explanation = ask(supply)
+        explanation = ask(artifacts)
         reasons = [NOT_KNOWN if explanation is None else told(explanation, time.time())]
-    said = WITHOUT if reasons == [supply.client.budget.warned] else "; ".join(reasons)
+    said = WITHOUT if reasons == [artifacts.client.budget.warned] else "; ".join(reasons)
     return f"stream {name}: nothing is cached: {said}; recipe {recipe[:12]}", reasons
 
 
-def why_missing(supply: Supply, items: Sequence[Any], root: str | os.PathLike[str] | None) -> list[str]:
+def why_missing(
+    artifacts: ArtifactSet, items: Sequence[Any], root: str | os.PathLike[str] | None
+) -> list[str]:
     """Why items of a data set that has just been opened are not there; empty if all are."""
-    if not len(supply.catalogue.missing):
+    if not len(artifacts.index.missing):
         return []
-    if lines := _why_unasked(supply):
+    if lines := _why_unasked(artifacts):
         return lines
     cue = ""
-    if lines := _why_nothing(supply):
+    if lines := _why_nothing(artifacts):
         to_tell = lines
-        cue = "observed" if supply.changed_inputs else ""
-    elif supply.has_any:
+        cue = "observed" if artifacts.changed_inputs else ""
+    elif artifacts.has_any:
         name_of = _namer(root)
-        lines = [_missing_items(supply, items, name_of)]
+        lines = [_missing_items(artifacts, items, name_of)]
         cue = "data"
-        to_tell = [_missing_items(supply, items, lambda item: name_of(item) if _is_file(item) else "")]
+        to_tell = [_missing_items(artifacts, items, lambda item: name_of(item) if _is_file(item) else "")]
     else:
-        explanation = ask(supply)
+        explanation = ask(artifacts)
         return [NOT_KNOWN if explanation is None else told(explanation, time.time())]
-    supply.why, supply.why_cue = shortened("; ".join(to_tell), wire.MAX_WHY), cue
+    artifacts.why, artifacts.why_cue = shortened("; ".join(to_tell), wire.MAX_WHY), cue
     return lines
 
 
-def _why_nothing(supply: Supply) -> list[str]:
+def _why_nothing(artifacts: ArtifactSet) -> list[str]:
     """Why nothing was looked for, or what was found does not count; empty if neither is so."""
-    if lines := _why_unasked(supply):
+    if lines := _why_unasked(artifacts):
         return lines
-    if supply.mode is Mode.REFRESH:
+    if artifacts.mode is Mode.REFRESH:
         return ["PREPCACHE=refresh: what is there is not used"]
-    return changed_inputs(supply)
+    return changed_inputs(artifacts)
 
 
-def _why_unasked(supply: Supply) -> list[str]:
+def _why_unasked(artifacts: ArtifactSet) -> list[str]:
     """Why the daemon has told nothing, and what is known nevertheless; empty if it was asked."""
-    if supply.session.is_away and supply.client.has_started_empty:
+    if artifacts.session.is_away and artifacts.client.has_started_empty:
         return [NEW_CACHE]
-    return [supply.reason] if supply.reason else []
+    return [artifacts.reason] if artifacts.reason else []
 
 
-def ask(supply: Supply) -> inspection.Explanation | None:
+def ask(artifacts: ArtifactSet) -> inspection.Explanation | None:
     """The daemon's explanation of a recipe without artifacts; None if it gives none in time."""
-    recipe, session = supply.recipe, supply.session
+    recipe, session = artifacts.recipe, artifacts.session
     client: Client = session.client  # the process's one: another would keep a connection of its own open
-    is_registered = supply.mode.is_writing
+    is_registered = artifacts.mode.is_writing
     asked = inspection.ExplainRequest(
         recipe=RecipeDigest(recipe.digest), parts=None if is_registered else fitting(recipe.parts)
     ).to_json()
@@ -180,13 +182,13 @@ def age(seconds: float) -> str:
     return "just now"
 
 
-def changed_inputs(supply: Supply) -> list[str]:
+def changed_inputs(artifacts: ArtifactSet) -> list[str]:
     """Inputs that the function was seen to take, and that are not what they were: a line each."""
     lines = []
-    for name, kind in supply.changed_inputs.items():
+    for name, kind in artifacts.changed_inputs.items():
         tag, _, rest = name.partition(":")
         shown = shortened(rest if rest and tag in ("project", "items", "cwd") else name, 200)
-        how = "is gone" if name in supply.gone_inputs else "changed"
+        how = "is gone" if name in artifacts.gone_inputs else "changed"
         taken = "asked for" if name.endswith("/") else _TAKEN.get(kind, "used")  # a folder that was there
         lines.append(f"{shown}, which the function {taken}, {how}")
     return lines
@@ -207,22 +209,22 @@ def ended_early(error: BaseException, kept: int, total: int, *, is_part: bool) -
     return f"{how}: {kept:,} of {items} are kept{onward}"
 
 
-def why_so(supply: Supply, stamps: Stamps, tally: Tally) -> tuple[str, ...]:
+def why_so(artifacts: ArtifactSet, stamps: Stamps, tally: Tally) -> tuple[str, ...]:
     """What explains the counts of a report, a line each."""
-    lines = changed_inputs(supply)
+    lines = changed_inputs(artifacts)
     if stamps.typed_names:
         names = ", ".join(stamps.typed_names[:3])
         lines.append(f"{len(stamps.typed_names)} paths in the items name no file, such as {names}")
-    reason = [supply.reason] if supply.reason else []
+    reason = [artifacts.reason] if artifacts.reason else []
     return tuple(dict.fromkeys([*tally.why, *lines, *tally.not_kept(), *reason]))
 
 
-def _missing_items(supply: Supply, items: Sequence[Any], name_of: Callable[[Any], str]) -> str:
+def _missing_items(artifacts: ArtifactSet, items: Sequence[Any], name_of: Callable[[Any], str]) -> str:
     """`3 of 2,000 items not cached: a.txt, b.txt, c.txt`, without those that have no name.
 
     They may be new, changed or evicted, or left over by a run that ended early: the store does not tell.
     """
-    catalogue = supply.catalogue
+    catalogue = artifacts.index
     missing, total = catalogue.missing, len(catalogue.distinct)
     shown = [name_of(items[int(catalogue.distinct.first[i])]) for i in missing[:NAMED_ITEMS].tolist()]
     names = [name for name in shown if name]
@@ -231,8 +233,8 @@ def _missing_items(supply: Supply, items: Sequence[Any], name_of: Callable[[Any]
     which = f": {', '.join(names)}{more}" if names else ""
     if names and total == 1 and (files := len(paths_in(items[0]))) > 1:
         which = f": one or more of {files:,} files, the first of which is {names[0]}"
-    all_are = "; all items are other ones than those cached" if supply.has_mapped else ""
-    lost = f"; {DAMAGED}" if supply.is_damaged else ""
+    all_are = "; all items are other ones than those cached" if artifacts.has_mapped else ""
+    lost = f"; {DAMAGED}" if artifacts.is_damaged else ""
     return f"{count} not cached{which}{all_are if len(missing) == total > 1 else ''}{lost}"
 
 

@@ -128,7 +128,7 @@ def f(item):
 ds = prepcache.CachedDataset(range(6), f, lazy=True, code="function")
 before = [ds[0], ds[1]]
 SIZE = 10
-ds._steady._look_at = 0.0
+ds._samples.by.steady._look_at = 0.0
 after = [ds[2], ds[3], ds[2]]
 try:
     ds.prepare()

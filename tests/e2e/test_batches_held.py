@@ -27,8 +27,8 @@ def row(item: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 def held_bytes(box: Serving, ds: CachedDataset) -> int:
     """What is held once all was told that is to be told."""
     gc.collect()
-    ds._supply.drop([])
-    session = ds._supply.session
+    ds._samples.by.artifacts.drop([])
+    session = ds._samples.by.artifacts.session
     session.beat.tell(session, session.header)
     return box.store.stats().held_bytes
 
@@ -70,10 +70,10 @@ def test_holds_last_as_long_as_batches(tmp_path: Path) -> None:
 def test_artifacts_purged_under_a_batch_are_let_go_later(tmp_path: Path) -> None:
     with serving(tmp_path) as box:
         other, ds = opened(tmp_path)
-        session = other._supply.session
+        session = other._samples.by.artifacts.session
         batch = ds.__getitems__([3, 9, 30])
         kept = batch[1]
-        box.store.purge(Filter(recipe=ds._supply.recipe.digest))
+        box.store.purge(Filter(recipe=ds._samples.by.artifacts.recipe.digest))
         del ds, batch
         for _ in range(2):
             gc.collect()

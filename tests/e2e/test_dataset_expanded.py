@@ -52,7 +52,7 @@ def main():
     ds = prepcache.CachedDataset([0, 1, 2, 3], make, expand=True, progress=False)
     samples = list(ds)
     sent = pickle.dumps(ds)
-    ref = next(ref for ref in ds._supply.catalogue.refs if ref.items == 2)
+    ref = next(ref for ref in ds._samples.catalogue.refs if ref.items == 2)
     prepcache.Client().quarantine([ref.key], "to see what a worker does that comes late")
     late = pickle.loads(sent)
     assert list(late) == samples and len(late) == len(samples), list(late)

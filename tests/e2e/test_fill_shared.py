@@ -157,7 +157,7 @@ items = json.loads(sys.argv[1])
 barrier()
 ds = prepcache.CachedDataset(items, many, expand=True, code=None, version="1", progress=False)
 assert [int(row[0]) for row in ds] == [n for item in items for n in range(item)]
-tell(ds, cut=len(ds._supply.catalogue.places.chains))
+tell(ds, cut=len(ds._samples.catalogue.places.chains))
 """
 
 

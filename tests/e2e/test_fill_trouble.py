@@ -307,9 +307,9 @@ ds = prepcache.CachedDataset(list(range(30)), make, progress=False)
 client = prepcache.Client()
 client.purge(everything=True)
 deadline = time.monotonic() + 30
-while ds._supply.catalogue.refs and time.monotonic() < deadline:
+while ds._samples.catalogue.refs and time.monotonic() < deadline:
     threading.Event().wait(0.05)
-assert not ds._supply.catalogue.refs, "the maps of purged artifacts are let go"
+assert not ds._samples.catalogue.refs, "the maps of purged artifacts are let go"
 assert [int(ds[i][0]) for i in range(30)] == list(range(30))
 ds.prepare()
 assert ds.cached() == 30
@@ -341,16 +341,16 @@ def make(item):
 ds = prepcache.CachedDataset(list(range(30)), make, progress=False)
 prepcache.Client().purge(everything=True)
 deadline = time.monotonic() + 30
-while ds._supply._lost < 30 and time.monotonic() < deadline:
+while ds._samples.by.artifacts._lost < 30 and time.monotonic() < deadline:
     threading.Event().wait(0.05)
 workers = int(sys.argv[1])
 for epoch in range(3):
     loader = torch.utils.data.DataLoader(ds, batch_size=10, num_workers=workers)
     assert torch.cat(list(loader))[:, 0].tolist() == list(range(30))
     if workers:
-        ds._supply.look()
+        ds._samples.by.artifacts.look()
     else:
-        ds._keeper.flush()
+        ds._samples.keeper.flush()
 assert ds.cached() == 30
 tell(ds, told=told)
 """
@@ -370,7 +370,7 @@ def make(item):
     return np.full(100, item)
 
 def refs(ds):
-    return {ref.digest for ref in ds._supply.catalogue.refs}
+    return {ref.digest for ref in ds._samples.catalogue.refs}
 
 reader = prepcache.CachedDataset(list(range(10)), make, progress=False)
 before = refs(reader)
@@ -380,7 +380,7 @@ gate = threading.Event()
 deadline = time.monotonic() + 60
 while not refs(reader).isdisjoint(before) and time.monotonic() < deadline:
     gate.wait(0.01)
-    assert len(reader._supply.catalogue.missing) == 0, "no item is missing while artifacts are merged"
+    assert len(reader._samples.catalogue.missing) == 0, "no item is missing while artifacts are merged"
 assert refs(reader).isdisjoint(before), "the reader has moved to the merged artifact"
 assert [int(reader[i][0]) for i in range(10)] == list(range(10))
 assert [int(ds[i][0]) for i in range(120)] == list(range(120))

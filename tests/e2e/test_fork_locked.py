@@ -68,7 +68,7 @@ if (child := os.fork()) == 0:
     assert sum(len(batch) for batch in ahead) == 16
     assert int(pickle.loads(pickle.dumps(lazy))[5][0]) == 105
     opened(1000)
-    lazy._keeper.flush()
+    lazy._samples.keeper.flush()
     os._exit(0)
 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 over.set()
@@ -80,5 +80,5 @@ tell(code=code, names=sorted(set(names)))
 def test_a_forked_child_waits_for_no_lock_of_its_parent(jobs: Jobs) -> None:
     told = jobs.run(jobs.write(LOCKED))
     assert told["code"] == 0
-    known = {"Session._making", "Supply.filling", "Totals._lock", "Catalogue._lock", "Beat._lock"}
+    known = {"Session._making", "ArtifactSet.filling", "Totals._lock", "Catalogue._lock", "Beat._lock"}
     assert known <= set(told["names"]), told["names"]

@@ -32,8 +32,8 @@ else:
     for first in range(0, 10, 2):
         ds = opened([first, first + 1])
         ds[0], ds[1]
-        ds._keeper.flush()
-        supplies.append(weakref.ref(ds._supply))
+        ds._samples.keeper.flush()
+        supplies.append(weakref.ref(ds._samples.by.artifacts))
         del ds
     gc.collect()
     assert [ref() for ref in supplies] == [None] * 5
@@ -42,7 +42,7 @@ else:
     ds[0], ds[1]
     (session,) = Session._all.values()
     assert len(session._at_close) == 1
-    waiting = weakref.ref(ds._supply)
+    waiting = weakref.ref(ds._samples.by.artifacts)
     del ds, session
     gc.collect()
     assert waiting() is not None

@@ -80,7 +80,8 @@ ds = prepcache.CachedDataset(list(range(40)), make, version="1", code=None, lazy
 for item in range(40):
     assert ds[item][-1] == item
     if item % 10 == 9:  # what was collected is committed, or declined
-        while ds._keeper is not None and ds._keeper._pending and not ds._keeper.is_declined:
+        keeper = ds._samples.keeper
+        while keeper is not None and keeper._pending and not keeper.is_declined:
             threading.Event().wait(0.01)
 print("done", flush=True)
 sys.stdin.readline()
@@ -130,7 +131,7 @@ def make(item):
 
 ds = prepcache.CachedDataset(list(range(8)), make, code="function", lazy=True, progress=False)
 assert [int(ds[i][0]) for i in range(8)] == list(range(5, 13))
-while ds._keeper is not None and ds._keeper._pending:  # the last one has a thread commit
+while ds._samples.keeper is not None and ds._samples.keeper._pending:  # the last one has a thread commit
     threading.Event().wait(0.01)
 print(ds.cached(), flush=True)
 """

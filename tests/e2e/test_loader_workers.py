@@ -239,8 +239,8 @@ def main():
     assert same(next(half), whole[0])
     with prepcache.Client() as client:
         assert client.purge(name=ds.name).entries
-    ds._supply.let_go({str(ref.digest) for ref in ds._supply.catalogue.refs})
-    assert ds._supply.catalogue.missing.size == COUNT
+    ds._samples.by.artifacts.let_go({str(ref.digest) for ref in ds._samples.catalogue.refs})
+    assert ds._samples.catalogue.missing.size == COUNT
     assert same([*half], whole[1:])
 
     # Collected while batches are on their way: the iterator keeps it.

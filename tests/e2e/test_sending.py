@@ -38,9 +38,12 @@ def test_what_cannot_be_sent_is_not_needed_where_all_is_there(
     ds = CachedDataset([1, 2], lambda item: item + 1, progress=False, client=client)
     sent = pickle.loads(pickle.dumps(ds))
     assert list(sent) == sent.__getitems__([0, 1]) == [2, 3] and sent.recipe == ds.recipe
-    assert isinstance(sent._job.function, Unsent) and list(pickle.loads(pickle.dumps(sent))) == [2, 3]
+    assert isinstance(sent._samples.by.job.function, Unsent) and list(pickle.loads(pickle.dumps(sent))) == [
+        2,
+        3,
+    ]
     with pytest.raises(PreprocessError, match=r"lambda.*could not be sent .*top of a module"):
-        sent._job.function(1)
+        sent._samples.by.job.function(1)
     lazy = CachedDataset([1, 2, 3], lambda item: item + 2, lazy=True, progress=False, client=client)
     with pytest.raises((pickle.PicklingError, AttributeError), match=r"lambda|local object"):
         pickle.dumps(lazy)
@@ -48,7 +51,7 @@ def test_what_cannot_be_sent_is_not_needed_where_all_is_there(
 
 def test_what_can_be_sent_is(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = pickle.loads(pickle.dumps(CachedDataset([1, 2], module_level, progress=False, client=client)))
-    assert sent._job.function is module_level and list(sent) == [2, 3]
+    assert sent._samples.by.job.function is module_level and list(sent) == [2, 3]
     other: Any = types.ModuleType("cloudpickle")  # which would send it by value
     other.dumps = lambda function: pickle.dumps(module_level)
     monkeypatch.setitem(sys.modules, "cloudpickle", other)

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from prepcache import CachedDataset, artifact
+from prepcache import artifact
 from prepcache.daemon.client import Client
 from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import DaemonUnreachable
 from prepcache.fill.overflow import Spilled
-from prepcache.index.artifact_set import Supply
+from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.catalogue import Catalogue, more_digest, open_or_miss, piece_digest
 from prepcache.index.item_index import MISSING, Distinct
 from prepcache.protocol import wire
@@ -31,7 +31,7 @@ def item(number: int) -> bytes:
     return blake3(b"%d" % number).digest()
 
 
-class Shelf:
+class Files:
     """Artifacts in a folder, by what is in them."""
 
     def __init__(self, folder: Path) -> None:
@@ -56,13 +56,13 @@ class Shelf:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path)
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
 
 
-def catalogue(shelf: Shelf, count: int, *, is_expanded: bool = False) -> Catalogue:
+def catalogue(files: Files, count: int, *, is_expanded: bool = False) -> Catalogue:
     digests = np.frombuffer(b"".join(map(item, range(count))), "u1").reshape(-1, 32)
-    return Catalogue(Distinct(digests), shelf.open, is_expanded=is_expanded)
+    return Catalogue(Distinct(digests), files.open, is_expanded=is_expanded)
 
 
 def sample(found: Catalogue, index: int) -> Any:
@@ -71,10 +71,10 @@ def sample(found: Catalogue, index: int) -> Any:
     return slot.artifact.sample(int(found.places.row[index]))
 
 
-def test_items_are_found_and_useless_artifacts_named(shelf: Shelf) -> None:
-    one, two = shelf.put(i1=[1], i9=[9]), shelf.put(i0=[0])
-    useless = shelf.put(i7=[7])
-    found = catalogue(shelf, 3)
+def test_items_are_found_and_useless_artifacts_named(files: Files) -> None:
+    one, two = files.put(i1=[1], i9=[9]), files.put(i0=[0])
+    useless = files.put(i7=[7])
+    found = catalogue(files, 3)
     new, without_use = found.absorb([one, two, useless])
     assert new.tolist() == [0, 1]
     assert without_use == [useless]
@@ -82,9 +82,9 @@ def test_items_are_found_and_useless_artifacts_named(shelf: Shelf) -> None:
     assert (sample(found, 0), sample(found, 1)) == (0, 1)
 
 
-def test_a_merged_artifact_takes_over_and_its_parts_are_dropped(shelf: Shelf) -> None:
-    one, two, merged = shelf.put(i0=[0]), shelf.put(i1=[1]), shelf.put(i0=[0], i1=[1], i5=[5])
-    found = catalogue(shelf, 2)
+def test_a_merged_artifact_takes_over_and_its_parts_are_dropped(files: Files) -> None:
+    one, two, merged = files.put(i0=[0]), files.put(i1=[1]), files.put(i0=[0], i1=[1], i5=[5])
+    found = catalogue(files, 2)
     found.absorb([one, two])
     before = found.places
     new, without_use = found.absorb([merged], is_complete=True)
@@ -104,10 +104,10 @@ def local(*names: int) -> Spilled:
 
 
 @pytest.mark.parametrize("is_own", [False, True])
-def test_a_jobs_own_samples_are_found_once_committed(shelf: Shelf, is_own: bool) -> None:
-    found = catalogue(shelf, 3)
+def test_a_jobs_own_samples_are_found_once_committed(files: Files, is_own: bool) -> None:
+    found = catalogue(files, 3)
     found.add_local([local(0, 1), local(2)])
-    both = shelf.put(i0=[0], i1=[1], i5=[5])
+    both = files.put(i0=[0], i1=[1], i5=[5])
     new, without_use = found.absorb([both], is_own=is_own)
     assert (new.tolist(), without_use, found.refs) == ([], [], [both])
     assert found.is_shared(np.arange(3)).tolist() == [True, True, False]
@@ -117,9 +117,9 @@ def test_a_jobs_own_samples_are_found_once_committed(shelf: Shelf, is_own: bool)
     assert found.slots[3] is None and found.is_shared(np.arange(2)).all(), "and one that comes too late"
 
 
-def test_what_is_let_go_is_missing_and_may_be_absorbed_again(shelf: Shelf) -> None:
-    one, two = shelf.put(i0=[0]), shelf.put(i1=[1])
-    found = catalogue(shelf, 2)
+def test_what_is_let_go_is_missing_and_may_be_absorbed_again(files: Files) -> None:
+    one, two = files.put(i0=[0]), files.put(i1=[1])
+    found = catalogue(files, 2)
     found.absorb([one, two])
     found.let_go([one.digest, "unknown"])
     assert found.missing.tolist() == [0]
@@ -128,24 +128,24 @@ def test_what_is_let_go_is_missing_and_may_be_absorbed_again(shelf: Shelf) -> No
     assert found.missing.tolist() == []
 
 
-def test_an_artifact_that_is_gone_or_damaged_is_a_miss(shelf: Shelf) -> None:
-    gone, damaged = shelf.put(i0=[0]), shelf.put(i1=[1])
-    (shelf.folder / gone.digest).unlink()
-    (shelf.folder / damaged.digest).write_bytes(b"nonsense")
-    found = catalogue(shelf, 2)
+def test_an_artifact_that_is_gone_or_damaged_is_a_miss(files: Files) -> None:
+    gone, damaged = files.put(i0=[0]), files.put(i1=[1])
+    (files.folder / gone.digest).unlink()
+    (files.folder / damaged.digest).write_bytes(b"nonsense")
+    found = catalogue(files, 2)
     new, without_use = found.absorb([gone, damaged])
     assert new.tolist() == []
     assert without_use == [gone, damaged]
 
 
-def test_an_item_in_pieces_is_there_only_when_all_of_them_are(shelf: Shelf) -> None:
-    head = shelf.put_digests({item(0): [1, 2], more_digest(item(0), 0): []})
-    middle = shelf.put_digests({piece_digest(item(0), 1): [3], more_digest(item(0), 1): []})
-    tail = shelf.put_digests({piece_digest(item(0), 2): [4]})
-    found = catalogue(shelf, 1, is_expanded=True)
+def test_an_item_in_pieces_is_there_only_when_all_of_them_are(files: Files) -> None:
+    head = files.put_digests({item(0): [1, 2], more_digest(item(0), 0): []})
+    middle = files.put_digests({piece_digest(item(0), 1): [3], more_digest(item(0), 1): []})
+    tail = files.put_digests({piece_digest(item(0), 2): [4]})
+    found = catalogue(files, 1, is_expanded=True)
     found.absorb([head, middle])
     assert found.missing.tolist() == [0]
-    again = catalogue(shelf, 1, is_expanded=True)
+    again = catalogue(files, 1, is_expanded=True)
     new, without_use = again.absorb([tail, head, middle])
     assert new.tolist() == [0]
     assert without_use == []
@@ -154,25 +154,25 @@ def test_an_item_in_pieces_is_there_only_when_all_of_them_are(shelf: Shelf) -> N
     assert again.missing.tolist() == [0]
 
 
-def test_a_pickled_index_misses_what_went_meanwhile(shelf: Shelf) -> None:
-    one, two = shelf.put(i0=[0]), shelf.put(i1=[1])
-    found = catalogue(shelf, 3)
+def test_a_pickled_index_misses_what_went_meanwhile(files: Files) -> None:
+    one, two = files.put(i0=[0]), files.put(i1=[1])
+    found = catalogue(files, 3)
     found.absorb([one, two])
     writer = artifact.Writer(RECIPE)
     writer.add(item(2), [2], 0.0)
     found.add_local([Spilled(writer, {})])
     frozen = pickle.dumps(found)
-    (shelf.folder / two.digest).unlink()
+    (files.folder / two.digest).unlink()
     there = pickle.loads(frozen)
     assert there.places.artifact[1] == MISSING
     assert (sample(there, 0), sample(there, 2)) == (0, 2)
-    there.opens_with(shelf.open)
-    there.absorb([shelf.put(i1=[1])])
+    there.opens_with(files.open)
+    there.absorb([files.put(i1=[1])])
     assert sample(there, 1) == 1
 
 
 @pytest.mark.parametrize("other", [item(1), item(0)], ids=["another item", "the same item"])
-def test_samples_of_a_missing_file_are_missing(shelf: Shelf, other: bytes) -> None:
+def test_samples_of_a_missing_file_are_missing(files: Files, other: bytes) -> None:
     """The next file has the descriptor, and often the inode, of the one before."""
 
     def spilled(digest: bytes, value: int) -> Spilled:
@@ -180,7 +180,7 @@ def test_samples_of_a_missing_file_are_missing(shelf: Shelf, other: bytes) -> No
         writer.add(digest, [value], 0.0)
         return Spilled(writer, {})
 
-    lost = catalogue(shelf, 2)
+    lost = catalogue(files, 2)
     lost.add_local([spilled(item(0), 1)])
     frozen = pickle.dumps(lost)
     ((pid, fd, _),) = [slot.spilled.address for slot in lost.slots if slot is not None and slot.spilled]
@@ -193,41 +193,41 @@ def test_samples_of_a_missing_file_are_missing(shelf: Shelf, other: bytes) -> No
     assert there.places.artifact.tolist() == [MISSING, MISSING]
 
 
-def test_the_newest_edition_wins_in_any_order(shelf: Shelf) -> None:
-    old, new = shelf.put(i0=["old"], i1=["old"]), shelf.put(1, i0=["new"])
-    merged = shelf.put(i0=["old"], i1=["old"], i2=["old"])
+def test_the_newest_edition_wins_in_any_order(files: Files) -> None:
+    old, new = files.put(i0=["old"], i1=["old"]), files.put(1, i0=["new"])
+    merged = files.put(i0=["old"], i1=["old"], i2=["old"])
     for refs in ([old, new], [new, old]):
-        found = catalogue(shelf, 2)
+        found = catalogue(files, 2)
         found.absorb(refs)
         assert (sample(found, 0), sample(found, 1)) == ("new", "old")
         found.absorb([merged, new], is_complete=True)
         assert (sample(found, 0), sample(found, 1)) == ("new", "old"), "a merge of the old brings it back"
-        found.absorb([shelf.put(1, i0=["new"], i3=["new"]), shelf.put(i0=["old"])], is_complete=True)
+        found.absorb([files.put(1, i0=["new"], i3=["new"]), files.put(i0=["old"])], is_complete=True)
         assert sample(found, 0) == "new", "it moves to a merge of the old"
 
 
-def test_an_open_data_set_keeps_its_items_during_a_refresh(shelf: Shelf) -> None:
-    found = catalogue(shelf, 2)
-    found.absorb([shelf.put(i0=["old"])])
-    found.absorb([shelf.put(1, i0=["new"], i1=["new"])])
+def test_an_open_data_set_keeps_its_items_during_a_refresh(files: Files) -> None:
+    found = catalogue(files, 2)
+    found.absorb([files.put(i0=["old"])])
+    found.absorb([files.put(1, i0=["new"], i1=["new"])])
     assert (sample(found, 0), sample(found, 1)) == ("old", "new")
 
 
-def test_a_refreshing_data_set_looks_at_no_lower_edition(shelf: Shelf) -> None:
-    found = catalogue(shelf, 2)
+def test_a_refreshing_data_set_looks_at_no_lower_edition(files: Files) -> None:
+    found = catalogue(files, 2)
     found.edition = 2
-    old, new = shelf.put(1, i0=["old"], i1=["old"]), shelf.put(2, i0=["new"])
+    old, new = files.put(1, i0=["old"], i1=["old"]), files.put(2, i0=["new"])
     _, without_use = found.absorb([old, new])
     assert sample(found, 0) == "new"
     assert found.missing.tolist() == [1]
     assert without_use == [old]
 
 
-def test_an_unmappable_artifact_hides_lower_editions(shelf: Shelf) -> None:
+def test_an_unmappable_artifact_hides_lower_editions(files: Files) -> None:
     """It is not known what it had replaced; what is made instead is of its edition, or is made again."""
-    old, new, beside = shelf.put(i0=["old"], i1=["old"]), shelf.put(1, i0=["new"]), shelf.put(1, i2=["new"])
-    (shelf.folder / new.digest).unlink()
-    found = catalogue(shelf, 3)
+    old, new, beside = files.put(i0=["old"], i1=["old"]), files.put(1, i0=["new"]), files.put(1, i2=["new"])
+    (files.folder / new.digest).unlink()
+    found = catalogue(files, 3)
     _, without_use = found.absorb([old, new, beside])
     assert found.missing.tolist() == [0, 1]
     assert sample(found, 2) == "new"
@@ -235,47 +235,47 @@ def test_an_unmappable_artifact_hides_lower_editions(shelf: Shelf) -> None:
     assert found.edition == 1
 
 
-def test_the_pieces_of_an_item_are_of_one_edition(shelf: Shelf) -> None:
-    old_head = shelf.put_digests({item(0): [1], more_digest(item(0), 0): []})
-    old_tail = shelf.put_digests({piece_digest(item(0), 1): [2, 3], item(1): [0]})
-    new_head = shelf.put_digests({item(0): [4], more_digest(item(0), 0): []}, 1)
-    new_tail = shelf.put_digests({piece_digest(item(0), 1): [5]}, 1)
-    found = catalogue(shelf, 2, is_expanded=True)
+def test_the_pieces_of_an_item_are_of_one_edition(files: Files) -> None:
+    old_head = files.put_digests({item(0): [1], more_digest(item(0), 0): []})
+    old_tail = files.put_digests({piece_digest(item(0), 1): [2, 3], item(1): [0]})
+    new_head = files.put_digests({item(0): [4], more_digest(item(0), 0): []}, 1)
+    new_tail = files.put_digests({piece_digest(item(0), 1): [5]}, 1)
+    found = catalogue(files, 2, is_expanded=True)
     found.absorb([old_tail, old_head, new_head, new_tail])
     ((first, _, _), (second, _, rows)) = found.places.chains[0]
     slots = found.slots[first], found.slots[second]
     assert [slot is not None and slot.edition for slot in slots] == [1, 1]
     assert rows == 1
-    half = catalogue(shelf, 2, is_expanded=True)
+    half = catalogue(files, 2, is_expanded=True)
     half.absorb([old_tail, old_head, new_head])
     assert half.missing.tolist() == [0], "half of a new item is no reason to take the old one"
 
 
-def test_a_refresh_begins_above_the_first_answer(shelf: Shelf) -> None:
-    found = catalogue(shelf, 2)
+def test_a_refresh_begins_above_the_first_answer(files: Files) -> None:
+    found = catalogue(files, 2)
     found.refresh()
-    old, older = shelf.put(4, i0=["old"]), shelf.put(i1=["older"])
+    old, older = files.put(4, i0=["old"]), files.put(i1=["older"])
     found.absorb([older, old])
     assert (found.missing.tolist(), found.edition) == ([0, 1], 5)
-    found.absorb([shelf.put(5, i0=["new"]), shelf.put(4, i1=["merged"])])
+    found.absorb([files.put(5, i0=["new"]), files.put(4, i1=["merged"])])
     assert (sample(found, 0), found.missing.tolist()) == ("new", [1])
 
 
-def test_the_first_refresh_is_above_what_no_refresh_made(shelf: Shelf) -> None:
-    found = catalogue(shelf, 1)
+def test_the_first_refresh_is_above_what_no_refresh_made(files: Files) -> None:
+    found = catalogue(files, 1)
     found.refresh()
     found.absorb([])
-    found.absorb([shelf.put(i0=["begun before"])])
+    found.absorb([files.put(i0=["begun before"])])
     assert found.missing.tolist() == [0]
 
 
-def test_observed_inputs_are_checked_with_each_answer(shelf: Shelf) -> None:
+def test_observed_inputs_are_checked_with_each_answer(files: Files) -> None:
     """What this job commits it has looked at itself: of these each chunk is looked at once."""
     told: list[Any] = []
-    found = catalogue(shelf, 4)
-    found.opens_with(lambda ref, observed, verdicts: (told.append((observed, verdicts)), shelf.open(ref))[1])
+    found = catalogue(files, 4)
+    found.opens_with(lambda ref, observed, verdicts: (told.append((observed, verdicts)), files.open(ref))[1])
     for number, is_own in enumerate((False, False, True, True)):
-        found.absorb([shelf.put(**{f"i{number}": [number]})], {f"c{number}": ()}, is_own=is_own)
+        found.absorb([files.put(**{f"i{number}": [number]})], {f"c{number}": ()}, is_own=is_own)
         told[-1][1]["c"] = None
     answers = [verdicts for _, verdicts in told]
     assert answers[0] is not answers[1] and answers[2] is answers[3] and answers[2] is not answers[1]
@@ -294,9 +294,9 @@ class Slots(list[Any]):
         super().__setitem__(number, slot)
 
 
-def test_a_sample_is_never_missing_during_a_replacement(shelf: Shelf) -> None:
-    part, merged = shelf.put(i0=[0]), shelf.put(i0=[0], i1=[1])
-    found = catalogue(shelf, 2)
+def test_a_sample_is_never_missing_during_a_replacement(files: Files) -> None:
+    part, merged = files.put(i0=[0]), files.put(i0=[0], i1=[1])
+    found = catalogue(files, 2)
     found.absorb([part])
     found.slots, before = Slots(found), found.places
     found.absorb([merged], is_complete=True)
@@ -307,15 +307,15 @@ def test_a_sample_is_never_missing_during_a_replacement(shelf: Shelf) -> None:
         slots = found.slots
         places = property(lambda _: next(moments, found.places))
 
-    ds = SimpleNamespace(_supply=SimpleNamespace(catalogue=Reader()))
-    assert CachedDataset._place_of(cast(Any, ds), 0)[0].ref == merged
+    slot, _ = Catalogue.slot_of(cast(Any, Reader()), 0)
+    assert slot is not None and slot.ref == merged
 
 
 class Daemon:
     """As a session: `found` is what a look-up gives; None where nobody answers."""
 
-    def __init__(self, shelf: Shelf, found: wire.Resolved) -> None:
-        self.shelf = shelf
+    def __init__(self, files: Files, found: wire.Resolved) -> None:
+        self.files = files
         self.found: wire.Resolved | None = found
         self.dropped: list[wire.ArtifactRef] = []
         self.drop_hold = self.dropped.extend
@@ -324,7 +324,7 @@ class Daemon:
         return contextlib.nullcontext()
 
     def path_of(self, ref: wire.ArtifactRef) -> Path:
-        return self.shelf.folder / ref.digest
+        return self.files.folder / ref.digest
 
     def resolve(self, *_: Any, **__: Any) -> wire.Resolved:
         if self.found is None:
@@ -338,67 +338,65 @@ def unreachable(*_: Any) -> Any:
 
 @pytest.mark.parametrize("told", ["another recipe's", "another entry's", "without its inputs"])
 def test_a_file_that_is_not_what_the_daemon_told_of_it_is_a_miss(
-    shelf: Shelf, told: str, caplog: pytest.LogCaptureFixture
+    files: Files, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Items of two recipes have the same digests: another recipe's samples would be taken for this one's."""
     writer = artifact.Writer(RecipeDigest("cd" * 32) if told == "another recipe's" else RECIPE)
     writer.add(item(0), [13], 1.0)
     inputs = [{"kind": "file", "name": "labels.txt", "digest": "ef" * 32}]
-    with open(shelf.folder / ("12" * 32), "w+b") as file:
+    with open(files.folder / ("12" * 32), "w+b") as file:
         seen = inputs if told == "without its inputs" else ()
         written = writer.write(file.fileno(), producer={}, observed=seen)
     key = Key("34" * 32) if told == "another entry's" else written.key
     ref = wire.ArtifactRef(key, Digest("12" * 32), written.size_bytes, 1, 1, 1.0)
-    found = catalogue(shelf, 1)
+    found = catalogue(files, 1)
     assert found.absorb([ref])[1] == [ref]
     assert found.missing.tolist() == [0]
     assert "counts as a miss" in caplog.text
 
 
-def test_a_pipe_in_place_of_a_file_is_a_miss_without_waiting(shelf: Shelf) -> None:
-    ref = shelf.put(i0=[0])
-    (shelf.folder / ref.digest).unlink()
-    os.mkfifo(shelf.folder / ref.digest)
-    assert catalogue(shelf, 1).absorb([ref])[1] == [ref]
+def test_a_pipe_in_place_of_a_file_is_a_miss_without_waiting(files: Files) -> None:
+    ref = files.put(i0=[0])
+    (files.folder / ref.digest).unlink()
+    os.mkfifo(files.folder / ref.digest)
+    assert catalogue(files, 1).absorb([ref])[1] == [ref]
 
 
-def test_what_cannot_be_fetched_just_now_is_not_gone(shelf: Shelf) -> None:
-    one, two = shelf.put(edition=1, i0=[0]), shelf.put(i1=[1])
-    found = catalogue(shelf, 2)
+def test_what_cannot_be_fetched_just_now_is_not_gone(files: Files) -> None:
+    one, two = files.put(edition=1, i0=[0]), files.put(i1=[1])
+    found = catalogue(files, 2)
     found.opens_with(
-        lambda ref, *_: shelf.open(ref) if ref == one else open_or_miss(ref, unreachable, RECIPE)
+        lambda ref, *_: files.open(ref) if ref == one else open_or_miss(ref, unreachable, RECIPE)
     )
     with pytest.raises(DaemonUnreachable):
         found.absorb([one, two])
     assert found.missing.tolist() == [0, 1] and found.refs == []
-    found.opens_with(lambda ref, *_: shelf.open(ref))
+    found.opens_with(lambda ref, *_: files.open(ref))
     assert found.absorb([one, two])[0].tolist() == [0, 1]
 
 
-def test_merged_artifacts_stay_mapped_until_replaced(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merged_artifacts_stay_mapped_until_replaced(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would be made again, by each job whose daemon is busy just then."""
     monkeypatch.setenv("PREPCACHE", "off")
-    parts = [shelf.put(i0=[0]), shelf.put(i1=[1])]
-    supply = Supply(
-        cast(Any, SimpleNamespace(digest=RECIPE, name="test")), catalogue(shelf, 2).distinct, Client(),
-        is_expanded=False, root=None, trust="stat",
-    )  # fmt: skip
-    daemon = Daemon(shelf, wire.Resolved(2, True, "/", tuple(parts)))
-    supply.mode, supply.session = Mode.ON, daemon
-    supply.catalogue.opens_with(lambda ref, *_: shelf.open(ref))
-    supply.open()
+    parts = [files.put(i0=[0]), files.put(i1=[1])]
+    recipe, found = SimpleNamespace(digest=RECIPE, name="test"), catalogue(files, 2)
+    artifacts = ArtifactSet(cast(Any, recipe), lambda _: found, Client(), root=None, trust="stat")
+    daemon = Daemon(files, wire.Resolved(2, True, "/", tuple(parts)))
+    artifacts.mode, artifacts.session = Mode.ON, daemon
+    found.opens_with(lambda ref, *_: files.open(ref))
+    artifacts.open()
     daemon.found = None
-    supply.let_go({part.digest for part in parts})
-    assert len(supply.catalogue.missing) == 0 and not daemon.dropped
-    merged = shelf.put(i0=[0], i1=[1])
+    artifacts.let_go({part.digest for part in parts})
+    assert len(found.missing) == 0 and not daemon.dropped
+    merged = files.put(i0=[0], i1=[1])
     daemon.found = wire.Resolved(3, True, "/", (merged,))
-    supply.catalogue.opens_with(unreachable)  # nor does it while that is fetched, where no folder is shared
-    supply.let_go({"ff" * 32})
-    assert len(supply.catalogue.missing) == 0 and not daemon.dropped and supply.generation == 2
-    supply.catalogue.opens_with(lambda ref, *_: shelf.open(ref))
-    supply.let_go({"ff" * 32})
-    assert len(supply.catalogue.missing) == 0
-    assert supply.catalogue.refs == [merged] and daemon.dropped == parts
+    found.opens_with(unreachable)  # nor does it while that is fetched, where no folder is shared
+    artifacts.let_go({"ff" * 32})
+    assert len(found.missing) == 0 and not daemon.dropped and artifacts.generation == 2
+    found.opens_with(lambda ref, *_: files.open(ref))
+    artifacts.let_go({"ff" * 32})
+    assert len(found.missing) == 0
+    assert found.refs == [merged] and daemon.dropped == parts
     daemon.found = wire.Resolved(4, True, "/", ())
-    supply.let_go({merged.digest})
-    assert supply.catalogue.missing.tolist() == [0, 1], "it was purged"
+    artifacts.let_go({merged.digest})
+    assert found.missing.tolist() == [0, 1], "it was purged"

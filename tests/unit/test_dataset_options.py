@@ -15,8 +15,7 @@ import prepcache
 from prepcache import CachedDataset
 from prepcache.daemon.wait_budget import WaitBudget
 from prepcache.errors import UnkeyableError
-from prepcache.progress import Once
-from prepcache.streaming.chunk import Stretch
+from prepcache.reasons import left_text
 
 
 def whole(item: int) -> int:
@@ -159,35 +158,8 @@ def test_an_absent_daemon_is_explained_once(
     client.close()
 
 
-def test_what_a_fill_left_is_counted_and_says_why_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    client = prepcache.Client(f"unix://{tmp_path}/none.sock", budget=WaitBudget())
-    made = CachedDataset([1], whole, client=client, name="made")
-    caplog.clear()
-    with caplog.at_level(logging.INFO, "prepcache"):
-        for left, reason in ((1, "full"), (2000, "full"), (0, "full"), (2, client.budget.warned)):
-            made._say_left(left, reason)
-    assert [record.getMessage() for record in caplog.records] == [
-        "made: 1 item is preprocessed on access: full",
-        "made: 2,000 items are preprocessed on access: full",
-        "made: what is not in the cache is kept for this job alone: full",
-        "made: 2 items are preprocessed on access: without the cache, as said above",
-    ]
-    client.close()
-
-
-def test_progress_of_a_stream_does_not_end_with_its_first_items(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    client = prepcache.Client(f"unix://{tmp_path}/none.sock", budget=WaitBudget())
-    made = Stretch(Once(), whole, None, client=client, name="made")
-    caplog.clear()
-    with caplog.at_level(logging.INFO, "prepcache"):
-        for left in (8, 512):
-            made._say_left(left, "full")
-    lines = [record.getMessage() for record in caplog.records]
-    assert lines == ["made: what is not in the cache is preprocessed on access: full"]
-    client.close()
+def test_what_a_fill_left_is_counted() -> None:
+    assert left_text(1, is_part=False) == "1 item is preprocessed on access"
+    assert left_text(2000, is_part=False) == "2,000 items are preprocessed on access"
+    assert left_text(0, is_part=False) == "what is not in the cache is kept for this job alone"
+    assert left_text(8, is_part=True) == "what is not in the cache is preprocessed on access"

@@ -66,7 +66,7 @@ def test_exit_awaits_a_commit_only_while_the_daemon_answers(
             raise DaemonUnreachable("it hangs")
         return {}
 
-    monkeypatch.setattr(keeper._supply.session, "limits", limits, raising=False)
+    monkeypatch.setattr(keeper._artifacts.session, "limits", limits, raising=False)
     monkeypatch.setattr(keeper, "flush", lambda until: done.append("flushed"))
     if is_committing:
         keeper._committing.acquire()
@@ -80,8 +80,8 @@ def test_to_make_one_asks_the_daemon_nothing(daemon: FakeDaemon, monkeypatch: py
     bench = Bench(daemon, [1, 2])
     asked = []
     keeper = bench.keeper(bench.task())
-    monkeypatch.setattr(keeper._supply, "commit_bytes", lambda: asked.append("how much") or 1 << 20)
-    Keeper(keeper._supply, bench.task(), list).pid = 0
+    monkeypatch.setattr(keeper._artifacts, "commit_bytes", lambda: asked.append("how much") or 1 << 20)
+    Keeper(keeper._artifacts, bench.task(), list).pid = 0
     assert asked == []
     monkeypatch.setattr(keeper, "_set_timer", lambda after_s: None)
     keeper.add(*bench.job.parts(0, 1))

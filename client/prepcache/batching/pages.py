@@ -25,7 +25,7 @@ Invariants:
        looked at behind their consumer, and where many were written to, the column's batches are copied.
 
 A batch that somebody keeps keeps the blocks of its files on the disk, also after they were evicted: so the
-holds on them are not given up before (`files`, and `Supply.drop`).
+holds on them are not given up before (`files`, and `ArtifactSet.drop`).
 
 Source: proc_pid_pagemap(5): bit 61 of an entry is clear for a page that a private map has copied; mremap(2).
 """

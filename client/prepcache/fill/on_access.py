@@ -58,7 +58,7 @@ from prepcache.fill.commit import AWAY_BYTES, Batch, Commits, forsake, waiting_b
 from prepcache.fill.leases import HeldLease
 from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_S
 from prepcache.fill.recipe_guard import line
-from prepcache.index.artifact_set import Supply
+from prepcache.index.artifact_set import ArtifactSet
 from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of
 
@@ -83,10 +83,12 @@ class Keeper:
         observed: what the function was seen to read beside its items.
     """
 
-    def __init__(self, supply: Supply, task: Task, observed: Callable[[], list[dict[str, Any]]]) -> None:
+    def __init__(
+        self, artifacts: ArtifactSet, task: Task, observed: Callable[[], list[dict[str, Any]]]
+    ) -> None:
         self.pid = os.getpid()
         self.is_declined = False
-        self._supply = supply
+        self._artifacts = artifacts
         self._task = task
         self._observed = observed
         self._lock = threading.Lock()
@@ -106,13 +108,13 @@ class Keeper:
         # A forked or spawned worker ends without atexit; in the job itself the session ends first.
         at_end = Finalize(None, _end, (weakref.WeakMethod(self.end),), exitpriority=100)
         weakref.finalize(self, at_end.cancel).atexit = False
-        supply.session.at_close(self.end)
-        supply.session.at_return(self._flush_soon)
+        artifacts.session.at_close(self.end)
+        artifacts.session.at_return(self._flush_soon)
 
     @property
     def wants_more(self) -> bool:
         """Whether samples would be taken."""
-        session = self._supply.session
+        session = self._artifacts.session
         if self._aside or session.is_gone:
             return session.is_away and not self.is_declined and waiting_bytes() < AWAY_BYTES
         return not (self.is_declined or (self._is_due and self._holds(COMMIT_BYTES)))
@@ -144,7 +146,7 @@ class Keeper:
         """Keeps a sample that was just made; one that waits already was made in vain."""
         if self.is_declined:
             return
-        self._commit_bytes = self._commit_bytes or self._supply.commit_bytes()
+        self._commit_bytes = self._commit_bytes or self._artifacts.commit_bytes()
         with self._lock:
             if part.index in self._pending:
                 return
@@ -172,7 +174,7 @@ class Keeper:
             found = [batch for batch in (*self._brought, *self._in_hand) if index in batch.indices]
         try:
             for batch in found:
-                self._supply.catalogue.add_local(batch.spill(self._task.producer))
+                self._task.catalogue.add_local(batch.spill(self._task.producer))
         except (OSError, ArtifactError):  # no file takes it
             with self._lock:
                 self._vain_s = -RETRY_S
@@ -226,7 +228,7 @@ class Keeper:
 
     def _count_missing(self) -> int:
         """How many items are missing; counted again only when something was absorbed."""
-        catalogue = self._supply.catalogue
+        catalogue = self._task.catalogue
         if self._counted[0] != catalogue.version:
             self._counted = (catalogue.version, len(catalogue.missing))
         return self._counted[1]
@@ -237,7 +239,7 @@ class Keeper:
 
     def _flush_behind(self) -> None:
         """In a thread that nobody waits for; those of many data sets come one after the other."""
-        if self._supply.session.is_away and not self._holds(COMMIT_BYTES):
+        if self._artifacts.session.is_away and not self._holds(COMMIT_BYTES):
             with self._lock:  # it is called again when the daemon answers
                 self._is_due, self._timer = False, None
                 self._set_timer(RETRY_S)
@@ -253,12 +255,12 @@ class Keeper:
         """
         if os.getpid() == self.pid and self._committing.locked():
             try:
-                self._supply.session.limits()
+                self._artifacts.session.limits()
             except PrepcacheError:
                 return
         nbytes, given_s = self._waiting_bytes + self._aside_bytes, 0.0
-        if self._supply.session.is_away and parent_process() is None and not self.is_idle:
-            given_s = self._supply.session.wait_at_end()
+        if self._artifacts.session.is_away and parent_process() is None and not self.is_idle:
+            given_s = self._artifacts.session.wait_at_end()
         began, limit_s = time.monotonic(), max(waits.FREE_S, given_s, BACKLOG.allowed_s(nbytes))
         with on_own_time(limit_s):
             self.flush(began + limit_s)
@@ -313,76 +315,81 @@ class Keeper:
 
     def _keep_no_more(self, reason: str) -> None:
         has_said, self.is_declined = self.is_declined, True
-        if not has_said and reason != self._supply.reason:  # else the fill has said it
+        if not has_said and reason != self._artifacts.reason:  # else the fill has said it
             log.warning("prepcache: samples made on access are not kept any more: %s", reason)
 
     def _has_changed(self) -> bool:
         steady = self._task.steady
         changed = steady.changed(is_due=True)
         if changed:
-            self._supply.reason = line(changed)
+            self._artifacts.reason = line(changed)
             if steady.is_news():
-                log.warning("prepcache: %s: %s", self._supply.recipe.name, self._supply.reason)
+                log.warning("prepcache: %s: %s", self._artifacts.recipe.name, self._artifacts.reason)
         return bool(changed)
 
     def _commit(self, batch: Batch, until: float, *, is_aside: bool) -> None:
-        supply = self._supply
-        producer, edition = self._task.producer, supply.catalogue.edition
-        commits = Commits(supply.session, supply.recipe.digest, producer, edition)
+        artifacts = self._artifacts
+        producer, edition = self._task.producer, self._task.catalogue.edition
+        commits = Commits(artifacts.session, artifacts.recipe.digest, producer, edition)
         try:
             leased = self._lease(batch)
         except DaemonUnreachable as error:
             outcomes = [commits.cut_off(batch, error)]
         except (PrepcacheError, OSError):
-            forsake(supply.session, batch.leases)
+            forsake(artifacts.session, batch.leases)
             raise
         else:
             limit_s = None if until == math.inf else max(0.0, until - time.monotonic())
-            outcomes = [] if leased is None else commits.commit(leased, supply.generation, limit_s)
-            if is_aside and leased is None and not supply.catalogue.is_shared(batch.indices).all():
+            outcomes = [] if leased is None else commits.commit(leased, artifacts.generation, limit_s)
+            if (
+                is_aside
+                and leased is None
+                and not self._task.catalogue.is_shared(np.asarray(batch.indices)).all()
+            ):
                 self.adopt([batch])  # who has its items may be a commit of its own, that was given up
         for outcome in outcomes:
             if outcome.committed is None:
-                forsake(supply.session, outcome.batch.leases)
+                forsake(artifacts.session, outcome.batch.leases)
             if outcome.committed is not None:
                 chunks = dict(chunks_of(outcome.batch.observed))
                 with contextlib.suppress(DaemonUnreachable):  # it is found by a later look
-                    supply.catalogue.absorb(outcome.committed.artifacts, chunks, is_own=True)
+                    self._task.catalogue.absorb(outcome.committed.artifacts, chunks, is_own=True)
             elif outcome.is_cut_off or (outcome.is_retryable and not is_aside):
                 if not is_aside:
-                    supply.catalogue.add_local(outcome.kept)
+                    self._task.catalogue.add_local(outcome.kept)
                 self.adopt([] if outcome.aside is None else [outcome.aside])
             elif outcome.is_retryable:
                 self._keep_no_more(outcome.reason)
             elif not outcome.is_lapsed:
                 self.is_declined = True
-                supply.reason = outcome.reason
+                artifacts.reason = outcome.reason
 
     def _lease(self, batch: Batch) -> Batch | None:
         """What of the batch nobody has made or is making, leased; None if that is nothing."""
-        supply, indices = self._supply, np.asarray(batch.indices)
+        artifacts, indices = self._artifacts, np.asarray(batch.indices)
         rows, mine, looks = np.arange(len(indices)), [], 0
         while looks < MAX_LOOKS:
-            rows = rows[~supply.catalogue.is_shared(indices[rows])]
+            rows = rows[~self._task.catalogue.is_shared(indices[rows])]
             if not len(rows):
                 break
             asked = rows[: wire.MAX_ITEMS]
-            with supply.session.taking_in():
-                answer = supply.lease(
-                    supply.recipe.digest,
-                    supply.generation,
-                    supply.catalogue.distinct.digests[indices[asked]],
+            with artifacts.session.taking_in():
+                answer = artifacts.lease(
+                    artifacts.recipe.digest,
+                    artifacts.generation,
+                    self._task.catalogue.distinct.digests[indices[asked]],
                     want=len(asked),  # and no bytes: what there is no room for, the commit halves
                 )
                 if answer.look_again is not None:
-                    supply.absorb(answer.look_again)
+                    artifacts.absorb(answer.look_again)
+                    self._task.catalogue.place()
                     looks += 1
                     continue
             rows = rows[len(asked) :]
             if answer.lease is not None:
-                held = HeldLease(answer.lease, supply.generation)
+                held = HeldLease(answer.lease, artifacts.generation)
                 granted = asked[np.asarray(answer.granted, "i8")].tolist()
-                digests = map(supply.catalogue.distinct.digest, indices[granted].tolist())
+                digests = map(self._task.catalogue.distinct.digest, indices[granted].tolist())
                 batch.cover.update(dict.fromkeys(digests, held))
                 mine += granted
         if not mine:

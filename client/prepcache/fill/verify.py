@@ -21,7 +21,7 @@ from prepcache.protocol.wire import ArtifactRef
 
 if TYPE_CHECKING:
     from prepcache.fill.input_guard import Originals
-    from prepcache.index.artifact_set import Supply
+    from prepcache.index.artifact_set import ArtifactSet
 
 SHOWN = 200
 """Characters of an item in a message."""
@@ -89,12 +89,12 @@ def _held(catalogue: Catalogue, index: int) -> list[tuple[Slot, int]] | None:
             return list(zip(slots, rows.tolist(), strict=True))
 
 
-def put_away(supply: Supply, ref: ArtifactRef, what: str) -> str:
+def put_away(artifacts: ArtifactSet, ref: ArtifactRef, what: str) -> str:
     """Asks the daemon to quarantine an artifact; what became of it, for the message."""
-    if not supply.mode.is_writing:
+    if not artifacts.mode.is_writing:
         return ""
     try:
-        supply.client.quarantine([ref.key], what)
+        artifacts.client.quarantine([ref.key], what)
     except PrepcacheError as error:
         return f". Entry {ref.key[:12]} could not be put in quarantine: {error.message}"
     return f". Entry {ref.key[:12]} is in quarantine"

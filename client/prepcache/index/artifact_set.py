@@ -1,12 +1,16 @@
-"""The supply of a data set: what the daemon has of it, kept mapped and held, and filled up.
+"""The artifacts of a recipe: what the daemon has, kept mapped and held, and filled up.
+
+A data set has an artifact set of its own. The chunks of a stream share one.
 
 Invariants:
-    1. Every trouble with the daemon ends here: it is a reason (`why`), never an exception.
-    2. Holds belong to the process that opened the data set; a worker that inherited it takes none. A hold
-       is given up only when no data set of the process maps the artifact any more.
+    1. Trouble with the daemon becomes a `reason` here, never an exception.
+    2. Holds belong to the process that opened the data set, and to each process that reads a stream
+       (`claim`). A DataLoader worker that inherited a data set takes none. A hold is given up when no data
+       set of the process maps the artifact any more.
     3. An artifact whose observed inputs changed is not mapped, and the reason names the input.
 
-Not here: positions and samples (dataset.py), how a fill goes (filler.py).
+Not here: which items lie where (catalogue.py, recipe_index.py), samples (samples.py), how a fill goes
+(filler.py).
 """
 
 from __future__ import annotations
@@ -29,13 +33,11 @@ from prepcache.fill.background_commit import Adopter
 from prepcache.fill.collect import Task
 from prepcache.fill.commit import Batch, wait_too, waiting_of
 from prepcache.fill.filler import Fill, Filled, Watcher
-from prepcache.fill.input_guard import Originals
 from prepcache.fill.overflow import Spilled
 from prepcache.fill.pacing import commit_bytes
-from prepcache.fill.recipe_guard import Steady
 from prepcache.fill.workers import Crew
-from prepcache.index.catalogue import Catalogue, Observed, Verdicts, open_or_miss
-from prepcache.index.item_index import MISSING, Distinct
+from prepcache.index.catalogue import Observed, OpenRef, Verdicts, open_or_miss
+from prepcache.index.item_index import MISSING
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol import wire
@@ -51,9 +53,9 @@ TOUCH_S = 60.0
 LESS_FREE_BYTES = 1 << 30
 """What may stay free, where the default is more than there is."""
 
-_supplies: tuple[weakref.ref[Supply], ...] = ()
-"""Those of this process. Replaced, never changed: beat threads read it."""
-_supplies_lock = threading.Lock()
+_sets: tuple[weakref.ref[ArtifactSet], ...] = ()
+"""Those of this process. Replaced, never changed: heartbeat threads read it."""
+_sets_lock = threading.Lock()
 _ORPHANED: deque[list[wire.ArtifactRef]] = deque()
 """Artifacts of data sets that were collected. A finalizer may run inside any lock, so it only notes them."""
 
@@ -124,49 +126,49 @@ class _Opener:
             self.gone.add(name)
 
 
-class Supply:
-    """What there is of a data set.
+class ArtifactSet:
+    """What the cache has of a recipe.
 
     Args:
-        recipe: how its samples are made.
-        distinct: its items.
+        recipe: how the samples are made.
+        index_of: makes the index of what is mapped, given how an artifact is mapped: a `Catalogue` of the
+            items of a data set, or a `RecipeIndex` of all that a stream may read.
         root, trust: as given to the data set, for observed inputs.
 
-    `owner` is the process that opened the data set; `filling` is held by the thread that fills it up.
-    `has_lost`: items that were there are missing by now. `is_damaged`: at the first look, what had happened
-    last was that some went to quarantine.
+    Attributes:
+        owner: the process that holds the artifacts: the one that opened the data set, or reads the stream.
+        filling: held by the thread that fills it up.
+        has_lost: items that were there are missing by now.
+        is_damaged: when it was opened, the last change to the recipe was that artifacts were quarantined.
+        is_known: the daemon answered the last look, so that it knows the recipe.
     """
 
-    has_lost = False
-    is_damaged = False
-    _lost = 0
-
     def __init__(
-        self, recipe: Recipe, distinct: Distinct, client: Client, *, is_expanded: bool, root: Any, trust: Any
+        self, recipe: Recipe, index_of: Callable[[OpenRef], Any], client: Client, *, root: Any, trust: Any
     ) -> None:
         self.recipe = recipe
         self.client = client
         self.generation = 0
         self.reason = ""
         self.why = self.why_cue = ""  # something is missing, for the daemon to know
-        self.has_any = False
+        self.has_any = self.has_lost = self.is_damaged = self.is_known = False
+        self._lost = 0
         self._refused: PrepcacheError | None = None  # why the recipe itself was not taken
         self._root = None if root is None else os.fspath(root)
         self._trust = trust
+        self._budget_bytes: int | None = None
         self.owner = os.getpid()
         self._leaving: set[str] = set()
         self._connect()
-        self.catalogue: Any = self._catalogue_of(distinct, is_expanded)
+        self.index: Any = index_of(self._opener)
         self._watch_over()
-
-    def _catalogue_of(self, distinct: Distinct, is_expanded: bool) -> Any:
-        return Catalogue(distinct, self._opener, is_expanded=is_expanded)
 
     def _connect(self) -> None:
         self.mode = self.client.mode
         self.session: Any = NoSession() if self.mode is Mode.OFF else Session.current(self.client)
         self._opener = _Opener(self.session, self._root, self.recipe, self._trust)
         self.filling = threading.Lock()
+        self._claiming = threading.Lock()
         self._touched_at = time.monotonic()
         self._looked_at = 0.0
 
@@ -174,21 +176,28 @@ class Supply:
         _enlist(self)
         if self.mode is not Mode.OFF:
             self.session.on_removed(self.let_go)
-            weakref.finalize(self, _orphan, self.catalogue).atexit = False
+            weakref.finalize(self, _orphan, self.index).atexit = False
+
+    def beside(self, recipe: Recipe, index_of: Callable[[OpenRef], Any]) -> ArtifactSet:
+        """That of another recipe for the same items, opened."""
+        other = ArtifactSet(recipe, index_of, self.client, root=self._root, trust=self._trust)
+        other.open()
+        return other
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("session", "_opener", "filling")}
+        stays = ("session", "_opener", "filling", "_claiming")
+        return {name: value for name, value in self.__dict__.items() if name not in stays}
 
-    def sent_with(self, recipe: Recipe) -> Supply:
+    def sent_with(self, recipe: Recipe) -> ArtifactSet:
         """A copy to be pickled, with another form of its recipe; of no other use."""
-        copy = object.__new__(Supply)
+        copy = object.__new__(ArtifactSet)
         copy.__dict__.update(self.__dict__, recipe=recipe)
         return copy
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._connect()
-        self.catalogue.opens_with(self._opener)
+        self.index.opens_with(self._opener)
         self._watch_over()
 
     @property
@@ -216,10 +225,17 @@ class Supply:
         """Whether any artifact that counts was there, with whatever items."""
         return self._opener.has_mapped
 
+    def claim(self) -> None:
+        """In a process that got it from another and reads by itself: takes its own holds."""
+        with self._claiming:
+            if not self.is_owner:
+                self.owner = os.getpid()
+                self._look(0)
+
     def open(self) -> None:
         """The first look."""
         if self.mode is Mode.REFRESH:
-            self.catalogue.refresh()
+            self.index.refresh()
         self._look(0)
 
     def take_waiting(self) -> list[Batch]:
@@ -228,10 +244,10 @@ class Supply:
         Returns:
             Batches of this data set to be given to it: the other may be gone before it answers.
         """
-        catalogue, waiting = self.catalogue, []
+        catalogue, waiting = self.index, list[Batch]()
         if not self.mode.is_writing or self.mode is Mode.REFRESH or catalogue.places.count is not None:
             return []
-        for batch in waiting_of(self.recipe.digest) if self._count_missing() else ():
+        for batch in waiting_of(self.recipe.digest) if len(catalogue.missing) else ():
             if not self._opener.accepts(batch.observed):
                 continue
             for spilled in batch.writers:
@@ -249,6 +265,11 @@ class Supply:
             return False
         self._looked_at = now
         return self._look(self.generation)
+
+    def look_if_unknown(self) -> None:
+        """Looks again where the daemon was not there, or had forgotten the recipe."""
+        if not self.is_known and self.mode is not Mode.OFF and not self.session.is_gone:
+            self._look(0)
 
     def _look(self, generation: int) -> bool:
         return bool(self._take_in(generation))
@@ -270,12 +291,12 @@ class Supply:
                 self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
             )
         except PrepcacheError as error:
-            self._refused = error
+            self._refused, self.is_known = error, False
             self.reason = error.message
             if isinstance(error, Declined):
                 self.reason = f"{error.message}: {self._way_out()}"
             return None
-        self._refused = None
+        self._refused, self.is_known = None, True
         return found
 
     def _way_out(self) -> str:
@@ -308,7 +329,7 @@ class Supply:
 
     def absorb(self, resolved: wire.Resolved) -> bool:
         """Takes in an answer; whether anything missing was in it."""
-        found, useless = self.catalogue.absorb(
+        found, useless = self.index.absorb(
             resolved.artifacts, resolved.observed, is_complete=resolved.is_complete
         )
         self.generation = resolved.generation
@@ -324,7 +345,7 @@ class Supply:
         while _ORPHANED:
             gone += _ORPHANED.popleft()
         others = _living()
-        free = [ref for ref in gone if not any(s.catalogue.knows(ref.digest) for s in others)]
+        free = [ref for ref in gone if not any(s.index.knows(ref.digest) for s in others)]
         if free and (kept := pages.files()):
             if waiting := [ref for ref in free if str(ref.digest) in kept]:
                 _ORPHANED.append(waiting)
@@ -338,13 +359,13 @@ class Supply:
         What was merged is found in the artifact that holds it now; the rest is missing from now on. As long
         as the daemon does not answer with that artifact, all stays mapped: else it would be made again.
         """
-        self._leaving.update(digest for digest in digests if self.catalogue.knows(digest))
+        self._leaving.update(digest for digest in digests if self.index.knows(digest))
         if leaving := set(self._leaving):
             if self._take_in(self.generation) is not None:
                 self._leaving -= leaving
-                missing = self._count_missing()
-                self.drop(self.catalogue.let_go(leaving))
-                lost = self._count_missing() - missing
+                missing = len(self.index.missing)
+                self.drop(self.index.let_go(leaving))
+                lost = len(self.index.missing) - missing
                 self.has_lost |= lost > 0
                 self._lost += lost
         elif _ORPHANED:  # what was let go, and a batch looked into: the daemon names it with each beat
@@ -354,9 +375,6 @@ class Supply:
         """So many items were made by others, or by earlier jobs, at a cost of so many seconds."""
         if items and self.mode is not Mode.OFF:
             self.session.found(items, saved_s)
-
-    def _count_missing(self) -> int:
-        return len(self.catalogue.missing)
 
     def touch(self) -> None:
         """The data set is being read."""
@@ -370,18 +388,10 @@ class Supply:
         now = time.monotonic()
         if now - self._touched_at > TOUCH_S and self.mode is not Mode.OFF:
             self._touched_at = now
-            self.session.touch([ref.digest for ref in self.catalogue.refs])
-
-    def task(self, originals: Originals, steady: Steady, producer: dict[str, Any]) -> Task:
-        """What is missing now, as filler.py and on_access.py take it."""
-        return Task(
-            self.recipe, self.catalogue, self.catalogue.missing, self.generation, originals.item,
-            originals.position, originals.name, originals.changed, producer, steady,
-            self.catalogue.places.count is not None,
-        )  # fmt: skip
+            self.session.touch([ref.digest for ref in self.index.refs])
 
     def fill(self, crew: Crew, watcher: Watcher, task: Task, adopter: Adopter) -> Filled:
-        """Fills up what is missing, with other jobs; see filler.py."""
+        """Makes what is missing, together with other jobs; see filler.py."""
         session = _Dropping(self) if self.mode.is_writing else NoSession()
         size = self.commit_bytes()
         fill = Fill(task, session, crew, watcher, commit_bytes=size, adopter=adopter)
@@ -391,62 +401,62 @@ class Supply:
             self.generation = fill.generation
         if self.mode.is_writing:
             self.reason = filled.reason
+        self.is_known = self.is_known and (not filled.reason or filled.is_declined)
         return filled
 
     def commit_bytes(self) -> int:
         """How large a batch may get, in a cache of that size."""
-        if not self.mode.is_writing or self.session.is_gone:
-            return commit_bytes(0)
-        try:
-            budget = self.session.limits().get("max_bytes")
-        except PrepcacheError:
-            return commit_bytes(0)
-        return commit_bytes(budget if isinstance(budget, int) else 0)
+        if self._budget_bytes is None and self.mode.is_writing and not self.session.is_gone:
+            with contextlib.suppress(PrepcacheError):
+                budget = self.session.limits().get("max_bytes")
+                self._budget_bytes = budget if isinstance(budget, int) else 0
+        return commit_bytes(self._budget_bytes or 0)
 
     def after_fork(self) -> None:
-        self.catalogue.reset_lock()
+        self.index.reset_lock()
         self.filling = threading.Lock()
+        self._claiming = threading.Lock()
 
 
 class _Dropping:
-    """A supply's session, whose holds are given up only where no other data set needs them."""
+    """The session of an artifact set, whose holds are given up only where no other data set needs them."""
 
-    def __init__(self, supply: Supply) -> None:
-        self._session = supply.session
-        self.drop_hold = supply.drop
-        self.lease = supply.lease
+    def __init__(self, artifacts: ArtifactSet) -> None:
+        self._session = artifacts.session
+        self.drop_hold = artifacts.drop
+        self.lease = artifacts.lease
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
 
 
-def _enlist(supply: Supply) -> None:
-    global _supplies
-    with _supplies_lock:
-        living = tuple(ref for ref in _supplies if ref() is not None)
-        _supplies = (*living, weakref.ref(supply))
+def _enlist(artifacts: ArtifactSet) -> None:
+    global _sets
+    with _sets_lock:
+        living = tuple(ref for ref in _sets if ref() is not None)
+        _sets = (*living, weakref.ref(artifacts))
 
 
-def _living() -> list[Supply]:
-    return [supply for ref in _supplies if (supply := ref()) is not None]
+def _living() -> list[ArtifactSet]:
+    return [one for ref in _sets if (one := ref()) is not None]
 
 
-def _orphan(catalogue: Catalogue) -> None:
-    _ORPHANED.append(catalogue.refs)
+def _orphan(index: Any) -> None:
+    _ORPHANED.append(index.refs)
 
 
 def _after_fork_in_parent() -> None:
     """Forked workers read the maps and hold nothing: to start them is to use them."""
-    for supply in _living():
-        supply.touch()
+    for one in _living():
+        one.touch()
 
 
 def _after_fork_in_child() -> None:
-    global _supplies_lock
-    _supplies_lock = threading.Lock()
+    global _sets_lock
+    _sets_lock = threading.Lock()
     _ORPHANED.clear()
-    for supply in _living():
-        supply.after_fork()
+    for one in _living():
+        one.after_fork()
 
 
 os.register_at_fork(after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

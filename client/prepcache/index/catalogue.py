@@ -153,6 +153,18 @@ class Catalogue:
         """The distinct items that are not there, in order."""
         return np.flatnonzero(self.places.artifact == MISSING)
 
+    def slot_of(self, index: int) -> tuple[Slot | None, int]:
+        """The slot and row of a distinct item, or no slot if it is missing."""
+        while True:
+            places = self.places
+            held = None if (slot := int(places.artifact[index])) == MISSING else self.slots[slot]
+            if slot == MISSING or held is not None:  # else it was let go this moment: look again
+                return held, int(places.row[index])
+
+    def place(self) -> Array | None:
+        """Finds items in artifacts that others have absorbed since; None where nobody else absorbs them."""
+        return None
+
     def holds(self, positions: Array) -> bool:
         """Whether the items at these positions of the data set are all there."""
         return bool((self.places.artifact[self.distinct.inverse[positions]] != MISSING).all())

@@ -1,117 +1,105 @@
-"""A stretch of a stream: items that were read together, as a data set of their own.
+"""A chunk of a stream: items that are read together, looked up and prepared like a small data set.
 
-Its recipe, its function and what the daemon has of that recipe are those of the first stretch, which has no
-items: that one opens the stream.
+Its recipe, its function and what the cache has of the recipe are those of the stream.
 
 Invariants:
-    1. What is said of the function, or of the daemon, is said once for the stream, not for each stretch.
+    1. What is said of the function, or of the daemon, is said once for the stream, not for each chunk.
     2. Samples that are made on access and neither committed yet nor in files of this job are those of
-       `MAX_BEHIND` stretches at most.
+       `MAX_BEHIND` chunks at most.
     3. An executor is used by the process that it was given in: its threads and pipes are not in others.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from prepcache.daemon.client import Client
-from prepcache.dataset import CachedDataset
-from prepcache.fill.input_guard import Originals
+from prepcache.fill.call import Job
 from prepcache.fill.on_access import Keeper
-from prepcache.fill.recipe_guard import Steady, line
-from prepcache.fill.verify import put_away, verify
+from prepcache.fill.recipe_guard import line
 from prepcache.fill.workers import Crew
-from prepcache.index.artifact_set import Supply
+from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.item_index import Array, Distinct
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe
 from prepcache.keys.snapshot import Stamps
 from prepcache.progress import Flow, Once
-from prepcache.reasons import stream_line
-from prepcache.report import Tally
-from prepcache.streaming.recipe_artifacts import Stock
+from prepcache.protocol.observed import draws_text
+from prepcache.reasons import changed_inputs, stream_line
+from prepcache.samples import Preprocessing, Samples
+from prepcache.streaming.recipe_index import ChunkCatalogue, RecipeIndex
 
 MAX_BEHIND = 4
-"""Stretches whose samples, made on access, wait in memory to be committed; more are not kept."""
-_STAYS = ("_keeper", "_view", "_executor", "_flow", "_behind")
+"""Chunks whose samples, made on access, wait in memory to be committed; more are not kept."""
 
 
-class Stretch(CachedDataset[Any]):
-    """The first of a stream, without items; `of` gives the others.
+class StreamPreprocessing(Preprocessing):
+    """How the samples of a stream are made, or of those of its items that need a recipe of their own.
 
     Args:
         said: what was said of the stream.
-        preprocess, config, options: as `CachedDataset` takes them.
+        verify_fraction: share of the hits that is made again and compared.
     """
 
-    _is_part = True
-    _follows_mode = False
+    is_stream = True
 
     def __init__(
         self,
         said: Once,
-        preprocess: Callable[..., Any],
-        config: Mapping[str, Any] | None,
-        **options: Any,
+        recipe: Recipe,
+        job: Job,
+        artifacts: ArtifactSet,
+        *,
+        verify_fraction: float,
+        is_lazy: bool,
+        num_workers: int,
+        executor: Executor | None,
+        progress: bool | None,
     ) -> None:
+        super().__init__(
+            recipe, job, artifacts, is_lazy=is_lazy, num_workers=num_workers, executor=executor,
+            progress=progress,
+        )  # fmt: skip
+        self.verify_fraction = verify_fraction
+        self.why: list[str] = []
+        self.is_speaker = True
         self._said = said
         self._opened_in = os.getpid()
-        self._verified = options.get("verify_fraction", 0.0)
         self._flow: Flow | None = None
         self._behind: deque[Keeper] = deque()
-        self.is_speaker = True
-        self.noted: Array | None = None
-        super().__init__([], preprocess, config, **options)
 
-    def _supply_of(self, distinct: Distinct, client: Client, root: Any, trust: Any) -> Supply:
-        return Stock(self._recipe, client, is_expanded=self._is_expanded, root=root, trust=trust)
-
-    def _opening_line(self, root: Any) -> str:
-        said, reasons = stream_line(self.name, self._recipe.digest, self._supply)
-        self._tally.why.extend(reasons)
-        return said
-
-    def _prepare(self) -> None:
-        if self._count:
-            super()._prepare()
-
-    @property
-    def stock(self) -> Stock:
-        """What the daemon has of the recipe."""
-        assert isinstance(self._supply, Stock)
-        return self._supply
-
-    def beside(self, recipe: Recipe, observer: Observer | None) -> Stretch:
-        """The first stretch of the items that need another recipe."""
-        job = replace(self._job, observer=observer, of=secrets.token_hex(8))
-        return self._copy(_recipe=recipe, _steady=Steady(recipe), _job=job, _supply=self.stock.beside(recipe))
-
-    def of(self, items: Sequence[Any], numbers: Sequence[int], digests: Array, stamps: Stamps) -> Stretch:
-        """The stretch of some items.
+    def open(self, notes: Iterable[str]) -> None:
+        """Asks the daemon for the first time, and says what is there.
 
         Args:
-            numbers: theirs in the stream.
-            digests, stamps: as they were read.
+            notes: said, too.
         """
-        distinct = Distinct(digests)
-        lot = self.stock.lot(distinct)
-        return self._copy(
-            items=items, _count=len(items), _stamps=stamps, _supply=lot,
-            _originals=Originals(items, distinct, stamps, numbers), _tally=Tally(distinct, lot.catalogue),
-        )  # fmt: skip
+        self.artifacts.open()
+        said, reasons = stream_line(self.name, self.recipe.digest, self.artifacts)
+        self.why.extend(reasons)
+        self.say(said)
+        if self.artifacts.drawn:
+            self.why.append(draws_text(self.artifacts.drawn))
+            self.say_of_it(draws_text(self.artifacts.drawn), "drawn")
+        for note in (*self.recipe.notes, *notes):
+            self.say_of_it(note)
 
-    def _copy(self, **changed: Any) -> Stretch:
-        copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__, _keeper=None, _view=None, **changed)
-        return copy
+    def beside(self, recipe: Recipe, observer: Observer | None) -> StreamPreprocessing:
+        """That of items that need another recipe."""
+        other = StreamPreprocessing(
+            self._said, recipe, replace(self.job, observer=observer, of=secrets.token_hex(8)),
+            self.artifacts.beside(recipe, RecipeIndex), verify_fraction=self.verify_fraction,
+            is_lazy=self.is_lazy, num_workers=self.num_workers, executor=self.executor,
+            progress=self.progress,
+        )  # fmt: skip
+        other._opened_in, other._behind = self._opened_in, self._behind
+        return other
 
     def begin_epoch(self, *, is_speaker: bool, others: Callable[[], Sequence[int]]) -> None:
         """Another epoch begins, in this process.
@@ -120,9 +108,9 @@ class Stretch(CachedDataset[Any]):
             is_speaker: other processes, which read other shares, say nothing.
             others: tells what they have so far; see `Flow`.
         """
-        self.stock.claim()
+        self.artifacts.claim()
         self.is_speaker = is_speaker
-        self._flow = Flow(self.name, self._progress if is_speaker else False, self._tell, others)
+        self._flow = Flow(self.name, self.progress if is_speaker else False, self.tell, others)
 
     @property
     def others(self) -> Callable[[], Sequence[int]]:
@@ -130,63 +118,85 @@ class Stretch(CachedDataset[Any]):
         assert self._flow is not None
         return self._flow.others
 
+    def say(self, line: str, topic: str = "") -> None:
+        if self.is_speaker and (not topic or self._said.is_news(topic)):
+            super().say(line)
+
+    def watcher(self, total: int, there: int) -> Flow:
+        assert self._flow is not None
+        return self._flow.chunk(total, there)
+
+    def crew(self, item_of: Callable[[int], Any]) -> Crew:
+        if os.getpid() != self._opened_in:
+            self.executor = None
+        return super().crew(item_of)
+
+    def begin_keeping(self, make: Callable[[], Keeper]) -> Keeper | None:
+        keepers = [one for one in self._behind if one.pid == os.getpid() and one.is_collecting]
+        self._behind.clear()
+        self._behind.extend(keepers)
+        if len(keepers) >= MAX_BEHIND:
+            return None
+        self._behind.append(keeper := make())
+        return keeper
+
+    def is_adrift(self, samples: Samples) -> bool:
+        """Whether samples that were made now would not belong to the recipe; then they are made on access."""
+        if samples.is_expanded or not len(samples.catalogue.missing) or not samples.may_fill:
+            return False
+        drifted = self.steady.changed(is_due=True)
+        if drifted:
+            self.say_of_it(line(drifted), "drifted")
+        return bool(drifted)
+
+    def why_so(self) -> tuple[str, ...]:
+        """What explains the counts of a report, a line each."""
+        reason = [self.artifacts.reason] if self.artifacts.reason else []
+        return tuple(dict.fromkeys([*self.why, *changed_inputs(self.artifacts), *reason]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_flow": None, "_behind": deque()}
+
+
+class Chunk:
+    """Some items of a stream, looked up when it is made.
+
+    Args:
+        numbers: those of the items in the stream.
+        digests, stamps: as they were read.
+    """
+
+    def __init__(
+        self,
+        by: StreamPreprocessing,
+        items: Sequence[Any],
+        numbers: Sequence[int],
+        digests: Array,
+        stamps: Stamps,
+    ) -> None:
+        distinct = Distinct(digests)
+        by.artifacts.look_if_unknown()
+        catalogue = ChunkCatalogue(distinct, by.artifacts.index, is_expanded=by.job.is_expanded)
+        self.samples = Samples(by, items, distinct, stamps, catalogue, numbers)
+        self.noted: Array | None = None
+        """What was counted of it the last time."""
+        self._by = by
+
     def begin(self) -> None:
-        """Looks its items up, and prepares what is missing.
+        """Prepares what is missing.
 
         Raises:
             PreprocessError, SampleError, VerifyError: as at the opening of a `CachedDataset`.
         """
-        self._supply.found(*self._tally.note_hits())
-        if self._verified:
-            away = partial(put_away, self._supply)
-            verify(self._job, self._supply.catalogue, self._originals, self._verified, random.Random(), away)
-        if not self.lazy and not self._is_adrift():
-            self._prepare()
-        self._originals.end_opening()
-
-    def _is_adrift(self) -> bool:
-        """Whether samples that were made now would not belong to the recipe; then they are made on access."""
-        if self._is_expanded or not len(self._supply.catalogue.missing) or not self._may_fill:
-            return False
-        drifted = self._steady.changed(is_due=True)
-        if drifted:
-            self._say(f"{self.name}: {line(drifted)}", "drifted")
-        return bool(drifted)
+        self.samples.note_hits()
+        if self._by.verify_fraction:
+            self.samples.verify(self._by.verify_fraction)
+        if not self._by.is_lazy and not self._by.is_adrift(self.samples):
+            self.samples.prepare()
+        self.samples.originals.end_opening()
 
     def given(self, items: Sequence[int]) -> Iterator[Any]:
         """The samples of its items at these positions."""
-        yield from self.samples_of(items)
-        if (keeper := self._present_keeper) is not None and self._supply.session.is_away:
-            keeper.flush(time.monotonic())  # into files of this job, where later stretches find it
-
-    def _say(self, line: str, topic: str = "") -> None:
-        if self.is_speaker and (not topic or self._said.is_news(topic)):
-            super()._say(line)
-
-    def _watcher(self, total: int, there: int) -> Flow:
-        assert self._flow is not None
-        return self._flow.stretch(total, there)
-
-    def _crew(self) -> Crew:
-        if os.getpid() != self._opened_in:
-            self._executor = None
-        return super()._crew()
-
-    def _wanting_keeper(self) -> Keeper | None:
-        if self._keeper is None:
-            keepers = [one for one in self._behind if one.pid == os.getpid() and one.is_collecting]
-            self._behind.clear()
-            self._behind.extend(keepers)
-            if len(keepers) >= MAX_BEHIND:
-                return None
-        keeper = super()._wanting_keeper()
-        if keeper is not None and keeper not in self._behind:
-            self._behind.append(keeper)
-        return keeper
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in _STAYS}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(dict.fromkeys(_STAYS), _behind=deque())
-        self.__dict__.update(state)
+        yield from self.samples.of_items(items)
+        if (keeper := self.samples.present_keeper) is not None and self._by.artifacts.session.is_away:
+            keeper.flush(time.monotonic())  # into files of this job, where later chunks find it

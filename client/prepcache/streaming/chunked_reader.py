@@ -29,7 +29,7 @@ from prepcache.pickling import refusal
 from prepcache.streaming.sharding import Split, unsplit
 
 READ_S = 0.25
-"""A stretch ends where reading has taken so long: who gives items slowly is not waited for."""
+"""A chunk ends where reading has taken so long: who gives items slowly is not waited for."""
 READ_BYTES = 64 << 20
 """Or where its items take so much memory."""
 _ANEW = "give what can be iterated again, or a function that returns an iterator (`lambda: read(path)`)"

@@ -1,7 +1,7 @@
-"""The shelf of a stream: all mapped artifacts of a recipe, and an index of the items in them.
+"""The recipe index of a stream: all mapped artifacts of a recipe, and where their items are.
 
-A stream looks up a few thousand items at a time. To look through every item table for them would cost it,
-with a million items in the cache, more than the samples themselves.
+A stream looks up a few thousand items at a time. Searching every item table for them would cost more, with
+a million items in the cache, than reading the samples.
 
 Invariants:
     1. An item is found by the first 8 bytes of its digest and accepted by all 32.
@@ -10,8 +10,9 @@ Invariants:
     4. What was made while the daemon was away, or stores slowly, is found as long as it waits for the daemon:
        the next epoch may come sooner.
 
-Locking: `_lock` guards everything; it is taken within the lock of a `Shelved`, never the other way round.
-Not here: requests (recipe_artifacts.py), what becomes of what is found (catalogue.py).
+Locking: `_lock` guards everything; it is taken within the lock of a `ChunkCatalogue`, never the other way
+round.
+Not here: requests (artifact_set.py), what becomes of what is found (catalogue.py).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from prepcache.index.catalogue import (
     more_digest,
     open_new,
 )
-from prepcache.index.item_index import MISSING, Array, Distinct, Places, ranges
+from prepcache.index.item_index import MISSING, Array, Distinct, ranges
 from prepcache.protocol.observed import Row
 from prepcache.protocol.wire import ArtifactRef
 
@@ -47,11 +48,14 @@ _Run = tuple[Array, Array, Array]
 """Sorted first 8 bytes of digests, and for each the number of its slot and its row in the item table."""
 
 
-class Shelf:
-    """What the cache has of a recipe; stands in a `Supply` where a data set of known items has a catalogue.
+class RecipeIndex:
+    """What the cache has of a recipe; the index of an `ArtifactSet` whose items are not known beforehand.
 
     `edition` and `observed` are as in `Catalogue`.
     """
+
+    missing: Array = np.empty(0, "i4")
+    """Each chunk finds out what it lacks."""
 
     def __init__(self, open_ref: OpenRef | None = None) -> None:
         self.edition = 0
@@ -60,8 +64,6 @@ class Shelf:
         self._begin(open_ref)
 
     def _begin(self, open_ref: OpenRef | None) -> None:
-        self.distinct = Distinct(np.empty((0, DIGEST_BYTES), "u1"))  # the stream has items, the shelf none
-        self.places = Places.nowhere(0, is_expanded=False)
         self._open_ref = open_ref
         self._own_verdicts: Verdicts = {}
         self._slots: dict[int, Slot] = {}
@@ -90,11 +92,6 @@ class Shelf:
     def refresh(self) -> None:
         """Looks at no edition that the first answer to come names."""
         self.edition, self._is_refreshing = 1, True
-
-    @property
-    def missing(self) -> Array:
-        """None of its items."""
-        return self.distinct.first
 
     @property
     def refs(self) -> list[ArtifactRef]:
@@ -142,7 +139,7 @@ class Shelf:
                 self._by_digest[slot.ref.digest] = self._last
                 self._slots[self._last] = slot
                 new.append(self._last)
-            self._index(new)
+            self._add(new)
             return new, gone
 
     def _opened(self, ref: ArtifactRef, verdicts: Verdicts) -> Any | None:
@@ -158,10 +155,10 @@ class Shelf:
             gone = [self._slots.pop(self._by_digest.pop(d)) for d in digests if d in self._by_digest]
             if sum(len(run[0]) for run in self._runs) > 2 * self.items:
                 self._runs = []
-                self._index(list(self._slots))
+                self._add(list(self._slots))
             return [slot.ref for slot in gone if slot.ref is not None]
 
-    def _index(self, numbers: Sequence[int]) -> None:
+    def _add(self, numbers: Sequence[int]) -> None:
         if not numbers:
             return
         tables = [self._slots[number].artifact.item_digests for number in numbers]
@@ -222,12 +219,12 @@ class Shelf:
         return hits
 
 
-class Shelved(Catalogue):
-    """Where the items of one stretch of a stream lie: found on a shelf, or made since."""
+class ChunkCatalogue(Catalogue):
+    """Where the items of a chunk lie: found in the recipe index, or made since."""
 
-    def __init__(self, distinct: Distinct, shelf: Shelf, *, is_expanded: bool) -> None:
+    def __init__(self, distinct: Distinct, index: RecipeIndex, *, is_expanded: bool) -> None:
         super().__init__(distinct, _opens_nothing, is_expanded=is_expanded)
-        self._shelf = shelf
+        self._index = index
         self._hits: dict[str, tuple[Array, Array]] = {}
         self.place()
 
@@ -239,23 +236,23 @@ class Shelved(Catalogue):
         is_complete: bool = False,
         is_own: bool = False,
     ) -> tuple[Array, list[ArtifactRef]]:
-        """As `Catalogue.absorb`; what is new is on the shelf then, for all that is read later."""
-        _, useless = self._shelf.absorb(refs, observed, is_complete=is_complete, is_own=is_own)
+        """As `Catalogue.absorb`; what is new is in the recipe index then, for the chunks to come."""
+        _, useless = self._index.absorb(refs, observed, is_complete=is_complete, is_own=is_own)
         return self.place(), useless
 
     def place(self) -> Array:
-        """Finds on the shelf what is missing, and what only this job has, which goes then; those that were
-        missing and are there now.
+        """Finds in the recipe index what is missing, and what only this job has, which goes then; gives those
+        that were missing and are there now.
         """
         with self._lock:
-            self.edition = self._shelf.edition
+            self.edition = self._index.edition
             missing, own = self.missing, self._own
             is_stale = np.isin(self.places.artifact, own)
             wanted = np.flatnonzero(is_stale | (self.places.artifact == MISSING))
-            hits = self._shelf.find(self.distinct.digests[wanted]) if len(wanted) else []
+            hits = self._index.find(self.distinct.digests[wanted]) if len(wanted) else []
             if hits:
                 self._place_all(hits, wanted, is_stale, own)
-            for files in self._shelf.waiting if len(self.missing) else ():
+            for files in self._index.waiting if len(self.missing) else ():
                 if any((self.distinct.find(file.artifact.item_digests) != MISSING).any() for file in files):
                     self.add_local(files)
             found: Array = missing[self.places.artifact[missing] != MISSING]
@@ -272,8 +269,8 @@ class Shelved(Catalogue):
         self._publish(places, own)
 
     def note_waiting(self, batches: Iterable[Batch]) -> None:
-        """For all that is read later: they are on the shelf, too."""
-        self._shelf.note_waiting(batches)
+        """For the chunks to come: the recipe index has them, too."""
+        self._index.note_waiting(batches)
 
     def _rows_in(self, slot: Slot) -> tuple[Array, Array]:
         return super()._rows_in(slot) if slot.ref is None else self._hits[slot.ref.digest]
@@ -283,10 +280,10 @@ class Shelved(Catalogue):
             return super()._cut_in(slot, items)
         marks = [more_digest(self.distinct.digest(i), 0) for i in items.tolist()]
         asked = np.frombuffer(b"".join(marks), "u1").reshape(-1, DIGEST_BYTES)
-        return [i for found, query, _ in self._shelf.find(asked) if found is slot for i in items[query]]
+        return [i for found, query, _ in self._index.find(asked) if found is slot for i in items[query]]
 
     def _search(self, digest: bytes, edition: int) -> tuple[int, int, int] | None:
-        for slot, _, rows in self._shelf.find(np.frombuffer(digest, "u1").reshape(1, -1)):
+        for slot, _, rows in self._index.find(np.frombuffer(digest, "u1").reshape(1, -1)):
             if slot.edition == edition and slot.ref is not None:
                 if slot.ref.digest not in self._by_digest:
                     self._hits[slot.ref.digest] = rows[:0], rows[:0]
@@ -302,4 +299,4 @@ class Shelved(Catalogue):
 
 
 def _opens_nothing(ref: ArtifactRef, observed: Observed, verdicts: Verdicts) -> None:
-    """Artifacts come from the shelf."""
+    """Artifacts come from the recipe index."""

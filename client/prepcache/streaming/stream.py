@@ -1,13 +1,13 @@
-"""A stream: items that are read one after the other, a stretch at a time, each looked up and prepared whole.
+"""A stream: items that are read one after the other, a chunk at a time, each looked up and prepared whole.
 
 Invariants:
     1. The recipe is made once, at the opening; an item whose instances' classes count beside it has a recipe
        of its own class, whichever items it was read with.
-    2. What was read before the items raised, or a sample failed in a later stretch, is given first.
-    3. Memory is bounded by one stretch, however long the stream is: its items, and what is made of them.
-    4. The first stretch is short, later ones as long as `SPAN_S` of work: the first sample comes soon.
+    2. What was read before the items raised, or a sample failed in a later chunk, is given first.
+    3. Memory is bounded by one chunk, however long the stream is: its items, and what is made of them.
+    4. The first chunk is short, later ones as long as `SPAN_S` of work: the first sample comes soon.
 
-Not here: reading (chunked_reader.py), one stretch (chunk.py), whose share it is (sharding.py).
+Not here: reading (chunked_reader.py), one chunk (chunk.py), whose share it is (sharding.py).
 """
 
 from __future__ import annotations
@@ -24,25 +24,29 @@ from typing import Any
 
 import numpy as np
 
+from prepcache.daemon.client import Client
+from prepcache.dataset import job_of, open_recipe
 from prepcache.errors import PrepcacheError
+from prepcache.index.artifact_set import ArtifactSet
 from prepcache.keys import recipes
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.observation.observer import Observer
 from prepcache.progress import Once, say
 from prepcache.report import Report
-from prepcache.streaming.chunk import Stretch
+from prepcache.streaming.chunk import Chunk, StreamPreprocessing
 from prepcache.streaming.chunked_reader import Reading, Source
 from prepcache.streaming.order import Order
+from prepcache.streaming.recipe_index import RecipeIndex
 from prepcache.streaming.sharding import Split, epoch_here
 from prepcache.streaming.shared_numbers import Common
 
 FIRST_ITEMS = 8
 MOST_ITEMS = 8192
-"""Items of the first stretch, and of any. A warm one of so many is looked up in a few milliseconds."""
+"""Items of the first chunk, and of any. A warm one of so many is looked up in a few milliseconds."""
 GROWTH = 4
 SPAN_S = 2.0
-"""Work that a stretch is to be: its first sample waits for its last, and what is made is one artifact."""
+"""Work that a chunk is to be: its first sample waits for its last, and what is made is one artifact."""
 _MAX_WHY = 100
 _NO_ORDER = (
     "each worker reads the items in another order, so that some are given twice and others not at all: "
@@ -71,8 +75,9 @@ class Stream:
         self._source = Source(items)
         self._reading = {name: options[name] for name in ("root", "read", "trust")}
         self._observes = options["code"] is not None
-        self.first = Stretch(said, preprocess, config, **options)
-        self._firsts: dict[Classes, Stretch] = {frozenset(): self.first}
+        how = {name: options.pop(name) for name in _OF_THE_RECIPE} | {"config": config}
+        self.first = _opened(said, preprocess, how, **options)
+        self._firsts: dict[Classes, StreamPreprocessing] = {frozenset(): self.first}
         self._totals = Totals()
         self._said, self._progress = said, options["progress"]
         self._order = Order()
@@ -107,11 +112,11 @@ class Stream:
             items, numbers, error = reading.read(size)
             self._compare_order(reading, split.worker)
             if items:
-                stretches = self._begun(items, numbers)
+                chunks = self._begun(items, numbers)
                 took_s = max(time.monotonic() - began, 1e-6)
                 size = max(1, min(MOST_ITEMS, int(size * min(GROWTH, SPAN_S / took_s))))
-                yield from self._given(stretches)
-                del stretches  # before others are read
+                yield from self._given(chunks)
+                del chunks  # before others are read
             if error is not None:
                 raise error
             is_over = reading.is_at_end
@@ -128,37 +133,38 @@ class Stream:
             if differs and self._said.is_news("order"):
                 say(f"{self.first.name}: {_NO_ORDER}", self._progress)
 
-    def _begun(self, items: list[Any], numbers: range) -> list[tuple[Stretch, Sequence[int]]]:
-        """Stretches of items that were read together, prepared, and each one's positions among them."""
+    def _begun(self, items: list[Any], numbers: range) -> list[tuple[Chunk, Sequence[int]]]:
+        """Chunks of items that were read together, prepared, and each one's positions among them."""
         hasher = ItemHasher(**self._reading, memo=user_stat_cache())
         hasher.says_text_files = says = self._said.is_news("files")
         digests, stamps = hasher.digest_many(items, numbers.start, numbers.step)
         if says and hasher.says_text_files:
             self._said.take_back("files")  # there were none
         if not hasher.classes:
-            stretch = self.first.of(items, numbers, digests, stamps)
-            parts: list[tuple[Stretch, Sequence[int]]] = [(stretch, range(len(items)))]
+            chunk = Chunk(self.first, items, numbers, digests, stamps)
+            parts: list[tuple[Chunk, Sequence[int]]] = [(chunk, range(len(items)))]
         else:
             parts = list(self._by_classes(items, numbers, hasher))
-        for stretch, _ in parts:
+        for chunk, _ in parts:
             try:
-                stretch.begin()
+                chunk.begin()
             finally:
-                self._totals.note(stretch)
+                self._totals.note(chunk)
         return parts
 
     def _by_classes(
         self, items: list[Any], numbers: range, hasher: ItemHasher
-    ) -> Iterator[tuple[Stretch, Sequence[int]]]:
+    ) -> Iterator[tuple[Chunk, Sequence[int]]]:
         places: dict[Classes, list[int]] = {}
         for place, item in enumerate(items):
             places.setdefault(hasher.classes_of(item), []).append(place)
         for classes, own in places.items():
             some = [items[place] for place in own]
             digests, stamps = hasher.digest_many(some)
-            yield self._first_of(classes).of(some, [numbers[place] for place in own], digests, stamps), own
+            by = self._first_of(classes)
+            yield Chunk(by, some, [numbers[place] for place in own], digests, stamps), own
 
-    def _first_of(self, classes: Classes) -> Stretch:
+    def _first_of(self, classes: Classes) -> StreamPreprocessing:
         if (known := self._firsts.get(classes)) is not None:
             return known
         made, first = recipes.with_classes(self.first.recipe, classes), self.first
@@ -171,29 +177,56 @@ class Stream:
             first.begin_epoch(is_speaker=self.first.is_speaker, others=self.first.others)
         return self._firsts.setdefault(classes, first)
 
-    def _given(self, stretches: list[tuple[Stretch, Sequence[int]]]) -> Iterator[Any]:
+    def _given(self, chunks: list[tuple[Chunk, Sequence[int]]]) -> Iterator[Any]:
         try:
-            if len(stretches) == 1:
-                stretch, places = stretches[0]
-                yield from stretch.given(range(len(places)))
+            if len(chunks) == 1:
+                chunk, places = chunks[0]
+                yield from chunk.given(range(len(places)))
                 return
             order = [
                 (place, number, at)
-                for number, (_, places) in enumerate(stretches)
+                for number, (_, places) in enumerate(chunks)
                 for at, place in enumerate(places)
             ]
             for number, run in groupby(sorted(order), key=lambda one: one[1]):
-                yield from stretches[number][0].given([at for _, _, at in run])
+                yield from chunks[number][0].given([at for _, _, at in run])
         finally:
-            for stretch, _ in stretches:
-                self._totals.note(stretch)
+            for chunk, _ in chunks:
+                self._totals.note(chunk)
 
     def report(self) -> Report:
         """What was there, made and given so far, in all epochs."""
-        return self._totals.report(self.first.counted().why)
+        return self._totals.report(self.first.why_so())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_firsts": {frozenset(): self.first}}
+
+
+_OF_THE_RECIPE = ("name", "code", "version", "untracked", "environment", "read", "expand", "trust")
+
+
+def _opened(
+    said: Once,
+    function: Callable[..., Any],
+    how: dict[str, Any],
+    *,
+    root: Any,
+    client: Client | None,
+    lazy: bool,
+    verify_fraction: float,
+    num_workers: int,
+    executor: Any,
+    progress: bool | None,
+) -> StreamPreprocessing:
+    client = client or Client()
+    recipe, notes = open_recipe(function, how, client, progress)
+    artifacts = ArtifactSet(recipe, RecipeIndex, client, root=root, trust=how["trust"])
+    by = StreamPreprocessing(
+        said, recipe, job_of(function, recipe, how, root), artifacts, verify_fraction=verify_fraction,
+        is_lazy=lazy, num_workers=num_workers, executor=executor, progress=progress,
+    )  # fmt: skip
+    by.open(notes)
+    return by
 
 
 _FIELDS = ("items", "hit", "computed", "waited", "declined", "bytes", "seconds", "seconds_saved")
@@ -202,7 +235,7 @@ _PROCESSES = 1024
 
 
 class Totals:
-    """Counts over all stretches, in memory that DataLoader workers share."""
+    """Counts over all chunks, in memory that DataLoader workers share."""
 
     def __init__(self) -> None:
         self._begin(Common((_PROCESSES, len(_FIELDS)), "f8"))
@@ -217,11 +250,11 @@ class Totals:
         """In a forked child: another thread of the parent may have held the lock."""
         self._lock = threading.Lock()
 
-    def note(self, stretch: Stretch) -> None:
-        """Adds what a stretch has counted since it was noted last."""
-        report = stretch.counted()
+    def note(self, chunk: Chunk) -> None:
+        """Adds what a chunk has counted since it was noted last."""
+        report = chunk.samples.report()
         counts = np.array([getattr(report, name) for name in _FIELDS], "f8")
-        before, stretch.noted = stretch.noted, counts
+        before, chunk.noted = chunk.noted, counts
         with self._lock:
             self._common.rows[os.getpid() % _PROCESSES] += counts if before is None else counts - before
             if len(self._why) < _MAX_WHY:

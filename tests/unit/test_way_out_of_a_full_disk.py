@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prepcache.errors import DaemonUnreachable
-from prepcache.index.artifact_set import LESS_FREE_BYTES, Supply
+from prepcache.index.artifact_set import LESS_FREE_BYTES, ArtifactSet
 
 
 @pytest.mark.parametrize(
@@ -21,5 +21,5 @@ def test_less_than_stays_free_already_is_not_advised(min_free_bytes: int | None,
         return {"min_free_bytes": min_free_bytes}
 
     own = SimpleNamespace(endpoint=SimpleNamespace(launcher="there is one"))
-    told = Supply._way_out(SimpleNamespace(client=own, session=SimpleNamespace(limits=limits)))  # type: ignore[arg-type]
+    told = ArtifactSet._way_out(SimpleNamespace(client=own, session=SimpleNamespace(limits=limits)))  # type: ignore[arg-type]
     assert ("MIN_FREE=1GiB" in told) == advises and "PREPCACHED_ROOT=DIR" in told
