@@ -66,7 +66,7 @@ def test_a_lease_that_its_session_never_heard_of_is_given_back(served: Serving, 
     assert job.lease("ab").json()["granted"] == [], "to the daemon it is the session's own"
     assert other.lease("ab", lost=[granted]).json()["granted"] == [], "and nobody else's"
     if by == "beat":
-        assert job.beat(lost=[granted, "0" * 32]).status_code == 200
+        assert job.heartbeat(lost=[granted, "0" * 32]).status_code == 200
     lost = [granted] if by == "lease" else []
     again = job.lease("ab", lost=lost).json()
     assert again["granted"] == [0, 1]

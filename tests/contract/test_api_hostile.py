@@ -218,7 +218,7 @@ def test_a_session_acts_for_itself_only(served: Serving) -> None:
     other_path = f"/v1/sessions/{other.session}"
     assert job.post(other_path + "/beat", {}).json()["code"] == "forbidden"
     assert job.http.delete(other_path, headers=job.headers).json()["code"] == "forbidden"
-    assert other.beat().status_code == 200
+    assert other.heartbeat().status_code == 200
 
 
 def test_a_wrong_method_is_a_problem(served: Serving) -> None:

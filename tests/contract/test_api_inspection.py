@@ -231,7 +231,7 @@ def test_another_user_may_look_but_neither_purge_nor_pin(
 def test_a_session_of_one_user_is_not_another_users(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     job = served.job()
     job.http = become(served, monkeypatch, 12345)
-    assert job.beat().json()["code"] == "unknown-session"
+    assert job.heartbeat().json()["code"] == "unknown-session"
 
 
 def test_verify_finds_a_damaged_artifact_and_puts_it_away(served: Serving) -> None:

@@ -49,10 +49,10 @@ def test_a_session_that_cannot_be_watched_ends_by_silence(
         job.resolve()
         job.lease("a")
         clock.now += 14
-        other.beat()
+        other.heartbeat()
         clock.now += 2
         assert wait_until(lambda: [one.name for one in list(served.daemon.sessions)] == ["other"])
-        assert job.beat().json()["code"] == "unknown-session"
+        assert job.heartbeat().json()["code"] == "unknown-session"
         assert other.lease("a").json()["granted"] == [0]
 
 
@@ -73,12 +73,12 @@ def test_purged_artifacts_are_told_until_they_are_dropped(
         first, second = (put(served.store, name).artifacts[0] for name in "ab")
         job = served.job()
         job.resolve()
-        assert job.beat(dropped=[first.digest], used=[second.digest]).json()["removed"] == []
+        assert job.heartbeat(dropped=[first.digest], used=[second.digest]).json()["removed"] == []
         assert (served.store.entry(first.key).holds, served.store.entry(second.key).holds) == (0, 1)
         job.http.delete(f"/v1/entries/{second.key}")
-        assert job.beat().json()["removed"] == [second.digest]
-        assert job.beat().json()["removed"] == [second.digest]
-        assert job.beat(dropped=[second.digest]).json()["removed"] == []
+        assert job.heartbeat().json()["removed"] == [second.digest]
+        assert job.heartbeat().json()["removed"] == [second.digest]
+        assert job.heartbeat(dropped=[second.digest]).json()["removed"] == []
 
 
 @pytest.mark.parametrize("seen_commits", [0, 1])
@@ -104,7 +104,7 @@ def test_a_restart_forgets_sessions_leases_and_staged_files(tmp_path: Path) -> N
         job.stage(served.store.staging, "b")
     with serving(tmp_path) as served:
         job.http = served.http()
-        assert job.beat().json()["code"] == "unknown-session"
+        assert job.heartbeat().json()["code"] == "unknown-session"
         assert served.store.entry(ref.key).holds == 0
         assert served.job().lease("bc", served.store.generation(job.recipe)).json()["granted"] == [0, 1]
         assert list(Path(served.store.staging).iterdir()) == []

@@ -119,7 +119,7 @@ def test_the_token_makes_nobody_an_admin(served: Serving, http: httpx.Client) ->
 def test_a_session_of_the_socket_is_not_taken_over_by_tcp(served: Serving, http: httpx.Client) -> None:
     job = served.job()
     job.http = http
-    assert job.beat().json()["code"] == "unknown-session"
+    assert job.heartbeat().json()["code"] == "unknown-session"
 
 
 def test_tcp_requests_do_not_wait_for_delayed_acks(served: Serving, http: httpx.Client) -> None:

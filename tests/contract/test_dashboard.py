@@ -72,7 +72,7 @@ def test_it_shows_hits_jobs_and_what_is_kept(served: Serving) -> None:
     generation = job.resolve().json()["generation"]
     progress = {"recipe": RECIPE, "name": "prep.tokenise", "done": 3, "total": 12}
     job.lease(["new"], generation)
-    job.beat(progress=[progress], found_items=3, saved_s=90.0)
+    job.heartbeat(progress=[progress], found_items=3, saved_s=90.0)
     text = Seen(served.http().get("/").text).text
     for part in (
         "75.0 %hit rate",
@@ -89,7 +89,7 @@ def test_what_strangers_call_things_is_text(served: Serving) -> None:
     served.store.register(recipe(1), EVIL, {"format": 1})
     put(served.store, 1, recipe=recipe(1))
     job = served.job("<img src=x>")
-    job.beat(progress=[{"recipe": recipe(1), "name": "<b onclick=x>", "done": 1, "total": 2}])
+    job.heartbeat(progress=[{"recipe": recipe(1), "name": "<b onclick=x>", "done": 1, "total": 2}])
     http = served.http()
     for address in ("/", f"/?search={quote(EVIL)}", f"/confirm?action=purge&name={quote(EVIL)}"):
         seen = Seen(http.get(address).text)
@@ -121,7 +121,7 @@ def test_a_page_of_very_much_is_bounded(served: Serving) -> None:
     for number in range(view.MAX_SESSIONS + 2):
         job = served.job(f"job{number}" + "<" * 100)
         told = [{"recipe": recipe(n), "name": "<&>" * 60, "done": 1, "total": 2} for n in range(2)]
-        job.beat(progress=told)
+        job.heartbeat(progress=told)
     page = served.http().get("/").text
     text = Seen(page).text
     assert "there are more: /v1/recipes" in text and "and 2 more: /v1/sessions" in text

@@ -56,7 +56,7 @@ def test_a_warm_job_is_served(served: Serving) -> None:
         job = served.job("warm")
         found = job.resolve()
         assert found.status_code == 200 and len(found.json()["artifacts"]) == 1
-        assert job.beat(used=[found.json()["artifacts"][0]["digest"]]).status_code == 200
+        assert job.heartbeat(used=[found.json()["artifacts"][0]["digest"]]).status_code == 200
         seen = served.http().get("/v1/sessions").json()["sessions"]
         assert [(one["name"], one["holds"]) for one in seen] == [("warm", 1)]
 

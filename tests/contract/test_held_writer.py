@@ -85,7 +85,7 @@ def test_beats_and_warm_openings_do_not_wait_for_a_writer(
         http = served.http()
         http.timeout = SPAN_S
         job.http = http
-        assert job.beat(used=[]).status_code == 200
+        assert job.heartbeat(used=[]).status_code == 200
         found = job.resolve()
         assert found.status_code == 200 and len(found.json()["artifacts"]) == 1
         assert http.get("/v1/info").status_code == 200

@@ -63,7 +63,7 @@ def test_a_leased_file_counts_and_stays(served: Serving, clock: Clock) -> None:
     assert wait_until(lambda: served.store.stats().staged_bytes == BLOCK)
     for _ in range(6):
         clock.now += 10
-        job.beat(progress=[{"recipe": job.recipe, "name": "n", "done": int(clock.now), "total": 10**6}])
+        job.heartbeat(progress=[{"recipe": job.recipe, "name": "n", "done": int(clock.now), "total": 10**6}])
     assert not swept_now(served, dropped)
 
 

@@ -29,7 +29,7 @@ def held_bytes(box: Serving, ds: CachedDataset) -> int:
     gc.collect()
     ds._samples.by.artifacts.drop([])
     session = ds._samples.by.artifacts.session
-    session.beat.tell(session, session.header)
+    session.heartbeat.tell(session, session.header)
     return box.store.stats().held_bytes
 
 
@@ -77,10 +77,10 @@ def test_artifacts_purged_under_a_batch_are_let_go_later(tmp_path: Path) -> None
         del ds, batch
         for _ in range(2):
             gc.collect()
-            session.beat.tell(session, session.header)
+            session.heartbeat.tell(session, session.header)
         assert unlinked_bytes(box) >= 40 * ROW_BYTES
         del kept
         gc.collect()
         for _ in range(2):  # it hears of it, and tells
-            session.beat.tell(session, session.header)
+            session.heartbeat.tell(session, session.header)
         assert unlinked_bytes(box) == 0

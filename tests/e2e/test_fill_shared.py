@@ -146,7 +146,7 @@ def test_jobs_with_workers_of_their_own_share_the_items_too(jobs: Jobs) -> None:
 PIECES = """
 from prepcache.fill import call
 from prepcache.fill import collect
-calls.PART_BYTES, collect.COMMIT_BYTES = 4_000, 20_000
+call.PART_BYTES, collect.COMMIT_BYTES = 4_000, 20_000
 
 def many(item):
     called(item)

@@ -231,7 +231,7 @@ wait = threading.Event()
 if sys.argv[2] == "first":
     PROCESS.charge(PROCESS.remaining_s - 0.5)  # it is given up after half a second
 # Later it is not, on a crowded machine either.
-PROCESS.budget_s, waits.LEAST_S, lazy.OWN_S = 200.0, 20.0, 60.0
+PROCESS.budget_s, waits.LEAST_S, on_access.OWN_S = 200.0, 20.0, 60.0
 
 def make(item):
     called(item)

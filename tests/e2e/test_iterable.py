@@ -215,7 +215,7 @@ def test_expanded_samples_come_in_order_with_or_without_a_daemon(
 
 PIECES = """
 from prepcache.fill import call, collect
-calls.PART_BYTES, collect.COMMIT_BYTES = 4_000, 20_000
+call.PART_BYTES, collect.COMMIT_BYTES = 4_000, 20_000
 
 def many(item):
     called(item)

@@ -140,8 +140,8 @@ import threading
 import time
 from prepcache.fill import on_access
 
-lazy.VAIN_S = float(sys.argv[1])
-lazy.COMMIT_S = 1000.0
+on_access.VAIN_S = float(sys.argv[1])
+on_access.COMMIT_S = 1000.0
 
 def make(item):
     called(item)
@@ -152,7 +152,7 @@ for epoch in range(2):
     for item in range(10):
         assert (ds[item] == item).all()
         until = time.monotonic() + 30
-        while epoch and lazy.VAIN_S == 0 and ds.cached() < 10:
+        while epoch and on_access.VAIN_S == 0 and ds.cached() < 10:
             assert time.monotonic() < until
             threading.Event().wait(0.005)
 tell(ds)

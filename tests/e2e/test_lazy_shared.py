@@ -16,7 +16,7 @@ LAZY = """
 import signal
 from prepcache.fill import on_access
 
-lazy.COMMIT_S = 0.01
+on_access.COMMIT_S = 0.01
 
 def await_sessions(holds):
     # Until the pids that have a session are as they should be.
@@ -70,7 +70,7 @@ if __name__ == "__main__":
 FULL = """
 from prepcache.fill import on_access
 
-lazy.COMMIT_S = 0.01
+on_access.COMMIT_S = 0.01
 data = os.urandom(1 << 16)
 
 def make(item):
@@ -92,7 +92,7 @@ tell(ds)
 CUT_OFF = """
 from prepcache.fill import on_access
 
-lazy.COMMIT_S, lazy.OWN_S, lazy.RETRY_S = 0.01, 0.3, 0.1
+on_access.COMMIT_S, on_access.OWN_S, on_access.RETRY_S = 0.01, 0.3, 0.1
 
 def make(item):
     called(item)

@@ -41,7 +41,7 @@ from prepcache.errors import StoreError
 def fail(*given, **named):
     raise StoreError("Input/output error, in /srv/prepcache/index.db: free space there")
 
-launch.barred = lambda: "the system service's socket is not open to you"
+launcher.barred = lambda: "the system service's socket is not open to you"
 session.Session.resolve = fail
 for _ in range(2):
     list(prepcache.CachedDataset(range(5), abs))

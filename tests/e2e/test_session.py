@@ -200,30 +200,6 @@ def test_no_room_is_declined(tmp_path: Path, opened: Open) -> None:
         assert answer.is_declined and answer.reason
 
 
-def test_artifacts_that_a_thread_does_not_need_make_way(tmp_path: Path, opened: Open) -> None:
-    with serving(tmp_path, max_bytes=1 << 20) as box:
-        before = opened()
-        commit(before, lease(before, "a"), "a", size_bytes=700_000)
-        before.close()
-        job = opened()
-        is_held = threading.Event()
-
-        def look() -> None:
-            with job.taking_in():
-                found = job.resolve(SomeRecipe())
-                is_held.set()
-                assert wait_until(lambda: box.store.stats().declined == 1)
-                job.drop_hold(found.artifacts)
-
-        held = lease(job, "b")
-        looking = threading.Thread(target=look)
-        looking.start()
-        assert is_held.wait(60)
-        done = commit(job, held, "b", size_bytes=700_000)
-        looking.join()
-        assert job.resolve(SomeRecipe()).artifacts == done.artifacts
-
-
 @pytest.fixture
 def answering(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set once the answer to the look of a thread of this name has come; it is not read before the store has
@@ -240,29 +216,6 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return event
 
 
-def test_an_answer_under_way_is_awaited_before_declining(
-    tmp_path: Path, opened: Open, answering: Any
-) -> None:
-    with serving(tmp_path, max_bytes=1 << 20) as box:
-        before = opened()
-        commit(before, lease(before, "a"), "a", size_bytes=700_000)
-        before.close()
-        job = opened()
-        answering.may_go_on = lambda: wait_until(lambda: box.store.stats().declined == 1)
-
-        def look() -> None:
-            with job.taking_in():
-                job.drop_hold(job.resolve(SomeRecipe()).artifacts)
-
-        held = lease(job, "b")
-        looking = threading.Thread(target=look, name="look")
-        looking.start()
-        assert answering.wait(60)
-        done = commit(job, held, "b", size_bytes=700_000)
-        looking.join()
-        assert job.resolve(SomeRecipe()).artifacts == done.artifacts
-
-
 def test_a_drop_does_not_undo_the_holds_of_an_answer_under_way(
     tmp_path: Path, opened: Open, answering: Any
 ) -> None:
@@ -277,7 +230,7 @@ def test_a_drop_does_not_undo_the_holds_of_an_answer_under_way(
         looking = threading.Thread(target=lambda: job.resolve(SomeRecipe()), name="look")
         looking.start()
         assert answering.wait(60)
-        job.beat.tell(job, str(job.header))
+        job.heartbeat.tell(job, str(job.header))
         told.set()
         looking.join()
         assert job.client.entry(found.key).holds == 1

@@ -25,7 +25,7 @@ def fill(served: Serving) -> None:
     """A job that has made some items and makes others."""
     job = served.job("train.py")
     job.fill(served.store.staging, "abc")
-    job.beat(progress=[{"recipe": RECIPE, "name": "prep.tokenise", "done": 3, "total": 5}])
+    job.heartbeat(progress=[{"recipe": RECIPE, "name": "prep.tokenise", "done": 3, "total": 5}])
 
 
 def standing() -> float:

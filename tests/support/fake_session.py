@@ -6,7 +6,6 @@ real one.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -180,9 +179,6 @@ class FakeSession:
 
     def path_of(self, ref: wire.ArtifactRef) -> str:
         return str(self.daemon.folder / ref.digest)
-
-    def taking_in(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
     def drop_hold(self, refs: Sequence[wire.ArtifactRef]) -> None:
         self.dropped.extend(refs)

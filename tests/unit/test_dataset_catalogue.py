@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 from pathlib import Path
@@ -319,9 +318,6 @@ class Daemon:
         self.found: wire.Resolved | None = found
         self.dropped: list[wire.ArtifactRef] = []
         self.drop_hold = self.dropped.extend
-
-    def taking_in(self) -> Any:
-        return contextlib.nullcontext()
 
     def path_of(self, ref: wire.ArtifactRef) -> Path:
         return self.files.folder / ref.digest

@@ -101,5 +101,5 @@ def test_one_of_two_threads_retakes_the_holds(bench: Bench) -> None:
     assert not other.is_alive(), "there is nothing left to do for it"
     may_answer.set()
     first.join()
-    assert bench.session.beat._dropped == set()
-    assert bench.session.beat.take_held() == {ref(1)["digest"], ref(2)["digest"]}
+    assert bench.session.heartbeat._dropped == {}
+    assert bench.session.heartbeat.take_held() == {ref(1)["digest"], ref(2)["digest"]}

@@ -86,7 +86,7 @@ def test_a_forgotten_session_is_reopened_with_its_holds(bench: Bench) -> None:
     assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
     assert removed == [{f"{1:064x}"}]
     again = bench.sent("POST", "/v1/resolve")[-1]
-    assert bench.session.beat._held == {f"{2:064x}"}
+    assert bench.session.heartbeat._held == {f"{2:064x}"}
     assert again.headers["prepcache-session"] == "s2.t"
     assert again.json["hold"] and again.json["register"] == {"format": 1}
 
@@ -105,7 +105,7 @@ def test_a_commit_in_a_forgotten_session_retakes_holds(
         bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
     again = bench.sent("POST", "/v1/resolve")[-1]
     assert again.headers["prepcache-session"] == "s2.t" and again.json["hold"]
-    assert bench.session.beat._held == {f"{2:064x}"} and removed == [{f"{1:064x}"}]
+    assert bench.session.heartbeat._held == {f"{2:064x}"} and removed == [{f"{1:064x}"}]
 
 
 def test_a_commit_without_a_session_reports_its_outcome(bench: Bench) -> None:
@@ -128,7 +128,7 @@ def test_holds_of_a_new_session_are_those_that_the_old_one_had(bench: Bench) -> 
     bench.session.reopen("s1.t")
     kept = {f"{n:064x}" for n in (1, 3)}
     assert {ref.digest for ref in done.artifacts} <= kept
-    assert bench.session.beat._held == kept
+    assert bench.session.heartbeat._held == kept
     dropped = {f"{n:064x}" for n in (2, 4)}
     wait_until(lambda: any(dropped <= set(b.json["dropped"]) for b in bench.sent("POST", "/s2/beat")))
 

@@ -98,8 +98,8 @@ def test_room_made_by_a_heartbeat_is_not_requested_again(bench: Bench) -> None:
         asked.append(request)
         if len(asked) > 1:
             return bench.world.on_post_leases_commit(request)
-        bench.session.beat.drop([f"{1:064x}"])
-        bench.session.beat.tell(bench.session, header)
+        bench.session.heartbeat.drop([f"{1:064x}"])
+        bench.session.heartbeat.tell(bench.session, header)
         return problem("declined", 507)
 
     bench.world.said["POST leases/commit"] = commit

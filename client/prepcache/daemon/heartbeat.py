@@ -1,15 +1,13 @@
-"""The beat of a session: what it tells the daemon every few seconds, and what it hears back.
+"""The heartbeat of a session: what it tells the daemon every few seconds, and what it hears back.
 
 Invariants:
     1. The thread is a daemon thread that says and raises nothing: a job must not notice it.
     2. It waits on its own time, never on the process's budget, and ends when the daemon was given up for
        good.
     3. What is to be told is kept until a beat that told it was answered.
-    4. An answer puts holds on all that it names, wanted or not. Where there is no room, that is so only
-       when the threads that take answers in have let go of what they do not want. Nobody waits twice for
-       one answer.
-    5. A drop that is told while an answer is on its way may undo a hold of that answer, which is then asked
-       for again.
+    4. An answer puts holds on all that it names. A drop that is told while the answer is on its way may undo
+       one of them: the answer is then asked for again. Every change of a hold has a generation, which says
+       what came first.
 
 Locking: `_lock` guards the sets; callbacks and requests run without it.
 """
@@ -23,7 +21,6 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from prepcache.daemon import waits
@@ -39,37 +36,23 @@ HOLD_TRIES = 3
 log = logging.getLogger("prepcache")
 
 
-@dataclass(slots=True, eq=False)
-class _Taking:
-    """What one thread asks for and takes in.
-
-    Args:
-        is_awaited: who finds no room waits for it, and has not done so yet.
-        polls: the daemon may keep the request; it is not awaited before it is answered.
-        dropped: what the daemon was told meanwhile to let go of.
-    """
-
-    is_awaited: bool = False
-    polls: bool = False
-    dropped: set[str] = field(default_factory=set)
-
-
-class Beat:
+class Heartbeat:
     """Thread, outbox and inbox of one session."""
 
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
         self._lock = threading.Lock()
-        self._taken_in = threading.Condition(self._lock)
-        self._taking: dict[int, _Taking] = {}
-        self._telling: list[set[str]] = []
-        self._again: set[str] = set()
+        self._generation = 0
+        self._told_at: dict[str, int] = {}
+        """The generation in which a drop of an artifact was told last."""
+        self._telling: set[int] = set()
+        """Of those that the daemon has not answered yet."""
         self.drops_told = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._progress: dict[str, wire.Progress] = {}
         self._used: set[str] = set()
-        self._dropped: set[str] = set()
+        self._dropped: dict[str, int] = {}
         self._lost: set[str] = set()
         self._found = (0, 0.0)
         self._held: set[str] = set()
@@ -117,8 +100,8 @@ class Beat:
     def drop(self, digests: Iterable[str]) -> None:
         with self._lock:
             gone = set(digests)
-            self._dropped |= gone
-            self._again |= gone
+            self._generation += 1
+            self._dropped.update(dict.fromkeys(gone, self._generation))
             self._used -= gone
             self._held -= gone
 
@@ -148,69 +131,32 @@ class Beat:
 
     # What is held.
 
-    def asks(self, *, polls: bool = False) -> None:
-        """This thread sends a request whose answer may put holds.
+    def before_asking(self) -> int:
+        """The generation since which a drop may undo holds of the answer to a request that is sent now."""
+        with self._lock:
+            return min(self._telling, default=self._generation + 1)
+
+    def hold(self, artifacts: Iterable[wire.ArtifactRef], since: int) -> bool:
+        """The daemon has put holds of ours on these; whether all are sure to be there still.
 
         Args:
-            polls: the daemon may keep it.
+            since: as `before_asking` gave it.
         """
-        with self._lock:
-            if (one := self._taking.get(threading.get_ident())) is not None:
-                one.is_awaited, one.polls, one.dropped = not polls, polls, set().union(*self._telling)
-
-    def holding(self, ask: Callable[[], wire.Resolved]) -> wire.Resolved:
-        """What a request gives that puts holds on all that it names; see invariant 5."""
-        with self.taking_in():
-            for _ in range(HOLD_TRIES):
-                self.asks()
-                found = ask()
-                if self.hold(found.artifacts):
-                    break
-        return found
-
-    def hold(self, artifacts: Iterable[wire.ArtifactRef]) -> bool:
-        """The daemon has put holds of ours on these; whether all are sure to be there still."""
         with self._lock:
             digests = {str(ref.digest) for ref in artifacts}
             self._held |= digests
-            self._dropped -= digests
-            self._again -= digests
-            one = self._taking.get(threading.get_ident())
-            if one is None:
-                return True
-            if one.polls:
-                one.is_awaited, one.polls = True, False
-            return digests.isdisjoint(one.dropped)
+            for digest in digests:
+                self._dropped.pop(digest, None)
+            return all(self._told_at.get(digest, 0) < since for digest in digests)
 
-    @contextlib.contextmanager
-    def taking_in(self) -> Iterator[None]:
-        """Around a request, and what is made of its answer: until the end it is open which of the holds
-        in it are needed."""
-        me = threading.get_ident()
-        with self._lock:
-            is_outermost = me not in self._taking
-            one = self._taking.setdefault(me, _Taking())
-        try:
-            yield
-        finally:
-            if is_outermost:
-                with self._lock:
-                    self._taking.pop(me, None)  # a fork in between has begun anew
-                    one.is_awaited = False
-                    self._taken_in.notify_all()
-
-    def wait_until_taken_in(self) -> None:
-        """Waits, for `TAKING_IN_S` at most, until other threads know what they need of the answers that they
-        have or are about to have; for each of these once. This thread itself was answered that there is no
-        room."""
-        with self._lock:
-            if (mine := self._taking.get(threading.get_ident())) is not None:
-                mine.is_awaited = False
-                self._taken_in.notify_all()
-            awaited = [one for one in self._taking.values() if one.is_awaited]
-            self._taken_in.wait_for(lambda: not any(one.is_awaited for one in awaited), waits.TAKING_IN_S)
-            for one in awaited:
-                one.is_awaited = False
+    def holding(self, ask: Callable[[], wire.Resolved]) -> wire.Resolved:
+        """What a request gives that puts holds on all that it names."""
+        for _ in range(HOLD_TRIES):
+            since = self.before_asking()
+            found = ask()
+            if self.hold(found.artifacts, since):
+                break
+        return found
 
     def take_held(self) -> set[str]:
         """What was held; nothing is from now on."""
@@ -261,19 +207,23 @@ class Beat:
     def _telling_drops(self) -> Iterator[Sequence[str]]:
         """Around a request that tells of these drops; they are told when it was answered."""
         with self._lock:
-            dropped = sorted(self._dropped)[: wire.MAX_DIGESTS_PER_BEAT]
-            told = set(dropped)
-            self._telling.append(told)
-            self._again -= told
-            for one in self._taking.values():
-                one.dropped |= told
+            told = dict(sorted(self._dropped.items())[: wire.MAX_DIGESTS_PER_BEAT])
+            self._generation += 1
+            now = self._generation
+            self._told_at.update(dict.fromkeys(told, now))
+            self._telling.add(now)
         try:
-            yield dropped
+            yield list(told)
         finally:
             with self._lock:
-                self._telling = [one for one in self._telling if one is not told]
+                self._telling.discard(now)
         with self._lock:
-            self._dropped -= told - self._again  # what was held and dropped again meanwhile is not told yet
+            for (
+                digest,
+                dropped_at,
+            ) in told.items():  # what was held and dropped again meanwhile is not told yet
+                if self._dropped.get(digest) == dropped_at:
+                    del self._dropped[digest]
             self.drops_told += bool(told)
 
     def _exchange(
@@ -330,7 +280,7 @@ def _run(kept: weakref.ref[Session], stop: threading.Event, pause_s: float) -> N
         if header is None:
             continue
         try:
-            session.beat.tell(session, header)
+            session.heartbeat.tell(session, header)
         except UnknownSession:
             with contextlib.suppress(PrepcacheError):
                 session.reopen(header)

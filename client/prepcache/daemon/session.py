@@ -11,7 +11,7 @@ Invariants:
        what the daemon cannot be blamed for (a long poll answered in time, a commit at work) does not count.
     3. A daemon that was restarted is found again under the same id and token; one that forgot us gives a
        new session, whose holds are taken again and whose lost artifacts are told to `on_removed`.
-    4. Beats run in a thread that never prints, never keeps the process from ending, and waits on nobody.
+    4. Heartbeats run in a thread that never prints, never keeps the process from ending, and waits on nobody.
 
 Locking: `_opening` is held while the session is opened, and by nobody who answers to the beat thread.
 Not here: artifacts' bytes (transfer.py), what is leased and computed (dataset's).
@@ -36,7 +36,7 @@ from prepcache.daemon import silence, waits
 from prepcache.daemon.client import Client
 from prepcache.daemon.description import Known, RecipeLike, fitting, is_main_process, job_name, plain
 from prepcache.daemon.folder import Staged
-from prepcache.daemon.heartbeat import Beat
+from prepcache.daemon.heartbeat import Heartbeat
 from prepcache.daemon.outage import Watch
 from prepcache.daemon.transfer import Handover
 from prepcache.daemon.wait_budget import WaitBudget, own_time
@@ -74,7 +74,7 @@ class Session:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.budget = client.budget
-        self.beat = Beat(self)
+        self.heartbeat = Heartbeat(self)
         self.watch = Watch(self)
         self._opening = threading.Lock()
         self._reopening = threading.Lock()
@@ -144,9 +144,12 @@ class Session:
         wait_s = min(wait_s, wire.MAX_WAIT_S)
         run = bytes(items)
 
+        since = 0
+
         def ask(header: str | None, left_s: float) -> wire.LeaseAnswer:
-            self.beat.asks(polls=wait_s > 0)
-            with self.beat.asking() as (lease, lost):
+            nonlocal since
+            since = self.heartbeat.before_asking()
+            with self.heartbeat.asking() as (lease, lost):
                 asked = wire.LeaseRequest(
                     lease=lease, recipe=RecipeDigest(recipe), generation=generation, items=run,
                     want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s, left=left, lost=lost, why=why,
@@ -154,13 +157,13 @@ class Session:
                 )  # fmt: skip
                 return self._exchange(wire.LeaseAnswer, "POST", "/v1/leases", asked)(header, left_s)
 
-        told, answer = self.beat.drops_told, self._act(ask, wait_s=wait_s)
+        told, answer = self.heartbeat.drops_told, self._act(ask, wait_s=wait_s)
         while answer.is_declined and self._makes_way(told):
-            told, answer = self.beat.drops_told, self._act(ask, wait_s=wait_s)
+            told, answer = self.heartbeat.drops_told, self._act(ask, wait_s=wait_s)
         if lie := answer.lie(len(run) // 32, want):
             raise self._lied(lie)
         again = answer.look_again
-        if again is not None and not self.beat.hold(again.artifacts) and recipe in self._recipes:
+        if again is not None and not self.heartbeat.hold(again.artifacts, since) and recipe in self._recipes:
             self.resolve(self._recipes[recipe][0], generation)
         return answer
 
@@ -182,7 +185,7 @@ class Session:
         header = self.open()
         try:
             while True:
-                told = self.beat.drops_told
+                told, since = self.heartbeat.drops_told, self.heartbeat.before_asking()
                 try:
                     committed = self._handover.commit(header, leases, staged, limit_s)
                     break
@@ -193,7 +196,7 @@ class Session:
             with contextlib.suppress(PrepcacheError):
                 self.reopen(header)
             raise
-        self.beat.hold(committed.artifacts)
+        self.heartbeat.hold(committed.artifacts, since)
         return committed
 
     def waited_in_vain(self, seconds: float) -> None:
@@ -217,10 +220,9 @@ class Session:
 
     def _makes_way(self, told: int) -> bool:
         """Gives up at once what a beat would tell later: it may be what there was no room for."""
-        self.beat.wait_until_taken_in()  # on no budget: the daemon is not waited for
         if (header := self.header) is not None:
             with contextlib.suppress(PrepcacheError):
-                return self.run(lambda left_s: self.beat.tell_dropped(self, header, left_s, told))
+                return self.run(lambda left_s: self.heartbeat.tell_dropped(self, header, left_s, told))
         return False
 
     def release(self, lease: wire.Lease) -> None:
@@ -232,40 +234,36 @@ class Session:
         except (LeaseLapsed, UnknownSession):
             pass
         except BaseException:  # an interrupt, too
-            self.beat.note_lost(lease.id)
+            self.heartbeat.note_lost(lease.id)
             raise
 
     def forsake(self, leases: Iterable[wire.Lease]) -> None:
         """Gives leases back with the next request for one, or with the next beat. Costs nothing."""
         for lease in leases:
-            self.beat.note_lost(lease.id)
+            self.heartbeat.note_lost(lease.id)
 
     def progress(self, recipe: RecipeLike, done: int, total: int) -> None:
         """Says how far this process is; told with the next beat. Costs nothing."""
-        self.beat.note_progress(recipe.digest, plain(recipe.name), done, total)
+        self.heartbeat.note_progress(recipe.digest, plain(recipe.name), done, total)
 
     def found(self, items: int, saved_s: float) -> None:
         """So many items were made already, at a cost of so many seconds. Told with the next beat."""
-        self.beat.note_found(items, saved_s)
+        self.heartbeat.note_found(items, saved_s)
 
     def touch(self, digests: Iterable[str]) -> None:
         """These artifacts were read: their holds stay strong. Told with the next beat."""
-        self.beat.note_used(digests)
-
-    def taking_in(self) -> contextlib.AbstractContextManager[None]:
-        """Around `resolve` or `lease`, and `drop_hold` of what the answer names and nothing needs."""
-        return self.beat.taking_in()
+        self.heartbeat.note_used(digests)
 
     def drop_hold(self, refs: Sequence[wire.ArtifactRef]) -> None:
         """These artifacts are not mapped any more. Told with the next beat."""
-        self.beat.drop(ref.digest for ref in refs)
+        self.heartbeat.drop(ref.digest for ref in refs)
 
     def on_removed(self, callback: Callable[[set[str]], None]) -> None:
         """Calls back, from the beat thread, with digests whose maps must be let go (purged, weakened).
 
         A bound method is held weakly: it does not keep its data set alive.
         """
-        self.beat.on_removed(callback)
+        self.heartbeat.on_removed(callback)
 
     def at_close(self, callback: Callable[[], None]) -> None:
         """Calls a method back before the session is closed at the end of the process, last come first. It is
@@ -284,13 +282,13 @@ class Session:
                 callback = self._at_close.pop()()
                 if callback is not None:
                     callback()
-        self.beat.stop()
+        self.heartbeat.stop()
         self.watch.stop()
         answer, self._answer = self._answer, None
         if answer is not None and not self.is_gone:
             header = wire.session_header(answer.session, answer.token)
             with contextlib.suppress(PrepcacheError):
-                self.beat.tell_found(self, header, waits.CLOSE_S)
+                self.heartbeat.tell_found(self, header, waits.CLOSE_S)
                 self.client.transport.call(
                     "DELETE", f"/v1/sessions/{answer.session}", limit_s=waits.CLOSE_S, session=header
                 )
@@ -331,7 +329,7 @@ class Session:
             raise self._lied(f"protocol {answer.protocol}, and this client speaks {wire.PROTOCOL}")
         self._handover.look_for_folder(answer)
         try:
-            self.beat.start(answer.beat_s)
+            self.heartbeat.start(answer.beat_s)
         except RuntimeError as error:  # there are too many threads, or the process ends
             raise self.budget.give_up(self.client.url, f"nobody can keep its session: {error}") from error
         self._answer = answer
@@ -360,13 +358,12 @@ class Session:
             self._reopening.release()
 
     def _take_holds_again(self) -> None:
-        with self.taking_in():
-            before, now = self.beat.take_held(), set[str]()
-            for known, is_registered in list(self._recipes.values()):
-                found = self._resolve(known, 0, True, is_registered, may_reopen=False)
-                now |= {ref.digest for ref in found.artifacts}
-            self.beat.drop(now - before)
-        self.beat.tell_removed(before - now)
+        before, now = self.heartbeat.take_held(), set[str]()
+        for known, is_registered in list(self._recipes.values()):
+            found = self._resolve(known, 0, True, is_registered, may_reopen=False)
+            now |= {ref.digest for ref in found.artifacts}
+        self.heartbeat.drop(now - before)
+        self.heartbeat.tell_removed(before - now)
 
     def _resolve(
         self, recipe: RecipeLike, generation: int, hold: bool, register: bool, *, may_reopen: bool
@@ -381,7 +378,7 @@ class Session:
         exchange = self._exchange(wire.Resolved, "POST", "/v1/resolve", asked)
         ask = functools.partial(self._act, exchange, is_acting=hold, may_reopen=may_reopen)
         try:
-            found = self.beat.holding(ask) if hold else ask()
+            found = self.heartbeat.holding(ask) if hold else ask()
         except FutureGeneration:  # another root, or a rebuilt index: its counters began anew
             if generation == 0:
                 raise
@@ -427,7 +424,7 @@ class Session:
         if self.client.mode is Mode.OFF:
             raise DaemonUnreachable("PREPCACHE=off: no daemon is asked", url=url, why="off")
         own_s = 0.0 if budget.is_gone else own_time()  # nobody asks in an outage
-        if own_s := waits.REOPEN_S if self.beat.is_me or self.watch.is_me else own_s:
+        if own_s := waits.REOPEN_S if self.heartbeat.is_me or self.watch.is_me else own_s:
             budget = WaitBudget(own_s, consequence="")
         is_first = not self.budget.has_met
         if is_first:
@@ -526,7 +523,7 @@ def _after_fork_in_child() -> None:
         session._at_close = []
         session._at_return = []
         session._closes_at = None
-        session.beat.after_fork()
+        session.heartbeat.after_fork()
         session.watch = Watch(session)
 
 

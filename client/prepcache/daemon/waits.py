@@ -66,8 +66,6 @@ BEAT_LIMIT_S = 10.0
 """One beat; it waits on its own time."""
 REOPEN_S = 2.0
 """For opening a forgotten session anew; the foreground may have to wait for that."""
-TAKING_IN_S = 5.0
-"""A thread maps what it was told of in less, unless it has to download it: then there is no room."""
 BEAT_SHORTEST_S = 0.05
 BEAT_LONGEST_S = 30.0
 """Between these is the pause that a daemon may ask for."""

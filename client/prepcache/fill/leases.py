@@ -190,28 +190,27 @@ class Share:
         self.reason = ""
         if self._session.is_away:
             return self._claim(window, want)
-        with self._session.taking_in():
-            try:
-                answer = self._session.lease(
-                    self._recipe.digest, self.generation, digests,
-                    want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s,
-                    left=0 if want > 1 else self._unleased,
-                )  # fmt: skip
-            except FutureGeneration:  # another root, or a rebuilt index: its counters began anew
-                if self.generation == 0:
-                    raise
-                self.generation = 0
-                return None
-            except Declined as error:  # the recipe itself
-                self.reason = error.message
-                return []
-            if answer.look_again is not None:
-                before = self.open
-                self.look(answer.look_again)
-                self._looks = self._looks + 1 if self.open == before else 0
-                if self._looks > MAX_LOOKS:
-                    raise DaemonError("the daemon says again and again that there is more, and nothing is")
-                return None
+        try:
+            answer = self._session.lease(
+                self._recipe.digest, self.generation, digests,
+                want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s,
+                left=0 if want > 1 else self._unleased,
+            )  # fmt: skip
+        except FutureGeneration:  # another root, or a rebuilt index: its counters began anew
+            if self.generation == 0:
+                raise
+            self.generation = 0
+            return None
+        except Declined as error:  # the recipe itself
+            self.reason = error.message
+            return []
+        if answer.look_again is not None:
+            before = self.open
+            self.look(answer.look_again)
+            self._looks = self._looks + 1 if self.open == before else 0
+            if self._looks > MAX_LOOKS:
+                raise DaemonError("the daemon says again and again that there is more, and nothing is")
+            return None
         self._looks = 0
         self.holders = tuple(answer.held)
         self.is_waited_for |= answer.is_waited_for

@@ -373,18 +373,17 @@ class Keeper:
             if not len(rows):
                 break
             asked = rows[: wire.MAX_ITEMS]
-            with artifacts.session.taking_in():
-                answer = artifacts.lease(
-                    artifacts.recipe.digest,
-                    artifacts.generation,
-                    self._task.catalogue.distinct.digests[indices[asked]],
-                    want=len(asked),  # and no bytes: what there is no room for, the commit halves
-                )
-                if answer.look_again is not None:
-                    artifacts.absorb(answer.look_again)
-                    self._task.catalogue.place()
-                    looks += 1
-                    continue
+            answer = artifacts.lease(
+                artifacts.recipe.digest,
+                artifacts.generation,
+                self._task.catalogue.distinct.digests[indices[asked]],
+                want=len(asked),  # and no bytes: what there is no room for, the commit halves
+            )
+            if answer.look_again is not None:
+                artifacts.absorb(answer.look_again)
+                self._task.catalogue.place()
+                looks += 1
+                continue
             rows = rows[len(asked) :]
             if answer.lease is not None:
                 held = HeldLease(answer.lease, artifacts.generation)

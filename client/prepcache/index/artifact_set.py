@@ -66,9 +66,6 @@ class NoSession:
     is_gone = False
     is_away = False
 
-    def taking_in(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def nobody(*args: Any, **kwargs: Any) -> Any:
             raise DaemonUnreachable("PREPCACHE=off: no daemon is asked")
@@ -276,14 +273,13 @@ class ArtifactSet:
 
     def _take_in(self, generation: int) -> bool | None:
         """Looks; whether anything missing was found, None where the daemon could not be asked for it."""
-        with self.session.taking_in():
-            if (resolved := self._resolve(generation)) is None:
-                return None
-            try:
-                return self.absorb(resolved)
-            except DaemonUnreachable as error:
-                self.reason = error.message
-                return None
+        if (resolved := self._resolve(generation)) is None:
+            return None
+        try:
+            return self.absorb(resolved)
+        except DaemonUnreachable as error:
+            self.reason = error.message
+            return None
 
     def _resolve(self, generation: int) -> wire.Resolved | None:
         try:
