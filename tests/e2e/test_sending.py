@@ -56,4 +56,4 @@ def test_what_can_be_sent_is(client: Client, monkeypatch: pytest.MonkeyPatch) ->
     other.dumps = lambda function: pickle.dumps(module_level)
     monkeypatch.setitem(sys.modules, "cloudpickle", other)
     ds = CachedDataset([1, 2], lambda item: item + 1, progress=False, client=client)
-    assert pickle.loads(pickle.dumps(ds))._job.function is module_level
+    assert pickle.loads(pickle.dumps(ds))._samples.by.job.function is module_level
