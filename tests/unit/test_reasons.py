@@ -57,17 +57,17 @@ class FakeDistinct:
         return len(self.first)
 
 
-def supply(
+def artifacts(
     answer: Any = None, *, missing: int = 3, of: int = 3, mode: Mode = Mode.ON, **members: Any
 ) -> SimpleNamespace:
-    """What reasons.py needs of a supply."""
+    """What reasons.py needs of an artifact set."""
     transport = FakeTransport(answer)
 
     def run(attempt: Callable[[float], Any]) -> Any:
         return attempt(5.0)
 
     given = {
-        "catalogue": SimpleNamespace(missing=np.arange(missing), distinct=FakeDistinct(of)),
+        "index": SimpleNamespace(missing=np.arange(missing), distinct=FakeDistinct(of)),
         "session": SimpleNamespace(run=run, client=SimpleNamespace(transport=transport), is_away=False),
         "recipe": SimpleNamespace(digest="2" * 64, parts={"config": {}}),
         "mode": mode,
@@ -87,13 +87,13 @@ def why(found: SimpleNamespace, items: Any = ("a", "b", "c"), root: Any = None) 
 
 
 def test_a_hit_asks_nobody() -> None:
-    found = supply(missing=0)
+    found = artifacts(missing=0)
     assert why(found) == []
     assert found.session.client.transport.asked == []
 
 
 def test_a_miss_asks_once_and_briefly_by_the_digest_alone() -> None:
-    found = supply(explanation().to_json())
+    found = artifacts(explanation().to_json())
     [line] = why(found)
     assert line.startswith("config.max_len 128 -> 256 (nearest: ")
     [(path, body, limit_s)] = found.session.client.transport.asked
@@ -102,7 +102,7 @@ def test_a_miss_asks_once_and_briefly_by_the_digest_alone() -> None:
 
 
 def test_who_may_not_register_sends_the_parts() -> None:
-    found = supply(explanation().to_json(), mode=Mode.READONLY)
+    found = artifacts(explanation().to_json(), mode=Mode.READONLY)
     why(found)
     assert found.session.client.transport.asked[0][1]["parts"] == {"config": {}}
 
@@ -117,7 +117,7 @@ def test_who_may_not_register_sends_the_parts() -> None:
     ],
 )
 def test_a_daemon_that_does_not_explain_is_no_error(answer: Any) -> None:
-    assert why(supply(answer)) == [reasons.NOT_KNOWN]
+    assert why(artifacts(answer)) == [reasons.NOT_KNOWN]
 
 
 def test_other_reasons_need_no_question() -> None:
@@ -127,7 +127,7 @@ def test_other_reasons_need_no_question() -> None:
         {"changed_inputs": {"project:v.txt": "file"}},
         {"mode": Mode.REFRESH},
     ):
-        found = supply(**members)
+        found = artifacts(**members)
         assert len(why(found)) == 1
         assert found.session.client.transport.asked == []
 
@@ -135,23 +135,23 @@ def test_other_reasons_need_no_question() -> None:
 def test_what_others_are_told_names_files_and_no_values(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     items = [tmp_path / "a.txt", "a text of somebody", {"password": "hunter2"}, 7]
-    found = supply(has_any=True, missing=4, of=5)
+    found = artifacts(has_any=True, missing=4, of=5)
     assert why(found, items, tmp_path) == [
         "4 of 5 items not cached: a.txt, a text of somebody, hunter2 and 1 more"
     ]
     assert found.why == "4 of 5 items not cached: a.txt and 3 more"
-    found = supply(changed_inputs={"project:v\n.txt": "file"} | {f"/{n}": "file" for n in range(99)})
+    found = artifacts(changed_inputs={"project:v\n.txt": "file"} | {f"/{n}": "file" for n in range(99)})
     why(found)
     assert found.why.startswith("v?.txt, which the function used, changed; /0, ")
     assert len(found.why) == wire.MAX_WHY and found.why.isprintable()
 
 
 def test_that_nothing_of_what_is_cached_is_asked_for_is_said() -> None:
-    assert why(supply(has_any=True, has_mapped=True)) == [
+    assert why(artifacts(has_any=True, has_mapped=True)) == [
         "3 of 3 items not cached: a, b, c; all items are other ones than those cached"
     ]
-    assert why(supply(has_any=True, has_mapped=True, missing=2)) == ["2 of 3 items not cached: a, b"]
-    assert why(supply(has_any=True, has_mapped=True, missing=2, is_damaged=True)) == [
+    assert why(artifacts(has_any=True, has_mapped=True, missing=2)) == ["2 of 3 items not cached: a, b"]
+    assert why(artifacts(has_any=True, has_mapped=True, missing=2, is_damaged=True)) == [
         f"2 of 3 items not cached: a, b; {reasons.DAMAGED}"
     ]
 
@@ -165,16 +165,16 @@ def test_that_nothing_of_what_is_cached_is_asked_for_is_said() -> None:
     ],
 )
 def test_observed_inputs_are_named_as_people_know_them(name: str, kind: str, line: str) -> None:
-    assert why(supply(changed_inputs={name: kind})) == [line]
+    assert why(artifacts(changed_inputs={name: kind})) == [line]
 
 
 def test_items_are_named_short_of_the_root() -> None:
     root = Path("/data/set")
     items = [(root / "x" / "a.txt", 3), {"image": root / "b.txt"}, 7, root / "d.txt"]
-    found = supply(has_any=True, missing=4, of=4)
+    found = artifacts(has_any=True, missing=4, of=4)
     assert why(found, items, root) == ["4 of 4 items not cached: x/a.txt, b.txt, 7 and 1 more"]
-    assert why(supply(has_any=True, missing=1, of=1), ["text"]) == ["its data not cached: text"]
-    assert why(supply(has_any=True, missing=1, of=1), [[root / "a.txt", root / "b.txt"]], root) == [
+    assert why(artifacts(has_any=True, missing=1, of=1), ["text"]) == ["its data not cached: text"]
+    assert why(artifacts(has_any=True, missing=1, of=1), [[root / "a.txt", root / "b.txt"]], root) == [
         "its data not cached: one or more of 2 files, the first of which is a.txt"
     ]
 
@@ -182,7 +182,7 @@ def test_items_are_named_short_of_the_root() -> None:
 def test_items_are_named_by_file_and_texts_by_their_beginning(tmp_path: Path) -> None:
     (tmp_path / "a.png").touch()
     items = [{"caption": "a dog on a boat", "image": tmp_path / "a.png"}, {"text": "word " * 100}]
-    found = supply(has_any=True, missing=2, of=2)
+    found = artifacts(has_any=True, missing=2, of=2)
     assert why(found, items, tmp_path) == [f"2 of 2 items not cached: a.png, {('word ' * 100)[:57]}..."]
     assert found.why == "2 of 2 items not cached: a.png and 1 more"
 
