@@ -44,7 +44,7 @@ from prepcache.keys.code.import_graph import Finder, ImportGraph
 from prepcache.keys.code.item_code import name_of, refer
 from prepcache.keys.code.project import Places, checkout_of
 from prepcache.keys.code.settings import is_attribute_bag
-from prepcache.keys.code.source_files import read_source
+from prepcache.keys.code.source_files import stamp_of
 from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, canonical_order
 from prepcache.keys.environment import (
     ENVIRONMENT_VERSION,
@@ -413,8 +413,8 @@ def _stamp(path: str, graph: ImportGraph) -> tuple[int, ...] | None:
     if path in graph.sources:
         return graph.sources[path].stamp
     try:
-        return read_source(path, path).stamp
-    except UnkeyableError:
+        return stamp_of(os.stat(path)) if path.endswith(".py") else None
+    except OSError:
         return None
 
 

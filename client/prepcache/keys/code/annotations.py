@@ -11,6 +11,7 @@ import typing
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -36,10 +37,11 @@ def named_in(annotation: Any) -> Iterator[Any]:
         yield from named_in(part)
 
 
-def names_in(*annotations: str) -> list[str]:
-    """The dotted names in annotations that are written as text, and in texts within them."""
+@lru_cache(maxsize=4096)
+def names_in(annotation: str) -> tuple[str, ...]:
+    """The dotted names in an annotation that is written as text, and in texts within it."""
     found: set[str] = set()
-    queue: list[Any] = list(annotations)
+    queue: list[Any] = [annotation]
     for text in queue:
         if not isinstance(text, str) or len(text) > _LONGEST:
             continue
@@ -50,7 +52,7 @@ def names_in(*annotations: str) -> list[str]:
                 ".".join((name, *chain)) for name, chains in global_chains(code).items() for chain in chains
             }
             queue += [const for const in code.co_consts if const != text]
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def data_in(annotation: Any) -> Iterator[Any]:

@@ -221,7 +221,7 @@ class Dependencies:
         self.count_value(f"{label}.__bases__", cls.__bases__, cls)
         self._asked.note_class(label, cls, home)
         self._named_variables(variables_of(cls))
-        for dotted in names_in(*texts_of(cls)):
+        for dotted in sorted({name for text in texts_of(cls) for name in names_in(text)}):
             self._named_code(space, dotted, in_text=True)
         own = attributes_of(cls, self.is_library)
         for name, value in (*own, *described(cls)):
