@@ -28,11 +28,8 @@ _AGAIN = (str, tuple, list, dict, set, frozenset)
 """Types of `__slots__` that still hold the names once the class was made."""
 _SETTINGS = "pydantic_settings"
 _LATER = frozenset({"annotation", "return_type"})
-_ELSEWHERE = frozenset({"default", "default_factory", "wrapped_property"})
-_ALIASES = frozenset({"alias", "alias_priority", "validation_alias", "serialization_alias"})
 _GENERATED = 1
 """The priority of an alias that a generator made."""
-_USUAL = {"repr": True}
 
 
 def described(cls: type) -> Found:
@@ -79,46 +76,24 @@ def _names_in(cls: type, value: Any) -> Any:
 def _of_pydantic(cls: type) -> Found:
     fields = vars(cls).get("__pydantic_fields__") or vars(cls).get("model_fields")
     for name, info in sorted(fields.items()) if isinstance(fields, dict) else ():
-        yield from _defaults(name, info)
-        if given := _given(info):
-            yield f"{name}.field", given
+        yield f"{name}.field", _public(info)
     for name, info in sorted((vars(cls).get("__private_attributes__") or {}).items()):
-        yield from _defaults(name, info)
-    if decorators := dict(_decorators(vars(cls).get("__pydantic_decorators__"))):
-        yield "<decorators>", decorators
-
-
-def _defaults(name: str, info: Any) -> Found:
-    for part in ("default", "default_factory"):
-        value = getattr(info, part, None)
-        if value is not None and not _is_undefined(value):
-            yield f"{name}.{part}", value
-
-
-def _decorators(infos: Any) -> Found:
-    """The methods that pydantic calls, by kind and name, and what their decorators were given."""
-    for kind in slots_of(type(infos)):
-        for name, decorator in getattr(infos, kind).items():
-            given = _given(decorator.info)
+        yield f"{name}.field", _public(info)
+    decorators = vars(cls).get("__pydantic_decorators__")
+    for kind in slots_of(type(decorators)):  # the methods that pydantic calls, and for what
+        for name, decorator in sorted(getattr(decorators, kind).items()):
+            given = _public(decorator.info)
             given.pop("description", None)  # of a computed field, its docstring
-            yield f"{kind}.{name}", given
+            yield f"<{kind}>.{name}", given
 
 
-def _given(info: Any) -> dict[str, Any]:
-    """What a field or decorator of pydantic's was given, beside what counts elsewhere."""
-    names = [name for name in slots_of(type(info)) if not name.startswith("_")]
-    given = {name: getattr(info, name, None) for name in names if name not in _LATER | _ELSEWHERE}
-    if given.get("alias_priority") == _GENERATED:
-        given = {name: value for name, value in given.items() if name not in _ALIASES}
-    return {name: value for name, value in given.items() if not _is_unset(name, value)}
-
-
-def _is_unset(name: str, value: Any) -> bool:
-    return value is _USUAL.get(name) or _is_undefined(value) or (type(value) is list and not value)
-
-
-def _is_undefined(value: Any) -> bool:
-    return type(value).__name__ == "PydanticUndefinedType"
+def _public(info: Any) -> dict[str, Any]:
+    """What a field or decorator of pydantic's was given."""
+    names = [name for name in slots_of(type(info)) if not name.startswith("_") and name not in _LATER]
+    given = {name: getattr(info, name, None) for name in names}
+    if given.get("alias_priority") in (None, _GENERATED):  # a generator makes one later, or has made it
+        given = {name: value for name, value in given.items() if "alias" not in name}
+    return given
 
 
 def variables_of(cls: type) -> list[str]:
