@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.values import Unstable, parts_of
+from prepcache.keys.code.object_parts import Unstable, parts_of
 from prepcache.keys.observation.job_code import JobCode
 from prepcache.keys.recipes import recipe
 

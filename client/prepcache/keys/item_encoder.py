@@ -148,7 +148,7 @@ class ItemEncoder(Encoder):
 
     def put_object(self, value: Any, put: Put) -> None:
         """Write an object by its class and state; where it reaches itself, by how deep that stands above."""
-        from prepcache.keys.code.values import (  # few items are objects, and it imports much
+        from prepcache.keys.code.object_parts import (  # few items are objects, and it imports much
             Unstable,
             parts_of,
         )

@@ -34,8 +34,8 @@ from dataclasses import dataclass, field
 from types import FunctionType, TracebackType
 from typing import Any
 
-from prepcache.keys.code.adapters import is_generator, is_proxy
 from prepcache.keys.code.names import global_chains
+from prepcache.keys.code.object_adapters import is_generator, is_proxy
 
 LOADER_THREAD = "prepcache-loader"
 """The one of our threads that runs code of the job's."""

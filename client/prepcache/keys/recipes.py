@@ -39,12 +39,12 @@ from prepcache.keys import options, own_state, ranks
 from prepcache.keys.code import labels
 from prepcache.keys.code.dependencies import Dependencies
 from prepcache.keys.code.describe import SCALARS, Value, readable
-from prepcache.keys.code.encoding import ConfigEncoder, Hooks
 from prepcache.keys.code.import_graph import Finder, ImportGraph
 from prepcache.keys.code.item_code import name_of, refer
 from prepcache.keys.code.project import Places, checkout_of
 from prepcache.keys.code.settings import is_attribute_bag
 from prepcache.keys.code.source_files import stamp_of
+from prepcache.keys.code.value_hooks import ConfigEncoder, Hooks
 from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, canonical_order
 from prepcache.keys.environment import (
     ENVIRONMENT_VERSION,

@@ -30,10 +30,9 @@ from prepcache.keys.code.annotations import may_be_named, named_in, names_in, sh
 from prepcache.keys.code.classes import attributes_of
 from prepcache.keys.code.describe import ABSENT, Value, readable
 from prepcache.keys.code.dynamic_lookups import Questions
-from prepcache.keys.code.encoding import Hooks
 from prepcache.keys.code.fields import described, texts_of, variables_of
 from prepcache.keys.code.fingerprint import fingerprint
-from prepcache.keys.code.functions import EMPTY, names_without_addresses, state_of
+from prepcache.keys.code.function_state import EMPTY, names_without_addresses, state_of
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.module_state import ModuleState
 from prepcache.keys.code.names import SKIPPED_GLOBALS, Chains, global_chains
@@ -47,6 +46,7 @@ from prepcache.keys.code.settings import (
     is_used_whole,
 )
 from prepcache.keys.code.source_files import read_source
+from prepcache.keys.code.value_hooks import Hooks
 from prepcache.keys.secrets import holds_secret
 
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)

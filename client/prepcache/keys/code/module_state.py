@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.classes import attributes_of
 from prepcache.keys.code.dynamic_lookups import is_dynamic, modules_named_in, words_in
-from prepcache.keys.code.functions import state_of
+from prepcache.keys.code.function_state import state_of
 from prepcache.keys.code.import_graph import ImportGraph, is_package, resolve
 from prepcache.keys.code.local_imports import Bound, local_imports
 from prepcache.keys.code.names import SKIPPED_GLOBALS, all_names

@@ -10,7 +10,7 @@
 
 They are told by the name of a class, so that no library is imported for them. A user teaches further classes
 with `register_key`, which comes first. All else counts by its `__reduce_ex__`, `__getstate__`, attributes and
-slots (values.py), or is refused by name.
+slots (object_parts.py), or is refused by name.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels
 from prepcache.keys.code.describe import SCALARS, readable
 from prepcache.keys.code.fingerprint import fingerprint
-from prepcache.keys.code.functions import state_of
+from prepcache.keys.code.function_state import state_of
+from prepcache.keys.code.object_parts import Unstable, is_lock, parts_of, stream_state
 from prepcache.keys.code.partial_reads import attributes_read
-from prepcache.keys.code.values import Unstable, is_lock, parts_of, stream_state
 from prepcache.keys.encoding.builtins import float_bytes, int_bytes
 from prepcache.keys.encoding.encoder import WAYS_OUT as CONFIG_WAYS_OUT
 from prepcache.keys.encoding.encoder import Encoder, Put, is_registered, length

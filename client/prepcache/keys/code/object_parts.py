@@ -24,7 +24,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from prepcache.keys.code.adapters import (
+from prepcache.keys.code.fingerprint import fingerprint
+from prepcache.keys.code.object_adapters import (
     Parts,
     adapter_for,
     is_library_logger,
@@ -33,7 +34,6 @@ from prepcache.keys.code.adapters import (
     without_addresses,
     without_entropy,
 )
-from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.torch_operators import parts_of_operator
 from prepcache.keys.encoding.instances import slots_of
 from prepcache.keys.observation.job_code import was_watched
