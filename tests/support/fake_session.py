@@ -125,6 +125,10 @@ class FakeSession:
     def waited_in_vain(self, seconds: float) -> None:
         self.vain_s += seconds
 
+    def wait_for_return(self, seconds: float) -> bool:
+        """Nothing more may be spent."""
+        return False
+
     def at_return(self, callback: Callable[[], None]) -> None:
         """Nothing comes back."""
 

@@ -39,6 +39,7 @@ import numpy as np
 from blake3 import blake3
 
 from prepcache import artifact
+from prepcache.daemon.claims import Claims
 from prepcache.daemon.transfer import commit_limit_s
 from prepcache.digests import DIGEST_BYTES, Digest
 from prepcache.errors import (
@@ -78,6 +79,7 @@ class Batch:
         indices: the distinct items in them.
         cover: every digest in the item tables, and the lease that covers it.
         is_offered_again: the job has these samples, and goes on with them whatever becomes of the batch.
+        claims: of its fill, which are kept as long as the batch is.
     """
 
     writers: list[artifact.Writer | Spilled]
@@ -85,6 +87,7 @@ class Batch:
     cover: dict[bytes, HeldLease | None]
     observed: list[dict[str, Any]] = field(default_factory=list)
     is_offered_again: bool = False
+    claims: Claims | None = None
 
     @property
     def bare(self) -> list[bytes]:
@@ -162,8 +165,8 @@ class Outcome:
         """What the daemon could not be given, for when it answers again, or its store does."""
         if not (self.is_cut_off or self.is_retryable) or not self.kept:
             return None
-        cover = dict.fromkeys(self.batch.cover)
-        batch = Batch(list(self.kept), self.batch.indices, cover, self.batch.observed, is_offered_again=True)
+        batch, cover = self.batch, dict.fromkeys(self.batch.cover)
+        batch = Batch(list(self.kept), batch.indices, cover, batch.observed, True, batch.claims)
         _WAITING.add(batch)
         return batch
 

@@ -30,7 +30,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from prepcache.daemon import claims
 from prepcache.errors import (
     DaemonUnreachable,
     LimitExceeded,
@@ -186,8 +185,10 @@ class Fill:
             finally:
                 self._committer.close()
                 self._share.release_all()
+                for batch in self._filled.aside:
+                    batch.claims = self._share.claims
                 if not self._filled.aside:
-                    claims.release(self._task.recipe.digest)
+                    self._share.claims.close()
             self._filled.drawn = self._crew.drawn
             self._filled.seconds = self._pace.cost_s
             self._report_progress()

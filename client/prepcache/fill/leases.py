@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from prepcache.daemon.claims import MAX_CLAIMS, claims_on
+from prepcache.daemon.claims import MAX_CLAIMS, Claims
 from prepcache.errors import DaemonError, DaemonUnreachable, Declined, FutureGeneration, PrepcacheError
 from prepcache.index.catalogue import Catalogue
 from prepcache.index.item_index import MISSING, Array
@@ -33,8 +33,9 @@ from prepcache.protocol import wire
 from prepcache.protocol.observed import Row, chunks_of
 
 SETTLED, FRESH, HELD, OURS = 0, 1, 2, 3
-CLAIM_FROM_S = 1e-3
-"""An item that costs less is not claimed with its lease: it is soon made twice, and claims are not free."""
+CLAIM_FROM_S = 5e-3
+"""An item that costs less is not claimed with its lease: it is soon made twice. Beside three jobs' claims,
+one costs an item of 1 ms a tenth of that, and an item of 5 ms a 200th."""
 CLAIM_LOOK_S, CLAIM_WAIT_S = 0.05, 2.0
 """After an outage a fill looks so often, and waits so long in all, for others to commit what they made."""
 MAX_LOOKS = 32
@@ -78,6 +79,7 @@ class Share:
         on_found: called with distinct items that other jobs have made, and the artifacts without use.
 
     `taken` is how many items other jobs had at the last answer: made and not committed yet, or to be made.
+    `claims` are those of this fill.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Share:
         self.is_waited_for = False
         self.reason = ""
         self.taken = 0
+        self.claims = Claims(recipe.digest)
         self._session = session
         self._recipe = recipe
         self._catalogue = catalogue
@@ -228,9 +231,8 @@ class Share:
         self._state[granted] = OURS
         self._leases.update(dict.fromkeys(granted, held))
         if not cost_s or cost_s >= CLAIM_FROM_S * want:
-            claims = claims_on(self._recipe.digest, is_new=True)
             for index in granted:  # though others may have it: the lease decides
-                claims.take(self._catalogue.distinct.digest(index))
+                self.claims.take(self._catalogue.distinct.digest(index))
         return granted
 
     def _is_forgotten(self) -> bool:
@@ -238,18 +240,18 @@ class Share:
         before, self._leased_as = self._leased_as, self._session.header
         if before in (None, self._leased_as):
             return False
-        claims_on(self._recipe.digest, is_new=True).note_outage()
+        self.claims.note_outage()
         return True
 
     def _unclaimed(self, window: Array) -> Array:
         """What of these no other job has claimed, in an outage and after one: the daemon may not know of it,
         and what that job is about to commit is left to it."""
-        claims, digest = claims_on(self._recipe.digest), self._catalogue.distinct.digest
+        digest = self._catalogue.distinct.digest
         if len(window) > MAX_CLAIMS:  # so many are cheap
             return window
-        if not (self._session.is_away or claims.was_outage()):
+        if not (self._session.is_away or self.claims.was_outage()):
             return window
-        taken = [index for index in window.tolist() if claims.is_taken(digest(index))]
+        taken = [index for index in window.tolist() if self.claims.is_taken(digest(index))]
         self._state[taken] = HELD
         return np.setdiff1d(window, taken)
 
@@ -269,12 +271,12 @@ class Share:
         Args:
             is_forced: or those that others have, too: they were waited for long enough.
         """
-        claims, granted = claims_on(self._recipe.digest, is_new=True), list[int]()
-        claims.note_outage()
+        granted = list[int]()
+        self.claims.note_outage()
         for index in window.tolist():
             if len(granted) == want:
                 break
-            if claims.take(self._catalogue.distinct.digest(index)) or is_forced:
+            if self.claims.take(self._catalogue.distinct.digest(index)) or is_forced:
                 granted.append(index)
         self._state[granted] = OURS
         self._claimed.update(granted)
@@ -327,10 +329,9 @@ class Share:
 
     def unclaim(self, indices: Iterable[int]) -> None:
         """These are committed, or given up."""
-        claims = claims_on(self._recipe.digest)
-        if claims.is_any:
+        if self.claims.is_any:
             for index in indices:
-                claims.give_up(self._catalogue.distinct.digest(index))
+                self.claims.give_up(self._catalogue.distinct.digest(index))
 
     def reopen(self, indices: Iterable[int]) -> None:
         """These are to be asked for again: their lease lapsed. Others may have made them long ago."""
