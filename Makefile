@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 MONITORED_PYTHON ?= python3.13
 
-.PHONY: help demo test nightly check lint types imports audit soak dist mutants sabotage docs bench peers monitored clean
+.PHONY: help demo test system nightly check lint types imports audit soak dist mutants sabotage docs bench peers monitored clean
 .DEFAULT_GOAL := help
 
 help:
@@ -30,6 +30,11 @@ demo: $(STAMP)
 test: check
 	@$(BIN)/python -m compileall -q client server tests/support
 	$(BIN)/python -m pytest -n 4 --dist worksteal -q -m "not soak"
+
+## make system    deploy's units booted in systemd-nspawn, the image built and run with podman (as root; minutes)
+system: $(STAMP)
+	tests/system/units.sh
+	tests/system/image.sh
 
 ## make nightly   all tests with all nightly cases, coverage of the parts that promises rest on, then `make soak`
 nightly: check audit
