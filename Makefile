@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 MONITORED_PYTHON ?= python3.13
 
-.PHONY: help demo test system nightly check lint types imports audit soak dist mutants sabotage docs bench peers monitored clean
+.PHONY: help demo test system nightly check lint types imports audit soak dist mutants sabotage sentences docs bench peers monitored clean
 .DEFAULT_GOAL := help
 
 help:
@@ -96,6 +96,10 @@ mutants: $(STAMP)
 ## make sabotage  every named sabotage of the product is caught by the test that is named for it
 sabotage: $(STAMP)
 	NIGHTLY=all $(BIN)/python -m pytest -n 2 -q tests/sabotage
+
+## make sentences every text that a person may read, file by file, to go through in one sitting
+sentences: $(STAMP)
+	@PYTHONPATH=tests $(BIN)/python -m support.sentences
 
 ## make docs      the documentation as a site in build/site; open index.html
 docs: $(STAMP)

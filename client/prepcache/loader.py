@@ -125,7 +125,7 @@ class Loader:
 
         if others:
             name = next(iter(others))
-            instead = _INSTEAD.get(name, "what it takes is in its docstring")
+            instead = _INSTEAD.get(name, "see its docstring for its arguments")
             raise TypeError(f"a prepcache.Loader takes no {name}=: {instead}")
 
         if num_replicas is None:
@@ -231,9 +231,9 @@ class Loader:
             kind = type(state).__name__
             raise TypeError(f"load_state_dict takes what a Loader's state_dict() gave, not {kind}")
         if missing := {"samples", "of", "shuffle", "generator", "has_generator"} - set(state):
-            raise ValueError(f"this is no state of a Loader: it lacks {', '.join(sorted(missing))}")
+            raise ValueError(f"not a state of a Loader: {', '.join(sorted(missing))} is missing")
         if not isinstance(state["samples"], int) or state["samples"] < 0:
-            raise ValueError(f"this is no state of a Loader: {state['samples']!r} samples were given")
+            raise ValueError(f"not a state of a Loader: {state['samples']!r} samples were given")
         was, now = (state["of"], state["shuffle"]), (len(self.dataset), self.shuffle)
         if state["samples"] and was != now:
             raise ValueError(

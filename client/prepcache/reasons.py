@@ -40,13 +40,13 @@ NAMED_ITEMS = 3
 MOST_NAMES = 16
 """Texts of an item that are looked at for a file."""
 PATH_CHARS, TEXT_CHARS = 120, 60
-WITHOUT = "without the cache, as said above"
+WITHOUT = "without the cache"
 """After the warning that tells why: no daemon, or one that refuses."""
 NOT_KEPT = "PREPCACHE=readonly: what this job makes is not kept"
-DAMAGED = "some that were went to quarantine: damaged, or not what the function makes"
+DAMAGED = "some cached ones were damaged or wrong, and are in quarantine"
 NEW_CACHE = "nothing of this name is cached yet"
 """As the daemon says; of the new cache that it begins with it need not be asked."""
-NOT_KNOWN = "not known why: the daemon did not say in time; `prepcache explain` asks it again"
+NOT_KNOWN = "reason unknown: the daemon did not answer in time; `prepcache explain` asks again"
 _AGES = (("day", 86400), ("hour", 3600), ("minute", 60))
 _TAKEN = {"folder": "listed", "module": "imported", "distribution": "imported"}
 """A file may have been opened, asked for, or named to a library: used."""
@@ -63,7 +63,7 @@ def opening_line(
         reasons: of the miss.
     """
     if not report.items:
-        return f"empty {name}: there are no items: is the glob, or the folder, right? recipe {recipe[:12]}"
+        return f"empty {name}: no items; check the glob or the folder; recipe {recipe[:12]}"
     items = count_text(report.items, "item", "items")
     if not to_do:
         return f"hit {name}: {items}; recipe {recipe[:12]}"
@@ -233,7 +233,7 @@ def _missing_items(artifacts: ArtifactSet, items: Sequence[Any], name_of: Callab
     which = f": {', '.join(names)}{more}" if names else ""
     if names and total == 1 and (files := len(paths_in(items[0]))) > 1:
         which = f": one or more of {files:,} files, the first of which is {names[0]}"
-    all_are = "; all items are other ones than those cached" if artifacts.has_mapped else ""
+    all_are = "; none of the cached items is in this data set" if artifacts.has_mapped else ""
     lost = f"; {DAMAGED}" if artifacts.is_damaged else ""
     return f"{count} not cached{which}{all_are if len(missing) == total > 1 else ''}{lost}"
 
@@ -286,6 +286,6 @@ def unobserved_text(item: str, why: str) -> str:
         why: the name of the error.
     """
     return (
-        f"what the function read for {item} could not be observed ({why}), so what is made of such items is "
-        "not stored, and made again by every job"
+        f"what the function read for {item} could not be observed ({why}): samples of such items are not "
+        "stored, and every job makes them itself"
     )

@@ -99,9 +99,11 @@ def serve(
     port: Annotated[int | None, typer.Option(help="TCP port.")] = None,
     root: Root = None,
     max_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Budget on disk, as 200GiB.")] = None,
-    min_free: Annotated[str | None, typer.Option(metavar="SIZE", help="What stays free on the disk.")] = None,
+    min_free: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Space on the disk that the cache never takes.")
+    ] = None,
     user_quota: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="What the entries of one user may take.")
+        str | None, typer.Option(metavar="SIZE", help="Most that the entries of one user may take.")
     ] = None,
     quotas: Annotated[
         str | None, typer.Option(metavar="A=SIZE,B=SIZE", help="The same for some users, by name.")
@@ -126,9 +128,7 @@ def serve(
     ] = None,
     idle_exit: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS", help="Stop when no job was there for so long; to look does not count."
-        ),
+        typer.Option(metavar="SECONDS", help="Stop after this time without a job; commands do not count."),
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     tier: Annotated[
@@ -184,7 +184,7 @@ def serve(
 def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Json = False) -> None:
     """Stop the daemon that listens on the socket, and wait until it has ended.
 
-    Where no setting says which, $PREPCACHE_URL does, as for `prepcache status`; else it is your own.
+    Without settings, the daemon at $PREPCACHE_URL, or else your own.
 
     Example: prepcached stop --uds /run/prepcache/prepcached.sock
     """
@@ -216,7 +216,7 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
             if ending is not None and ending[0] == pid:
                 typer.echo(f"pid {pid} waits for {ending[1]}", err=True)
             if not poll.poll((STOP_WAIT_S - STOP_TOLD_S) * 1000):
-                typer.echo(f"pid {pid} was told to stop, and still runs after {STOP_WAIT_S:.0f} s", err=True)
+                typer.echo(f"pid {pid} was asked to stop, and still runs after {STOP_WAIT_S:.0f} s", err=True)
                 raise typer.Exit(1)
     told = {"stopped": pid, "socket": os.fspath(path)}
     typer.echo(json.dumps(told) if as_json else f"stopped the daemon at {path} (pid {pid})")

@@ -104,7 +104,7 @@ def _gid(value: Any) -> int:
     name = str(value)
     if name.isdecimal():
         if int(name) >= NO_ID:
-            raise ValueError(f"a group, and {name} is no number of a group; `getent group` lists them")
+            raise ValueError(f"a group, and there is no group {name}; `getent group` lists them")
         return int(name)
     try:
         return getgrnam(name).gr_gid
@@ -384,7 +384,7 @@ def _check_known(name: str, where: str) -> None:
     if name not in KNOWN:
         close = difflib.get_close_matches(name, KNOWN, 1)
         hint = f"did you mean {close[0]}?" if close else "known are " + ", ".join(KNOWN)
-        raise ConfigError(f"{where}: there is no setting {name!r}: {hint}")
+        raise ConfigError(f"{where}: no setting is called {name!r}: {hint}")
 
 
 def _check_min_free(root: Path, min_free_bytes: int | None) -> None:

@@ -372,7 +372,7 @@ class Coordinator:
                 self._registered.discard(commit.recipe)
             await self._drop_uploads(session, staged)
             is_mended = isinstance(error, StagedFileRefused)
-            mend = "; its leases go on: write what they name anew, and commit" if is_mended else ""
+            mend = "; its leases stay valid: write the files again and commit" if is_mended else ""
             raise type(error)(f"{session.label}: {error.message}{mend}", **error.data) from error
         except BaseException:
             daemon.leases.forget_generation(commit.recipe)

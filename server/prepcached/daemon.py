@@ -245,7 +245,7 @@ class Daemon:
             await self.slow(self._clean, session_id)
         except StoreError as error:
             self._unclean.add(session_id)
-            LOG.warning("what session %s left is not removed yet: %s", session_id[:8], error)
+            LOG.warning("files that session %s left are not removed yet: %s", session_id[:8], error)
             return False
         return True
 
@@ -258,7 +258,7 @@ class Daemon:
             LOG.warning("the staging folder is not swept: %s", error)
             return
         if swept.files:
-            LOG.info("removed %d staged files without a lease, %s", swept.files, size_text(swept.disk_bytes))
+            LOG.info("removed %d staged files without a lease: %s", swept.files, size_text(swept.disk_bytes))
         if swept.failed is not None:
             LOG.warning("cannot remove %s: %s", swept.failed.filename, swept.failed.strerror)
 

@@ -235,7 +235,7 @@ class LeaseTable:
         """
         self.lapse()
         if lease_id in self._leases:
-            raise BadRequest("lease must be a new id: there is a lease of that one", field="lease")
+            raise BadRequest("lease must be a new id: this one is in use", field="lease")
         if generation < self.generation(recipe):
             return Answer(is_behind=True)
         mine = self.of_session(session)

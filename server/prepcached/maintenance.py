@@ -89,7 +89,7 @@ class Maintenance:
         try:
             work()
         except DaemonUnreachable:
-            LOG.debug("%s was broken off by the stop", what)
+            LOG.debug("%s was interrupted by the shutdown", what)
         except StoreError as error:
             if self._failed.get(what) != str(error):
                 LOG.error("%s failed: %s", what, error)

@@ -76,13 +76,13 @@ class Middleware:
             if not answer.status:
                 await problems.unforeseen(exc, line)(scope, answer.receive, answer.send)
             elif not answer.is_answered:
-                LOG.error("%s: the answer broke off", line, exc_info=exc)
+                LOG.error("%s: the answer was cut short", line, exc_info=exc)
                 raise
         except asyncio.CancelledError:
             connection = scope["state"].get("connection")
             if not isinstance(connection, PeerProtocol) or not connection.abandon(scope["state"]):
                 raise
-            LOG.warning("%s: broken off by the stop, after %s", line, span_text(perf_counter() - began))
+            LOG.warning("%s: interrupted by the shutdown after %s", line, span_text(perf_counter() - began))
         finally:
             del self._under_way[id(answer)]
         self._observe(scope, answer.status, perf_counter() - began)

@@ -69,7 +69,7 @@ def unforeseen(exc: BaseException, line: str) -> JsonResponse:
     body = document(
         500,
         PrepcacheError.code,
-        f"the daemon met an unforeseen error; its log tells more under incident {incident}",
+        f"unexpected error in the daemon; its log has the details under incident {incident}",
         {"incident": incident},
     )
     return JsonResponse(body, 500, media_type=PROBLEM_TYPE)

@@ -98,7 +98,7 @@ def serve(place: Place, load: Callable[[], Settings], settings: Settings, enviro
     server.run(sockets=place.listeners)
     if server.is_root_gone:
         raise RootUnusable(
-            f"{settings.root} was removed: what it kept is gone, and the next start begins anew"
+            f"{settings.root} was removed with all that it held; the next start begins with an empty store"
         )
     if server.is_index_damaged:  # said already: an error as its last line would keep jobs from a new start
         sys.exit(IndexCorrupt.exit_code)
@@ -274,16 +274,16 @@ class Server(uvicorn.Server):
             settings = await self.daemon.slow(self.load)  # looks up users, which may take a while
             await self.daemon.quick(self.daemon.store.set_limits, _limits(settings))
         except PrepcacheError as error:
-            LOG.error("the settings stay as they are: %s", error.message)
+            LOG.error("settings not reloaded: %s", error.message)
             return
         self.daemon.auth.set_people(settings.token, settings.admins, settings.trusted)
         logging.getLogger().setLevel(settings.log_level.upper())
         stats = await self.daemon.quick(self.daemon.store.stats)
         kept, free = size_text(stats.max_bytes), size_text(stats.min_free_bytes)
-        LOG.info("read the settings again: the budget is %s, with %s kept free", kept, free)
+        LOG.info("settings reloaded: the budget is %s, with %s kept free", kept, free)
         changed = changes(self._settings, settings)
         if changed:
-            LOG.warning("changed, and in force at the next start only: %s", ", ".join(changed))
+            LOG.warning("changed, but used only after a restart: %s", ", ".join(changed))
 
     async def _stop_when_idle(self, idle_s: float) -> None:
         """What only looks keeps no daemon: a page or a watching command that is left open over a weekend."""
@@ -321,7 +321,7 @@ class Server(uvicorn.Server):
                     self.ask_to_stop("its root is gone")
                 elif await self.daemon.slow(self.daemon.store.is_damaged):
                     self.is_index_damaged = True
-                    self.ask_to_stop("its index is damaged, or was removed; the next start makes it again")
+                    self.ask_to_stop("its index is damaged or was removed; the next start rebuilds it")
 
 
 def _tier(daemon: Daemon, settings: Settings) -> Tier | None:
@@ -358,7 +358,7 @@ def _open_store(root: Root, settings: Settings, environ: Mapping[str, str]) -> S
         artifacts = count_text(indexed, "artifact", "artifacts")
         told = f"{artifacts} indexed, {share:.0%} of the store looked through"
         notify(f"EXTEND_TIMEOUT_USEC={START_STEP_S * 1_000_000}\nSTATUS={told}", environ)
-        listening.note_starting(settings.root, f"makes its index anew: {told}")
+        listening.note_starting(settings.root, f"rebuilds its index: {told}")
 
     store = Store(root, limits=_limits(settings), progress=progress)
     listening.note_starting(settings.root, "")

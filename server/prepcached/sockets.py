@@ -93,7 +93,7 @@ def _clear_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ConfigError(f"{path}: is there and is no socket: give --uds another path")
+        raise ConfigError(f"{path}: exists and is not a socket: give --uds another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         if probe.connect_ex(os.fspath(path)) != errno.ECONNREFUSED:
             raise ConfigError(f"{path}: another daemon listens there: stop it, or give --uds another path")

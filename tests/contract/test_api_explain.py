@@ -183,7 +183,7 @@ def test_a_recipe_that_was_purged_is_said_to_have_been_there(served: Serving) ->
     look(served, "a", parts(max_len=1))
     told = ask(served, name="prep.tokenize")
     assert told.recipe == digest("a") and told.was_there
-    assert told.summary == "it was there, and was evicted or purged"
+    assert told.summary == "it was cached, and was evicted or purged"
 
 
 def test_a_damaged_entry_is_not_reported_as_purged(served: Serving) -> None:
@@ -191,11 +191,11 @@ def test_a_damaged_entry_is_not_reported_as_purged(served: Serving) -> None:
     served.store.quarantine([key], "a test says so")
     job = look(served, "a", parts(max_len=1))
     told = ask(served, name="prep.tokenize")
-    assert told.was_there and told.summary.startswith("it was there, and went to quarantine")
+    assert told.was_there and told.summary.startswith("it was cached, but was damaged or wrong")
     make(served, job, ["a"])
     served.store.purge(Filter())
     look(served, "a", parts(max_len=1))
-    assert ask(served, name="prep.tokenize").summary == "it was there, and was evicted or purged"
+    assert ask(served, name="prep.tokenize").summary == "it was cached, and was evicted or purged"
 
 
 def test_a_miss_is_explained_as_the_job_saw_it(served: Serving) -> None:
@@ -212,7 +212,7 @@ def test_a_miss_is_explained_as_the_job_saw_it(served: Serving) -> None:
     make(served, job, ["c"])
     for members in ({"name": "prep.tokenize"}, {"recipe": digest("c")}, {}):
         told = ask(served, **members)
-        assert told.summary == "it was there, and was evicted or purged"
+        assert told.summary == "it was cached, and was evicted or purged"
         assert told.nearest is None and told.differences == () and told.entries == 1
 
 

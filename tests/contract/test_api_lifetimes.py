@@ -300,7 +300,7 @@ def test_a_stop_breaks_off_who_pauses_and_says_whom_it_waits_for(
         assert wait_until(lambda: bool(served.server.middleware.under_way()))
         served.server.ask_to_stop("the test")
         assert wait_until(lambda: told[-1:] == [""])
-    assert f"waits for {line} (for" in caplog.text and f"{line}: broken off by the stop" in caplog.text
+    assert f"waits for {line} (for" in caplog.text and f"{line}: interrupted by the shutdown" in caplog.text
     assert line in told[0] and told[-1] == ""
     assert not [one for one in caplog.records if one.exc_info]
     assert listening.stopping(tmp_path / "root") is None

@@ -28,7 +28,7 @@ def refused(served: Serving, answer: Any, name: str) -> str:
     assert answer.json()["code"] == "staged-file-refused"
     assert items_of(served.store) == [] and served.store.check() == []
     detail: str = answer.json()["detail"]
-    assert name in detail and "(pid " in detail and "write what they name anew" in detail, detail
+    assert name in detail and "(pid " in detail and "write the files again" in detail, detail
     return detail
 
 

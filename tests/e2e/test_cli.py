@@ -323,7 +323,7 @@ def test_a_purge_that_left_all_to_others_says_so(
     for chosen in (("--name", "tests.recipe"), ("--all",)):
         ended = run("purge", *chosen, "--yes")
         assert (ended.code, ended.out) == (0, "removed 0 entries, 0 B\n")
-        assert f"belongs to others, as uid {os.getuid()}: only its owner, root" in ended.err
+        assert f"the entries belong to uid {os.getuid()}: only their owner, root" in ended.err
     assert run("purge", "--older-than", "300d", "--yes").err == ""
     ended = run("purge", keys[0], "--yes")
     assert ended.code == 18 and f"entry {keys[0][:12]} (tests.recipe) belongs to uid" in ended.err
@@ -345,7 +345,7 @@ def test_verify_reports_unreadable_entries_as_unknown(
     monkeypatch.setattr(integrity, "_read_kindly", fail)
     ended = run("verify", keys[0])
     assert ended.code == 1 and "0 damaged" in ended.out
-    assert f"could not be read, the daemon's log says why: {keys[0]}" in ended.out
+    assert f"could not be read (see the daemon's log): {keys[0]}" in ended.out
     assert run("verify", keys[0], "--json").json["unreadable"] == [keys[0]]
 
 

@@ -141,7 +141,7 @@ def test_no_room_for_a_recipe_is_said_with_the_remedy() -> None:
     assert left.startswith(f"prepcache: builtins.abs: 5 items are preprocessed on access: {why}")
     assert done.stdout == "5\n"
     assert "nobody registered" not in done.stderr + lazy.stderr
-    assert f"samples made on access are not kept any more: {why}" in lazy.stderr
+    assert f"samples made on access are no longer kept: {why}" in lazy.stderr
     kept = "6 items, which jobs preprocess on each access; 3 recipes of jobs, of which nothing is kept"
     assert f"for want of room: {kept}\n" in status.stdout, "the job that started it had one item"
     assert why in explained.stdout

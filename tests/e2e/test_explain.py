@@ -208,9 +208,9 @@ def test_explain_agrees_with_the_job_on_partial_misses(jobs: Jobs) -> None:
     _, second = run(jobs, {"config": {"max_len": 7}})
     jobs.box.python("-c", COMMAND, "purge", "--recipe", second["recipe"], "--yes")
     line, _ = run(jobs, {"config": {"max_len": 7}})
-    assert "it was there, and was evicted or purged; 4 items, 0 hit" in line
+    assert "it was cached, and was evicted or purged; 4 items, 0 hit" in line
     people = command(jobs)
-    assert "it was there, and was evicted or purged" in people and "config.max_len" not in people
+    assert "it was cached, and was evicted or purged" in people and "config.max_len" not in people
 
     (jobs.box.folder / "data" / "e.txt").write_text("new")
     line, _ = run(jobs)
@@ -245,7 +245,8 @@ def test_explain_gives_the_same_reason_as_the_job(jobs: Jobs) -> None:
     for file in folder.iterdir():
         file.write_text(f"another {file.name}")
     assert agrees() == (
-        "4 of 4 items not cached: a.txt, b.txt, c.txt and 1 more; all items are other ones than those cached"
+        "4 of 4 items not cached: a.txt, b.txt, c.txt and 1 more; "
+        "none of the cached items is in this data set"
     )
     assert states == [("same", "same"), ("same", "changed"), ("changed", "same")]
 

@@ -199,9 +199,9 @@ def test_status_starts_no_daemon_to_say_that_it_runs(box: Sandbox, jobs: list[Jo
     ended = subprocess.run(status, env=box.environ, capture_output=True, text=True, check=False)
     assert ended.returncode == 3 and "stops, and waits for PUT /somewhere (for 3 s)" in ended.stderr
     note_stopping(box.folder / "cache" / "prepcache", "")
-    note_starting(box.folder / "cache" / "prepcache", "makes its index anew")
+    note_starting(box.folder / "cache" / "prepcache", "rebuilds its index")
     ended = subprocess.run(status, env=box.environ, capture_output=True, text=True, check=False)
-    assert ended.returncode == 3 and "starts, and makes its index anew" in ended.stderr
+    assert ended.returncode == 3 and "starts, and rebuilds its index" in ended.stderr
     note_starting(box.folder / "cache" / "prepcache", "")
     assert log(box).count("serving ") == 1
     assert box.python("-c", command, "ls", "--json").stdout.strip() == "[]"
@@ -211,10 +211,10 @@ def test_status_starts_no_daemon_to_say_that_it_runs(box: Sandbox, jobs: list[Jo
 def test_a_slow_start_is_not_awaited_and_used_once_it_serves(box: Sandbox, jobs: list[Job]) -> None:
     root = box.folder / "cache" / "prepcache"
     root.mkdir(mode=0o700, parents=True)
-    note_starting(root, "makes its index anew: 3 artifacts indexed")
+    note_starting(root, "rebuilds its index: 3 artifacts indexed")
     jobs.append(early := Job(box))
     answer, took_s = early.ask()
-    assert "starts, and makes its index anew: 3 artifacts" in answer
+    assert "starts, and rebuilds its index: 3 artifacts" in answer
     assert took_s < STUCK_S
     note_starting(root, "")
     jobs.append(late := Job(box))

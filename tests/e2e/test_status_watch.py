@@ -42,7 +42,7 @@ def test_it_follows_daemons_and_leaves_the_terminal_as_it_was(tmp_path: Path) ->
             fill(served)
             seen.until(r"train.py[^\0]*prep.tokenise 3/5")
             first.close()
-            seen.until(r"the daemon does not answer[^\0]*cannot be reached[^\0]*as it was before")
+            seen.until(r"the daemon does not answer[^\0]*cannot be reached[^\0]*last known state")
             with process(tmp_path) as second:
                 seen.until(rf"pid {second.pid}, up [^\0]*nobody")
                 seen.type(b"\x03")

@@ -95,7 +95,7 @@ def test_a_full_filesystem_is_reported_with_its_folder(
     [outcome] = Commits(Staging(tmp_path / "scratch"), "0" * 64, {}).commit(batch, 0)
     said = f"[Errno {number}] {os.strerror(number)}, in {tmp_path}"
     assert outcome.reason == f"{said}/scratch: {mend}set XDG_CACHE_HOME to another folder"
-    assert f"dropped, to be made again: {said}: {mend}set TMPDIR to another folder" in caplog.text
+    assert f"dropped and preprocessed again: {said}: {mend}set TMPDIR to another folder" in caplog.text
 
 
 def test_a_missing_folder_is_named_with_the_remedy(tmp_path: Path) -> None:

@@ -221,3 +221,16 @@ def test_the_attribute_that_changed_is_named_and_not_its_holder() -> None:
     new["code"]["attributes"] = {"preprocess.m": {"digest": "1", "text": "1"}}
     old["code"]["attributes"] = {"preprocess.n": {"digest": "1", "text": "1"}}
     assert [d.line for d in differences(old, new)] == ["preprocess prep.Compose(n=1) -> prep.Other()"]
+
+
+def test_a_changed_dataclass_is_one_line() -> None:
+    """A new field changes all that the decorator makes."""
+    old = edited("code", "definitions", "prep.A", to="class")
+    old["code"]["definitions"] |= {"prep.A.__init__": "1", "prep.__create_fn__.<locals>.__repr__": "1"}
+    old["code"]["values"]["prep.A.__annotations__"] = {"digest": "1", "text": "dict of 1"}
+    new = copy.deepcopy(old)
+    new["code"]["definitions"] |= {"prep.A.__init__": "2", "prep.__create_fn__.<locals>.__repr__": "2"}
+    new["code"]["values"]["prep.A.__annotations__"] = {"digest": "2", "text": "dict of 2"}
+    assert [one.line for one in differences(old, new)] == ["prep.py: class A changed"]
+    new["code"]["values"] = old["code"]["values"]
+    assert "prep.py: def A.__init__ changed" in [one.line for one in differences(old, new)]

@@ -169,7 +169,7 @@ def test_items_of_a_lapsed_lease_are_requested_again_at_once(
 def test_a_lapsed_lease_taken_by_another_job_looks_again(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, leases: int
 ) -> None:
-    """And many that one commit names, which lapse one by one: that is no lapse again and again."""
+    """And many that one commit names, which lapse one by one: that is no keep lapsing."""
     monkeypatch.setattr(Pace, "want", lambda *_: 10 // leases)
     bench = Bench(daemon, list(range(10)))
     other = Bench(daemon, list(range(10)), "other")
@@ -305,7 +305,7 @@ def test_a_daemon_that_lapses_every_lease_is_given_up(daemon: FakeDaemon) -> Non
 
     bench.session.fail = lapse
     filled = bench.fill()
-    assert "lapse again and again" in filled.reason
+    assert "keep lapsing" in filled.reason
     assert left_behind(daemon) == 0
 
 
@@ -343,4 +343,4 @@ def test_a_daemon_that_always_says_look_again_is_given_up(
 
     bench.session.fail = lapse
     monkeypatch.setattr(FakeSession, "lease", lease)
-    assert "again and again that there is more" in bench.fill().reason
+    assert "keeps announcing new artifacts" in bench.fill().reason

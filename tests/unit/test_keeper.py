@@ -112,7 +112,7 @@ def test_what_a_store_had_an_error_for_is_offered_once_more(
         keeper.flush()
     assert len(commits) == 2 and keeper.is_declined == (not is_passing)
     assert bool(daemon.artifacts) == is_passing
-    assert ("not kept any more: a commit failed" in caplog.text) == (not is_passing)
+    assert ("no longer kept: a commit failed" in caplog.text) == (not is_passing)
     assert left_behind(daemon) == 0
 
 
@@ -322,7 +322,7 @@ def test_a_refused_batch_does_not_stop_the_next(
     bench.session.fail = fail
     keeper.flush()
     assert keeper.is_idle and keeper.is_declined
-    assert [text.partition("any more: ")[2] for text in caplog.messages] == [str(error)]
+    assert [text.partition("no longer kept: ")[2] for text in caplog.messages] == [str(error)]
     assert Bench(daemon, [1, 2, 3], "after").task().todo.tolist() == [0, 2]
     assert left_behind(daemon) == 0
 

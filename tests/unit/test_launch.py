@@ -197,7 +197,7 @@ def test_a_daemon_that_fails_to_start_is_reported_once(make: Callable[..., Launc
 
 def test_one_that_dies_without_a_word_is_not_started_for_ever(make: Callable[..., Launcher]) -> None:
     launcher = make("pass")
-    assert "ends at once" in start_until_refused(launcher)
+    assert "ended at once" in start_until_refused(launcher)
     assert launcher._starts == launcher_module.MAX_STARTS
 
 
@@ -282,7 +282,7 @@ def test_a_client_loads_httpx_only_when_it_asks() -> None:
 @pytest.mark.parametrize(
     ("members", "told"),
     [
-        ([], r"join its group, and log in anew: sudo usermod --append --groups cachers \w+$"),
+        ([], r"join its group and log in again: sudo usermod --append --groups cachers \w+$"),
         ([pwd.getpwuid(os.geteuid()).pw_name], r"you are in its group cachers since after this login"),
     ],
 )

@@ -152,7 +152,7 @@ def test_uncommitted_samples_are_offered_later(
     assert sorted(filled.left) == ITEMS and adopted == []
     hung.end()
     assert [sorted(batch.indices) for batch in adopted] == [ITEMS] * is_offered
-    said = [message for message in caplog.messages if "this job's alone" in message]
+    said = [message for message in caplog.messages if "not stored yet" in message]
     assert len(said) == (not is_offered) and all(str(error) in message for message in said)
     assert set(given_by) == {threading.current_thread()}
     assert left_behind(daemon) == 0
@@ -173,7 +173,7 @@ def test_without_a_file_pending_samples_are_recomputed(
 
     monkeypatch.setattr("prepcache.fill.commit.Spilled", Full)
     filled = bench.fill()
-    assert f"no file takes it meanwhile: {error}" in filled.reason and filled.left == []
+    assert f"could not be written to a temporary file: {error}" in filled.reason and filled.left == []
     assert bench.samples() == [None] * len(ITEMS)
     hung.end()
     assert len(Bench(daemon, ITEMS, "after").task().todo) == 0, "it was stored all the same"

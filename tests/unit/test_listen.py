@@ -141,7 +141,7 @@ def test_a_socket_that_somebody_listens_on_is_left_to_him(tmp_path: Path) -> Non
 
 def test_a_file_is_not_replaced_by_a_socket(tmp_path: Path) -> None:
     (tmp_path / "s.sock").write_text("somebody's")
-    with pytest.raises(ConfigError, match="is no socket"):
+    with pytest.raises(ConfigError, match="is not a socket"):
         listen(settings(tmp_path), {})
     assert (tmp_path / "s.sock").read_text() == "somebody's"
 

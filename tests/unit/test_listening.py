@@ -185,7 +185,7 @@ def test_a_slow_start_reports_what_it_does(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(daemon_server, "START_TOLD_S", 0.0)
     daemon_server._open_store(Root(str(given.root)), given, {}).close()
     assert told[-1] is not None and told[-1][0] == os.getpid()
-    assert told[-1][1].startswith("makes its index anew: 0 artifacts indexed, ")
+    assert told[-1][1].startswith("rebuilds its index: 0 artifacts indexed, ")
     assert starting(given.root) is None
     note_starting(given.root, "it was not waited for")
     launcher = Launcher(tmp_path / "s.sock", given.root, {})

@@ -124,7 +124,7 @@ def test_a_loader_says_what_to_use_for_a_dataloaders_option(name: str) -> None:
 def test_what_is_no_state_of_a_loader_is_refused_in_words(state: Any) -> None:
     if isinstance(state, dict):
         state["has_generator"] = False
-    with pytest.raises((TypeError, ValueError), match=r"what a Loader's state_dict|no state of a Loader"):
+    with pytest.raises((TypeError, ValueError), match=r"what a Loader's state_dict|not a state of a Loader"):
         prepcache.Loader([1, 2], 2).load_state_dict(state)
 
 

@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 
+import prepcache
 from prepcache.errors import UnkeyableError
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import recipe
@@ -143,3 +144,9 @@ def test_a_mock_in_the_place_of_a_module_has_no_key(placed: Project) -> None:
     ):
         placed.recipe()
     assert placed.recipe(untracked=["settings"]).digest
+
+
+def test_the_path_to_what_has_no_end_is_cut_in_a_message() -> None:
+    with pytest.raises(UnkeyableError, match=r"^items\[0\].__fspath__") as refused:
+        prepcache.item_digest(mock.MagicMock())
+    assert len(refused.value.message) < 250

@@ -148,7 +148,7 @@ def test_what_others_are_told_names_files_and_no_values(tmp_path: Path) -> None:
 
 def test_that_nothing_of_what_is_cached_is_asked_for_is_said() -> None:
     assert why(artifacts(has_any=True, has_mapped=True)) == [
-        "3 of 3 items not cached: a, b, c; all items are other ones than those cached"
+        "3 of 3 items not cached: a, b, c; none of the cached items is in this data set"
     ]
     assert why(artifacts(has_any=True, has_mapped=True, missing=2)) == ["2 of 3 items not cached: a, b"]
     assert why(artifacts(has_any=True, has_mapped=True, missing=2, is_damaged=True)) == [
@@ -211,5 +211,5 @@ def test_one_line_says_hit_or_miss() -> None:
         "hit prep.f: 2,000 items; recipe 222222222222"
     )
     assert reasons.opening_line("prep.f", "2" * 64, replace(report, items=0), 0, []) == (
-        "empty prep.f: there are no items: is the glob, or the folder, right? recipe 222222222222"
+        "empty prep.f: no items; check the glob or the folder; recipe 222222222222"
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from prepcache.daemon import waits
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
 from prepcache.daemon.silence import noted
@@ -103,3 +104,16 @@ def test_one_of_two_threads_retakes_the_holds(bench: Bench) -> None:
     first.join()
     assert bench.session.heartbeat._dropped == {}
     assert bench.session.heartbeat.take_held() == {ref(1)["digest"], ref(2)["digest"]}
+
+
+def test_a_wait_at_the_end_for_a_silent_daemon_is_said_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(waits, "HANDOVER_S", 0.05)
+    monkeypatch.setattr(Session, "is_away", property(lambda _: True))
+    monkeypatch.setattr(type(bench.session.watch), "begin", lambda _: None)
+    monkeypatch.setattr(type(bench.session.watch), "wait", lambda _, seconds: None)
+    for _ in range(2):
+        bench.session.wait_at_end()
+    [said] = caplog.messages
+    assert said.startswith("prepcache: the daemon does not answer; waiting up to 0 s more to hand over")

@@ -117,7 +117,7 @@ def test_what_is_no_size_is_refused(text: Any) -> None:
         ({"log_level": "loud"}, "one of debug"),
         ({"group": "no-such-group-here"}, "groupadd"),
         ({"group": ""}, "leave it out"),
-        ({"group": str(2**32 - 1)}, "no number of a group"),
+        ({"group": str(2**32 - 1)}, "there is no group"),
         ({"root": ""}, "--root = '': must be the path of a folder"),
         ({"root": " "}, "leave it out for the default"),
         ({"root": "/proc/nowhere", "min_free": "1B"}, "in all, so nothing would ever be kept"),

@@ -230,9 +230,9 @@ def test_each_outage_is_warned_of(budget: WaitBudget, clock: Clock, caplog: pyte
 
 def test_a_slow_start_counts_as_absent(budget: WaitBudget, clock: Clock) -> None:
     def start() -> bool:
-        raise DaemonUnreachable("it makes its index anew", why="starting")
+        raise DaemonUnreachable("it rebuilds its index", why="starting")
 
-    with pytest.raises(DaemonUnreachable, match="makes its index anew"):
+    with pytest.raises(DaemonUnreachable, match="rebuilds its index"):
         budget.run(URL, failing(clock, "absent", 0.0), start=start)
     assert (clock.now, budget.is_gone, budget.is_away) == (100.0, True, True)
 

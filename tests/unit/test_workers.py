@@ -376,7 +376,7 @@ def test_only_the_job_goes_on_after_a_fill(how: str) -> None:
     said = [line for line in err.splitlines() if line[:1].isdigit()]
     assert [line.split()[0] for line in said] == [str(job.pid)], err
     if how == "ignored":
-        assert "a preprocessing worker died (how is not known)" in said[0]
+        assert "a preprocessing worker died (cause unknown)" in said[0]
     if how != "gone":
         with open(read) as out:
             assert out.read() == "said before\n"

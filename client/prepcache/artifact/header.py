@@ -346,7 +346,7 @@ def _count(meta: dict[str, Any], name: str) -> int:
 def _list(meta: dict[str, Any], name: str, limit: int = MAX_HEADER_BYTES) -> list[Any]:
     value = meta[name]
     if type(value) is not list or len(value) > limit:
-        raise ValueError(f"{name} is no list, or longer than {limit}")
+        raise ValueError(f"{name} is not a list, or longer than {limit}")
     return value
 
 

@@ -303,7 +303,7 @@ class _Map:
 def _reopen(path: str, identity: tuple[int, int, int, str]) -> Artifact:
     artifact = open(path)
     if artifact._identity != identity:
-        raise ArtifactError(f"{path} is another file than the one that was pickled; open the data set anew")
+        raise ArtifactError(f"{path} is not the file that was pickled; open the data set again")
     return artifact
 
 

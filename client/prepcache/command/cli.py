@@ -68,29 +68,29 @@ def program(
 
 
 Name = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="Of the recipe; a beginning, if it ends in *.")
+    str | None, typer.Option("--name", metavar="NAME", help="The recipe's name, or a prefix that ends in *.")
 ]
 Recipe = Annotated[
-    str | None, typer.Option("--recipe", metavar="DIGEST", help="Made by this recipe; a beginning will do.")
+    str | None, typer.Option("--recipe", metavar="DIGEST", help="The recipe's digest, or its first digits.")
 ]
-Owner = Annotated[str | None, typer.Option("--owner", metavar="USER", help="A user's name or uid.")]
+Owner = Annotated[str | None, typer.Option("--owner", metavar="USER", help="The owner's name or uid.")]
 OlderThan = Annotated[
-    str | None, typer.Option("--older-than", metavar="SPAN", help="Not used for so long, as 30d, 12h or 45m.")
+    str | None, typer.Option("--older-than", metavar="SPAN", help="Not used for this long, as 30d or 12h.")
 ]
 ProducedBy = Annotated[
-    str | None, typer.Option("--produced-by", metavar="TEXT", help="By this script, host or user.")
+    str | None, typer.Option("--produced-by", metavar="TEXT", help="Made by this script, host or user.")
 ]
-Keys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys, or beginnings of them.")]
+Keys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys, or their first digits.")]
 
 
 @app.command(cls=Command)
 def status(
-    is_watched: Annotated[bool, typer.Option("--watch", help="Show it until Ctrl-C.")] = False,
+    is_watched: Annotated[bool, typer.Option("--watch", help="Update until Ctrl-C.")] = False,
     interval_s: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", help="Between two looks, 0.5 at least.")
+        float, typer.Option("--interval", metavar="SECONDS", help="Seconds between updates, at least 0.5.")
     ] = 2.0,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON; with --watch, a line for each look.")
+        bool, typer.Option("--json", help="Print JSON; with --watch, one line per update.")
     ] = False,
 ) -> None:
     """Show what is cached, whether it helps, why the last job missed, and who is connected.
@@ -135,12 +135,12 @@ def list_entries(
     owner: Owner = None,
     older_than: OlderThan = None,
     produced_by: ProducedBy = None,
-    pinned: Annotated[bool, typer.Option("--pinned", help="Only pinned ones.")] = False,
+    pinned: Annotated[bool, typer.Option("--pinned", help="Only pinned entries.")] = False,
     sort: Annotated[str, typer.Option(metavar="|".join(SORTS), help="Largest or latest first.")] = "used_at",
-    limit: Annotated[int, typer.Option(min=0, help="How many at most; 0 for all.")] = 100,
+    limit: Annotated[int, typer.Option(min=0, help="The most entries to list; 0 for all.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the entries; of several recipes of one name, with what differs between them.
+    """List the entries. Where several recipes have one name, say what differs between them.
 
     Example: prepcache ls --name "tokens*" --sort size_bytes
     """
@@ -165,10 +165,10 @@ def list_entries(
 
 @app.command(cls=Command)
 def show(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="A key, or the beginning of one.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A key, or its first digits.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show one entry, and what its samples were made by.
+    """Show one entry and the recipe of its samples.
 
     Example: prepcache show 3f9a1c20d4e7
     """
@@ -190,14 +190,14 @@ def show(
 def explain(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="[KEY|RECIPE]", help="An entry's key or a recipe, or the beginning of one."),
+        typer.Argument(metavar="[KEY|RECIPE]", help="A key or a recipe's digest, or its first digits."),
     ] = None,
     name: Annotated[
         str | None,
         typer.Option(
             "--name",
             metavar="NAME",
-            help="The last miss of this recipe name, or of all that begin so: NAME*.",
+            help="Explain the last miss of this name, or prefix: NAME*.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -224,7 +224,7 @@ def explain(
 @app.command(cls=Command)
 def purge(
     keys: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY...]", help="Keys, or beginnings of them.")
+        list[str] | None, typer.Argument(metavar="[KEY...]", help="Keys, or their first digits.")
     ] = None,
     name: Name = None,
     recipe: Recipe = None,
@@ -240,7 +240,7 @@ def purge(
             "those that jobs read stay.",
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Everything that you own.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All entries that you own.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would go; remove nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,

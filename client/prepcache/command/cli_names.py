@@ -48,7 +48,4 @@ def left_to_others(owner: int | None) -> str:
         owner: of one of those entries; None: who has the TCP token.
     """
     whose = "the holders of the TCP token" if owner is None else f"uid {owner}"
-    return (
-        f"what was to go belongs to others, as {whose}: only its owner, root, and the daemon's admins may "
-        "purge it"
-    )
+    return f"the entries belong to {whose}: only their owner, root and the daemon's admins may purge them"

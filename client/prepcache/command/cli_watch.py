@@ -62,7 +62,7 @@ def _looks(look: Callable[[], Status], interval_s: float) -> Iterator[tuple[Stat
 def _shown(status: Status, trouble: str) -> list[Text]:
     lines = cli_tables.status_lines(status)
     return (
-        [Text(f"the daemon does not answer: {trouble}; as it was before:", style="bold"), *lines]
+        [Text(f"the daemon does not answer: {trouble}; last known state:", style="bold"), *lines]
         if trouble
         else lines
     )

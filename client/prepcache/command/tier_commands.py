@@ -23,7 +23,7 @@ app = typer.Typer(
 
 @app.command(cls=Command)
 def status(as_json: AsJson = False) -> None:
-    """Show which bucket it is, what came from it and went to it, and whether it answers.
+    """Show the bucket, what was copied from and to it, and whether it answers.
 
     Example: prepcache tier status
     """
@@ -38,7 +38,7 @@ def status(as_json: AsJson = False) -> None:
 
 @app.command(cls=Command)
 def push(as_json: AsJson = False) -> None:
-    """Copy whatever the bucket lacks. Commits are copied by themselves; this makes up for what was not.
+    """Copy the artifacts that the bucket lacks. Commits are copied automatically, unless that failed.
 
     Example: prepcache tier push
     """
@@ -55,7 +55,7 @@ def pull(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's digest, 64 hex digits.")],
     as_json: AsJson = False,
 ) -> None:
-    """Fetch all that the bucket has of one recipe, ahead of a job. Exit code 1 unless all of it came.
+    """Fetch all artifacts of one recipe from the bucket. Exit code 1 if some could not be fetched.
 
     Example: prepcache tier pull 58ee19b45572...
     """
@@ -94,7 +94,7 @@ def gc(
 
 
 def _lines(found: inspection.TierStatus) -> list[tuple[str, str]]:
-    answers = "yes" if not found.is_paused else f"no, asked again in some seconds: {found.last_failure}"
+    answers = "yes" if not found.is_paused else f"no, retried in a few seconds: {found.last_failure}"
     away = f", which does not answer: {found.last_upstream_failure}" if found.is_upstream_away else ""
     return [
         ("bucket", f"{found.url} ({found.mode})"),

@@ -416,7 +416,7 @@ class Client:
         chosen = _filter(name, recipe, owner, older_than_s, produced_by)
         said = {"keys": None if keys is None else list(keys), "all": everything, "dry_run": dry_run}
         asked = inspection.PurgeRequest.from_json({**chosen.to_json(), **said, "free_bytes": free_bytes})
-        return self.call(inspection.Purged, "POST", "/v1/purge", asked)
+        return self.call(inspection.Purged, "POST", "/v1/purge", asked, limit_s=waits.VERIFY_S)
 
     def pin(self, key: str) -> None:
         """Keeps an entry from being evicted."""

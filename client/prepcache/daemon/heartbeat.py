@@ -185,7 +185,7 @@ class Heartbeat:
                 try:
                     callback(digests)
                 except Exception:
-                    log.exception("prepcache: letting artifacts go failed")
+                    log.exception("prepcache: releasing artifacts failed")
 
     def tell_dropped(self, session: Session, header: str, limit_s: float, since: int) -> bool:
         """Tells at once what was let go; the rest waits for the next beat.
@@ -287,5 +287,5 @@ def _run(kept: weakref.ref[Session], stop: threading.Event, pause_s: float) -> N
         except PrepcacheError:
             pass  # the daemon restarts, or is gone: the foreground finds out, on its budget
         except Exception:
-            log.exception("prepcache: a beat failed in prepcache itself")
+            log.exception("prepcache: a heartbeat failed in prepcache itself")
         del session

@@ -190,7 +190,7 @@ class Transport:
             response = self._this_pool().handle_request(asked)
         try:
             if not {"content-length", "transfer-encoding"} & _headers(response).keys():
-                raise self._unreachable("broken", "an answer of no told length")
+                raise self._unreachable("broken", "an answer without a length")
             yield response
         finally:
             response.close()
@@ -220,7 +220,7 @@ class Transport:
             span = f"within {DUE.limit_s:.1f} s" if DUE.limit_s >= 1 else "in time"
             return self._unreachable("broken", f"no answer {span}")
         if isinstance(error, BlockingIOError):
-            return self._unreachable("broken", "more wait for it than it accepts")
+            return self._unreachable("broken", "too many connections wait for it")
         return self._unreachable(why, _reason(error))
 
     def _pieces(self, response: httpcore.Response) -> Iterator[bytes]:
@@ -285,7 +285,7 @@ class Transport:
 
     def _nonsense(self, what: str) -> DaemonUnreachable:
         return DaemonUnreachable(
-            f"what answers at {self.address.url} is no prepcached of protocol {wire.PROTOCOL}: "
+            f"the server at {self.address.url} is not prepcached with protocol {wire.PROTOCOL}: "
             f"{_printable(what)}",
             url=self.address.url,
             why="nonsense",

@@ -92,8 +92,8 @@ def barred(service: Path = SYSTEM_SOCKET) -> str:
     except KeyError:
         return f"{there}; the socket's group is {gid}"
     if user in group.gr_mem:
-        return f"{there}; you are in its group {group.gr_name} since after this login: log in anew"
-    return f"{there}; join its group, and log in anew: sudo usermod --append --groups {group.gr_name} {user}"
+        return f"{there}; you are in its group {group.gr_name} since after this login: log in again"
+    return f"{there}; join its group and log in again: sudo usermod --append --groups {group.gr_name} {user}"
 
 
 def listens(path: Path) -> bool:
@@ -227,7 +227,7 @@ class Launcher:
         """Whether the one that we started, and that is gone now, makes another start pointless."""
         is_young = self._starts and time.monotonic() - self._started_at < waits.FAILED_START_S
         if self._starts >= MAX_STARTS or (is_young and self._told_error()):
-            raise self._failed(f"it ends at once: {self._told_error() or 'no reason told'} (log: {self.log})")
+            raise self._failed(f"it ended at once: {self._told_error() or 'no reason'} (log: {self.log})")
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[int | None]:

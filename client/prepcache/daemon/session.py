@@ -84,6 +84,7 @@ class Session:
         self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._at_return: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._closes_at: float | None = None
+        self._has_said_it_waits = False
         _EVERY.add(self)
 
     @classmethod
@@ -497,9 +498,18 @@ class Session:
         """
         if self._closes_at is None:
             self._closes_at = time.monotonic() + waits.HANDOVER_S
+        looks = 0
         while self.is_away and (left_s := self._closes_at - time.monotonic()) > 0:
             if not (self.client.is_listened_to or self.client.starts()):
                 return 0.0
+            looks += 1
+            if looks == 2 and not self._has_said_it_waits:
+                self._has_said_it_waits = True
+                log.warning(
+                    "prepcache: the daemon does not answer; waiting up to %.0f s more to hand over samples "
+                    "that it has not taken",
+                    left_s,
+                )
             self.watch.begin()
             self.watch.wait(min(left_s, waits.ALIVE_S))
         return 0.0 if self.is_gone else max(0.0, self._closes_at - time.monotonic())

@@ -161,7 +161,7 @@ class Committer:
         try:
             kept = job.batch.spill(self._commits.producer)
         except (OSError, ArtifactError) as error:
-            reason = f"the daemon takes long to store what was made, and no file takes it meanwhile: {error}"
+            reason = f"the daemon is slow, and samples could not be written to a temporary file: {error}"
         self._handed_in.popleft()
         return Outcome(job.batch, kept=kept, reason=reason, is_left=True)
 
@@ -212,7 +212,7 @@ class Committer:
                 elif outcome.reason and not self._has_told:
                     self._has_told = True
                     log.warning(
-                        "prepcache: what was left to be stored is this job's alone: %s", outcome.reason
+                        "prepcache: samples that were not stored yet stay with this job: %s", outcome.reason
                     )
         forsake(self._commits.session, [held for held in job.leases if held.is_over])
 

@@ -364,7 +364,7 @@ class Commits:
                 if answer.look_again is None:
                     break
                 if (looks := looks + 1) > MAX_LOOKS:
-                    raise DaemonError("the daemon says again and again that there is more")
+                    raise DaemonError("the daemon keeps announcing new artifacts")
                 made |= self._made(answer.look_again.artifacts, bare)
                 generation = answer.look_again.generation
             if not asked:
@@ -415,5 +415,5 @@ class Commits:
         except Exception as error:  # noqa: BLE001 - whoever waits for the outcome would wait for ever
             why = repr(error) if not isinstance(error, OSError) else str(error)
             count = len(batch.indices)
-            log.warning("prepcache: samples of %d items are dropped, to be made again: %s", count, why)
+            log.warning("prepcache: samples of %d items are dropped and preprocessed again: %s", count, why)
             return Outcome(batch, reason=reason or why, is_declined=is_declined)

@@ -463,7 +463,7 @@ class Fill:
         """Of one batch, whose leases may have lapsed one by one."""
         self._lapses = self._lapses + 1 if all(outcome.is_lapsed for outcome in outcomes) else 0
         if self._lapses > MAX_LAPSES:
-            self._stop("leases lapse again and again before what was made under them is committed")
+            self._stop("leases keep lapsing before their samples are committed")
 
     def _note(self, outcome: Outcome) -> None:
         """What became of a batch."""

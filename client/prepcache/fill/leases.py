@@ -212,7 +212,7 @@ class Share:
             self.look(answer.look_again)
             self._looks = self._looks + 1 if self.open == before else 0
             if self._looks > MAX_LOOKS:
-                raise DaemonError("the daemon says again and again that there is more, and nothing is")
+                raise DaemonError("the daemon keeps announcing new artifacts, and there are none")
             return None
         self._looks = 0
         self.holders = tuple(answer.held)

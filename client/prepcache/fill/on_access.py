@@ -316,7 +316,7 @@ class Keeper:
     def _keep_no_more(self, reason: str) -> None:
         has_said, self.is_declined = self.is_declined, True
         if not has_said and reason != self._artifacts.reason:  # else the fill has said it
-            log.warning("prepcache: samples made on access are not kept any more: %s", reason)
+            log.warning("prepcache: samples made on access are no longer kept: %s", reason)
 
     def _has_changed(self) -> bool:
         steady = self._task.steady

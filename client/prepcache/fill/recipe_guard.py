@@ -161,8 +161,8 @@ def line(changed: list[str]) -> str:
     names = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
     if any(name.endswith(OF_ANOTHER_TIME) for name in changed):
         return (
-            f"{names} is loaded where it is preprocessed, so what is preprocessed now is not kept: start the "
-            "executor anew, or open the data set again"
+            f"{names} is loaded where it is preprocessed, so what is preprocessed now is not kept: restart "
+            "the executor, or open the data set again"
         )
     return (
         f"{names} changed since the data set was opened, so what is preprocessed now is not kept: set it "

@@ -294,7 +294,7 @@ class Forked:
             status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
         except ChildProcessError:  # the job ignores SIGCHLD, or reaped it
-            how = "how is not known"
+            how = "cause unknown"
         error = PreprocessError(
             f"a preprocessing worker died ({how}): out of memory, or a crash in native code"
         )

@@ -13,6 +13,7 @@ Not here: what tells several recipes apart (apart.py).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -186,6 +187,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
     if any((d.section, d.name) == ("setting", "mode") for d in found):
         found = [d for d in found if d.section not in _OF_CODE or None not in (d.old, d.new)]
         found.sort(key=lambda d: (d.section, d.name) != ("setting", "mode"))
+    found = _by_class(found, old, new)
     told = {d.file for d in found if d.section == "definition"}
     holders = {d.name.rpartition(".")[0] for d in found if d.section == "config"}
     known = _holders(mapping(old, *_ATTRIBUTES[1]).keys() & mapping(new, *_ATTRIBUTES[1]).keys())
@@ -201,6 +203,33 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
         and not (d.section == "value" and d.name in held)
         and not (d.section == "value" and (d.old is None or d.new is None) and _owners(d.name) & whole)
     ]
+
+
+def _by_class(found: list[Difference], old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
+    """The differences, with one line for a class of which several methods or attributes differ.
+
+    A new field of a dataclass changes all that the decorator makes for it.
+    """
+    before, after = mapping(old, "code", "definitions"), mapping(new, "code", "definitions")
+    classes = [name for name in before if before[name] == after.get(name) == "class"]
+
+    def class_of(one: Difference) -> str | None:
+        inside = [name for name in classes if one.name.startswith(f"{name}.")]
+        return max(inside, key=len) if inside and one.section in ("definition", "value") else None
+
+    counts = Counter(class_of(one) for one in found)
+    kept, told = [], set()
+    for one in found:
+        name = class_of(one)
+        if "__create_fn__" in one.name and any(counts[each] > 1 for each in classes):
+            continue
+        if name is None or counts[name] == 1:
+            kept.append(one)
+        elif name not in told:
+            told.add(name)
+            files = _modules(mapping(new, "code", "files"))
+            kept.append(Difference("definition", name, "class", "class", _file_of(name, files, "definition")))
+    return kept
 
 
 def _holders(places: Iterable[str]) -> set[str]:

@@ -171,7 +171,7 @@ class Dashboard:
         body = await messages.read_body(request, MAX_FORM_BYTES)
         form = {name: values[0] for name, values in parse_qs(body.decode("latin-1")).items()}
         if not hmac.compare_digest(form.get("token", "").encode(), self._token(caller).encode()):
-            raise Forbidden("this form is not of a page that this daemon gave to you: open the page again")
+            raise Forbidden("this form is not from a page of this daemon: open the page again")
         action, key = form.get("action"), form.get("key")
         if action == "purge":
             gone = await self._daemon.purge(await self._wanted(request, form.get("name"), key), dry_run=False)

@@ -97,7 +97,7 @@ def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
         daemon.leases.check_live(acting.id, lease_id)
         announced = request.headers.get("content-length", "")
         if not announced.isdecimal() or len(announced) > 18:
-            raise HTTPException(411, "say in Content-Length how many bytes follow: room is looked for")
+            raise HTTPException(411, "send Content-Length: room is reserved for so many bytes")
         go_on = partial(daemon.leases.check_live, acting.id, lease_id)
         staged = await _stage(daemon, coordinator, acting, request, int(announced), go_on)
         return messages.answer(staged, 201)

@@ -26,13 +26,13 @@ SHOWN_TEXT = 1000
 """Characters of a value in an answer; a line has fewer."""
 SUMMARY_TEXT = 4000
 """Characters of a summary, less than a message's text may have."""
-WAS_THERE = "it was there, and was evicted or purged"
-WAS_DAMAGED = "it was there, and went to quarantine: damaged, or not what its function makes"
+WAS_THERE = "it was cached, and was evicted or purged"
+WAS_DAMAGED = "it was cached, but was damaged or wrong, and is in quarantine"
 NOT_ALL = (
     "not all of its items were there: some are new or changed, or an input that the function uses changed; "
     "the job's own line names them"
 )
-FORGOTTEN = "no job has missed it since the daemon started: the line of the job that did says why"
+FORGOTTEN = "no job has missed it since the daemon started; the line that the job printed says why"
 
 
 @dataclass(frozen=True)

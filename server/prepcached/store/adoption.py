@@ -85,7 +85,7 @@ _Looked = Found | tuple[str, Exception]
 def _look(folder: str, name: str) -> _Looked:
     try:
         if not is_hex64(name) or name[:2] != os.path.basename(folder):
-            raise errors.ArtifactError("its name is no digest")
+            raise errors.ArtifactError("its name is not a digest")
         fd = os.open(os.path.join(folder, name), _FLAGS)
         try:
             return _read(fd, name)

@@ -129,7 +129,7 @@ def _commit(
     keys = [bytes.fromhex(key) for key in new]
     older = removal.rows_of(core, artifacts.c.key, keys, artifacts.c.recipe_id == row.id)
     if any(r.edition > new[r.key.hex()].header.edition for r in older):
-        raise errors.Declined("a refresh has made these items anew meanwhile")
+        raise errors.Declined("a refresh has replaced these items meanwhile")
     pinned = {r.key for r in (*older, *lost) if r.is_pinned and r.recipe_id == row.id}
     rows = [_new_row(core, file, row.id, owner_uid, pinned) for file in new.values()]
     generation = _place_and_insert(core, row, list(new.values()), rows, older, digests)

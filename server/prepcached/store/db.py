@@ -122,7 +122,7 @@ class Index:
                 is_full=is_full,
             ) from error
         except UnicodeDecodeError as error:
-            raise self._corrupt(f"it names what is no text: {error}") from error
+            raise self._corrupt(f"it holds a name that is not text: {error}") from error
         except sa.exc.TimeoutError as error:
             raise errors.StoreError(f"the index {self.path} is too busy: {error}", path=self.path) from error
 
@@ -167,8 +167,8 @@ class Index:
     def _corrupt(self, why: str) -> errors.IndexCorrupt:
         self._is_suspected = True
         return errors.IndexCorrupt(
-            f"the index {self.path} is damaged ({' '.join(why.split())[:500]}): the next start of the daemon "
-            "makes it again from the artifacts, or `prepcached rebuild`; pins are lost by that",
+            f"the index {self.path} is damaged ({' '.join(why.split())[:500]}): the next "
+            "start of the daemon, or `prepcached rebuild`, rebuilds it from the artifacts; pins are lost",
             path=self.path,
         )
 
@@ -241,11 +241,11 @@ def open_index(path: str, *, may_discard: bool) -> Index:
     except IndexOutdated as outdated:
         if not may_discard:
             raise errors.IndexCorrupt(
-                f"{outdated}: `prepcached rebuild` makes it again from the artifacts, as the daemon does "
-                "when it starts; pins are lost by that",
+                f"{outdated}: `prepcached rebuild` rebuilds it from the artifacts, and so does the daemon's "
+                "next start; pins are lost",
                 path=path,
             ) from None
-        log.warning("%s; it is made again from the artifacts", outdated)
+        log.warning("%s; it is rebuilt from the artifacts", outdated)
         discard(path)
         return Index(path)
 

@@ -72,10 +72,10 @@ class Ledger:
         if size_bytes > limit:
             return f"{size_text(size_bytes)} are more than the cache may hold: {may_hold}"
         promised = self.announced_bytes + self.reserved_bytes
-        more = f"; {size_text(promised)} are promised to uploads and commits under way" if promised else ""
+        more = f"; {size_text(promised)} are reserved for uploads and commits under way" if promised else ""
         return (
             f"no room for {size_text(size_bytes)} more: the cache may hold {may_hold}, "
-            f"and what is in it is held by running jobs, pinned, or not yet committed{more}"
+            f"and its contents are held by running jobs, pinned, or not yet committed{more}"
         )
 
     def headroom(self, free_bytes: int) -> int:

@@ -102,8 +102,8 @@ def _set_aside(layout: Layout, damage: errors.IndexCorrupt) -> None:
             os.rename(layout.index + suffix, kept + suffix)
     db.discard(layout.index)
     log.error(
-        "%s. This start makes it again, which may take a while; lost are pins, and when entries were "
-        "used. What there was of it is kept: %s",
+        "%s. This start rebuilds it, which may take a while. Pins and times of use are lost. The old index "
+        "is kept: %s",
         damage.message,
         kept,
     )

@@ -53,7 +53,7 @@ def _move(core: Core, digest: str) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        log.error("artifact %s cannot be moved to quarantine: %s; it goes for good", digest, error)
+        log.error("artifact %s cannot be moved to quarantine: %s; it is deleted", digest, error)
 
 
 def entries(core: Core, keys: Iterable[str], why: str, owner: int | None) -> tuple[Key, ...]:

@@ -49,7 +49,7 @@ class Quotas:
         used, quota = size_text(self.used[owner]), size_text(self.of(owner) or 0)
         return (
             f"no room for {size_text(size_bytes)} more: your entries take {used} of the {quota} that "
-            "they may take (user_quota), and what is left of them is held by running jobs or pinned"
+            "they may take (user_quota), and the rest of them is held by running jobs or pinned"
         )
 
     def told(self) -> list[tuple[int, int, int | None]]:

@@ -154,7 +154,7 @@ class Root:
             except ValueError:
                 raise errors.RootUnusable(
                     f"{self.layout.budget} is damaged: it must hold a number, the budget in bytes; delete it "
-                    "(the next start decides anew), or give --max-bytes",
+                    "(the next start chooses one), or give --max-bytes",
                     root=self.layout.root,
                 ) from None
         min_free = limits.min_free_bytes

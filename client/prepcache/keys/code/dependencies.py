@@ -409,9 +409,10 @@ class Dependencies:
         """The label of a function, which will be visited; None for a library's."""
         if self.labels.known(function) is None and self.is_library(function):
             return None
-        return self._refer(
-            function, f"{self._module_label(function.__globals__)}.{function.__code__.co_qualname}"
-        )
+        name = function.__code__.co_qualname
+        if name.startswith("__create_fn__."):  # a dataclass made it, and gave it the name of its class
+            name = function.__qualname__
+        return self._refer(function, f"{self._module_label(function.__globals__)}.{name}")
 
     def refer_class(self, cls: type) -> str:
         """The label of a class, which will be visited, or the name of a library's."""

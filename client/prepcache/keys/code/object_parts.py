@@ -216,7 +216,7 @@ def _contents_of_cache(cached: Any) -> list[tuple[Any, Any]]:
             results = {id(key): result for key, result, _ in zip(*[iter(held[first:])] * 3, strict=False)}
             if all(id(key) in results for key in tables[0]):
                 return [(key, results[id(key)]) for key in tables[0]]
-    raise ValueError("what it has kept can't be seen")
+    raise ValueError("what it holds cannot be seen")
 
 
 def _standard_stream(value: io.TextIOBase) -> str | None:
