@@ -6,7 +6,8 @@ questions       what is asked for and may not be there (`os.path.exists`), and i
 native_reads    paths that the job's code hands to C libraries (Python >= 3.12)
 unseen          bytes that were read and of which nothing told
 job_code        which code is the job's
-observer        what the facts mean: inputs and outputs of the function
+findings        what the facts mean: inputs and outputs of the function
+observer        all that was seen of one function, as rows
 inputs          observed inputs as rows: put together from several processes, and checked at a look-up
 naming          how they are named, so that the name leads another job to its own file
 """

@@ -1,6 +1,6 @@
 """Observed inputs as rows: put together from several processes, and whether they are as they were.
 
-Not here: how they are seen (audit.py), what they mean (observer.py), how they are named (naming.py).
+Not here: how they are seen (audit.py), what they mean (findings.py), how they are named (naming.py).
 """
 
 from __future__ import annotations
