@@ -37,8 +37,8 @@ def fleet(folder: Path, bucket: Path) -> Iterator[tuple[Serving, Serving, Servin
     """A lead and two machines that lease from it."""
     with (
         lead(folder / "lead") as (leader, given),
-        box(folder / "first", bucket, **given) as first,
-        box(folder / "second", bucket, **given) as second,
+        box(folder / "first", bucket, upstream=given) as first,
+        box(folder / "second", bucket, upstream=given) as second,
     ):
         yield leader, first, second
 
@@ -104,7 +104,7 @@ def test_a_lead_that_began_anew_is_leased_from_again(tmp_path: Path, bucket: Pat
 
 def test_a_lead_grants_to_machines_what_it_knows_nothing_of(tmp_path: Path, bucket: Path) -> None:
     """Neither the recipe, nor what the bucket or a lead of its own has."""
-    with silent() as port, box(tmp_path / "lead", bucket, **upstream(tmp_path, port)) as leader:
+    with silent() as port, box(tmp_path / "lead", bucket, upstream=upstream(tmp_path, port)) as leader:
         job = leader.job()
         answer = job.lease(ITEMS, is_for_machine=True).json()
         assert answer["granted"] == [0, 1, 2]
@@ -174,7 +174,10 @@ LIES: dict[str, Any] = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lead_that_lies_is_done_without(lie: str, tmp_path: Path, bucket: Path) -> None:
     answer, code = LIES[lie]
-    with liar(answer, code) as port, box(tmp_path / "box", bucket, **upstream(tmp_path, port)) as served:
+    with (
+        liar(answer, code) as port,
+        box(tmp_path / "box", bucket, upstream=upstream(tmp_path, port)) as served,
+    ):
         assert leased(served.job())["granted"] == [0, 1, 2]
         told = status(served)
         assert told["is_upstream_away"] and told["upstream_failures"] == 1
@@ -192,7 +195,7 @@ def test_without_its_lead_a_box_leases_by_itself(
             taken = stack.enter_context(socket.socket())
             taken.bind(("127.0.0.1", 0))
             port = taken.getsockname()[1]
-        served = stack.enter_context(box(tmp_path / "box", bucket, **upstream(tmp_path, port)))
+        served = stack.enter_context(box(tmp_path / "box", bucket, upstream=upstream(tmp_path, port)))
         job = served.job()
         assert leased(job)["granted"] == [0, 1, 2]
         assert leased(job, ["x", "y"])["granted"] == [0, 1]
@@ -218,7 +221,7 @@ def test_jobs_wait_five_seconds_an_hour_for_a_lead(
         return wire.BeatAnswer()
 
     monkeypatch.setattr(Lead, "ask", slow)
-    with box(tmp_path / "box", bucket, clock=lambda: now[0], **upstream(tmp_path, 1)) as served:
+    with box(tmp_path / "box", bucket, clock=lambda: now[0], upstream=upstream(tmp_path, 1)) as served:
 
         def answers_again() -> bool:
             return wait_until(lambda: not status(served)["is_upstream_away"])

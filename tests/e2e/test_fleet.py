@@ -41,14 +41,14 @@ def test_four_boxes_make_every_item_once(jobs: Jobs, tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     bucket.mkdir()
     with contextlib.ExitStack() as stack:
-        _, upstream = stack.enter_context(lead(tmp_path / "lead"))
-        boxes = [stack.enter_context(box(tmp_path / f"box{at}", bucket, **upstream)) for at in range(4)]
+        _, given = stack.enter_context(lead(tmp_path / "lead"))
+        boxes = [stack.enter_context(box(tmp_path / f"box{at}", bucket, upstream=given)) for at in range(4)]
         facts = run(jobs, boxes, each=4)
         assert all(one["hit"] + one["computed"] + one["waited"] == COUNT for one in facts)
         calls = jobs.calls()
         assert sorted(calls) == list(range(COUNT)) and set(calls.values()) == {1}
         assert sum(one["computed"] for one in facts) == COUNT
         jobs.forget()
-        fifth = stack.enter_context(box(tmp_path / "fifth", bucket, **upstream))
+        fifth = stack.enter_context(box(tmp_path / "fifth", bucket, upstream=given))
         [told] = run(jobs, [fifth], each=1)
         assert (told["computed"], jobs.calls()) == (0, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +39,21 @@ def upstream(folder: Path, port: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def box(
-    folder: Path, bucket: str | Path, clock: Callable[[], float] = time.monotonic, **tier: Any
+    folder: Path,
+    bucket: str | Path,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    upstream: Mapping[str, Any] | None = None,
+    **members: Any,
 ) -> Iterator[Serving]:
-    """A machine; its bucket is a folder or a URL."""
+    """A machine.
+
+    Args:
+        bucket: a folder or a URL.
+        upstream: the tier's settings that name a lead.
+        members: other settings.
+    """
     folder.mkdir()
     url = f"file://{bucket}" if isinstance(bucket, Path) else bucket
-    with serving(folder, clock, tier={"url": url, **tier}) as served:
+    with serving(folder, clock, tier={"url": url, **(upstream or {})}, **members) as served:
         yield served

@@ -187,4 +187,7 @@ def page(
     """See `Store.recipes`."""
     with core.index.read() as conn:
         rows, cursor = listing.recipe_page(conn, cursor, limit, scope, prefix)
-    return [RecipeRecord(scopes.digest(row[0]), *row[1:]) for row in rows], cursor
+    return [
+        RecipeRecord(scopes.digest(row[0]), *row[1:], scope=scopes.scope_of(scopes.text(row[0])))
+        for row in rows
+    ], cursor

@@ -24,12 +24,12 @@ from obstore.store import LocalStore, from_url
 
 from prepcache.errors import ConfigError
 
-CONNECT_S = 3.0
-STALL_S = 3.0
+CONNECT_S = 2.0
+STALL_S = 2.0
 """Longest wait for an answer to a small request, or for the next piece of a large one; a job waits for it."""
 WRITE_S = 30.0
 """Longest wait for a small write, for which no job waits."""
-PIECE_BYTES = 4 << 20
+PIECE_BYTES = 1 << 20
 UPLOAD_RATE = 256 << 10
 """Bytes a second: an upload that is slower is given up."""
 SCHEMES = ("s3", "gs", "az", "abfss", "file")
@@ -74,21 +74,24 @@ class Bucket:
             return bytes(await _soon(found.bytes_async()))
 
     async def stream(self, name: str, size_bytes: int, limit_s: float) -> AsyncIterator[bytes]:
-        """The pieces of a large object of that size; one that takes longer than `limit_s` is given up.
+        """The pieces of a large object of that size. It is given up as soon as it seems to take longer than
+        `limit_s`.
 
         Raises:
             Absent, CouldNotTell.
         """
         loop = asyncio.get_running_loop()
-        until = loop.time() + limit_s
+        began, count = loop.time(), 0
         with _told(name):
             found = await _soon(obstore.get_async(self._store, name))
             if found.meta["size"] != size_bytes:
                 raise Damaged(f"{name} has {found.meta['size']} bytes, not {size_bytes}")
             pieces = aiter(found.stream(min_chunk_size=PIECE_BYTES))
             while (piece := await _soon(anext(pieces, None))) is not None:
-                if loop.time() > until:
-                    raise CouldNotTell(f"{name} did not come within {limit_s:.0f} s")
+                count += len(piece)
+                past_s = loop.time() - began
+                if past_s > STALL_S and past_s * size_bytes > limit_s * count:
+                    raise CouldNotTell(f"{name} would take longer than {limit_s:.0f} s")
                 yield bytes(piece)
 
     async def put(self, name: str, data: Any, *, timeout_s: float = WRITE_S) -> None:
@@ -97,7 +100,7 @@ class Bucket:
         Raises:
             CouldNotTell.
         """
-        with _told(name):
+        with _told(name, needs_bucket=True):
             await asyncio.wait_for(obstore.put_async(self._store, name, data), timeout_s)
 
     async def has(self, name: str) -> bool:
@@ -117,7 +120,7 @@ class Bucket:
         """
         before = datetime.now(UTC) - timedelta(seconds=min_age_s)
         found: list[str] = []
-        with _told(prefix):
+        with _told(prefix, needs_bucket=True):
             pages = aiter(obstore.list(self._store, prefix, chunk_size=1000))
             while (page := await _soon(anext(pages, None))) is not None and len(found) < limit:
                 found += [one["path"] for one in page if not min_age_s or one["last_modified"] < before]
@@ -175,10 +178,12 @@ async def _soon(work: Awaitable[T]) -> T:
 
 
 @contextlib.contextmanager
-def _told(name: str) -> Iterator[None]:
+def _told(name: str, *, needs_bucket: bool = False) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, exceptions.NotFoundError):
+        if needs_bucket:
+            raise CouldNotTell("there is no such bucket") from None
         raise Absent(name) from None
     except TimeoutError:
         raise CouldNotTell(f"{name}: no answer within {STALL_S:.0f} s") from None

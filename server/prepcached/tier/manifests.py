@@ -16,16 +16,17 @@ from dataclasses import dataclass, field
 
 from prepcached.store import scopes
 from prepcached.tier import manifest
-from prepcached.tier.bucket import Absent, Bucket, CouldNotTell, TooLarge
+from prepcached.tier.bucket import STALL_S, Absent, Bucket, CouldNotTell, TooLarge
 from prepcached.tier.manifest import Index, ManifestError, Row
+from prepcached.tier.outage import Outage
 
 LOG = logging.getLogger(__name__)
 
 PREFIX = "manifests/v1"
 FRESH_S = 10.0
 """How long a manifest that was read counts as the newest."""
-PAUSE_S = 30.0
-"""How long a bucket that could not tell is not asked again."""
+RETRY_S = 30.0
+"""How long a bucket that could not tell is left alone."""
 KEPT_RECIPES = 64
 KEPT_ITEMS = 4_000_000
 """Of all recipes together: about 600 MB; what was used longest ago is read again when it is asked for."""
@@ -60,29 +61,16 @@ class Manifests:
         self, bucket: Bucket, max_artifact_bytes: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.bucket = bucket
-        self.failures = 0
-        self.last_failure = ""
+        self.outage = Outage(
+            f"the tier {bucket.url}", "jobs preprocess what it may have", RETRY_S, STALL_S, clock
+        )
         self._max_artifact_bytes = max_artifact_bytes
         self._clock = clock
-        self._paused_until = float("-inf")
         self.on_read: Callable[[str, Index], None] = _ignore
         """Called whenever a recipe's manifest was read."""
         self._known: OrderedDict[str, Known] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
         self._refused: set[str] = set()
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether the bucket failed a moment ago and is left alone."""
-        return self._clock() < self._paused_until
-
-    def note_failure(self, error: Exception) -> None:
-        """Counts what could not be told, and leaves the bucket alone for a while; said once per pause."""
-        self.failures += 1
-        self.last_failure = str(error)
-        if not self.is_paused:
-            LOG.warning("the tier %s cannot be used for %.0f s: %s", self.bucket.url, PAUSE_S, error)
-        self._paused_until = self._clock() + PAUSE_S
 
     def told(self, recipe: str) -> Index:
         """By item, what the bucket had of a recipe when it was last asked."""
@@ -109,8 +97,6 @@ class Manifests:
                 gone, _ = self._known.popitem(last=False)
                 self._locks.pop(gone, None)
             if self._clock() - known.read_at >= max_age_s:
-                if self.is_paused:
-                    raise CouldNotTell(self.last_failure)
                 await self._read(recipe, known)
             return known
 

@@ -79,11 +79,12 @@ class ReadThrough:
         Returns:
             False where the manifest could not be read in time.
         """
-        try:
+        known, began = None, self._daemon.clock()
+        with contextlib.suppress(TimeoutError):
             known = await asyncio.wait_for(asyncio.shield(self._known(recipe, max_age_s)), ASKED_S)
-        except TimeoutError:
-            return False
         if known is None:
+            if self._manifests.outage.is_usable:
+                self._manifests.outage.note_lost(self._daemon.clock() - began)
             return False
         wanted = self._wanted(known, items)
         if not wanted:
@@ -109,8 +110,7 @@ class ReadThrough:
 
     def prefetch(self, recipe: str) -> None:
         """Reads a recipe's manifest ahead of the request for a lease."""
-        if not self._manifests.is_paused:
-            self._daemon.spawn(self._known(recipe))
+        self._daemon.spawn(self._known(recipe))
 
     async def pull(self, recipe: str, owner_uid: int) -> tuple[int, int]:
         """Fetches what the bucket has of a registered recipe and this machine has not.
@@ -132,10 +132,12 @@ class ReadThrough:
         return sum(done), len(done) - sum(done)
 
     async def _known(self, recipe: str, max_age_s: float = FRESH_S) -> Known | None:
+        if not self._manifests.outage.is_usable:
+            return None
         try:
             return await self._manifests.of(recipe, max_age_s=max_age_s)
         except CouldNotTell as error:
-            self._manifests.note_failure(error)
+            self._manifests.outage.note_failure(error)
             return None
 
     def _wanted(self, known: Known, items: bytes) -> list[Row]:
@@ -177,14 +179,15 @@ class ReadThrough:
         self._tried[row.digest] = daemon.clock() + AGAIN_S
         try:
             async with self._slots:
-                if self._manifests.is_paused:  # another download failed while this one waited
-                    raise CouldNotTell(self._manifests.last_failure)
+                began = daemon.clock()
+                if self._manifests.outage.is_on:  # another download failed while this one waited
+                    raise CouldNotTell(self._manifests.outage.last_failure)
                 await self._download(row, name)
                 done = await daemon.slow(
                     daemon.store.commit, recipe, [StagedFile(name, row.size_bytes)], owner_uid=owner_uid
                 )
         except (CouldNotTell, Absent, Damaged, PrepcacheError, OSError) as error:
-            self._give_up(row, error)
+            self._give_up(row, error, daemon.clock() - began)
             daemon.leases.abort_commit(commit)
         except BaseException:
             daemon.leases.abort_commit(commit)
@@ -200,10 +203,11 @@ class ReadThrough:
             await daemon.slow(daemon.store.unstage, name)
         return False
 
-    def _give_up(self, row: Row, error: Exception) -> None:
+    def _give_up(self, row: Row, error: Exception, lost_s: float) -> None:
         if isinstance(error, CouldNotTell):
-            if not self._manifests.is_paused:
-                self._manifests.note_failure(error)
+            if not self._manifests.outage.is_on:
+                self._manifests.outage.note_failure(error)
+                self._manifests.outage.note_lost(lost_s)
         elif isinstance(error, Absent):
             LOG.info("%s is not in the tier any more; a job makes its samples", object_name(row.digest))
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable
@@ -24,6 +25,7 @@ LOG = logging.getLogger(__name__)
 MAX_ARTIFACT_BYTES = 64 << 30
 MAX_LISTED = 1_000_000
 """Objects that `gc` looks at in one go."""
+PROBE_S = 1.0
 MAX_RECIPE_BYTES = 8 << 20
 GARBAGE_AGE_S = 24 * 3600.0
 """Far longer than a copy takes from its bytes to its manifest, and than clocks differ."""
@@ -52,12 +54,14 @@ class Tier:
             self.writing.is_waited_for = self.upstream.is_waited_for
 
     def start(self) -> None:
+        self._prober = asyncio.get_running_loop().create_task(self._probe())
         if self.writing is not None:
             self.writing.start()
         if self.upstream is not None:
             self.upstream.start()
 
     async def stop(self) -> None:
+        self._prober.cancel()
         self.reading.stop()
         if self.writing is not None:
             await self.writing.stop()
@@ -75,12 +79,12 @@ class Tier:
         return {
             "url": self.bucket.url,
             "mode": "read-only" if writing is None else "read-write",
-            "is_paused": self.manifests.is_paused,
+            "is_paused": self.manifests.outage.is_on,
             "hits": reading.hits,
             "hit_bytes": reading.hit_bytes,
             "misses": reading.misses,
-            "could_not_tell": self.manifests.failures,
-            "last_failure": self.manifests.last_failure,
+            "could_not_tell": self.manifests.outage.failures,
+            "last_failure": self.manifests.outage.last_failure,
             "bad": reading.bad,
             "written": 0 if writing is None else writing.written,
             "written_bytes": 0 if writing is None else writing.written_bytes,
@@ -88,8 +92,8 @@ class Tier:
             "dropped": 0 if writing is None else writing.dropped,
             "upstream": "" if upstream is None else upstream.lead.url,
             "is_upstream_away": upstream is not None and upstream.is_away,
-            "upstream_failures": 0 if upstream is None else upstream.failures,
-            "last_upstream_failure": "" if upstream is None else upstream.last_failure,
+            "upstream_failures": 0 if upstream is None else upstream.outage.failures,
+            "last_upstream_failure": "" if upstream is None else upstream.outage.last_failure,
         }
 
     async def push(self) -> int:
@@ -164,9 +168,24 @@ class Tier:
             LOG.info("deleted %d artifacts from the tier that no manifest names", len(found))
         return found
 
+    async def _probe(self) -> None:
+        """Asks a bucket that has failed until it answers."""
+        outage = self.manifests.outage
+        while True:
+            await asyncio.sleep(PROBE_S)
+            if outage.is_due:
+                try:
+                    await self.bucket.names(f"{PREFIX}/", 1)
+                except CouldNotTell as error:
+                    outage.note_failure(error)
+                else:
+                    outage.note_answer()
+
     async def _told(self, work: Awaitable[T]) -> T:
         try:
-            return await work
+            done = await work
         except CouldNotTell as error:
-            self.manifests.note_failure(error)
+            self.manifests.outage.note_failure(error)
             raise StoreError(f"the tier could not tell: {error}") from None
+        self.manifests.outage.note_answer()
+        return done

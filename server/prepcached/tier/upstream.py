@@ -8,8 +8,7 @@ them any more.
 Invariants:
     1. The lead decides only who preprocesses. A lead that lies can cause work to be done twice, and never
        causes a wrong sample.
-    2. Jobs wait at most `LOST_S` an hour for a lead that fails. Until it answers again, which is tried in the
-       background, all leases are local.
+    2. Without the lead, all leases are local (outage.py).
     3. What was just leased is looked for in the bucket once more before a job is granted it: another machine
        may have copied it there a moment ago.
 
@@ -24,7 +23,6 @@ import logging
 import os
 import secrets
 import socket
-from collections import deque
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -40,6 +38,7 @@ from prepcached.store import scopes
 from prepcached.tier.lead import CALL_S, Lead, LeadAway, M
 from prepcached.tier.manifest import Index
 from prepcached.tier.manifests import Manifests
+from prepcached.tier.outage import Outage
 from prepcached.tier.read_through import TIER_NAME, ReadThrough
 from prepcached.tier.write_back import WriteBack
 
@@ -54,8 +53,6 @@ IDLE_S = 3.0
 HELD_AGE_S = 2.0
 """While other machines hold everything, the bucket is asked this often for what they have copied."""
 RETRY_S = 10.0
-LOST_S, LOST_SPAN_S = 5.0, 3600.0
-"""Seconds that jobs may wait for a failing lead, and the span in which these are counted."""
 TICK_S = 0.5
 
 
@@ -94,8 +91,13 @@ class Upstream:
         self, daemon: Daemon, lead: Lead, manifests: Manifests, reading: ReadThrough, writing: WriteBack
     ) -> None:
         self.lead = lead
-        self.failures = 0
-        self.last_failure = ""
+        self.outage = Outage(
+            f"the lead {lead.url}",
+            "this machine leases by itself, so that other machines may preprocess the same items",
+            RETRY_S,
+            CALL_S,
+            daemon.clock,
+        )
         self._daemon = daemon
         self._manifests = manifests
         self._reading = reading
@@ -104,17 +106,14 @@ class Upstream:
         self._waited_for: set[str] = set()
         self._forgotten: list[str] = []
         """Ids of leases whose answers never came: the next beat ends them."""
-        self._lost: deque[tuple[float, float]] = deque()
         self._session = ""
-        self._is_away = True
-        self._ask_at = float("-inf")
         self._was_tried = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
 
     @property
     def is_away(self) -> bool:
         """Whether the lead does not answer, so that all leases are local."""
-        return self._is_away
+        return not (self._session and self.outage.is_usable)
 
     def start(self) -> None:
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
@@ -148,7 +147,7 @@ class Upstream:
         if not self._was_tried.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._was_tried.wait(), CALL_S)
-        if self._is_away:
+        if self.is_away:
             return None
         leased, told = self._daemon.leases.leased(recipe), self._manifests.told(recipe)
         mine = self._mine.get(recipe, {})
@@ -164,15 +163,19 @@ class Upstream:
                 holders = await self._lease(recipe, asked, lacking, request, wait_s if may_wait else 0.0)
             except LimitExceeded:
                 return None
+            except UnknownSession:
+                self._forget()
+                return None
             except (LeadAway, PrepcacheError) as error:
-                self._fail(error, self._daemon.clock() - began)
+                self.outage.note_failure(error)
+                self.outage.note_lost(self._daemon.clock() - began)
                 return None
         mine = self._mine.get(recipe, {})
         new = {piece for item in free if (piece := mine.get(item)) and not piece.is_looked_for}
         if new or holders:
             max_age_s = 0.0 if new else HELD_AGE_S
             is_read = await self._reading.claim(recipe, request.items, session, max_age_s)
-            if is_read or self._manifests.is_paused:
+            if is_read or not self._manifests.outage.is_usable:
                 for piece in new:
                     piece.is_looked_for = True
         allowed = _Allowed(self._mine.get(recipe, {}), self._manifests.told(recipe), self._reading)
@@ -226,18 +229,16 @@ class Upstream:
         beat_at = float("-inf")
         while True:
             now = self._daemon.clock()
-            if now >= (self._ask_at if self._is_away else beat_at):
+            if self.outage.is_due if self.outage.is_on else now >= beat_at or not self._session:
                 beat_at = now + wire.BEAT_S
                 try:
                     await self._beat()
                 except (LeadAway, PrepcacheError) as error:
-                    self._fail(error)
+                    self.outage.note_failure(error)
                 except Exception:
                     LOG.exception("the lead %s is not asked", self.lead.url)
                 else:
-                    if self._is_away and self.failures:
-                        LOG.info("the lead %s answers again", self.lead.url)
-                    self._is_away = False
+                    self.outage.note_answer()
                 self._was_tried.set()
             self._give_back_idle()
             await asyncio.sleep(TICK_S)
@@ -249,9 +250,8 @@ class Upstream:
             try:
                 path = f"/sessions/{self._session.partition('.')[0]}/beat"
                 answer = await self._call("POST", path, beat, wire.BeatAnswer)
-            except UnknownSession:  # it began anew, or took this machine for dead: its leases are gone
-                self._session = ""
-                self._mine.clear()
+            except UnknownSession:
+                self._forget()
             except (LeadAway, PrepcacheError):
                 self._forgotten += lost
                 raise
@@ -261,6 +261,11 @@ class Upstream:
         opening = wire.SessionRequest("prepcached", os.getpid(), socket.gethostname()[:256])
         opened = await self._call("POST", "/sessions", opening, wire.SessionAnswer)
         self._session = wire.session_header(opened.session, opened.token)
+
+    def _forget(self) -> None:
+        """The lead began anew, or took this machine for dead: the leases are gone."""
+        self._session = ""
+        self._mine.clear()
 
     def _progress(self) -> Iterable[wire.Progress]:
         """How far this machine's jobs are, which shows other machines, and the lead, that they go on."""
@@ -300,26 +305,6 @@ class Upstream:
         self, method: str, path: str, message: Message | None, gives: type[M], wait_s: float = 0.0
     ) -> M:
         return await self.lead.ask(method, path, message, gives, session=self._session, wait_s=wait_s)
-
-    def _fail(self, error: Exception, lost_s: float = 0.0) -> None:
-        now = self._daemon.clock()
-        self.failures += 1
-        self.last_failure = str(error)
-        self._lost.append((now, lost_s))
-        while self._lost[0][0] < now - LOST_SPAN_S:
-            self._lost.popleft()
-        is_spent = sum(seconds for _, seconds in self._lost) + CALL_S > LOST_S
-        self._ask_at = now + (LOST_SPAN_S if is_spent else RETRY_S)
-        if isinstance(error, UnknownSession):  # it began anew, or took this machine for dead
-            self._ask_at = now
-        if not self._is_away or not self._was_tried.is_set():
-            LOG.warning(
-                "the lead %s cannot be used (%s): this machine leases by itself, so that other machines may "
-                "preprocess the same items",
-                self.lead.url,
-                error,
-            )
-        self._is_away = True
 
 
 class _Allowed:

@@ -85,14 +85,14 @@ class WriteBack:
 
     def is_pending(self, recipe: str) -> bool:
         """Whether a recipe is being copied, or will be soon: not while the bucket is left alone."""
-        return not self._manifests.is_paused and (recipe in self._dirty or recipe == self._pushing)
+        return not self._manifests.outage.is_on and (recipe in self._dirty or recipe == self._pushing)
 
     async def _work(self) -> None:
         while self._dirty or not self._is_closing:
             self._news.clear()
             now = self._daemon.clock()
             due = [name for name, at in self._dirty.items() if at <= now or self._is_urgent(name)]
-            if due and not self._manifests.is_paused:
+            if due and not self._manifests.outage.is_on:
                 recipe = due[0]
                 self._pushing = recipe
                 del self._dirty[recipe]
@@ -102,7 +102,7 @@ class WriteBack:
                 return
             else:
                 at = min(self._dirty.values(), default=now + 3600)
-                timeout_s = max(1.0 if self._manifests.is_paused else 0.0, at - now)
+                timeout_s = max(1.0 if self._manifests.outage.is_on else 0.0, at - now)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._news.wait(), timeout_s)
 
@@ -113,7 +113,7 @@ class WriteBack:
         try:
             await self.push(recipe)
         except CouldNotTell as error:
-            self._manifests.note_failure(error)
+            self._manifests.outage.note_failure(error)
             self.note(recipe)
         except (PrepcacheError, OSError) as error:
             LOG.warning("recipe %s is not copied to the tier: %s", recipe, error)

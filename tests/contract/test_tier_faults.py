@@ -1,0 +1,161 @@
+"""What a bucket can do wrong: no sample is wrong, no job stops, and what is committed here stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepcached.tier import manifests, outage, tier
+from support.fake_s3 import SECRETS, FakeS3, fake_s3
+from support.fleet import box
+from support.serving import Job, Serving, wait_until
+
+URL = "s3://lab/prefix"
+OLD, OTHERS, NEW = ["a", "b", "c"], ["d", "e", "f"], ["g", "h"]
+READING = [
+    "killed",
+    "refused",
+    "skewed",
+    "no bucket",
+    "slow",
+    "flipped",
+    "truncated",
+    "swapped",
+    "broken off",
+]
+WRITING = ["killed", "refused", "skewed", "no bucket", "full", "cut"]
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeS3]:
+    with fake_s3() as made:
+        for name, value in made.environ.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        monkeypatch.setattr(manifests, "RETRY_S", 0.0)
+        monkeypatch.setattr(tier, "PROBE_S", 0.05)
+        yield made
+
+
+def committed(served: Serving, job: Job, names: list[str]) -> str:
+    """What a job here has made and committed; the artifact's digest."""
+    return str(job.fill(served.store.staging, names)["artifacts"][0]["digest"])
+
+
+def items_here(job: Job) -> int:
+    return sum(one["items"] for one in job.resolve().json()["artifacts"])
+
+
+def asked(job: Job, names: list[str]) -> dict[str, Any]:
+    """Asks for work as a job does: until some is granted, or found by looking again."""
+    answers: list[dict[str, Any]] = []
+
+    def is_answered() -> bool:
+        generation = job.resolve().json()["generation"]
+        answer = job.lease(names, generation, wait_s=2.0)
+        assert answer.status_code == 200, answer.text
+        answers.append(answer.json())
+        return bool(answers[-1]["granted"] or answers[-1]["look_again"])
+
+    assert wait_until(is_answered)
+    return answers[-1]
+
+
+def status(served: Serving) -> dict[str, Any]:
+    return dict(served.http().get("/v1/tier").json())
+
+
+@pytest.mark.nightly(daily=READING[4:6])
+@pytest.mark.parametrize("fault", READING)
+def test_a_bucket_that_fails_at_reading_stops_no_job(fault: str, s3: FakeS3, tmp_path: Path) -> None:
+    with box(tmp_path / "first", URL) as first:
+        job = first.job()
+        committed(first, job, OLD)
+        committed(first, job, OTHERS)
+        assert first.http().post("/v1/tier/push").json()["artifacts"] == 2
+    s3.fault = fault
+    with box(tmp_path / "second", URL) as second:
+        job = second.job()
+        assert len(asked(job, OLD)["granted"]) == 3
+        assert status(second)["hits"] == 0
+        assert (
+            status(second)["bad" if fault in ("flipped", "swapped", "truncated") else "could_not_tell"] >= 1
+        )
+        committed(second, job, NEW)
+        assert not second.store.check()
+        s3.fault = ""
+        assert wait_until(lambda: not status(second)["is_paused"])
+    with box(tmp_path / "third", URL) as third:
+        assert asked(third.job(), OTHERS)["look_again"]
+
+
+@pytest.mark.nightly(daily=WRITING[-1:])
+@pytest.mark.parametrize("fault", WRITING)
+def test_a_bucket_that_fails_at_writing_loses_nothing(fault: str, s3: FakeS3, tmp_path: Path) -> None:
+    s3.fault = fault
+    with box(tmp_path / "first", URL) as first:
+        job = first.job()
+        digest = committed(first, job, OLD)
+        assert first.http().post("/v1/tier/push").status_code == 500
+        assert items_here(job) == 3 and not first.store.check()
+        assert not s3.artifacts()
+        s3.fault = ""
+        assert first.http().post("/v1/tier/push").json()["artifacts"] == 1
+        assert [key.rsplit("/")[-1] for key in s3.artifacts()] == [digest]
+    with box(tmp_path / "second", URL) as second:
+        assert asked(second.job(), OLD)["look_again"]
+
+
+@pytest.mark.parametrize("clock_s", [-3600.0, 3600.0])
+def test_a_bucket_whose_clock_is_wrong_is_used(clock_s: float, s3: FakeS3, tmp_path: Path) -> None:
+    s3.clock_s = clock_s
+    with box(tmp_path / "first", URL) as first:
+        committed(first, first.job(), OLD)
+        assert first.http().post("/v1/tier/push").json()["artifacts"] == 1
+        s3.objects["prefix/cas/v1/ff/" + "f" * 64] = b"an upload that no manifest names yet"
+        assert first.http().post("/v1/tier/gc", json={"delete": True}).json()["artifacts"] == 0
+    with box(tmp_path / "second", URL) as second:
+        assert asked(second.job(), OLD)["look_again"]
+
+
+def test_jobs_wait_five_seconds_an_hour_for_a_bucket() -> None:
+    now = [0.0]
+    bucket = outage.Outage("the tier", "jobs preprocess", 30.0, 2.0, lambda: now[0])
+    waits = 0
+    for _ in range(200):
+        if bucket.is_usable:
+            waits += 1
+            now[0] += 2.0
+            bucket.note_failure(TimeoutError("slow"))
+            bucket.note_lost(2.0)
+        now[0] += 30.0
+        if bucket.is_due:
+            bucket.note_answer()
+    assert waits == 4, "two in each of two hours"
+
+
+def test_no_credential_is_written_anywhere(
+    s3: FakeS3, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not by a daemon that uses them, nor by one that is refused: pages, errors, logs, files, objects."""
+    said = []
+    for fault in ("", "refused", "killed"):
+        s3.fault = fault
+        with box(tmp_path / f"box{fault}", URL) as served:
+            job, http = served.job(), served.http()
+            committed(served, job, OLD)
+            asked(job, NEW)
+            said += [
+                http.post("/v1/tier/push").text,
+                http.post("/v1/tier/pull", json={"recipe": job.recipe}).text,
+            ]
+            said += [http.get(path).text for path in ("/v1/tier", "/", "/metrics", "/v1/stats", "/v1/info")]
+    said += [record.getMessage() for record in caplog.records]
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    written += [data for key, data in s3.objects.items() for data in (key.encode(), data)]
+    everything = b"\n".join([*(text.encode() for text in said), *written])
+    assert b"lab" in everything
+    assert not [secret for secret in SECRETS.values() if secret.encode() in everything]

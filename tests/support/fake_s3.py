@@ -1,0 +1,155 @@
+"""An object store with faults: as much of S3 as obstore asks for, in a thread, in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape, unescape
+
+SECRETS = {"AWS_ACCESS_KEY_ID": "the-key-id-9f3", "AWS_SECRET_ACCESS_KEY": "the-secret-7c1"}
+
+
+@dataclass
+class FakeS3:
+    """A bucket `lab`.
+
+    Args:
+        objects: by key; a test may look at them, and change them.
+        fault: what goes wrong; "" for nothing.
+        clock_s: how far its clock is off.
+    """
+
+    url: str = ""
+    objects: dict[str, bytes] = field(default_factory=dict)
+    fault: str = ""
+    clock_s: float = 0.0
+    requests: list[str] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What a daemon has to have in its environment."""
+        return {"AWS_ENDPOINT_URL": self.url, "AWS_REGION": "us-east-1", **SECRETS}
+
+    def artifacts(self) -> list[str]:
+        return [key for key in self.objects if "/cas/" in key]
+
+    def listing(self, prefix: str) -> bytes:
+        at = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(time.time() + self.clock_s))
+        found = "".join(
+            f"<Contents><Key>{escape(key)}</Key><LastModified>{at}</LastModified>"
+            f'<ETag>"{hashlib.md5(data).hexdigest()}"</ETag><Size>{len(data)}</Size></Contents>'
+            for key, data in sorted(self.objects.items())
+            if key.startswith(prefix)
+        )
+        text = f"<ListBucketResult><IsTruncated>false</IsTruncated>{found}</ListBucketResult>"
+        return text.encode()
+
+
+def _handler(s3: FakeS3) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_one(self) -> None:
+            s3.requests.append(f"{self.command} {self.path}")
+            parts = urlsplit(self.path)
+            key, query = unquote(parts.path).removeprefix("/lab").lstrip("/"), parse_qs(parts.query)
+            length = int(self.headers.get("Content-Length", 0))
+            if s3.fault == "killed":
+                self.close_connection = True
+                return
+            if s3.fault == "cut" and self.command == "PUT":
+                self.rfile.read(length // 2)
+                self.close_connection = True
+                return
+            body = self.rfile.read(length)
+            if s3.fault == "no bucket":
+                self.answer(404, b"<Error><Code>NoSuchBucket</Code></Error>")
+            elif s3.fault in ("refused", "skewed"):
+                code = "AccessDenied" if s3.fault == "refused" else "RequestTimeTooSkewed"
+                self.answer(403, f"<Error><Code>{code}</Code></Error>".encode())
+            elif self.command == "PUT":
+                if s3.fault == "full":
+                    self.answer(500, b"<Error><Code>InternalError</Code></Error>")
+                    return
+                s3.objects[key] = body
+                self.answer(200, b"")
+            elif self.command == "POST":  # delete these
+                for piece in body.decode().split("<Key>")[1:]:
+                    s3.objects.pop(unescape(piece.split("</Key>")[0]), None)
+                self.answer(200, b"<DeleteResult></DeleteResult>")
+            elif not key:
+                self.answer(200, s3.listing(query.get("prefix", [""])[0]))
+            elif key in s3.objects:
+                self.answer(200, self.told(key))
+            else:
+                self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+
+        do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = handle_one
+
+        def told(self, key: str) -> bytes:
+            data = s3.objects[key]
+            if "/cas/" not in key:
+                return data
+            if s3.fault == "flipped":
+                return data[:-5] + bytes([data[-5] ^ 1]) + data[-4:]
+            if s3.fault == "truncated":
+                return data[: len(data) // 2]
+            if s3.fault == "swapped":
+                return next(s3.objects[other] for other in s3.artifacts() if other != key)
+            return data
+
+        def answer(self, status: int, data: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("ETag", f'"{hashlib.md5(data).hexdigest()}"')
+            self.send_header("Last-Modified", formatdate(time.time() + s3.clock_s, usegmt=True))
+            self.end_headers()
+            if self.command == "HEAD":
+                return
+            with contextlib.suppress(OSError):
+                if s3.fault == "slow":
+                    for byte in data:
+                        if s3.ended.wait(1.0):
+                            break
+                        self.wfile.write(bytes([byte]))
+                elif s3.fault == "broken off" and "/cas/" in self.path:
+                    self.wfile.write(data[: len(data) // 2])
+                    self.close_connection = True
+                else:
+                    self.wfile.write(data)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return Handler
+
+
+@contextlib.contextmanager
+def fake_s3() -> Iterator[FakeS3]:
+    s3 = FakeS3()
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: Any) -> None:
+            """A client that hangs up is no error of the test's."""
+
+    with Server(("127.0.0.1", 0), _handler(s3)) as server:
+        s3.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield s3
+        finally:
+            s3.ended.set()
+            server.shutdown()
+            thread.join()
