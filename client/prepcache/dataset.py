@@ -48,6 +48,7 @@ from prepcache.protocol.explain import shortened
 from prepcache.reasons import barred_line
 from prepcache.samples import Preprocessing, Samples
 from prepcache.torch_types import Dataset, T_co
+from prepcache.wrapped import MapStyle, Wrapped, wrapped
 
 if TYPE_CHECKING:
     from torch.utils.data import ConcatDataset
@@ -172,7 +173,8 @@ class CachedDataset(Dataset[T_co]):
             self.items = mode.part_of(self.items)
             mode.opened.append(self)
         client, read, trust = client or Client(), how["read"], how["trust"]
-        recipe, notes = open_recipe(function, how, client, progress)
+        counted = function.method if isinstance(function, Wrapped) else function
+        recipe, notes = open_recipe(counted, how, client, progress)
         hasher = ItemHasher(root, read, trust, user_stat_cache())
         digests, stamps = hasher.digest_many(self.items)
         distinct = Distinct(digests)
@@ -198,6 +200,37 @@ class CachedDataset(Dataset[T_co]):
             samples.prepare()
         samples.originals.end_opening()
         by_index.register(self)
+
+    @classmethod
+    def wrap(
+        cls,
+        dataset: MapStyle[S],
+        *,
+        key: Callable[[int], Any],
+        transform: Callable[[Any], Any] | None = None,
+        **options: Unpack[Options],
+    ) -> CachedDataset[S]:
+        """An existing map-style dataset, cached item by item.
+
+            ds = prepcache.CachedDataset.wrap(photos, key=lambda i: photos.paths[i])
+
+        Args:
+            dataset: `dataset[i]` is called for what is missing.
+            key: names item i by all that differs between items: its files as paths, its label.
+            transform: `sample -> sample`, on every access, never cached.
+            options: as `CachedDataset` takes them, without `read`.
+
+        Raises:
+            UnkeyableError: the dataset draws random numbers; the message says what to do. Or as
+                `CachedDataset`.
+            TypeError, ValueError: it is no map-style dataset, or an option that cannot be.
+        """
+        if options.get("read", "path") != "path":
+            raise ValueError("read= has no use in wrap(): the dataset reads its files by itself")
+        items, function, listings = wrapped(dataset, key)
+        options["name"] = options.get("name") or type(dataset).__qualname__
+        options["untracked"] = (*options.get("untracked", ()), *listings)
+        return cls(items, function, None, transform, **options)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -53,6 +53,7 @@ from prepcache.reasons import (
     why_so,
 )
 from prepcache.report import Report, Tally
+from prepcache.wrapped import Wrapped, draws_refused
 
 if TYPE_CHECKING:
     from prepcache.index.artifact_set import ArtifactSet
@@ -217,6 +218,7 @@ class Samples:
         to_do, told = len(self.catalogue.missing), self.tally.report(())
         recipe = self.by.recipe
         self.by.say(opening_line(recipe.name, recipe.digest, told, to_do, reasons, artifacts.mode))
+        self._refuse_draws(artifacts.drawn)
         # Each job that is given such samples says it: whoever made them may have been another.
         if artifacts.drawn and self.tally.note_drawn():
             self.tally.why.append(draws_text(artifacts.drawn))
@@ -286,6 +288,7 @@ class Samples:
         progress = self.by.watcher(total, total - len(catalogue.missing))
         try:
             self.originals.compare(catalogue.missing)
+            self._try_one(int(catalogue.missing[0]))
             crew = self.by.crew(self.originals.item)
             filled = artifacts.fill(crew, progress, self._task(), lambda: self._own_keeper().adopt)
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
@@ -300,6 +303,23 @@ class Samples:
         if filled.aside and artifacts.mode.is_writing:
             self._own_keeper().adopt(filled.aside)
         self._say_filled(filled, said)
+        self._refuse_draws(filled.drawn)
+
+    def _try_one(self, index: int) -> None:
+        """Makes a sample of a wrapped dataset before any is stored: one that draws is refused."""
+        job = self.by.job
+        if isinstance(job.function, Wrapped):
+            with guard(job.function, job.probe) as watched:
+                next(iter(job.parts(index, self.originals.item(index))), None)
+            self._refuse_draws(watched.drawn)
+
+    def _refuse_draws(self, drawn: set[str]) -> None:
+        """
+        Raises:
+            UnkeyableError: a wrapped dataset has drawn random numbers.
+        """
+        if drawn and isinstance(self.by.job.function, Wrapped):
+            raise UnkeyableError(draws_refused(self.by.name, drawn))
 
     def _say_filled(self, filled: Any, said: str) -> None:
         """Says what there is to say of a fill.
@@ -421,6 +441,7 @@ class Samples:
         by.steady.settle()
         if part.error is not None:
             self._fail(part)
+        self._refuse_draws(watched.drawn)
         self._drawn |= watched.drawn
         if watched.drawn and self.tally.note_drawn():
             by.say(describe(by.name, watched.drawn), "drawn")

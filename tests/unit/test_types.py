@@ -48,6 +48,7 @@ reveal_type(Mine(files, decode)[0])  # bytes
 reveal_type(prepcache.cached(decode, Path("a")))  # bytes
 reveal_type(vocabulary(files, size=4))  # dict[str, int]
 reveal_type(ds.report().hit)  # int
+reveal_type(prepcache.CachedDataset.wrap([b"a"], key=lambda i: i)[0])  # bytes
 recipe = prepcache.recipe(decode, config={"size": 3})
 prepcache.CachedDataset(files, recipe, name=None)
 for batch in prepcache.Loader(ds, 32, shuffle=True, collate_fn=prepcache.pad_collate):

@@ -1,0 +1,143 @@
+"""CachedDataset.wrap: an existing map-style dataset, cached item by item, or refused with what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from prepcache import CachedDataset, Client, UnkeyableError
+from prepcache.daemon.session import Session
+from prepcache.daemon.wait_budget import WaitBudget
+from support.serving import serving
+
+CALLS: list[int] = []
+
+
+class Scale:
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __call__(self, value: torch.Tensor) -> torch.Tensor:
+        return value * self.factor
+
+
+class Flip:
+    """A random augmentation."""
+
+    def __call__(self, value: torch.Tensor) -> torch.Tensor:
+        return -value if torch.rand(1) < 0.5 else value
+
+
+class Numbers(Dataset[tuple[torch.Tensor, int]]):
+    """As people write them: `__getitem__(i)` reads file i and applies a transform."""
+
+    def __init__(self, paths: list[Path], labels: list[int], transform: Callable[[Any], Any]) -> None:
+        self.paths = paths
+        self.labels = labels
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        CALLS.append(index)
+        return self.transform(torch.tensor(int(self.paths[index].read_text()))), self.labels[index]
+
+    def name(self, index: int) -> Any:
+        return self.paths[index], self.labels[index]
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with serving(tmp_path):
+        client = Client(f"unix://{tmp_path}/s.sock")
+        yield client
+        Session.current(client).close()
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """For a job whose process no thread of a daemon shares: else nobody can tell who drew."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Client(f"unix://{tmp_path}/none.sock", budget=WaitBudget())
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    paths = [tmp_path / f"{number}.txt" for number in range(5)]
+    for number, path in enumerate(paths):
+        path.write_text(str(number + 1))
+    return paths
+
+
+def made(client: Client, old: Numbers, key: Callable[[int], Any] | None = None) -> set[int]:
+    """The positions whose samples were made, having compared all samples with those of the dataset."""
+    CALLS.clear()
+    ds = CachedDataset.wrap(old, key=key or old.name, untracked=("CALLS",), client=client, progress=False)
+    found = set(CALLS)
+    assert list(ds) == [old[i] for i in range(len(old))]
+    return found
+
+
+def test_items_are_found_in_any_order_and_subset(client: Client, paths: list[Path]) -> None:
+    labels = [10, 11, 12, 13, 14]
+    assert made(client, Numbers(paths, labels, Scale(2))) == {0, 1, 2, 3, 4}
+    assert made(client, Numbers(paths, labels, Scale(2))) == set()
+    assert made(client, Numbers(paths[::-1], labels[::-1], Scale(2))) == set()
+    assert made(client, Numbers(paths[1:3], labels[1:3], Scale(2))) == set()
+
+
+def test_only_what_changed_is_made_again(client: Client, paths: list[Path]) -> None:
+    labels = [10, 11, 12, 13, 14]
+    made(client, Numbers(paths, labels, Scale(2)))
+    paths[3].write_text("70")
+    assert made(client, Numbers(paths, labels, Scale(2))) == {3}
+    labels[1] = 99
+    assert made(client, Numbers(paths, labels, Scale(2))) == {1}
+    assert made(client, Numbers(paths, labels, Scale(3))) == {0, 1, 2, 3, 4}, "the transform counts"
+
+
+def test_a_list_that_the_key_does_not_name_counts_whole(client: Client, paths: list[Path]) -> None:
+    labels = [10, 11, 12, 13, 14]
+    old = Numbers(paths, labels, Scale(2))
+    assert made(client, old, lambda i: old.paths[i]) == {0, 1, 2, 3, 4}
+    assert made(client, old, lambda i: paths[i]) == set(), "the same list under another name"
+    other = Numbers(paths, [10, 11, 12, 13, 99], Scale(2))
+    assert made(client, other, lambda i: other.paths[i]) == {0, 1, 2, 3, 4}, "never a stale label"
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_dataset_that_draws_is_refused_in_words(alone: Client, paths: list[Path], lazy: bool) -> None:
+    old = Numbers(paths, [0] * 5, Flip())
+
+    def read() -> Any:
+        options: Any = {"lazy": lazy, "untracked": ("CALLS",), "client": alone, "progress": False}
+        return CachedDataset.wrap(old, key=old.name, **options)[0]
+
+    with pytest.raises(UnkeyableError, match=r"Numbers draws random numbers \(torch\).* as transform="):
+        read()
+
+
+def test_random_transforms_run_after_the_cache(client: Client, paths: list[Path]) -> None:
+    old = Numbers(paths, [0] * 5, Scale(1))
+    options: Any = {"untracked": ("CALLS",), "client": client, "progress": False}
+    ds = CachedDataset.wrap(old, key=old.name, transform=lambda sample: Flip()(sample[0]), **options)
+    drawn = {int(ds[4]) for _ in range(64)}
+    assert drawn == {5, -5}
+
+
+def test_what_cannot_be_wrapped_is_refused(paths: list[Path]) -> None:
+    old = Numbers(paths, [0] * 5, Scale(1))
+    with pytest.raises(TypeError, match=r"map-style dataset.*CachedIterableDataset"):
+        CachedDataset.wrap(iter(paths), key=old.name)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=re.escape("key(0) gave [")):
+        CachedDataset.wrap(old, key=lambda i: [paths[i]])
+    with pytest.raises(ValueError, match="reads its files by itself"):
+        CachedDataset.wrap(old, key=old.name, read="bytes")
