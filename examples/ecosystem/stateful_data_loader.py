@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import prepcache
+
+# torchdata 0.11 calls a function of torch that is deprecated since; each loader would warn.
+warnings.filterwarnings("ignore", message="'set_vital' is deprecated")
 
 
 def load(path: Path, length: int) -> torch.Tensor:
