@@ -51,7 +51,7 @@ def test_an_item_is_granted_once_and_others_hear_who_has_it(served: Serving) -> 
     first, second = served.job("first"), served.job("second")
     first.resolve()
     first.lease("abcd")
-    first.beat(progress=[{"recipe": first.recipe, "name": "n", "done": 1, "total": 4}])
+    first.heartbeat(progress=[{"recipe": first.recipe, "name": "n", "done": 1, "total": 4}])
     answer = second.lease("cdef").json()
     assert answer["granted"] == [2, 3]
     [held] = answer["held"]
@@ -90,7 +90,7 @@ def test_a_waiting_job_wakes_when_the_items_are_committed(served: Serving, clock
     answers: list[Any] = []
     waiter = threading.Thread(target=lambda: answers.append(second.lease("ab", seen, wait_s=2).json()))
     waiter.start()
-    assert wait_until(lambda: first.beat().json()["waited_for"] == [first.recipe])
+    assert wait_until(lambda: first.heartbeat().json()["waited_for"] == [first.recipe])
     listed = {one["name"]: one["waits"] for one in served.http().get("/v1/sessions").json()["sessions"]}
     assert listed == {"first": [], "second": [{"recipe": first.recipe, "sessions": [first.session]}]}
     first.commit([lease], [first.stage(served.store.staging, "ab")])
@@ -105,7 +105,7 @@ def test_a_waiting_job_gets_the_items_that_a_dead_session_leaves(served: Serving
     answers: list[Any] = []
     waiter = threading.Thread(target=lambda: answers.append(second.lease("ab", seen, wait_s=2).json()))
     waiter.start()
-    assert wait_until(lambda: first.beat().json()["waited_for"] == [first.recipe])
+    assert wait_until(lambda: first.heartbeat().json()["waited_for"] == [first.recipe])
     first.close()
     waiter.join(30)
     assert answers[0]["granted"] == [0, 1]

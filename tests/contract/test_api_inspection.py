@@ -287,8 +287,8 @@ def test_saved_time_counts_what_jobs_found(served: Serving) -> None:
     second.resolve()
     stats = http.get("/v1/stats").json()
     assert (stats["found_items"], stats["seconds_saved"]) == (0, 0)
-    second.beat(found_items=3, saved_s=7.5)
-    second.beat()
+    second.heartbeat(found_items=3, saved_s=7.5)
+    second.heartbeat()
     stats = http.get("/v1/stats").json()
     assert (stats["found_items"], stats["seconds_saved"]) == (3, 7.5)
 

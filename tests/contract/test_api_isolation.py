@@ -73,8 +73,8 @@ def test_one_users_lease_keeps_no_other_from_the_same_items(
     assert bob.lease("ab").json()["granted"] == [0, 1]
     answer = second.lease("ab").json()
     assert answer["granted"] == [] and [one["items"] for one in answer["held"]] == [2]
-    assert alice.beat().json()["waited_for"] == [RECIPE]
-    assert bob.beat().json()["waited_for"] == []
+    assert alice.heartbeat().json()["waited_for"] == [RECIPE]
+    assert bob.heartbeat().json()["waited_for"] == []
     [wait] = next(s for s in second.http.get("/v1/sessions").json()["sessions"] if s["waits"])["waits"]
     assert wait["recipe"] == RECIPE and wait["sessions"] == [alice.session]
 
@@ -269,7 +269,7 @@ def test_entries_after_a_restart_stay_with_their_user(
         assert bob.resolve().json()["artifacts"] == []
         assert bob.lease("ab").json()["granted"] == [0, 1]
         again = Job(as_user(served, monkeypatch, ALICE), alice.session, alice.token)
-        assert again.beat().json()["code"] == "unknown-session"
+        assert again.heartbeat().json()["code"] == "unknown-session"
         assert len(job_of(served, monkeypatch, ALICE).resolve().json()["artifacts"]) == 1
 
 

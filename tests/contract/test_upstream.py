@@ -74,7 +74,7 @@ def test_a_commit_is_hurried_while_another_box_waits(
         making = first.job()
         assert not leased(making)["is_waited_for"]
         assert leased(second.job())["held"]
-        assert wait_until(lambda: making.beat().json()["waited_for"] == [making.recipe])
+        assert wait_until(lambda: making.heartbeat().json()["waited_for"] == [making.recipe])
 
 
 def test_what_a_dead_job_had_is_given_to_another_box(

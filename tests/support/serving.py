@@ -63,7 +63,7 @@ class Job:
                 "items": run_of, "want": len(names)}  # fmt: skip
         return self.post("/v1/leases", {**body, **members})
 
-    def beat(self, **members: Any) -> httpx.Response:
+    def heartbeat(self, **members: Any) -> httpx.Response:
         return self.post(f"/v1/sessions/{self.session}/beat", members)
 
     def commit(
