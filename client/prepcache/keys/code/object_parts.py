@@ -91,7 +91,7 @@ def parts_of(value: Any, *, is_library: bool = False) -> Parts:
             return parts
         if (special := _special(value)) is not None:
             is_whole = special[0][0] in ("path", "stream", "referent", "is_set")
-            return special if is_whole else special + _more_state(value)
+            return special if is_whole else special + _more_state(value, special)
         parts = _copied_parts(value, is_library)
         parts = without_entropy(parts) if is_library else parts
         is_schema = is_library and type(value).__module__.partition(".")[0] in ("pydantic", "pydantic_core")
@@ -141,19 +141,13 @@ def _given_state(state: Any) -> Parts:
     return [("state", state)]
 
 
-_KNOWN_STATE = frozenset(
-    {
-        "__doc__", "__module__", "__name__", "__qualname__", "__wrapped__", "__isabstractmethod__",
-        "func", "attrname", "lock", "dispatcher", "args", "keywords",
-    }
-)  # fmt: skip
-
-
-def _more_state(value: Any) -> Parts:
+def _more_state(value: Any, parts: Parts) -> Parts:
     """What a subclass of a descriptor (`property` and its like) keeps beside what it wraps."""
-    is_subclass = not isinstance(value, _LOGGERS) and type(value).__module__ not in ("builtins", "functools")
-    found = _attributes(value) if is_subclass else ()
-    return sorted(((n, part) for n, part in found if n not in _KNOWN_STATE), key=lambda pair: pair[0])
+    if isinstance(value, _LOGGERS) or type(value).__module__ in ("builtins", "functools"):
+        return []
+    known = {id(part) for _, part in parts}
+    found = [(n, part) for n, part in _attributes(value) if not n.startswith("__") and id(part) not in known]
+    return sorted(found, key=lambda pair: pair[0])
 
 
 def stream_state(value: Any) -> Parts:
@@ -162,8 +156,6 @@ def stream_state(value: Any) -> Parts:
 
 
 def _special(value: Any) -> Parts | None:
-    if f"{type(value).__module__}.{type(value).__qualname__}" == "multiprocessing.synchronize.Event":
-        return [("is_set", value.is_set())]
     if type(value) in (weakref.ref, weakref.KeyedRef):
         return [("referent", value())]
     if type(value) is contextvars.ContextVar:  # its name says nothing
@@ -255,29 +247,15 @@ def _reduced(value: Any, state: Any, is_library: bool) -> Parts:
 
 
 def _held_beside(value: Any, told: Parts, is_library: bool) -> Parts:
-    """What a reduction only names: functions, as `toolz.curry` holds; all of what the job's own code looks up
-    in a table."""
+    """What a reduction leaves out: of a library's object functions, as `toolz.curry` holds; else all, since
+    its class may look it up in a table."""
     maker = dict(told).get("callable")
     if isinstance(maker, type) or getattr(maker, "__module__", None) == "copyreg":
         return []
-    is_whole = not is_library and _is_looked_up(maker, value)
     ids = {id(part) for _, held in told for part in (held if isinstance(held, tuple | list) else (held,))}
     parts = [(name, part) for name, part in _attributes(value) if id(part) not in ids]
-    kept = [(name, part) for name, part in parts if is_whole or _is_function(part)]
+    kept = [(name, part) for name, part in parts if not is_library or _is_function(part)]
     return sorted(kept, key=lambda pair: pair[0])
-
-
-def _is_looked_up(maker: Any, value: Any) -> bool:
-    """Whether a function, or the class that it is a method of, has an object in one of its tables."""
-    function = getattr(maker, "__func__", maker)
-    if not isinstance(function, types.FunctionType):
-        return False
-    spaces = [{name: function.__globals__.get(name) for name in function.__code__.co_names}]
-    spaces += [vars(base) for base in getattr(getattr(maker, "__self__", None), "__mro__", ())]
-    tables = [part for space in spaces for part in space.values() if isinstance(part, dict | list | tuple)]
-    return any(
-        one is value for table in tables for one in (table.values() if isinstance(table, dict) else table)
-    )
 
 
 def _is_function(part: Any) -> bool:
