@@ -20,14 +20,12 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from types import FunctionType
 from typing import Any, Literal
 
@@ -38,44 +36,32 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys import options, own_state, ranks
 from prepcache.keys.code import labels
 from prepcache.keys.code.dependencies import Dependencies
-from prepcache.keys.code.describe import SCALARS, Value, readable
 from prepcache.keys.code.import_graph import Finder, ImportGraph
 from prepcache.keys.code.item_code import name_of, refer
 from prepcache.keys.code.project import Places, checkout_of
-from prepcache.keys.code.settings import is_attribute_bag
 from prepcache.keys.code.source_files import stamp_of
-from prepcache.keys.code.value_hooks import ConfigEncoder, Hooks
-from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, canonical_order
+from prepcache.keys.encoding.encoder import Encoder, canonical_order
 from prepcache.keys.environment import (
-    ENVIRONMENT_VERSION,
     Environment,
     default_dtype,
     lately,
-    python_version,
 )
 from prepcache.keys.files.digest import Trust, digest_file
-from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
+from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.marks import Plain, rebuild
-from prepcache.keys.own_state import Attributes, Before, State, place_of
-from prepcache.keys.paths import Read, looks_like_path, path_hook
-from prepcache.keys.restart import check_machine_code
-from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
+from prepcache.keys.own_state import Before, State, place_of
+from prepcache.keys.paths import Read, looks_like_path
+from prepcache.keys.recipe_parts import code_part, config_part, environment_part
 
 RECIPE_VERSION = 7
 """First input of the digest; raised whenever the inputs or their order change."""
 
 RECIPE_DOMAIN = b"prepcache recipe v7\0"
-_LABEL_WORDS = re.compile(r"\w+")
-EDITED = "edited after it was loaded"
-"""Stands for a file that no longer says what runs: the definitions that were loaded from it count alone."""
 _MATERIAL = (
     "{place} was changed by the function's own calls, and what it makes may depend on that: it counts as it "
     "is now, so the next job may make these samples again; set it back before the data set is opened, or "
     "leave it out with untracked=({name!r},)"
 )
-LEAF_LIMIT = 64
-"""Elements of a list or dict in a config that are shown one by one; a longer one is one leaf."""
-
 Code = Literal["script", "function"] | list[Any] | tuple[str | os.PathLike[str], ...] | None
 """A list of files, and not any sequence: a misspelt word is one too."""
 
@@ -190,14 +176,14 @@ def settle(made: Recipe) -> None:
 
 def _settled(preprocess: Callable[..., Any], asked: dict[str, Any]) -> Recipe:
     """The recipe, in which what calls have changed counts as before if it may; see NOTE [ Own state ]."""
-    made, unstable = _made_with_unstable(preprocess, asked)
+    made, unstable = _made_with_uns_table(preprocess, asked)
     before, material = own_state.before_calls(made)
     if before is None:
         if unstable:
             raise next(iter(unstable.values()))
         notes = [_MATERIAL.format(place=place, name=place.rpartition(".")[2]) for place in material]
         return replace(made, notes=(*made.notes, *notes))
-    made, _ = _made_with_unstable(preprocess, asked)  # making items again may have changed it further
+    made, _ = _made_with_uns_table(preprocess, asked)  # making items again may have changed it further
     own_state.learn(made, before)
     return _as_before(made, before)
 
@@ -207,7 +193,7 @@ def _as_before(made: Recipe, before: Before) -> Recipe:
     return replace(made, digest=before.digest, parts=before.parts, own=before.own, inherits=inherits)
 
 
-def _made_with_unstable(
+def _made_with_uns_table(
     preprocess: Callable[..., Any], asked: dict[str, Any]
 ) -> tuple[Recipe, dict[str, UnkeyableError]]:
     made, reach = _made(preprocess, asked)
@@ -253,18 +239,16 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     graph = ImportGraph(Finder(sys.path, places))
     root = checkout_of(function)
 
-    def walk(graph: ImportGraph) -> Dependencies:
-        return Dependencies(
-            graph, places, untracked, root, lambda path: digest_file(path, memo, asked["trust"]).digest
-        )
+    def file_digest(path: str) -> bytes:
+        return digest_file(path, memo, asked["trust"]).digest
 
-    reach = walk(graph)
+    reach = Dependencies(graph, places, untracked, root, file_digest)
     reach.hooks.plain.update(asked.get("plain", ()))
     if is_again:
         reach.look_again()
     if code is not None:
         reach.add("preprocess", preprocess)
-    leaves, config_digest = _config(asked["config"], reach, memo, asked["trust"])
+    leaves, config_digest = config_part(asked["config"], reach, memo, asked["trust"])
     given = _copied(asked["config"])
     reach.run()
     if code == "script" and not is_again:
@@ -273,13 +257,13 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     if code is not None:
         # By what they reach, also where the function's files count whole: theirs may be a script's.
         refer(asked.get("classes", ()), reach)
-    code_part = _code_part(code, graph, reach, memo)
+    code_rows = code_part(code, graph, reach, memo)
     top_levels = reach.top_levels | graph.top_levels
     label = asked["name"] or _name_of(preprocess, function)
     parts: dict[str, Any] = {
         "format": RECIPE_VERSION,
         "name": label,
-        "code": code_part,
+        "code": code_rows,
         "config": leaves,
         "environment": {"torch_default_dtype": default_dtype()},
         "version": asked["version"],
@@ -289,7 +273,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     if not is_again:  # drift.py looks at the distributions by itself
         # Code tells by itself whether its asserts are there; files do not.
         by_file = reach.modules.is_followed and code is not None
-        parts["environment"] |= _environment(installed, top_levels, asked["environment"], by_file)
+        parts["environment"] |= environment_part(installed, top_levels, asked["environment"], by_file)
     memo.flush()
     reach.hooks.forget()
     digest = _digest(parts, config_digest, reach)
@@ -362,52 +346,6 @@ def _name_of(preprocess: Any, function: FunctionType | None) -> str:
     return f"{labels.class_module_label(target)}.{target.__qualname__}"
 
 
-def _config(
-    given: dict[str, Any], reach: Dependencies, memo: StatCache, trust: Trust
-) -> tuple[dict[str, Any], str]:
-    on_path = path_hook(memo, trust)
-    hooks = reach.hooks
-    encoder = ConfigEncoder(hooks, on_path)
-    leaves: dict[str, Any] = {}
-
-    digest = "" if hooks.is_again else blake3(encoder.encode(given)).hexdigest()
-    for key in sorted(given):
-        _add_leaves(leaves, encoder, hooks, given[key], key, key)
-    return leaves, digest
-
-
-def _add_leaves(
-    leaves: dict[str, Any], encoder: ConfigEncoder, hooks: Hooks, value: Any, path: str, name: str
-) -> None:
-    """Adds the leaves of a config, by their paths; one whose name looks secret only as a keyed hash."""
-    if type(value) is dict and 0 < len(value) <= LEAF_LIMIT and all(type(k) is str for k in value):
-        for key in sorted(value):
-            _add_leaves(
-                leaves,
-                encoder,
-                hooks,
-                value[key],
-                f"{path}.{key}" if path else key,
-                name if is_secret(name) else key,
-            )
-    elif type(value) in (list, tuple) and 0 < len(value) <= LEAF_LIMIT:
-        for i, element in enumerate(value):
-            _add_leaves(leaves, encoder, hooks, element, f"{path}[{i}]", name)
-    else:
-        raw = hooks.encoded(encoder, value, f"config.{path}")
-        if is_secret(name) or holds_secret(value):
-            leaves[path] = {"digest": keyed_hash(raw), "text": "secret"}
-        else:
-            digest = blake3(raw).hexdigest()
-            is_file = isinstance(value, str | os.PathLike) and os.path.isfile(value)
-            contents = f"contents {digest[:8]} of " if is_file else ""
-            leaves[path] = {"digest": digest, "text": contents + readable(value)}
-        if is_attribute_bag(value) and not is_secret(name):  # as parsed arguments are: for explanations
-            for attribute, content in islice(sorted(vars(value).items()), LEAF_LIMIT):
-                if type(content) in SCALARS:
-                    _add_leaves(leaves, encoder, hooks, content, f"{path}.{attribute}", attribute)
-
-
 def _stamp(path: str, graph: ImportGraph) -> tuple[int, ...] | None:
     """The stamp of a source file that counts, as it was read; None for other files, and one that is gone."""
     if path in graph.sources:
@@ -416,91 +354,6 @@ def _stamp(path: str, graph: ImportGraph) -> tuple[int, ...] | None:
         return stamp_of(os.stat(path)) if path.endswith(".py") else None
     except OSError:
         return None
-
-
-def _code_part(code: Code, graph: ImportGraph, reach: Dependencies, memo: StatCache) -> dict[str, Any]:
-    if code is None:
-        empty: dict[str, Any] = {table: {} for table in ("files", "definitions", "values", "variables")}
-        return {"mode": None, **empty, "attributes": {}, "untracked": []}
-    mode: str
-    if isinstance(code, str):
-        mode, paths = code, graph.files
-    else:
-        mode, paths = "files", _named_files(code)
-    digests = {file: source_digest(path, graph, memo) for file, path in sorted(paths.items())}
-    if mode == "script":
-        digests |= {file: EDITED for file, path in paths.items() if _is_edited(path, graph, reach)}
-    return {
-        "mode": mode,
-        "files": digests,
-        "definitions": dict(sorted(reach.definitions.items())) if mode != "files" else {},
-        "values": {label: _shown(label, value) for label, value in sorted(reach.values.items())},
-        "variables": {name: _shown_variable(name, v) for name, v in sorted(reach.variables.items())},
-        "attributes": _attributes(reach.hooks.places),
-        "untracked": sorted(reach.ignored),
-    }
-
-
-def _attributes(places: Attributes) -> dict[str, dict[str, str]]:
-    """The attributes of objects one by one, for explanations: the values that hold them count."""
-    rows = [(place_of(at, name), one) for at, found in places.items() for name, one in found.items()]
-    return {
-        place: _shown(place, Value(blake3(one.written).hexdigest(), one.text))
-        for place, one in sorted(rows)
-        if one.text
-    }
-
-
-def _is_edited(path: str, graph: ImportGraph, reach: Dependencies) -> bool:
-    """Whether code that was loaded from a file is not what the file says now."""
-    source = graph.sources.get(path)
-    return source is not None and not all(map(source.makes, reach.codes.get(path, ())))
-
-
-def _shown(label: str, value: Value) -> dict[str, str]:
-    """A run-time value as the parts hold it; one whose name looks secret only as a keyed hash."""
-    if value.is_secret or any(is_secret(word) for word in _LABEL_WORDS.findall(label)):
-        return {"digest": keyed_hash(value.digest.encode()), "text": "secret"}
-    return {"digest": value.digest, "text": value.text}
-
-
-def _shown_variable(name: str, value: str | None) -> str | None:
-    if value is None or not (is_secret(name) or holds_secret(value)):
-        return value
-    return "secret " + keyed_hash(value.encode("utf-8", "surrogateescape"))
-
-
-def source_digest(path: str, graph: ImportGraph, memo: StatCache) -> str:
-    """The digest of a counted file.
-
-    Raises:
-        UnkeyableError: it is machine code that was built again after this process had loaded it.
-    """
-    source = graph.sources.get(path)
-    if source is not None:
-        return source.digest
-    check_machine_code(path)
-    return digest_file(path, memo, "stat").digest.hex()
-
-
-def _named_files(paths: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
-    absolute = [os.path.abspath(os.fspath(path)) for path in paths]
-    if not absolute:
-        raise ValueError("code=[] names no file; use code=None with version=")
-    base = os.path.commonpath([os.path.dirname(path) for path in absolute])
-    return {os.path.relpath(path, base): path for path in absolute}
-
-
-def _environment(
-    installed: Environment, top_levels: set[str], only: Sequence[str] | None, by_file: bool
-) -> dict[str, Any]:
-    return {
-        "python": python_version(),
-        # Asserts and `if __debug__` are there or not by this.
-        "optimize": sys.flags.optimize if by_file else None,
-        "formats": {"encoding": ENCODING_VERSION, "environment": ENVIRONMENT_VERSION},
-        "distributions": installed.counted(top_levels, only),
-    }
 
 
 def _digest(parts: dict[str, Any], config_digest: str, reach: Dependencies) -> RecipeDigest:

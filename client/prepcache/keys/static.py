@@ -14,7 +14,7 @@ from prepcache.keys.code.project import Places, dotted_name, package_root
 from prepcache.keys.code.source_files import Defined
 from prepcache.keys.environment import Environment
 from prepcache.keys.files.stat_cache import user_stat_cache
-from prepcache.keys.recipes import source_digest
+from prepcache.keys.recipe_parts import source_digest
 
 
 def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, Any]:
