@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     from prepcache.keys.marks import plain, tree
     from prepcache.keys.recipes import Recipe, recipe
     from prepcache.loader import Loader
+    from prepcache.sampler import CachedFirstSampler
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CachedDataset",
+    "CachedFirstSampler",
     "CachedIterableDataset",
     "Client",
     "ConfigError",
@@ -74,6 +76,7 @@ _MODULES = {
     "tree": "keys.marks",
     "register_key": "keys.encoding.encoder",
     "Loader": "loader",
+    "CachedFirstSampler": "sampler",
     "pad_collate": "collate",
     "pack_collate": "collate",
 }

@@ -35,6 +35,7 @@ from prepcache.daemon.client import Client
 from prepcache.dataset_key import key_of, opening
 from prepcache.dataset_options import Options, check, check_call, sequence_of, taken_from
 from prepcache.fill.call import Job
+from prepcache.fill.lazy_progress import tell_of
 from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.catalogue import Catalogue
 from prepcache.index.item_index import Array, Distinct
@@ -198,6 +199,8 @@ class CachedDataset(Dataset[T_co]):
         self._samples = samples
         if not lazy and (mode is None or mode.prepares):
             samples.prepare()
+        if lazy and mode is None:
+            tell_of(artifacts, recipe.name, progress)
         samples.originals.end_opening()
         by_index.register(self)
 
@@ -341,6 +344,14 @@ class CachedDataset(Dataset[T_co]):
         return self._samples.gathered(positions)
 
     # -- what there is
+
+    def are_cached(self, positions: Array, *, not_within_s: float = 0.0) -> Array:
+        """Which of the samples at these positions are there; `bool[k]`.
+
+        Args:
+            not_within_s: the daemon is not asked again so soon.
+        """
+        return self._samples.are_there(positions, not_within_s=not_within_s)
 
     def cached(self) -> int:
         """How many of the items are there; asks the daemon, preprocesses nothing."""

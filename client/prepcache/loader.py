@@ -171,7 +171,7 @@ class Loader:
             from prepcache import device
 
             self._copier = device.to_device(self._device)
-        self._pool = self._copier.pool if self._copier is not None else Pool(2 * KEPT_BLOCKS, is_ahead=True)
+        self._pool = self._copier.pool if self._copier is not None else Pool(2 * KEPT_BLOCKS)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_pool", "_copier")}

@@ -31,7 +31,7 @@ from prepcache.fill.backlog import behind_text
 from prepcache.fill.call import Job, Part, copied
 from prepcache.fill.collect import Task
 from prepcache.fill.input_guard import SHOWN, UNSTEADY, Originals
-from prepcache.fill.on_access import Keeper, made_by
+from prepcache.fill.on_access import OnAccess, made_by
 from prepcache.fill.recipe_guard import Steady, line
 from prepcache.fill.verify import put_away, verify
 from prepcache.fill.workers import Crew, crew_of
@@ -132,8 +132,8 @@ class Preprocessing:
         """Who calls the function."""
         return crew_of(self.executor, self.num_workers, self.job, item_of, self.steady)
 
-    def begin_keeping(self, make: Callable[[], Keeper]) -> Keeper | None:
-        """A keeper of samples that are made on access; None where as many as may be are at work."""
+    def begin_keeping(self, make: Callable[[], OnAccess]) -> OnAccess | None:
+        """What makes and keeps samples on access; None where as many as may be are at work."""
         return make()
 
     def sendable(self, *, is_whole: bool) -> Preprocessing:
@@ -187,7 +187,7 @@ class Samples:
         self._drawn: set[str] = set()
         self._keeps = by.is_lazy  # samples made on access
         self._view: View | None = None
-        self.keeper: Keeper | None = None
+        self.on_access: OnAccess | None = None
 
     # -- looking up
 
@@ -204,7 +204,7 @@ class Samples:
     def take_waiting(self) -> None:
         """Takes what other data sets of this process have made and could not commit yet."""
         if waiting := self.by.artifacts.take_waiting():
-            self._own_keeper().adopt(waiting)
+            self._making().adopt(waiting)
 
     def say_opening(self, root: str | os.PathLike[str] | None) -> None:
         """Says what is there, and why the rest is not."""
@@ -252,6 +252,8 @@ class Samples:
 
     def _prepare(self) -> None:
         self.by.job.refuse_itself()
+        if (here := self.present) is not None:
+            here.flush_soon()  # what it has leased is no other job's to wait for
         with self.by.artifacts.filling:
             if len(self.catalogue.missing):
                 if not self.may_fill:
@@ -290,7 +292,7 @@ class Samples:
             self.originals.compare(catalogue.missing)
             self._try_one(int(catalogue.missing[0]))
             crew = self.by.crew(self.originals.item)
-            filled = artifacts.fill(crew, progress, self._task(), lambda: self._own_keeper().adopt)
+            filled = artifacts.fill(crew, progress, self._task(), lambda: self._making().adopt)
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
             progress.close()
             self.by.say_of_it(ended_early(error, catalogue.kept, total, is_part=self.by.is_stream))
@@ -301,7 +303,7 @@ class Samples:
         artifacts.found(*self.tally.note_fill(filled))
         self._keeps = self.by.is_lazy or filled.is_cut_off or bool(filled.reason and not filled.is_declined)
         if filled.aside and artifacts.mode.is_writing:
-            self._own_keeper().adopt(filled.aside)
+            self._making().adopt(filled.aside)
         self._say_filled(filled, said)
         self._refuse_draws(filled.drawn)
 
@@ -382,11 +384,11 @@ class Samples:
             return self._expanded_view().sample(position)
         index = int(self.catalogue.distinct.inverse[position])
         held, row = self.catalogue.slot_of(index)
-        return self._make(index) if held is None else held.artifact.sample(row)
+        return self._make([index])[index] if held is None else held.artifact.sample(row)
 
     def batch(self, indices: Any) -> list[Any]:
         """The samples at these positions: gathered at once where they are there."""
-        return self.view().take(indices, self.sample)
+        return self.view().take(indices, self._make)
 
     def gathered(self, positions: Array) -> list[Any]:
         """The same, for a worker that found these samples."""
@@ -396,7 +398,7 @@ class Samples:
 
     def of_items(self, items: Any) -> Iterator[Any]:
         """The samples of the items at these positions, one after the other."""
-        return given(np.asarray(items, "i8"), self.view, self.sample)
+        return given(np.asarray(items, "i8"), self.view, self._make)
 
     def view(self) -> View:
         """The samples that are there. Where items expand, those of the last preparation: the length must not
@@ -416,26 +418,46 @@ class Samples:
         assert self._view is not None
         return self._view
 
-    # -- making one on access
+    # -- making on access
 
-    def _make(self, index: int) -> Any:
-        """Makes one item's sample, and keeps it where that is wanted."""
+    def _make(self, indices: Sequence[int]) -> dict[int, Any]:
+        """The samples of distinct items that are missing."""
         by = self.by
-        by.job.refuse_itself(index)
-        if self._is_keeping and self.look(not_within_s=LOOK_AGAIN_S):
-            held, row = self.catalogue.slot_of(index)
-            if held is not None:
-                return held.artifact.sample(row)
+        for index in indices:
+            by.job.refuse_itself(index)
         drifted = by.steady.changed(is_due=not by.steady.is_settled)
         if drifted and by.steady.is_news():
             by.say_of_it(line(drifted), "drifted")
-        here = self.present_keeper
-        if here is not None and not drifted and here.bring(index):
+        here = None if drifted else self._wanted()
+        if here is not None:
+            return here.samples(indices, self._kept_call)
+        if self._is_keeping:
+            self.look(not_within_s=LOOK_AGAIN_S)
+        made = {}
+        for index in indices:
             held, row = self.catalogue.slot_of(index)
             if held is not None:
-                return held.artifact.sample(row)
-        keeper = None if drifted else self._wanting_keeper()
-        item = self.originals.item(index) if keeper is None else self.originals.compared(index)
+                made[index] = held.artifact.sample(row)
+            else:  # the next call may give the same memory
+                made[index] = copied(self._call(index, self.originals.item(index)).samples[0])
+        return made
+
+    def _kept_call(self, index: int) -> tuple[Part, bool]:
+        """Makes a sample of an item; whether it may be kept.
+
+        Raises:
+            SampleError: no column can hold it.
+        """
+        part = self._call(index, self.originals.compared(index))
+        if part.unobserved or self.originals.changed(index):
+            return part, False
+        if (refusal := part.looked_at().refusal) is not None:
+            raise SampleError(f"{self.originals.name(index)}: {refusal.message}", **refusal.data)
+        return part, True
+
+    def _call(self, index: int, item: Any) -> Part:
+        """Makes a sample of an item; says what is to be said of that."""
+        by = self.by
         with guard(by.job.function, by.job.probe) as watched:
             (part,) = by.job.parts(index, item)
         by.steady.settle()
@@ -446,15 +468,12 @@ class Samples:
         if watched.drawn and self.tally.note_drawn():
             by.say(describe(by.name, watched.drawn), "drawn")
         self.tally.note_made(index, part.cost_s)
-        changed = self.originals.changed(index)
         self._say_notices(part.notices)
         if part.unobserved:
             self._say_unobserved(index, part.unobserved)
-        elif changed:
+        elif changed := self.originals.changed(index):
             self._say_changed({index: changed})
-        elif keeper is not None:
-            self._keep(keeper, part)
-        return copied(part.samples[0])  # the next call may give the same memory
+        return part
 
     def _fail(self, part: Part) -> None:
         error, originals = part.error, self.originals
@@ -469,36 +488,42 @@ class Samples:
         """Whether samples made on access are kept, and looked for at other jobs."""
         return self._keeps or self.by.artifacts.has_lost
 
-    def _wanting_keeper(self) -> Keeper | None:
-        """Who keeps samples that are made on access; None if nobody wants them."""
+    def _wanted(self) -> OnAccess | None:
+        """Who makes and keeps samples on access; None if nobody wants them."""
         if not self._is_keeping or not self.by.artifacts.mode.is_writing:
             return None
-        keeper = self.present_keeper or self.by.begin_keeping(self._own_keeper)
-        return keeper if keeper is not None and keeper.wants_more else None
+        here = self.present or self.by.begin_keeping(self._making)
+        return here if here is not None and here.wants_more else None
 
     @property
-    def present_keeper(self) -> Keeper | None:
-        """That of this process, if it has one."""
-        keeper = self.keeper
-        return keeper if keeper is not None and keeper.pid == os.getpid() else None
+    def present(self) -> OnAccess | None:
+        """What this process makes on access, if it makes any."""
+        here = self.on_access
+        return here if here is not None and here.pid == os.getpid() else None
 
-    def _own_keeper(self) -> Keeper:
-        keeper = self.present_keeper
-        if keeper is None:
-            keeper = self.keeper = Keeper(self.by.artifacts, self._task(), self._observed)
-        return keeper
+    def _making(self) -> OnAccess:
+        here = self.present
+        if here is None:
+            here = self.on_access = OnAccess(self.by.artifacts, self._task(), self._observed)
+        return here
 
     def _observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read on access, and the generators that it drew from."""
         return with_draws(self.by.job.observed(), self._drawn)
 
-    def _keep(self, keeper: Keeper, part: Part) -> None:
-        try:
-            keeper.add(part)
-        except SampleError as error:
-            raise SampleError(f"{self.originals.name(part.index)}: {error.message}", **error.data) from None
-
     # -- what there is
+
+    def are_there(self, positions: Array, *, not_within_s: float) -> Array:
+        """Which of the samples at these positions are there; `bool[k]`.
+
+        Args:
+            not_within_s: the daemon is not asked again so soon.
+        """
+        if self.is_expanded:
+            return np.ones(len(positions), np.bool_)
+        self.look(not_within_s=not_within_s)
+        there: Array = self.catalogue.places.artifact[self.catalogue.distinct.inverse[positions]] != MISSING
+        return there
 
     def cached(self) -> int:
         """How many of the items are there; asks the daemon."""
@@ -515,7 +540,7 @@ class Samples:
 
     def __getstate__(self) -> dict[str, Any]:
         by = self.by.sendable(is_whole=not len(self.catalogue.missing))
-        return {**self.__dict__, "by": by, "keeper": None, "_view": None}
+        return {**self.__dict__, "by": by, "on_access": None, "_view": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

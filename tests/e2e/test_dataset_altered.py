@@ -41,7 +41,7 @@ items.append(4)
 assert len(ds) == 3 and "items=3" in repr(ds)
 assert [int(x[0]) for batch in DataLoader(ds, batch_size=3, collate_fn=list) for x in batch] == [1, 2, 3]
 assert values(ds) == [1, 2, 3]
-ds._samples.keeper.flush()
+ds._samples.on_access.flush()
 assert not_stored() == []
 tell(opened([1, 2, 3]))
 """
@@ -81,7 +81,7 @@ else:
 if how == "access":
     values(ds)
     values(ds)
-    ds._samples.keeper.flush()
+    ds._samples.on_access.flush()
 else:
     ds.prepare()
 changed = [f"item {i} changed since the data set was opened" for i in (1, 2)]
@@ -128,7 +128,7 @@ def counted(**options):
 if sys.argv[1] == "lazy":
     ds = counted(lazy=True)
     assert values(ds) == [2, 3, 4]
-    ds._samples.keeper.flush()
+    ds._samples.on_access.flush()
     assert values(ds) == [2, 3, 4]
 else:
     ds = counted()

@@ -55,7 +55,7 @@ ds = prepcache.CachedDataset([1, 2, 3], prep.f, lazy=True)
 first = float(ds[0])
 exec(sys.argv[1])
 rest = [float(ds[1]), float(ds[2])]
-ds._samples.keeper.flush()
+ds._samples.on_access.flush()
 del ds
 tell(first=first, rest=rest)
 """

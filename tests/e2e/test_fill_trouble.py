@@ -350,7 +350,7 @@ for epoch in range(3):
     if workers:
         ds._samples.by.artifacts.look()
     else:
-        ds._samples.keeper.flush()
+        ds._samples.on_access.flush()
 assert ds.cached() == 30
 tell(ds, told=told)
 """

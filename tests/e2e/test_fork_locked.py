@@ -68,7 +68,7 @@ if (child := os.fork()) == 0:
     assert sum(len(batch) for batch in ahead) == 16
     assert int(pickle.loads(pickle.dumps(lazy))[5][0]) == 105
     opened(1000)
-    lazy._samples.keeper.flush()
+    lazy._samples.on_access.flush()
     os._exit(0)
 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 over.set()

@@ -37,19 +37,19 @@ def test_many_lazy_data_sets_share_one_connection(tmp_path: Path, monkeypatch: p
     """Waits of threads side by side would else spend the job's patience with a daemon that is only busy."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     patience = WaitBudget()
-    leasing: list[int] = []
+    committing: list[int] = []
     at_once: set[int] = set()
-    lease = Session.lease
+    commit = Session.commit
 
     def watched(self: Session, *arguments: Any, **options: Any) -> Any:
-        leasing.append(1)
-        at_once.add(len(leasing))
+        committing.append(1)
+        at_once.add(len(committing))
         with contextlib.suppress(DaemonUnreachable):
             self.run(silent)  # would give up the daemon in the job's name
         try:
-            return lease(self, *arguments, **options)
+            return commit(self, *arguments, **options)
         finally:
-            leasing.pop()
+            committing.pop()
 
     def opened(item: int) -> CachedDataset:
         client = Client(f"unix://{tmp_path}/s.sock", budget=patience)
@@ -61,7 +61,7 @@ def test_many_lazy_data_sets_share_one_connection(tmp_path: Path, monkeypatch: p
             before = sockets()
             cold = [opened(number) for number in range(COUNT)]
             assert sockets() <= before + COUNT // 2
-            monkeypatch.setattr(Session, "lease", watched)
+            monkeypatch.setattr(Session, "commit", watched)
             assert [ds[0] for ds in [first, *cold]] == [COUNT, *range(COUNT)]
             assert wait_until(lambda: all(ds.cached() for ds in cold))
             assert at_once == {1}

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from prepcache.fill.call import Job
+from prepcache.fill.call import Job, Part
 from prepcache.fill.collect import Task
 from prepcache.fill.filler import Fill, Filled
-from prepcache.fill.on_access import Keeper
+from prepcache.fill.on_access import OnAccess
 from prepcache.fill.recipe_guard import Steady
 from prepcache.fill.workers import Alone, Crew
 from prepcache.index.catalogue import Catalogue, open_or_miss
@@ -85,16 +85,6 @@ class Bench:
             self.changed, {"script": "test"}, Steady(None), self.is_expanded,
         )  # fmt: skip
 
-    def keeper(self, task: Task) -> Keeper:
-        """What keeps samples made on access, of a daemon that is there."""
-        supply: Any = types.SimpleNamespace(
-            session=types.SimpleNamespace(
-                at_close=lambda _: None, at_return=lambda _: None, is_gone=False, is_away=False
-            ),
-            commit_bytes=lambda: 1 << 20, catalogue=self.catalogue,
-        )  # fmt: skip
-        return Keeper(supply, task, list)
-
     def fill(self, crew: Crew | None = None, **more: Any) -> Filled:
         crew = crew or Alone(self.job, self.item_of)
         return Fill(self.task(), self.session, crew, self.watcher, **more).run()
@@ -105,6 +95,35 @@ class Bench:
             None if slot < 0 else self.catalogue.slots[slot].artifact.sample(row)  # type: ignore[union-attr]
             for slot, row in zip(slots.tolist(), rows.tolist(), strict=True)
         ]
+
+
+class AccessJob:
+    """A job that makes samples of numbers on access."""
+
+    def __init__(self, daemon: FakeDaemon, items: list[int], name: str = "job", function: Any = None) -> None:
+        self.bench = Bench(daemon, items, name, function)
+        self.task, session = self.bench.task(), self.bench.session
+        supply: Any = types.SimpleNamespace(
+            session=session, sharing=session, recipe=RECIPE, catalogue=self.bench.catalogue, reason="",
+            generation=self.task.generation, commit_bytes=lambda: 1 << 20, drop=session.drop_hold,
+        )  # fmt: skip
+        supply.look = lambda: self.bench.catalogue.absorb(session.resolve(RECIPE).artifacts)
+        self.supply = supply
+        self.made = OnAccess(supply, self.task, list)
+
+    def call(self, index: int) -> tuple[Part, bool]:
+        (part,) = self.bench.job.parts(index, self.bench.item_of(index))
+        if part.error is not None:
+            raise part.error
+        return part, True
+
+    def samples(self, *indices: int) -> list[Any]:
+        found = self.made.samples(indices, self.call)
+        return [found[index] for index in indices]
+
+    def forget(self) -> None:
+        """It commits nothing at the end of this process."""
+        self.made.pid = 0
 
 
 @pytest.fixture(name="daemon")

@@ -20,6 +20,7 @@ class Sized:
     def __init__(self, sizes: list[int]) -> None:
         self._sizes = np.array(sizes, "i8")
         self.took: list[list[int]] = []
+        self.alone: list[list[int]] = []
         self.asked: list[int] = []
 
     def positions_of(self, items: Array) -> Array:
@@ -29,12 +30,10 @@ class Sized:
         return self._sizes[positions]
 
     def take(self, indices: list[int], make: Any) -> list[int]:
-        self.took.append(indices)
+        absent = [at for at in indices if self._sizes[at] < 0]
+        self.asked += absent
+        (self.alone if absent or len(indices) == 1 else self.took).append(indices)
         return indices
-
-    def sample(self, position: int) -> int:
-        self.asked.append(position)
-        return position
 
 
 @pytest.mark.parametrize(
@@ -51,17 +50,18 @@ class Sized:
 )
 def test_blocks_come_in_order_and_within_their_bound(sizes: list[int]) -> None:
     view: Any = Sized(sizes)
-    assert list(given(np.arange(len(sizes)), lambda: view, view.sample)) == [*range(len(sizes))]
+    assert list(given(np.arange(len(sizes)), lambda: view, dict)) == [*range(len(sizes))]
     for block in view.took:
         assert 1 < len(block) <= BLOCK_ROWS and sum(sizes[i] for i in block) <= BLOCK_BYTES
         assert all(sizes[i] >= 0 for i in block)
+    assert all(len(block) == 1 for block in view.alone)
     if sizes == [8] * len(sizes) and sizes:
         assert len(view.took) <= len(sizes) / BLOCK_ROWS + 3, "small ones go together"
 
 
 def test_what_is_missing_is_made_when_its_turn_comes() -> None:
     view: Any = Sized([8, 8, MISSING, 8])
-    samples = given(np.arange(4), lambda: view, view.sample)
+    samples = given(np.arange(4), lambda: view, dict)
     assert [next(samples), next(samples), view.asked] == [0, 1, []]
     assert next(samples) == 2 and view.asked == [2]
 

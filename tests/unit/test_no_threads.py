@@ -11,8 +11,8 @@ from prepcache.daemon import heartbeat, outage
 from prepcache.errors import DaemonUnreachable
 from prepcache.fill import background_commit, on_access
 from support.fake_session import FakeDaemon
+from support.fills import AccessJob, daemon_fixture, left_behind  # noqa: F401
 from support.fills import Bench as FillBench
-from support.fills import daemon_fixture, left_behind  # noqa: F401
 from support.sessions import Bench, SomeRecipe, bench_fixture  # noqa: F401
 
 
@@ -62,11 +62,9 @@ def test_what_is_made_on_access_is_kept_for_later(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(on_access, "COMMIT_ITEMS", 1)
+    job = AccessJob(daemon, [1, 2])
     refuse(monkeypatch, on_access)
-    bench = FillBench(daemon, [1, 2])
-    task = bench.task()
-    keeper = bench.keeper(task)
-    for part in (part for index in (0, 1) for part in bench.job.parts(index, bench.item_of(index))):
-        keeper.add(part)
-    keeper.pid = 0  # it commits nothing at the end of this process
-    assert set(keeper._pending) == {0, 1} and not keeper._is_due and keeper._timer is None
+    assert job.samples(0, 1) == [1, 4]
+    assert not job.made.is_idle and not job.made._is_due and job.made._timer is None
+    job.made.flush()
+    assert job.made.is_idle and job.bench.samples() == [1, 4]

@@ -314,9 +314,15 @@ def test_a_death_is_seen_while_grandchildren_live_on(who: str, said: str) -> Non
     assert has_ended and said in told
 
 
-def test_nested_paths_in_an_item_are_found(tmp_path: Any) -> None:
+def test_nested_paths_in_an_item_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of text only what its digest counts: names of files that look like paths."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "labels"):
+        Path(name).write_text("x")
+    Path("folder.d").mkdir()
     item = {"image": tmp_path, "more": [("a.txt", 3)], "text": Plain("b.txt"), "folder": Tree("c")}
     assert paths_in(item) == [str(tmp_path), "a.txt", "c"]
+    assert paths_in(["labels", "folder.d", "gone.txt", "a\0.txt"]) == []
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,12 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import math
 import mmap
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,10 +51,6 @@ _libc.mmap.argtypes = [
 ]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _MAP_FAILED = ctypes.c_void_p(-1).value
-_PRIVATE = mmap.MAP_PRIVATE | 0x4000  # NORESERVE
-
-LARGE_ROW_BYTES = 128 << 10
-"""From here on a row of whole pages may be mapped into a batch, and its file is mapped for that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +71,6 @@ class Column:
     values: Array
     offsets: Array | None
     shapes: Array | None
-    mapped: Any = field(repr=False)
 
     def row(self, i: int) -> Array:
         """The value of row `i` as a read-only view of the map: an ndarray, 0-d for numbers."""
@@ -104,8 +98,6 @@ class Artifact:
     def __init__(self, header: Header, base: Array, path: str | None, stat: os.stat_result) -> None:
         self.header = header
         self.path = path
-        self.unread: Array | None = None
-        """The whole file in a private map, which nobody may look at: see batching/pages.py."""
         self._identity = (stat.st_dev, stat.st_ino, stat.st_size, header.key)
         self.groups = [_group(spec, header, base) for spec in header.groups]
         self.row_group: Array | None = None
@@ -263,15 +255,7 @@ def _open_fd(fd: int, path: str | None, size_bytes: int | None) -> Artifact:
         row_count=_view(header, base, ITEM_ROWS, np.dtype("<i8")),
         item_cost=_view(header, base, ITEM_COST, np.dtype("<f8")),
     )
-    found = Artifact(header, base, path, os.fstat(fd))
-    if any(_has_large_rows(column) for group in found.groups for column in group.columns):
-        with contextlib.suppress(OSError):  # no addresses, or too many maps: rows are copied then
-            found.unread = np.asarray(_Map(fd, header.size_bytes, _PRIVATE))
-    return found
-
-
-def _has_large_rows(column: Column) -> bool:
-    return column.offsets is None and len(column.values) > 0 and column.values[0].nbytes >= LARGE_ROW_BYTES
+    return Artifact(header, base, path, os.fstat(fd))
 
 
 class _Map:
@@ -281,8 +265,8 @@ class _Map:
     use up what a process may have: so the C library is called directly, and keeps none.
     """
 
-    def __init__(self, fd: int, size_bytes: int, flags: int = mmap.MAP_SHARED) -> None:
-        address = _libc.mmap(None, size_bytes, mmap.PROT_READ, flags, fd, 0)
+    def __init__(self, fd: int, size_bytes: int) -> None:
+        address = _libc.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
         if address in (None, _MAP_FAILED):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
@@ -321,13 +305,13 @@ def _group(spec: GroupSpec, header: Header, base: Array) -> Group:
 def _column(spec: ColumnSpec, rows: int, header: Header, base: Array) -> Column:
     parts = spec.tensors(rows)
     if not parts:
-        return Column(spec.name, spec.leaf, np.empty((rows, 0), np.uint8), None, None, base)
+        return Column(spec.name, spec.leaf, np.empty((rows, 0), np.uint8), None, None)
     _, dtype, _ = columns.storage(spec.leaf)
     tables = [
         _view(header, base, name, np.dtype("<i8")) if name in parts else None
         for name in (spec.name + ".offsets", spec.name + ".shapes")
     ]
-    return Column(spec.name, spec.leaf, _view(header, base, spec.name, dtype), tables[0], tables[1], base)
+    return Column(spec.name, spec.leaf, _view(header, base, spec.name, dtype), tables[0], tables[1])
 
 
 def _index_in_group(row_group: Array, groups: list[Group]) -> Array:

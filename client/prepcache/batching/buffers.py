@@ -68,10 +68,6 @@ class Pool:
         kept_blocks: how many blocks the pool remembers, in use or not.
         allocate: size in bytes -> a block; nothing but the block may refer to its memory.
         small_bytes: arrays smaller than this are left to malloc.
-        is_ahead: its batches are gathered in a thread of their own.
-
-    Attributes:
-        is_plain: any memory would do as well as its blocks.
     """
 
     def __init__(
@@ -79,11 +75,7 @@ class Pool:
         kept_blocks: int = KEPT_BLOCKS,
         allocate: Callable[[int], Block] | None = None,
         small_bytes: int = SMALL_BYTES,
-        *,
-        is_ahead: bool = False,
     ) -> None:
-        self.is_plain = allocate is None
-        self.is_ahead = is_ahead
         self._kept_blocks = kept_blocks
         self._allocate = allocate or _plain_block
         self._small_bytes = small_bytes

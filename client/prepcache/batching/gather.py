@@ -53,7 +53,7 @@ class Rows:
 
     def _place(self) -> None:
         """Sorts the groups of all artifacts into tables, and finds each sample's table, part and index."""
-        parts_of_table: dict[Any, tuple[int, list[Group], list[Any]]] = {}
+        parts_of_table: dict[Any, tuple[int, list[Group]]] = {}
         table_of_group: list[int] = []
         part_of_group: list[int] = []
         first_group = np.zeros(len(self._artifacts), np.int64)
@@ -61,12 +61,11 @@ class Rows:
             first_group[number] = len(table_of_group)
             for group in artifact.groups:
                 signature = (json.dumps(group.tree), *(column.leaf for column in group.columns))
-                table, parts, artifacts = parts_of_table.setdefault(signature, (len(parts_of_table), [], []))
+                table, parts = parts_of_table.setdefault(signature, (len(parts_of_table), []))
                 table_of_group.append(table)
                 part_of_group.append(len(parts))
                 parts.append(group)
-                artifacts.append(artifact)
-        self.tables = [Table(parts, artifacts) for _, parts, artifacts in parts_of_table.values()]
+        self.tables = [Table(parts) for _, parts in parts_of_table.values()]
         group_of, self._index_of = self._groups_of(first_group)
         # One artifact, read in its own order: positions are indices, and no cache miss finds them out.
         self._is_straight = np.array_equal(self._index_of, np.arange(len(self._index_of)))

@@ -6,8 +6,7 @@ the parts of one table; a row is named by its part and its index in that part.
 Invariants:
     1. Every index comes from an artifact that was checked when it was opened, so `mode="clip"` (the one
        mode of `take` that copies once) never clips.
-    2. A gather only reads the artifacts; its result is memory of its own, or pages that become so when they
-       are written to (`pages`).
+    2. A gather only reads the artifacts; its result is memory of its own.
 
 Source: the measurements behind pieces and buffers are in ARCHITECTURE.md (the data path).
 """
@@ -24,7 +23,6 @@ import numpy.typing as npt
 
 from prepcache.artifact.columns import Leaf
 from prepcache.batching.buffers import Pool
-from prepcache.batching.pages import Pages, are_pages
 from prepcache.batching.ragged import Ragged
 from prepcache.batching.windows import side_by_side
 
@@ -45,7 +43,6 @@ class Column(Protocol):
     values: Array
     offsets: Indices | None
     shapes: Indices | None
-    mapped: Array
 
 
 class Group(Protocol):
@@ -79,16 +76,14 @@ class Dense:
 
     Args:
         parts: its rows in each part, `[n, *shape]`.
-        pages: the same rows as pages, if they are.
     """
 
-    def __init__(self, name: str, leaf: Leaf, parts: Sequence[Array], pages: Pages | None = None) -> None:
+    def __init__(self, name: str, leaf: Leaf, parts: Sequence[Array]) -> None:
         self.name = name
         self.leaf = leaf
         self.shape: tuple[int, ...] = parts[0].shape[1:]
         self.dtype: np.dtype[Any] = parts[0].dtype
         self.row_bytes = self.dtype.itemsize * math.prod(self.shape)
-        self._pages = pages
         self._values: Array | None = parts[0]
         self._parts = list(parts)
         self._first: Indices | None = None
@@ -101,12 +96,7 @@ class Dense:
                 self._values, self._is_numbered = np.concatenate(parts), True
 
     def gather(self, picked: Picked, pool: Pool) -> Array:
-        """Rows, `[len(picked), *shape]`, as the caller's own: mapped where that is quicker, or copied."""
-        pages = None
-        if self._pages is not None and pool.is_plain:
-            pages = self._pages.take(picked.part, picked.index, is_filled=pool.is_ahead)
-        if pages is not None:
-            return pages.view(self.dtype).reshape(len(picked.index), *self.shape)
+        """Rows, `[len(picked), *shape]`, as the caller's own."""
         count = len(picked.index)
         return self.take(picked, pool.empty((count, *self.shape), self.dtype, count * self.row_bytes))
 
@@ -144,13 +134,12 @@ class Table:
 
     Args:
         groups: the reader's groups; their trees and leaves are equal.
-        artifacts: that each is of.
     """
 
-    def __init__(self, groups: Sequence[Group], artifacts: Sequence[Any]) -> None:
+    def __init__(self, groups: Sequence[Group]) -> None:
         self.tree = groups[0].tree
         columns = zip(*(group.columns for group in groups), strict=True)
-        self.columns = [_column(parts, artifacts) for parts in columns]
+        self.columns = [_column(parts) for parts in columns]
         rows = np.array([group.rows for group in groups], np.int64)
         self._first = np.cumsum(rows) - rows
         self.collation: Any = None  # kept by default_collate
@@ -162,14 +151,11 @@ class Table:
         return Picked(part, index, self._first.take(part) + index)
 
 
-def _column(parts: Sequence[Column], artifacts: Sequence[Any]) -> Dense | Ragged | Nothing:
+def _column(parts: Sequence[Column]) -> Dense | Ragged | Nothing:
     name, leaf = parts[0].name, parts[0].leaf
     if leaf.kind == "none":
         return Nothing(name, leaf)
     row_shape = parts[0].values.shape[1:]
     if any(part.offsets is not None or part.values.shape[1:] != row_shape for part in parts):
         return Ragged(name, leaf, parts)
-    row_bytes = parts[0].values.itemsize * math.prod(row_shape)
-    begins = [part.values.ctypes.data - part.mapped.ctypes.data for part in parts]
-    pages = Pages(name, artifacts, begins, row_bytes) if are_pages(row_bytes, begins) else None
-    return Dense(name, leaf, [part.values for part in parts], pages)
+    return Dense(name, leaf, [part.values for part in parts])

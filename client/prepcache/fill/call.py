@@ -19,8 +19,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,11 +31,11 @@ from prepcache.errors import SampleError
 from prepcache.keys import own_state
 from prepcache.keys.items import load, names_in
 from prepcache.keys.marks import Plain, Tree
-from prepcache.keys.paths import Read
+from prepcache.keys.paths import Read, looks_like_path
 from prepcache.keys.randomness import Probe
 
 if TYPE_CHECKING:
-    from prepcache.keys.observation.context import Notice, Watch
+    from prepcache.keys.observation.context import Notice
     from prepcache.keys.observation.inputs import Input
     from prepcache.keys.observation.observer import Observer
 
@@ -44,7 +45,6 @@ PART_BYTES = 32 << 20
 _END = object()
 _AUTOCAST = ("cpu", "cuda", "mps", "xpu")
 _NOTHING: AbstractContextManager[None] = nullcontext()
-_UNWATCHED: AbstractContextManager[Watch | None] = nullcontext()
 
 
 class _AtWork(threading.local):
@@ -142,9 +142,9 @@ class Job:
         began = time.perf_counter()
         try:
             before = self.probe.begin(self.function)
-            with self._watching(index, item) as watch:
-                made = self.function(load(item, self.read), **self.config)
-            missed = _failure_of(watch)
+            made, missed = self._watched(
+                index, item, lambda: self.function(load(item, self.read), **self.config)
+            )
             if not self.is_expanded:
                 cost_s = time.perf_counter() - began
                 if moved := self.probe.moved(before):
@@ -157,9 +157,9 @@ class Job:
             nbytes, is_whole = 0, True
             iterator = iter(made)
             while True:
-                with self._watching(index, item) as watch:  # not while the part is in other hands
-                    sample = next(iterator, _END)
-                missed = missed or _failure_of(watch)
+                # Not while the part is in other hands.
+                sample, failure = self._watched(index, item, lambda: next(iterator, _END))
+                missed = missed or failure
                 if sample is _END:
                     break
                 if nbytes >= PART_BYTES:
@@ -174,8 +174,7 @@ class Job:
                 self._note(item, samples)
             yield self._last(index, samples, cost_s, missed)
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
-            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-                error.__traceback__ = error.__traceback__.tb_next  # from the function on
+            error.__traceback__ = _from_the_function_on(error.__traceback__)
             yield Part(index, [], True, time.perf_counter() - began, error)
 
     def _probe(self, moved: list[Any], item: Any, made: Any) -> None:
@@ -212,21 +211,26 @@ class Job:
                 "what it needs in config=, or give it another data set"
             )
 
-    @contextmanager
-    def _watching(self, index: int, item: Any) -> Iterator[Watch | None]:
+    def _watched(self, index: int, item: Any, call: Callable[[], Any]) -> tuple[Any, str]:
+        """What the call gives, and why something that it read may not have been seen, or ""."""
         _AT_WORK.items.append((self.of, index))
         try:
-            watching = (
-                _UNWATCHED if self.observer is None else self.observer.watching(paths_in(item), self.function)
-            )
-            with _without_autocast(), watching as watch:
-                yield watch
+            if self.observer is None:
+                with _without_autocast():
+                    return call(), ""
+            with self.observer.watching(paths_in(item), self.function) as watch, _without_autocast():
+                made = call()
+            return made, watch.failure
         finally:
             _AT_WORK.items.pop()
 
 
-def _failure_of(watch: Watch | None) -> str:
-    return "" if watch is None else watch.failure
+def _from_the_function_on(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of this module before it."""
+    rest = traceback
+    while rest is not None and rest.tb_frame.f_code.co_filename == __file__:
+        rest = rest.tb_next
+    return rest or traceback
 
 
 def _without_autocast() -> AbstractContextManager[object]:
@@ -260,9 +264,12 @@ def copied(sample: Any, depth: int = 0) -> Any:
 
 
 def paths_in(item: Any) -> list[str]:
-    """The names in an item that may be files of its own; what the function opens of them is counted."""
+    """The names in an item that are files of its own; what the function opens of them is in the digest.
+
+    Of other text nothing is: a file or folder that the function opens by it is an observed input.
+    """
     if isinstance(item, str):
-        return [item] if 0 < len(item) < 4096 and "\0" not in item else []
+        return [item] if looks_like_path(item) and "\0" not in item and os.path.isfile(item) else []
     if isinstance(item, os.PathLike):
         return [os.fsdecode(item)]
     if isinstance(item, Plain):

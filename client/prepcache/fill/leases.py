@@ -135,6 +135,15 @@ class Share:
         is_claimed = index in self._claimed and self._session.is_away
         return is_claimed or self.lease_of(index) is not None
 
+    def is_taken(self, index: int) -> bool:
+        """Whether this job has an item, and it is not settled."""
+        return bool(self._state[index] == OURS)
+
+    def want(self, indices: Sequence[int]) -> None:
+        """These are missing and wanted, too."""
+        at = np.asarray(indices)
+        self._state[at[self._state[at] == SETTLED]] = FRESH
+
     def take(self, want: int, cost_s: float, nbytes: int) -> list[int]:
         """Leases some fresh items; passes over what others hold, and over what has been made meanwhile.
 

@@ -1,31 +1,33 @@
-"""What is kept of samples made on access: committed in small artifacts while training goes on.
+"""Samples made on access: leased before they are made, and committed while training goes on.
 
-A lazy data set makes all of its samples so; another those that its fill left, where the daemon was gone.
+A lazy data set makes all of its samples so; another those that its fill left, where the daemon was gone, and
+those that were purged while it is open.
 
 Invariants:
-    1. Every process has its own: a DataLoader worker commits what it made, under its own session, at the
-       latest when it ends.
-    2. Samples are leased when they are committed, in one request for many: none is asked for one by one.
-       What another process has made by then is dropped.
-    3. At most two batches are in memory: one being collected, one being committed. What is made while
-       `COMMIT_BYTES` wait for the next commit is given to the job, and not kept.
-    4. What is leased and not committed is given back: others may wait for it.
-    5. Samples that were made while something that counts in the recipe changed are dropped.
-    6. While the daemon is away, what was collected is mapped from files of this job and waits for it, up to
-       `AWAY_BYTES`. Where it is gone for good, nothing more is collected.
-    7. What an interrupt has met half collected is dropped, with what was collected before it.
+    1. Every process has its own: a DataLoader worker leases and commits under its own session, and commits at
+       the latest when it ends.
+    2. A sample is made under a lease or, in an outage, under a claim: jobs and workers that read one cold
+       data set call the function once for each item. What others have leased is waited for. One request
+       leases several items of a batch, and leaves others their share of it.
+    3. Who waits for others has committed what it made, or a thread is at it: no two processes wait for each
+       other. What was made is committed after `COMMIT_S`, whoever waits.
+    4. Until then it is in memory, and is given from there. While `MAX_BYTES` of it wait, samples are made
+       without a lease and not kept.
+    5. What is leased and not committed is given back: others may wait for it.
+    6. Samples that were made while something that counts in the recipe changed are dropped.
+    7. While the daemon is away, what was made goes into files of this job and waits for it, up to
+       `AWAY_BYTES`. Where it is gone for good, nothing more is kept.
     8. What waits here is committed though its data set is dropped: the timer or thread that will do it keeps
        this alive, and nothing else but the data set does.
     9. A process that ends waits for all its commits together as long as a fill would (backlog.py). A job that
        has made something while its daemon was away gives a daemon that lives `HANDOVER_S` in all to take it.
     10. To make one asks nothing of the daemon: it is made where that may hang.
-    11. What is asked for while it waits to be committed is not made again, where that would cost more than
-       to bring it into a file of this job.
-    12. A worker that is at its last commits takes a SIGTERM after them: a job that was interrupted ends its
+    11. A worker that is at its last commits takes a SIGTERM after them: a job that was interrupted ends its
        DataLoader's workers while they, interrupted with it, are at that.
 
-Locking: `_turn`, then `_committing`, then `_lock`, which guards what is collected and is not held while a
-batch is committed. At its end the job takes no `_turn`.
+Locking: `_turn`, then `_committing`, then `_changed`, which guards what is leased and what was made. It is
+held for a request for a lease, and neither while the function runs nor while a batch is committed. At its end
+the job takes no `_turn`.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from functools import partial
 from multiprocessing import parent_process
@@ -50,33 +52,39 @@ import numpy as np
 from prepcache.daemon import waits
 from prepcache.daemon.description import script_run
 from prepcache.daemon.wait_budget import on_own_time
-from prepcache.errors import ArtifactError, DaemonUnreachable, PrepcacheError
+from prepcache.errors import PrepcacheError, SampleError
 from prepcache.fill.backlog import BACKLOG
-from prepcache.fill.call import Part
+from prepcache.fill.call import Part, copied, weight
 from prepcache.fill.collect import Collected, Task
-from prepcache.fill.commit import AWAY_BYTES, Batch, Commits, forsake, waiting_bytes
-from prepcache.fill.leases import HeldLease
-from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_S
+from prepcache.fill.commit import AWAY_BYTES, Batch, Commits, Outcome, forsake, waiting_bytes
+from prepcache.fill.filler import COMMIT_LEASES, STALLED_S
+from prepcache.fill.leases import Share
+from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, Pace
 from prepcache.fill.recipe_guard import line
 from prepcache.index.artifact_set import ArtifactSet
-from prepcache.protocol import wire
-from prepcache.protocol.observed import chunks_of
 
 log = logging.getLogger("prepcache")
 
+WAIT_S = 0.25
+"""One long poll for what others are making; other threads of the process lease between two of them."""
+COMMIT_S = 1.0
+"""What was made is committed so soon: other jobs, and workers of this one, may wait for it."""
+COMMIT_PAUSES = 20
+"""Or after so many times as long as the last commit took: committing takes a twentieth of a thread's time."""
+LONGEST_PAUSE_S = 30.0
+MAX_BYTES = COMMIT_BYTES
+"""What may wait in memory."""
 RETRY_S = 5.0
-"""How often what waits for the daemon is offered to it; and work that is done again before a folder that took
-no file is asked to take one."""
-VAIN_S = 0.05
-"""Work that is done again before what waits is brought into a file, and committed; that takes half of it."""
+"""How often what waits for the daemon is offered to it."""
 OWN_S = 5.0
 """What a thread that commits may wait for the daemon; the job waits for it at its end alone."""
-MAX_LOOKS = 8
-"""Tries to lease while others keep committing."""
+
+Call = Callable[[int], tuple[Part, bool]]
+"""Makes the sample of a distinct item; whether that may be kept."""
 
 
-class Keeper:
-    """Collects and commits, for one process.
+class OnAccess:
+    """Makes samples and commits them, for one process.
 
     Args:
         task: gives recipe, catalogue and producer; its `todo` is not used.
@@ -91,129 +99,202 @@ class Keeper:
         self._artifacts = artifacts
         self._task = task
         self._observed = observed
-        self._lock = threading.Lock()
+        self._changed = threading.Condition(threading.Lock())
         self._committing = threading.Lock()
-        self._collected = Collected(task)
-        self._pending: dict[int, float] = {}
-        """What each item cost that waits to be committed, or is being committed."""
-        self._brought: list[Batch] = []
-        """What waits in files of this job, or in memory where no file takes it."""
-        self._in_hand: list[Batch] = []
+        self._share = Share(
+            artifacts.sharing, task.recipe, task.catalogue, artifacts.generation, np.empty(0, "i4"),
+            lambda found, useless: artifacts.drop(useless),
+        )  # fmt: skip
+        self._pace = Pace()
+        self._making: dict[int, int] = {}
+        """The thread that makes each item."""
+        self._made: dict[int, Part] = {}
+        """What is not committed yet."""
+        self._uncollected: list[int] = []
+        """What of it is in no batch yet."""
+        self._made_bytes = self._grants = 0
         self._aside: list[Batch] = []
-        self._counted = (-1, 0)
-        self._vain_s = 0.0
         self._is_due = False
         self._commit_bytes = 0
+        self._commit_s = 0.0
         self._timer: threading.Timer | None = None
         # A forked or spawned worker ends without atexit; in the job itself the session ends first.
         at_end = Finalize(None, _end, (weakref.WeakMethod(self.end),), exitpriority=100)
         weakref.finalize(self, at_end.cancel).atexit = False
         artifacts.session.at_close(self.end)
-        artifacts.session.at_return(self._flush_soon)
+        artifacts.session.at_return(self.flush_soon)
 
     @property
     def wants_more(self) -> bool:
         """Whether samples would be taken."""
         session = self._artifacts.session
+        if self.is_declined or self._made_bytes >= MAX_BYTES or len(self._made) >= COMMIT_ITEMS:
+            return False
         if self._aside or session.is_gone:
-            return session.is_away and not self.is_declined and waiting_bytes() < AWAY_BYTES
-        return not (self.is_declined or (self._is_due and self._holds(COMMIT_BYTES)))
-
-    def _holds(self, nbytes: int) -> bool:
-        """Whether so much waits for the next commit, or as many items are collected as it takes."""
-        return self._waiting_bytes >= nbytes or len(self._collected.indices) >= COMMIT_ITEMS
-
-    @property
-    def _waiting_bytes(self) -> int:
-        """Of what waits for the next commit, in files of this job or in memory."""
-        return self._collected.nbytes + sum(batch.nbytes for batch in list(self._brought))
-
-    @property
-    def _aside_bytes(self) -> int:
-        return sum(batch.nbytes for batch in list(self._aside))
+            return session.is_away and waiting_bytes() < AWAY_BYTES
+        return True
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits to be committed."""
-        return not (self._pending or self._aside)
+        return not (self._made or self._aside)
 
     @property
     def is_collecting(self) -> bool:
         """Whether anything waits for its first commit."""
-        return bool(self._pending)
+        return bool(self._made)
 
-    def add(self, part: Part) -> None:
-        """Keeps a sample that was just made; one that waits already was made in vain."""
-        if self.is_declined:
-            return
-        self._commit_bytes = self._commit_bytes or self._artifacts.commit_bytes()
-        with self._lock:
-            if part.index in self._pending:
+    # -- making
+
+    def samples(self, indices: Sequence[int], call: Call) -> dict[int, Any]:
+        """The samples of distinct items that were missing: made here, or by others meanwhile."""
+        found: dict[int, Any] = {}
+        left, moved_at = list(indices), time.monotonic()
+        try:
+            while left:
+                mine = self._begin(left, is_alone=time.monotonic() - moved_at > STALLED_S)
+                for index in mine:
+                    self._make(index, call, found)
+                self._read(left, found)
+                if mine or len(found) > len(indices) - len(left):
+                    moved_at = time.monotonic()
+                left = [index for index in left if index not in found]
+        except BaseException:
+            self._give_up(left)
+            raise
+        return found
+
+    def _begin(self, left: list[int], *, is_alone: bool) -> list[int]:
+        """What this thread makes next; nothing where it has waited for others.
+
+        Args:
+            is_alone: others have stood still for too long.
+        """
+        me, missing = threading.get_ident(), self._task.catalogue.is_missing
+        with self._changed:
+            # The function asks for another item of the very batch that it is at.
+            if nested := [index for index in left if self._making.get(index) == me]:
+                return nested
+            todo = [index for index in left if index not in self._made and missing(index)]
+            if len(todo) < len(left):
+                return []
+            todo = [index for index in todo if index not in self._making]
+            if not todo:
+                self._changed.wait(WAIT_S)
+                return []
+            mine = todo if is_alone else self._leased(todo)
+            self._making.update(dict.fromkeys(mine, me))
+            return mine
+
+    def _leased(self, todo: list[int]) -> list[int]:
+        """What may be made of these. Call it with the lock."""
+        share, artifacts = self._share, self._artifacts
+        self._task.catalogue.place()
+        todo = [index for index in todo if self._task.catalogue.is_missing(index)]
+        if not todo:
+            return []
+        share.generation = artifacts.generation
+        share.want(todo)
+        want = self._pace.want(len(todo), len(share.holders))
+        cost_s = want * self._pace.item_s
+        try:
+            granted = share.take(want, cost_s, 0)  # no bytes: what there is no room for, the commit halves
+            if not granted and not share.reason and share.has_rest:
+                self.flush_soon()
+                granted = share.wait(want, cost_s, 0, WAIT_S)
+        except PrepcacheError:
+            if artifacts.session.is_away:
+                return []  # under a claim then
+            granted = self._unleased(todo)
+        finally:
+            artifacts.generation = share.generation
+        if share.reason:
+            self._decline(share.reason)
+            granted = self._unleased(todo)
+        self._grants += bool(granted)
+        if share.is_waited_for:
+            share.is_waited_for = False
+            self.flush_soon()
+        return granted
+
+    def _unleased(self, todo: list[int]) -> list[int]:
+        """They are made all the same, and not kept."""
+        self._share.settle(todo)
+        return todo
+
+    def _make(self, index: int, call: Call, found: dict[int, Any]) -> None:
+        if self._making.get(index) != threading.get_ident():
+            return  # the function has asked for it, at another item
+        part, is_kept = call(index)
+        found[index] = copied(part.samples[0])  # the next call may give the same memory
+        kept = part.copied() if is_kept else None
+        nbytes = weight(part.samples[0])
+        with self._changed:
+            del self._making[index]
+            self._changed.notify_all()
+            self._pace.note(part.cost_s, nbytes)
+            if kept is None or not self._share.is_taken(index):
+                self._share.settle((index,))
                 return
-            self._collect(part)
-            is_due = self._holds(self._commit_bytes) or len(self._pending) >= self._count_missing()
-            self._set_timer(COMMIT_S)
+            self._made[index] = kept
+            self._made_bytes += nbytes
+            self._uncollected.append(index)
+            is_due = self._is_commit_due()
+            self._set_timer(max(COMMIT_S, min(LONGEST_PAUSE_S, COMMIT_PAUSES * self._commit_s)))
         if is_due:
-            self._flush_soon()
+            self.flush_soon()
 
-    def bring(self, index: int) -> bool:
-        """Brings what waits to be committed, this item among it, into a file of this job, where that costs
-        less than to make it again; whether it can be read there."""
-        with self._lock:
-            self._vain_s += self._pending.get(index, 0.0)
-            if index not in self._pending or self._vain_s < VAIN_S:
-                return False
-            self._vain_s = 0.0
-            before = self._collected, len(self._collected.indices)
-        observed = self._observed()
-        with self._lock:
-            is_all_observed = before == (self._collected, len(self._collected.indices))
-            if is_all_observed and index in self._collected.indices:
-                self._brought.append(self._collected.batch(observed))
-                self._collected = Collected(self._task)
-            found = [batch for batch in (*self._brought, *self._in_hand) if index in batch.indices]
-        try:
-            for batch in found:
-                self._task.catalogue.add_local(batch.spill(self._task.producer))
-        except (OSError, ArtifactError):  # no file takes it
-            with self._lock:
-                self._vain_s = -RETRY_S
-            return False
-        finally:
-            self._flush_soon()
-        return bool(found)
+    def _is_commit_due(self) -> bool:
+        self._commit_bytes = self._commit_bytes or self._artifacts.commit_bytes() // 2
+        is_full = self._made_bytes >= self._commit_bytes or len(self._uncollected) >= COMMIT_ITEMS // 2
+        return is_full or self._grants >= COMMIT_LEASES
 
-    def _flush_soon(self) -> None:
-        """Has a thread commit what was collected, unless one is about to."""
-        with self._lock:
-            is_due, self._is_due = not self._is_due, True
-        if is_due:
-            try:
-                threading.Thread(target=self._behind(), name="prepcache-keep", daemon=True).start()
-            except RuntimeError:  # there are too many: at the next sample, or at the end
-                self._is_due = False
+    def _read(self, left: list[int], found: dict[int, Any]) -> None:
+        """Adds what is there by now."""
+        catalogue = self._task.catalogue
+        for index in left:
+            if index in found:
+                continue
+            part = self._made.get(index)  # a commit makes it found in the catalogue first
+            slot, row = (None, 0) if part is not None else catalogue.slot_of(index)
+            if part is not None:
+                found[index] = copied(part.samples[0])
+            elif slot is not None:
+                found[index] = slot.artifact.sample(row)
 
-    def _collect(self, part: Part) -> None:
-        """Call it with the lock."""
-        self._pending[part.index] = part.cost_s
-        try:
-            self._collected.add(part, None)
-        finally:
-            if self._collected.indices[-1:] != [part.index]:
-                del self._pending[part.index]
+    def _give_up(self, left: list[int]) -> None:
+        """The function raised, or was interrupted: others may make these."""
+        me = threading.get_ident()
+        with self._changed:
+            mine = [index for index, thread in self._making.items() if thread == me and index in left]
+            for index in mine:
+                del self._making[index]
+            self._share.settle(
+                [index for index in left if index not in self._made and index not in self._making]
+            )
+            self._changed.notify_all()
+        self.flush_soon()
 
-    def _forget(self, indices: Iterable[int]) -> None:
-        """These wait no more. Call it with the lock."""
-        for index in indices:
-            self._pending.pop(index, None)
+    # -- committing
 
     def adopt(self, batches: list[Batch]) -> None:
-        """Takes what a fill could not give to the daemon."""
+        """Takes what could not be given to the daemon."""
         self._task.catalogue.note_waiting(batches)
-        with self._lock:
+        with self._changed:
             self._aside += batches
             if self._aside:
                 self._set_timer(RETRY_S)
+
+    def flush_soon(self) -> None:
+        """Has a thread commit what was made, unless one is about to."""
+        is_due, self._is_due = not self._is_due, True
+        if is_due and not self.is_idle:
+            try:
+                threading.Thread(target=self._behind(), name="prepcache-keep", daemon=True).start()
+                return
+            except RuntimeError:  # there are too many: at the next sample, or at the end
+                pass
+        self._is_due &= not is_due
 
     def _set_timer(self, after_s: float) -> None:
         """Call it with the lock."""
@@ -226,21 +307,14 @@ class Keeper:
             except RuntimeError:
                 self._timer = None
 
-    def _count_missing(self) -> int:
-        """How many items are missing; counted again only when something was absorbed."""
-        catalogue = self._task.catalogue
-        if self._counted[0] != catalogue.version:
-            self._counted = (catalogue.version, len(catalogue.missing))
-        return self._counted[1]
-
     def _behind(self) -> Callable[[], None]:
         """For a thread: it sees the context variables that are set here, and count."""
         return partial(copy_context().run, self._flush_behind)
 
     def _flush_behind(self) -> None:
         """In a thread that nobody waits for; those of many data sets come one after the other."""
-        if self._artifacts.session.is_away and not self._holds(COMMIT_BYTES):
-            with self._lock:  # it is called again when the daemon answers
+        if self._artifacts.session.is_away and self._made_bytes < self._commit_bytes:
+            with self._changed:  # it is called again when the daemon answers
                 self._is_due, self._timer = False, None
                 self._set_timer(RETRY_S)
             return
@@ -248,7 +322,7 @@ class Keeper:
             self.flush()
 
     def end(self) -> None:
-        """Commits what was collected, as the process ends.
+        """Commits what was made, as the process ends.
 
         A thread that is at it has time of its own: it is waited for only while the daemon answers. A daemon
         that is away and lives is waited for by the job itself; its workers have too little time for that.
@@ -258,7 +332,7 @@ class Keeper:
                 self._artifacts.session.limits()
             except PrepcacheError:
                 return
-        nbytes, given_s = self._waiting_bytes + self._aside_bytes, 0.0
+        nbytes, given_s = self._made_bytes + sum(batch.nbytes for batch in list(self._aside)), 0.0
         if self._artifacts.session.is_away and parent_process() is None and not self.is_idle:
             given_s = self._artifacts.session.wait_at_end()
         began, limit_s = time.monotonic(), max(waits.FREE_S, given_s, BACKLOG.allowed_s(nbytes))
@@ -267,7 +341,7 @@ class Keeper:
         BACKLOG.note_wait(nbytes, time.monotonic() - began)
 
     def flush(self, until: float = math.inf) -> None:
-        """Commits what was collected; returns when that is done. Never raises.
+        """Commits what was made; returns when that is done. Never raises.
 
         Args:
             until: how long another thread's commit is waited for, and those here; monotonic seconds.
@@ -279,44 +353,34 @@ class Keeper:
         ):
             return
         try:
-            with self._lock:
-                aside, self._aside, self._is_due = self._aside, [], False
+            with self._changed:
+                aside, self._aside, self._is_due, self._grants = self._aside, [], False, 0
                 if self._timer is not None:
                     self._timer.cancel()
                     self._timer = None
-            try:
-                for batch in aside:
-                    self._commit(batch, until, is_aside=True)
-            except (PrepcacheError, OSError) as error:
-                self._keep_no_more(str(error))
-            self._commit_waiting(until)
+                indices, self._uncollected = self._uncollected, []
+            for batch in aside:
+                self._commit(batch, until)
+            if indices:
+                self._commit_made(indices, until)
         finally:
             self._committing.release()
 
-    def _commit_waiting(self, until: float) -> None:
-        """What was collected, and what was brought; it waits no more then, whatever becomes of it."""
-        with self._lock:
-            collected, self._collected = self._collected, Collected(self._task)
-            batches, self._brought = self._brought, []
+    def _commit_made(self, indices: list[int], until: float) -> None:
+        """What was made of these waits no more then, whatever becomes of it."""
+        collected = Collected(self._task)
         try:
-            if not collected.is_empty:
-                batches.append(collected.batch(self._observed()))
-            self._in_hand = batches
-            if batches and not self._has_changed():
-                for batch in batches:
-                    self._commit(batch, until, is_aside=False)
-        except (PrepcacheError, OSError) as error:
-            self._keep_no_more(str(error))
+            for index in indices:
+                with contextlib.suppress(SampleError):  # too many trees: it was looked at when it was made
+                    collected.add(self._made[index], self._share.lease_of(index))
+            if not (collected.is_empty or self._has_changed()):
+                self._commit(collected.batch(self._observed()), until)
         finally:
-            with self._lock:
-                self._in_hand = []
-                for indices in (collected.indices, *(batch.indices for batch in batches)):
-                    self._forget(indices)
-
-    def _keep_no_more(self, reason: str) -> None:
-        has_said, self.is_declined = self.is_declined, True
-        if not has_said and reason != self._artifacts.reason:  # else the fill has said it
-            log.warning("prepcache: samples made on access are no longer kept: %s", reason)
+            with self._changed:
+                self._share.settle([index for index in indices if self._share.is_taken(index)])
+                for index in indices:
+                    self._made_bytes -= weight(self._made.pop(index).samples[0])
+                self._changed.notify_all()
 
     def _has_changed(self) -> bool:
         steady = self._task.steady
@@ -327,73 +391,49 @@ class Keeper:
                 log.warning("prepcache: %s: %s", self._artifacts.recipe.name, self._artifacts.reason)
         return bool(changed)
 
-    def _commit(self, batch: Batch, until: float, *, is_aside: bool) -> None:
-        artifacts = self._artifacts
-        producer, edition = self._task.producer, self._task.catalogue.edition
-        commits = Commits(artifacts.session, artifacts.recipe.digest, producer, edition)
-        try:
-            leased = self._lease(batch)
-        except DaemonUnreachable as error:
-            outcomes = [commits.cut_off(batch, error)]
-        except (PrepcacheError, OSError):
-            forsake(artifacts.session, batch.leases)
-            raise
-        else:
-            limit_s = None if until == math.inf else max(0.0, until - time.monotonic())
-            outcomes = [] if leased is None else commits.commit(leased, artifacts.generation, limit_s)
-            if (
-                is_aside
-                and leased is None
-                and not self._task.catalogue.is_shared(np.asarray(batch.indices)).all()
-            ):
-                self.adopt([batch])  # who has its items may be a commit of its own, that was given up
-        for outcome in outcomes:
-            if outcome.committed is None:
-                forsake(artifacts.session, outcome.batch.leases)
-            if outcome.committed is not None:
-                chunks = dict(chunks_of(outcome.batch.observed))
-                with contextlib.suppress(DaemonUnreachable):  # it is found by a later look
-                    self._task.catalogue.absorb(outcome.committed.artifacts, chunks, is_own=True)
-            elif outcome.is_cut_off or (outcome.is_retryable and not is_aside):
-                if not is_aside:
-                    self._task.catalogue.add_local(outcome.kept)
-                self.adopt([] if outcome.aside is None else [outcome.aside])
-            elif outcome.is_retryable:
-                self._keep_no_more(outcome.reason)
-            elif not outcome.is_lapsed:
-                self.is_declined = True
-                artifacts.reason = outcome.reason
+    def _commit(self, batch: Batch, until: float) -> None:
+        artifacts, began = self._artifacts, time.monotonic()
+        edition = self._task.catalogue.edition
+        commits = Commits(artifacts.sharing, artifacts.recipe.digest, self._task.producer, edition)
+        limit_s = None if until == math.inf else max(0.0, until - began)
+        for outcome in commits.commit(batch, artifacts.generation, limit_s):
+            self._note(outcome)
+        self._commit_s = time.monotonic() - began
 
-    def _lease(self, batch: Batch) -> Batch | None:
-        """What of the batch nobody has made or is making, leased; None if that is nothing."""
-        artifacts, indices = self._artifacts, np.asarray(batch.indices)
-        rows, mine, looks = np.arange(len(indices)), [], 0
-        while looks < MAX_LOOKS:
-            rows = rows[~self._task.catalogue.is_shared(indices[rows])]
-            if not len(rows):
-                break
-            asked = rows[: wire.MAX_ITEMS]
-            answer = artifacts.lease(
-                artifacts.recipe.digest,
-                artifacts.generation,
-                self._task.catalogue.distinct.digests[indices[asked]],
-                want=len(asked),  # and no bytes: what there is no room for, the commit halves
+    def _note(self, outcome: Outcome) -> None:
+        """What became of a batch."""
+        artifacts, indices, is_again = self._artifacts, outcome.batch.indices, outcome.batch.is_offered_again
+        aside = outcome.aside
+        if outcome.committed is None:  # by the next beat: one that is at a hanging commit cannot be released
+            forsake(artifacts.session, outcome.batch.leases)
+        if outcome.is_lapsed and is_again:
+            artifacts.look()
+            self._task.catalogue.place()
+            if not self._task.catalogue.is_shared(np.asarray(indices)).all():
+                aside = outcome.batch  # who has its items may be a commit of its own, that was given up
+        elif outcome.is_retryable and is_again:
+            aside = None
+            self._decline(outcome.reason)
+        elif outcome.committed is None and aside is None and not outcome.is_lapsed:
+            self._decline(outcome.reason)
+        if aside is not None:
+            if not is_again:
+                self._task.catalogue.add_local(outcome.kept)
+            self.adopt([aside])
+        with self._changed:
+            if outcome.committed is not None:
+                self._share.generation = artifacts.generation
+                artifacts.drop(self._share.note_commit(outcome.committed, outcome.batch.observed))
+                artifacts.generation = self._share.generation
+            self._share.settle(
+                indices, is_committed=outcome.committed is not None, is_to_come=aside is not None
             )
-            if answer.look_again is not None:
-                artifacts.absorb(answer.look_again)
-                self._task.catalogue.place()
-                looks += 1
-                continue
-            rows = rows[len(asked) :]
-            if answer.lease is not None:
-                held = HeldLease(answer.lease, artifacts.generation)
-                granted = asked[np.asarray(answer.granted, "i8")].tolist()
-                digests = map(self._task.catalogue.distinct.digest, indices[granted].tolist())
-                batch.cover.update(dict.fromkeys(digests, held))
-                mine += granted
-        if not mine:
-            return None
-        return batch if len(mine) == len(indices) else batch.part(mine, self._task.producer)
+
+    def _decline(self, reason: str) -> None:
+        """No more is kept; said once, and not where the fill has said it."""
+        if not self.is_declined and reason != self._artifacts.reason:
+            log.warning("prepcache: samples made on access are no longer kept: %s", reason)
+        self.is_declined, self._artifacts.reason = True, reason
 
 
 _turn = threading.Lock()
@@ -409,7 +449,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _end(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
-    """The end of a keeper that is still there, as its process ends."""
+    """The end of what is still there of it, as its process ends."""
     end = reference()
     if end is not None:
         with _terminated_later():

@@ -85,9 +85,9 @@ class Pace:
 
     def chunk(self, queued: int) -> int:
         """How many of the leased items one worker gets at once."""
-        if not self._count or self.slots == 1:
+        if not self._count:
             return 1
-        fair = -(-queued // (2 * self.slots))
+        fair = queued if self.slots == 1 else -(-queued // (2 * self.slots))
         return max(1, min(fair, int(CHUNK_S / max(self.item_s, 1e-6))))
 
     def is_commit_due(self, nbytes: int, left: int) -> bool:

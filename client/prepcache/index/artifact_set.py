@@ -25,7 +25,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from prepcache.batching import pages
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
 from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
@@ -335,17 +334,12 @@ class ArtifactSet:
         return bool(len(found))
 
     def drop(self, refs: Iterable[wire.ArtifactRef]) -> None:
-        """Gives up holds on artifacts that no data set of this process maps; where a batch still looks into
-        one, a later call does."""
+        """Gives up holds on artifacts that no data set of this process maps."""
         gone = list(refs)
         while _ORPHANED:
             gone += _ORPHANED.popleft()
         others = _living()
         free = [ref for ref in gone if not any(s.index.knows(ref.digest) for s in others)]
-        if free and (kept := pages.files()):
-            if waiting := [ref for ref in free if str(ref.digest) in kept]:
-                _ORPHANED.append(waiting)
-            free = [ref for ref in free if str(ref.digest) not in kept]
         if free and self.is_owner and self.mode is not Mode.OFF:
             self.session.drop_hold(free)
 
@@ -356,16 +350,13 @@ class ArtifactSet:
         as the daemon does not answer with that artifact, all stays mapped: else it would be made again.
         """
         self._leaving.update(digest for digest in digests if self.index.knows(digest))
-        if leaving := set(self._leaving):
-            if self._take_in(self.generation) is not None:
-                self._leaving -= leaving
-                missing = len(self.index.missing)
-                self.drop(self.index.let_go(leaving))
-                lost = len(self.index.missing) - missing
-                self.has_lost |= lost > 0
-                self._lost += lost
-        elif _ORPHANED:  # what was let go, and a batch looked into: the daemon names it with each beat
-            self.drop([])
+        if (leaving := set(self._leaving)) and self._take_in(self.generation) is not None:
+            self._leaving -= leaving
+            missing = len(self.index.missing)
+            self.drop(self.index.let_go(leaving))
+            lost = len(self.index.missing) - missing
+            self.has_lost |= lost > 0
+            self._lost += lost
 
     def found(self, items: int, saved_s: float) -> None:
         """So many items were made by others, or by earlier jobs, at a cost of so many seconds."""
@@ -388,7 +379,7 @@ class ArtifactSet:
 
     def fill(self, crew: Crew, watcher: Watcher, task: Task, adopter: Adopter) -> Filled:
         """Makes what is missing, together with other jobs; see filler.py."""
-        session = _Dropping(self) if self.mode.is_writing else NoSession()
+        session = self.sharing if self.mode.is_writing else NoSession()
         size = self.commit_bytes()
         fill = Fill(task, session, crew, watcher, commit_bytes=size, adopter=adopter)
         try:
@@ -399,6 +390,11 @@ class ArtifactSet:
             self.reason = filled.reason
         self.is_known = self.is_known and (not filled.reason or filled.is_declined)
         return filled
+
+    @property
+    def sharing(self) -> Any:
+        """The session, as what makes samples uses it."""
+        return _Dropping(self)
 
     def commit_bytes(self) -> int:
         """How large a batch may get, in a cache of that size."""

@@ -169,6 +169,10 @@ class Catalogue:
         """Whether the items at these positions of the data set are all there."""
         return bool((self.places.artifact[self.distinct.inverse[positions]] != MISSING).all())
 
+    def is_missing(self, index: int) -> bool:
+        """Whether a distinct item is not there."""
+        return bool(self.places.artifact[index] == MISSING)
+
     @property
     def refs(self) -> list[ArtifactRef]:
         """The shared artifacts that are mapped."""

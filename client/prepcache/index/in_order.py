@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,15 @@ _LOOK_AHEAD = 4096
 """Positions whose sizes are looked up at once."""
 
 
-def given(items: Array, view_now: Callable[[], View], sample: Callable[[int], Any]) -> Iterator[Any]:
+def given(
+    items: Array,
+    view_now: Callable[[], View],
+    make: Callable[[Sequence[int]], dict[int, Any]],
+) -> Iterator[Any]:
     """The samples of some items, in their order.
 
     Args:
-        view_now: what is there; sample: gives one by its position, and makes it if it is missing.
+        view_now: what is there; make: makes what is missing, as `View.take` has it.
 
     Shape:
         items: int64[k], their positions among the items.
@@ -39,10 +43,7 @@ def given(items: Array, view_now: Callable[[], View], sample: Callable[[int], An
         some = positions[start : start + _LOOK_AHEAD]
         view = view_now()
         for block in _blocks(view.sizes(some)):
-            if block.stop - block.start > 1:
-                yield from view.take(some[block].tolist(), sample)
-            else:
-                yield sample(int(some[block.start]))
+            yield from view.take(some[block].tolist(), make)
 
 
 def _blocks(sizes: Array) -> Iterator[slice]:

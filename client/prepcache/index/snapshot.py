@@ -2,12 +2,12 @@
 
 Invariants:
     1. A view never changes, and keeps the maps that it reads: what is let go meanwhile stays readable.
-    2. Batches are gathered; what is missing is made one by one, in its place, and each item once.
+    2. Batches are gathered; what is missing of one is made together, and each item once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,12 +76,12 @@ class View:
             sizes[there[is_in]] = self._artifacts[number].row_bytes(rows[is_in])
         return sizes
 
-    def take(self, indices: Any, make: Callable[[int], Any]) -> list[Any]:
+    def take(self, indices: Any, make: Callable[[Sequence[int]], dict[int, Any]]) -> list[Any]:
         """The samples at these positions.
 
         Args:
             indices: as `gather.Rows.take` has them.
-            make: gives the sample at a position where it is missing.
+            make: gives the samples of distinct items that are missing.
 
         Raises:
             IndexError: a position out of range.
@@ -101,11 +101,12 @@ class View:
         gathered = self.rows.take(compact[is_there], at[is_there]) if is_there.any() else []
         for place, sample in zip(np.flatnonzero(is_there).tolist(), gathered, strict=True):
             samples[place] = sample
-        made: dict[int, Any] = {}
-        for place in np.flatnonzero(~is_there).tolist():
-            item = int(self._inverse[at[place]])
-            if item not in made:
-                made[item] = samples[place] = make(int(at[place]))
-            else:  # drawn again, or an equal item: what is done to one sample must not show in another
-                samples[place] = copied(made[item])
+        absent = np.flatnonzero(~is_there)
+        items = self._inverse[at[absent]].tolist()
+        made = make(list(dict.fromkeys(items)))
+        given: set[int] = set()
+        for place, item in zip(absent.tolist(), items, strict=True):
+            # Drawn again, or an equal item: what is done to one sample must not show in another.
+            samples[place] = copied(made[item]) if item in given else made[item]
+            given.add(item)
         return samples

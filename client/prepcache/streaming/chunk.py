@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from prepcache.fill.call import Job
-from prepcache.fill.on_access import Keeper
+from prepcache.fill.on_access import OnAccess
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.workers import Crew
 from prepcache.index.artifact_set import ArtifactSet
@@ -72,7 +72,7 @@ class StreamPreprocessing(Preprocessing):
         self._said = said
         self._opened_in = os.getpid()
         self._flow: Flow | None = None
-        self._behind: deque[Keeper] = deque()
+        self._behind: deque[OnAccess] = deque()
 
     def open(self, notes: Iterable[str]) -> None:
         """Asks the daemon for the first time, and says what is there.
@@ -131,14 +131,14 @@ class StreamPreprocessing(Preprocessing):
             self.executor = None
         return super().crew(item_of)
 
-    def begin_keeping(self, make: Callable[[], Keeper]) -> Keeper | None:
-        keepers = [one for one in self._behind if one.pid == os.getpid() and one.is_collecting]
+    def begin_keeping(self, make: Callable[[], OnAccess]) -> OnAccess | None:
+        busy = [one for one in self._behind if one.pid == os.getpid() and one.is_collecting]
         self._behind.clear()
-        self._behind.extend(keepers)
-        if len(keepers) >= MAX_BEHIND:
+        self._behind.extend(busy)
+        if len(busy) >= MAX_BEHIND:
             return None
-        self._behind.append(keeper := make())
-        return keeper
+        self._behind.append(here := make())
+        return here
 
     def is_adrift(self, samples: Samples) -> bool:
         """Whether samples that were made now would not belong to the recipe; then they are made on access."""
@@ -198,5 +198,5 @@ class Chunk:
     def given(self, items: Sequence[int]) -> Iterator[Any]:
         """The samples of its items at these positions."""
         yield from self.samples.of_items(items)
-        if (keeper := self.samples.present_keeper) is not None and self._by.artifacts.session.is_away:
-            keeper.flush(time.monotonic())  # into files of this job, where later chunks find it
+        if (here := self.samples.present) is not None and self._by.artifacts.session.is_away:
+            here.flush(time.monotonic())  # into files of this job, where later chunks find it

@@ -1,0 +1,134 @@
+"""CachedFirstSampler: the order of an epoch in which samples that are cached come first.
+
+sampler = prepcache.CachedFirstSampler(ds)
+loader = torch.utils.data.DataLoader(ds, batch_size=256, sampler=sampler, num_workers=4)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Sampler
+
+from prepcache.dataset import CachedDataset
+
+LOOK_S = 0.5
+"""How often the daemon is asked what is cached by now."""
+_KEYS = ("seed", "epoch", "replicas", "rank", "samples", "given")
+
+
+class CachedFirstSampler(Sampler[int]):
+    """Gives all positions of a data set once each epoch, those of cached samples before the others.
+
+    Jobs that train at once on one cold data set, or on one that is larger than the cache, then read what the
+    others have made, and make the rest: each begins elsewhere, since their orders are drawn independently.
+
+    What it does to the distribution: each epoch is a permutation, so every sample is seen exactly once in it,
+    and both the cached samples and the others come in random order. But the order of the whole is not
+    uniform: while only a part is cached, early batches are drawn from that part, and the samples that nobody
+    has made come last. Where all or nothing is cached, the order is uniform. Gradients of early batches are
+    biased towards what is cached only if that depends on the content, as where costly samples get cached
+    late; what is declined by a full cache is a random part of the data.
+
+    Args:
+        ds: a `CachedDataset`; `lazy=True` is what makes sense with it.
+        generator: draws the seed of all epochs; torch's global one by default. With several replicas all must
+            draw the same, and the seed is 0 by default.
+        num_replicas, rank: this process reads the share `rank` of so many. All shares are of one length: some
+            samples are in two where the number of samples is no multiple, as in torch's `DistributedSampler`.
+
+    Raises:
+        TypeError, ValueError: there is no such data set or rank.
+
+    Source: Desai et al., Preparation Meets Opportunity: Enhancing Data Preprocessing for ML Training With
+    Seneca, FAST '26, whose opportunistic sampling serves cached data first.
+    """
+
+    def __init__(
+        self,
+        ds: CachedDataset[Any],
+        *,
+        generator: torch.Generator | None = None,
+        num_replicas: int = 1,
+        rank: int = 0,
+    ) -> None:
+        if not isinstance(ds, CachedDataset):
+            raise TypeError(f"CachedFirstSampler takes a CachedDataset, not {type(ds).__qualname__}")
+        if not 0 <= rank < num_replicas:
+            raise ValueError(f"rank must be at least 0 and below num_replicas={num_replicas}, not {rank}")
+        self._ds = ds
+        self._replicas = num_replicas
+        self._rank = rank
+        self._seed = 0
+        if generator is not None or num_replicas == 1:
+            self._seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+        self._epoch = 0
+        self._given: list[int] = []
+        self._is_resumed = False
+
+    def __len__(self) -> int:
+        return -(-len(self._ds) // self._replicas)
+
+    def __iter__(self) -> Iterator[int]:
+        if self._is_resumed:
+            self._is_resumed = False
+        else:
+            self._epoch += 1
+            self._given = []
+        return self._positions(self._share(), self._given)
+
+    def _share(self) -> Any:
+        """This rank's positions of the epoch, in random order.
+
+        Shape:
+            int64[len(self)].
+        """
+        count = len(self._ds)
+        order = np.random.default_rng((self._seed, self._epoch)).permutation(count)
+        return order[np.arange(self._rank, len(self) * self._replicas, self._replicas) % max(1, count)]
+
+    def _positions(self, left: Any, given: list[int]) -> Iterator[int]:
+        left = left[~np.isin(left, given)]  # in a resumed epoch
+        ready: list[int] = []
+        while len(left) or ready:
+            if not ready:
+                is_there = self._ds.are_cached(left, not_within_s=LOOK_S)
+                # What is missing is given one by one: meanwhile others may have made some of it.
+                is_next = is_there if is_there.any() else np.arange(len(left)) == 0
+                ready, left = left[is_next][::-1].tolist(), left[~is_next]
+            given.append(ready.pop())
+            yield given[-1]
+
+    def state_dict(self, given: int | None = None) -> dict[str, Any]:
+        """Where the epoch stands, for `load_state_dict` of a sampler like this one.
+
+        Args:
+            given: how many samples of this epoch the job has trained on. A DataLoader asks for more than
+                that, ahead of its workers; by default, all that it has asked for count.
+        """
+        counted = len(self._given) if given is None else given
+        if not 0 <= counted <= len(self._given):
+            raise ValueError(f"given={given}: {len(self._given)} samples of this epoch were given so far")
+        return {
+            "seed": self._seed, "epoch": self._epoch, "replicas": self._replicas, "rank": self._rank,
+            "samples": len(self._ds), "given": self._given[:counted],
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next iteration gives what was left of the epoch, and further epochs follow as they would have.
+
+        Raises:
+            TypeError, ValueError: it is no state of a sampler like this one.
+        """
+        if not isinstance(state, Mapping) or set(state) != set(_KEYS):
+            raise TypeError(f"this is no state of a CachedFirstSampler: {state!r:.100}")
+        here = {"replicas": self._replicas, "rank": self._rank, "samples": len(self._ds)}
+        for name, value in here.items():
+            if state[name] != value:
+                raise ValueError(f"the state was taken with {name}={state[name]}, and this has {value}")
+        self._seed, self._epoch = state["seed"], state["epoch"]
+        self._given = list(state["given"])
+        self._is_resumed = True

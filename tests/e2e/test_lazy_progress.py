@@ -1,0 +1,40 @@
+"""A lazy data set that is trained on: what its job says meanwhile, and what `prepare` adds."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from support.jobs import Jobs
+
+EPOCH = """
+from prepcache import progress
+from torch.utils.data import DataLoader
+
+progress.FIRST_LINE_S = 0.01
+
+def make(item):
+    called(item)
+    return np.full(8, item)
+
+def telling():
+    return [thread for thread in threading.enumerate() if thread.name == "prepcache-progress"]
+
+ds = prepcache.CachedDataset(list(range(60)), make, lazy=True)
+for batch in DataLoader(ds, batch_size=5, sampler=range(50), num_workers=2):
+    pass
+assert telling(), "not all is cached"
+ds.prepare()
+for thread in telling():
+    thread.join()
+tell(ds)
+"""
+
+
+def test_a_lazy_epoch_is_told_of_and_prepare_completes_it(jobs: Jobs) -> None:
+    job = jobs.start(jobs.write(EPOCH))
+    out, err = job.process.communicate(timeout=240)
+    assert job.process.returncode == 0, out + err
+    assert jobs.calls() == Counter(range(60)), "each item once, by whichever process"
+    lines = [line.partition("make: ")[2] for line in err.splitlines()]
+    assert any(" of 60 items are cached" in line for line in lines), err
+    assert lines.count("all 60 items are cached") == 1, err

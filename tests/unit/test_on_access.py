@@ -1,0 +1,289 @@
+"""Samples made on access: who makes what, and what becomes of it."""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prepcache.daemon import waits
+from prepcache.daemon.wait_budget import own_time
+from prepcache.errors import DaemonUnreachable, Declined, LimitExceeded, SampleError, StoreError
+from prepcache.fill import on_access
+from prepcache.fill.backlog import Backlog
+from prepcache.fill.collect import Collected
+from prepcache.fill.commit import Batch
+from prepcache.fill.on_access import OnAccess
+from support.fake_session import FakeDaemon
+from support.fills import RECIPE, AccessJob, Bench, daemon_fixture, left_behind  # noqa: F401
+from support.serving import wait_until
+
+
+@pytest.fixture(autouse=True)
+def no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits are made when a test says so, or because somebody waits."""
+    monkeypatch.setattr(OnAccess, "_set_timer", lambda self, after_s: None)
+
+
+def in_thread(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    got: list[Any] = []
+    thread = threading.Thread(target=lambda: got.append(call()), daemon=True)
+    thread.start()
+    return thread, got
+
+
+def test_what_another_job_makes_is_waited_for(daemon: FakeDaemon) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow(item: int) -> Any:
+        begun.set()
+        assert may_end.wait(20)
+        return np.int64(item * item)
+
+    first, second = AccessJob(daemon, [1, 2, 3], "first", slow), AccessJob(daemon, [3, 2, 1], "second")
+    thread, got = in_thread(lambda: first.samples(0))
+    assert begun.wait(20)
+    other, also = in_thread(lambda: second.samples(0, 1, 2))
+    assert wait_until(lambda: daemon.table.waited_for("first"))
+    may_end.set()
+    thread.join(20)
+    first.made.flush()
+    other.join(20)
+    assert got == [[1]] and also == [[9, 4, 1]]
+    assert (first.bench.called, sorted(second.bench.called)) == ([1], [2, 3])
+    second.made.flush()
+    assert left_behind(daemon) == 0
+
+
+def test_who_waits_for_others_commits_what_it_made(daemon: FakeDaemon) -> None:
+    """Else two jobs that each have what the other wants would wait for ever."""
+    one, two = AccessJob(daemon, [1, 2], "one"), AccessJob(daemon, [2, 1], "two")
+    assert (one.samples(0), two.samples(0)) == ([1], [4])
+    (thread, got), (other, also) = in_thread(lambda: one.samples(0, 1)), in_thread(lambda: two.samples(0, 1))
+    thread.join(20)
+    other.join(20)
+    assert (got, also) == ([[1, 4]], [[4, 1]])
+    assert one.bench.called == [1] and two.bench.called == [2]
+    assert wait_until(lambda: left_behind(daemon) == 0)
+
+
+def test_threads_of_one_job_make_an_item_once(daemon: FakeDaemon) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow(item: int) -> Any:
+        begun.set()
+        assert may_end.wait(20)
+        return np.int64(item)
+
+    job = AccessJob(daemon, [5], function=slow)
+    threads = [in_thread(lambda: job.samples(0)) for _ in range(3)]
+    assert begun.wait(20)
+    may_end.set()
+    for thread, got in threads:
+        thread.join(20)
+        assert got == [[5]]
+    assert job.bench.called == [5]
+    job.forget()
+
+
+def test_a_function_may_ask_for_another_item_of_its_batch(daemon: FakeDaemon) -> None:
+    def sum_of(item: int) -> Any:
+        return np.int64(item + (job.samples(2)[0] if item == 1 else 0))
+
+    job = AccessJob(daemon, [1, 2, 4], function=sum_of)
+    assert job.samples(0, 1, 2) == [5, 2, 4]
+    assert sorted(job.bench.called) == [1, 2, 4]
+    job.forget()
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SampleError])
+def test_what_could_not_be_made_is_given_back(daemon: FakeDaemon, error: type[BaseException]) -> None:
+    """And what the batch had made before is committed."""
+
+    def fails(item: int) -> Any:
+        if item == 2:
+            raise error("no")
+        return np.int64(item)
+
+    job, other = AccessJob(daemon, [1, 2, 3], function=fails), AccessJob(daemon, [2, 3, 1], "other")
+    with pytest.raises(error):
+        job.samples(0, 1, 2)
+    assert job.bench.called == [1, 2]
+    assert other.samples(0, 1, 2) == [4, 9, 1]
+    assert other.bench.called == [2, 3]
+    other.made.flush()
+    assert wait_until(lambda: left_behind(daemon) == 0)
+
+
+def test_a_sample_that_is_given_again_is_a_copy(daemon: FakeDaemon) -> None:
+    buffer = np.zeros(2, "i8")
+
+    def into_buffer(item: int) -> Any:
+        buffer[:] = item
+        return buffer
+
+    job = AccessJob(daemon, [1, 2], function=into_buffer)
+    (one, two), (again,) = job.samples(0, 1), job.samples(0)
+    again[:] = 7
+    assert (one.tolist(), two.tolist(), job.samples(0)[0].tolist()) == ([1, 1], [2, 2], [1, 1])
+    job.made.flush()
+    assert [sample.tolist() for sample in job.bench.samples()] == [[1, 1], [2, 2]]
+
+
+def test_what_waits_for_a_hanging_commit_is_bounded(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is slower than the function fills neither the memory nor the process with threads."""
+    monkeypatch.setattr(on_access, "MAX_BYTES", 40_000)
+    job = AccessJob(daemon, list(range(9)), function=lambda item: np.zeros(1000, "i8"))
+    job.supply.commit_bytes = lambda: 30_000
+    begun, may_end, before = threading.Event(), threading.Event(), set(threading.enumerate())
+
+    def fail(method: str) -> None:
+        if method == "commit":
+            begun.set()
+            assert may_end.wait(20)
+
+    job.bench.session.fail = fail
+    kept = 0
+    for index in range(9):
+        if job.made.wants_more:
+            job.samples(index)
+            kept += 1
+    assert begun.wait(20) and kept == 5
+    assert len(set(threading.enumerate()) - before) <= 2, "one commits, one waits for its turn"
+    may_end.set()
+    assert wait_until(lambda: job.made.wants_more)
+    job.made.flush()
+    assert job.made.is_idle and left_behind(daemon) == 0
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("is_committing", [True, False])
+def test_exit_awaits_a_commit_only_while_the_daemon_answers(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, is_committing: bool, is_there: bool
+) -> None:
+    """It waits on its own time: the job would lose that, and what it waits itself besides."""
+    job, done = AccessJob(daemon, [1]), []
+
+    def limits() -> dict[str, Any]:
+        if not is_there:
+            raise DaemonUnreachable("it hangs")
+        return {}
+
+    monkeypatch.setattr(job.bench.session, "limits", limits, raising=False)
+    monkeypatch.setattr(job.made, "flush", lambda until: done.append("flushed"))
+    if is_committing:
+        job.made._committing.acquire()
+    job.made.end()
+    job.forget()
+    assert bool(done) == (is_there or not is_committing)
+
+
+def test_data_sets_that_end_together_wait_together(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_access, "BACKLOG", Backlog())
+    now, given = [100.0], []
+    monkeypatch.setattr(on_access, "time", types.SimpleNamespace(monotonic=lambda: now[0], time=lambda: 0.0))
+    for _ in range(8):
+        job = AccessJob(daemon, [1])
+
+        def flush(until: float) -> None:
+            given.append((until - now[0], own_time()))
+            now[0] = until
+
+        monkeypatch.setattr(job.made, "flush", flush)
+        job.made.end()
+        job.forget()
+    assert sum(span_s for span_s, _ in given) < waits.SPARE_S + 8 * waits.FREE_S
+    assert all(span_s == pytest.approx(own_s) and own_s > 0 for span_s, own_s in given)
+
+
+@pytest.mark.parametrize("is_passing", [True, False])
+def test_what_a_store_had_an_error_for_is_offered_once_more(
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture, is_passing: bool
+) -> None:
+    job = AccessJob(daemon, [1, 2, 3, 4])
+    commits: list[str] = []
+
+    def fail(method: str) -> None:
+        if method == "commit":
+            commits.append(method)
+            if len(commits) == 1 or not is_passing:
+                raise StoreError("a commit failed: Input/output error")
+
+    job.bench.session.fail = fail
+    job.samples(0, 1, 2)
+    job.made.flush()
+    assert job.bench.samples() == [1, 4, 9, None], "from files of its own"
+    for _ in range(3):
+        job.made.flush()
+    assert len(commits) == 2 and job.made.is_declined == (not is_passing)
+    assert bool(daemon.artifacts) == is_passing
+    assert ("no longer kept: a commit failed" in caplog.text) == (not is_passing)
+    assert left_behind(daemon) == 0
+
+
+def aside(bench: Bench, index: int) -> Batch:
+    """What a fill could not give to the daemon: in a file of this job."""
+    collected = Collected(bench.task())
+    collected.add(*bench.job.parts(index, bench.item_of(index)), None)
+    batch = collected.batch([])
+    bench.catalogue.add_local(batch.spill({}))
+    batch.is_offered_again = True
+    return batch
+
+
+@pytest.mark.parametrize("error", [LimitExceeded("one lease"), StoreError("an error"), Declined("no room")])
+def test_a_refused_batch_does_not_stop_the_next(
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    job = AccessJob(daemon, [1, 2, 3])
+    job.made.adopt([aside(job.bench, 0)])
+    job.samples(1)
+    refusals = iter([error])
+
+    def fail(method: str) -> None:
+        if method == "lease" and (refusal := next(refusals, None)) is not None:
+            raise refusal
+
+    job.bench.session.fail = fail
+    job.made.flush()
+    assert job.made.is_idle and job.made.is_declined
+    assert [text.partition("no longer kept: ")[2] for text in caplog.messages] == [str(error)]
+    assert Bench(daemon, [1, 2, 3], "after").task().todo.tolist() == [0, 2]
+    assert left_behind(daemon) == 0
+
+
+@pytest.mark.parametrize("is_made", [True, False], ids=["made by then", "lost with its daemon"])
+def test_samples_of_a_hanging_commit_are_offered_until_stored(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, is_made: bool
+) -> None:
+    """Its lease is given back, and lives as long as the daemon is at it."""
+    job = AccessJob(daemon, [1, 2, 3])
+    job.samples(0, 1)
+    hung: list[Any] = []
+
+    def hang(leases: Any, staged: Any) -> Any:
+        hung.append(daemon.table.begin_commit("job", [(lease.id, lease.token) for lease in leases]))
+        raise DaemonUnreachable("it has not stored what it was given", why="broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job.bench.session, "commit", hang)
+        for _ in range(3):
+            job.made.flush()
+            assert not job.made.is_idle and not job.made.wants_more
+    assert len(hung) == 1, "it is leased once"
+    daemon.table.abort_commit(hung[0])
+    if is_made:
+        Bench(daemon, [1, 2], "other").fill()
+    job.made.flush()
+    assert job.made.is_idle and job.made.wants_more
+    (refs,) = daemon.artifacts.values()
+    assert [ref.items for _, ref in refs] == [2]
+    assert job.bench.samples() == [1, 4, None] and left_behind(daemon) == 0

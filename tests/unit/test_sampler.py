@@ -1,0 +1,114 @@
+"""CachedFirstSampler: epochs are permutations in which cached samples come first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from prepcache import CachedDataset, CachedFirstSampler
+
+COUNT = 50
+
+
+def make(item: int) -> int:
+    return item
+
+
+@pytest.fixture(name="ds")
+def ds_fixture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CachedDataset[int]:
+    monkeypatch.setenv("PREPCACHE", "off")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return CachedDataset(range(COUNT), make, lazy=True, progress=False)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def there(monkeypatch: pytest.MonkeyPatch, ds: Any, cached: set[int]) -> None:
+    """These positions are cached, from now on."""
+    places = ds._samples.catalogue.places
+    for position in cached:
+        places.artifact[position] = 0
+
+
+def test_each_epoch_is_another_permutation_of_all_positions(ds: CachedDataset[int]) -> None:
+    sampler = CachedFirstSampler(ds, generator=seeded(1))
+    first, second = list(sampler), list(sampler)
+    assert sorted(first) == sorted(second) == list(range(COUNT)) and len(sampler) == COUNT
+    assert first != second and first != sorted(first)
+    assert list(CachedFirstSampler(ds, generator=seeded(1))) == first
+    assert list(CachedFirstSampler(ds, generator=seeded(2))) != first
+
+
+def test_cached_samples_come_first_and_in_random_order(
+    ds: CachedDataset[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there(monkeypatch, ds, set(range(20)))
+    order = list(CachedFirstSampler(ds, generator=seeded(1)))
+    assert set(order[:20]) == set(range(20)) and sorted(order) == list(range(COUNT))
+    assert order[:20] != sorted(order[:20]) and order[20:] != sorted(order[20:])
+
+
+def test_what_others_make_meanwhile_comes_next(
+    ds: CachedDataset[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    positions = iter(CachedFirstSampler(ds, generator=seeded(1)))
+    given = [next(positions)]
+    made = {position for position in range(COUNT) if position not in given and position % 3 == 0}
+    there(monkeypatch, ds, made)
+    given += [next(positions) for _ in made]
+    assert set(given[1:]) == made
+    assert sorted([*given, *positions]) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("asked", [0, 17, COUNT])
+@pytest.mark.parametrize("ahead", [0, 5])
+def test_an_epoch_is_resumed_where_it_stood(ds: CachedDataset[int], asked: int, ahead: int) -> None:
+    """Whatever a DataLoader had asked for ahead; later epochs are those of the run that went on."""
+    whole = CachedFirstSampler(ds, generator=seeded(1))
+    positions = iter(whole)
+    given = [next(positions) for _ in range(asked)]
+    state = whole.state_dict(max(0, asked - ahead))
+    resumed = CachedFirstSampler(ds, generator=seeded(9))
+    resumed.load_state_dict(state)
+    trained = given[: max(0, asked - ahead)]
+    assert sorted([*trained, *resumed]) == list(range(COUNT))
+    assert list(resumed) == list(whole)
+
+
+def test_ranks_share_an_epoch_in_parts_of_one_length(ds: CachedDataset[int]) -> None:
+    for generator in (lambda: None, lambda: seeded(4)):
+        ranks = [
+            CachedFirstSampler(ds, generator=generator(), num_replicas=3, rank=rank) for rank in range(3)
+        ]
+        for _ in range(2):
+            parts = [list(sampler) for sampler in ranks]
+            assert [len(part) for part in parts] == [17] * 3 == [len(sampler) for sampler in ranks]
+            assert {position for part in parts for position in part} == set(range(COUNT))
+
+
+def test_what_cannot_be_sampled_is_refused_by_name(ds: CachedDataset[int]) -> None:
+    with pytest.raises(TypeError, match="takes a CachedDataset, not list"):
+        CachedFirstSampler([1, 2])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="below num_replicas=2, not 2"):
+        CachedFirstSampler(ds, num_replicas=2, rank=2)
+    sampler = CachedFirstSampler(ds)
+    state = sampler.state_dict()
+    for wrong in (None, {}, {**state, "more": 1}):
+        with pytest.raises(TypeError, match="no state of a CachedFirstSampler"):
+            sampler.load_state_dict(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="taken with samples=7, and this has 50"):
+        sampler.load_state_dict({**state, "samples": 7})
+    with pytest.raises(ValueError, match="0 samples of this epoch were given"):
+        sampler.state_dict(1)
+
+
+def test_an_empty_data_set_has_empty_epochs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PREPCACHE", "off")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    empty = CachedDataset([], make, lazy=True, progress=False)
+    assert list(CachedFirstSampler(empty)) == [] == list(CachedFirstSampler(empty, num_replicas=2))
