@@ -43,7 +43,7 @@ PATH_CHARS, TEXT_CHARS = 120, 60
 WITHOUT = "without the cache"
 """After the warning that tells why: no daemon, or one that refuses."""
 NOT_KEPT = "PREPCACHE=readonly: what this job makes is not kept"
-DAMAGED = "some cached ones were damaged or wrong, and are in quarantine"
+DAMAGED = "some cached ones were damaged or wrong, and were removed"
 NEW_CACHE = "nothing of this name is cached yet"
 """As the daemon says; of the new cache that it begins with it need not be asked."""
 NOT_KNOWN = "reason unknown: the daemon did not answer in time; `prepcache explain` asks again"

@@ -381,7 +381,7 @@ def _tell_if_unmarked(store: Store) -> None:
     if not store.keeps_marks():
         LOG.warning(
             "the filesystem of %s has no extended attributes, which say whose an artifact is: should the "
-            "index be lost, what several users have made by one recipe goes to quarantine",
+            "index be lost, what several users have made by one recipe is removed",
             store.root,
         )
 

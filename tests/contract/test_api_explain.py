@@ -188,7 +188,7 @@ def test_a_recipe_that_was_purged_is_said_to_have_been_there(served: Serving) ->
 
 def test_a_damaged_entry_is_not_reported_as_purged(served: Serving) -> None:
     key = fill(served, "a", parts(max_len=1))
-    served.store.quarantine([key], "a test says so")
+    served.store.remove_differing([key], "a test says so")
     job = look(served, "a", parts(max_len=1))
     told = ask(served, name="prep.tokenize")
     assert told.was_there and told.summary.startswith("it was cached, but was damaged or wrong")

@@ -49,7 +49,7 @@ def check_tidy(box: Sandbox) -> None:
 
         def is_tidy() -> bool:
             stats = client.stats()
-            left = ("sessions", "leases", "held_bytes", "staged_bytes", "reserved_bytes", "quarantine_bytes")
+            left = ("sessions", "leases", "held_bytes", "staged_bytes", "reserved_bytes")
             return not any(stats[name] for name in left) and not os.listdir(layout.staging)
 
         assert serving.wait_until(is_tidy, 10), (client.stats(), os.listdir(layout.staging))

@@ -23,7 +23,6 @@ PLACE = r'rename\(".*/tmp/\w+", ".*/objects/../\w+"\)'
 FOLDER = r"fsync\(.*/objects/..>"
 ROW = r"fdatasync\(.*/index\.sqlite-wal>"
 UNLINK = r'unlink\(".*/objects/../\w+"\)'
-PUT_AWAY = r'rename\(".*/objects/../\w+", ".*/quarantine/\w+"\)'
 PARTS = r'rename\(".*/tmp/\w+", ".*/recipes/\w+\.json"\)'
 RECIPES = r"fsync\(.*/recipes>"
 
@@ -33,7 +32,7 @@ ORDERS = {
     "replace": [STAGED, TAKE, FOLDER, ROW, UNLINK, FOLDER, ROW],
     "delete": [ROW, UNLINK, FOLDER, ROW],
     "merge": [HALF, ROW, PLACE, FOLDER, ROW, UNLINK, FOLDER, ROW],
-    "put-away": [ROW, PUT_AWAY, FOLDER, ROW],
+    "put-away": [ROW, UNLINK, FOLDER, ROW],
 }
 
 

@@ -64,7 +64,7 @@ def test_power_loss_at_any_step_leaves_all_or_nothing(
             return
 
 
-@pytest.mark.parametrize("act", ["purge", "quarantine"])
+@pytest.mark.parametrize("act", ["purge", "differs"])
 def test_removed_files_do_not_come_back_after_power_loss(
     copy_of: Callable[[Path], Path], disk: Disk, act: str
 ) -> None:
@@ -81,7 +81,7 @@ def test_removed_files_do_not_come_back_after_power_loss(
     if act == "purge":
         store.purge(Filter(keys=(gone,)))
     else:
-        store.quarantine([gone], "the test says so")
+        store.remove_differing([gone], "the test says so")
     store.maintain()
     disk.shut_down()
     store.close()

@@ -1,14 +1,14 @@
 """The store against a dict: whatever is done in whatever order, it answers what the dict says.
 
-The oracle is independent: it knows only which items were committed and which artifacts the store
-said it removed. Each run ends with `check()` finding nothing and the disk's blocks equal to the sums.
+The oracle is independent: it knows only which items were committed, held, pinned and purged.
+Each run ends with `check()` finding nothing and the disk's blocks equal to the sums.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection
 from unittest import mock
 
 import pytest
@@ -57,23 +57,23 @@ class StoreMachine(RuleBasedStateMachine):
 
     def new_store(self) -> Store:
         limits = Limits(max_bytes=BUDGET, min_free_bytes=0, hold_idle_s=1e6)
-        return Store(
-            self.folder, limits=limits, clock=self.clock, monotonic=self.clock, on_removed=self.on_removed
-        )
+        return Store(self.folder, limits=limits, clock=self.clock, monotonic=self.clock)
 
-    def on_removed(self, digests: Sequence[str], reason: str) -> None:
+    def gone(self) -> set[str]:
+        """What the dict has and the store has no more."""
+        there = {
+            ref.digest for recipe in (RECIPE, OTHER_RECIPE) for ref in self.store.resolve(recipe).artifacts
+        }
+        return self.expected.keys() - there
+
+    def note_evicted(self, replaced: Collection[str] = ()) -> None:
         held = set().union(*self.held.values())
-        event(reason)
-        for digest in digests:
-            if reason == "evict":
+        for digest in self.gone():
+            if digest not in replaced:
+                event("evict")
                 assert digest not in held, "eviction took what is held"
                 assert self.expected[digest][1] not in self.pinned, "eviction took what is pinned"
-            if reason == "merge":
-                self.merged_away.add(digest)
-            elif digest in self.expected:
-                del self.expected[digest]
-
-    merged_away: set[str] = set()
+            del self.expected[digest]
 
     @rule(target=keys, names=ITEMS, recipe=RECIPES, seed=st.integers(0, 1), holder=st.none() | SESSIONS)
     def commit(self, names: list[int], recipe: str, seed: int, holder: str | None) -> object:
@@ -81,10 +81,12 @@ class StoreMachine(RuleBasedStateMachine):
             done = stores.put(self.store, *names, recipe=recipe, seed=seed, holder=holder)
         except errors.Declined:
             assert self.store.discard_staged("s") == 1
+            self.note_evicted()
             assert self.protected() + 8192 > BUDGET - 8192, "declined although there was idle room"
             return multiple()
         ref = done.artifacts[0]
         is_again = ref.digest in self.expected
+        self.note_evicted([one for one, of in self.expected.items() if of[:2] == (recipe, ref.key)])
         self.expected[ref.digest] = (recipe, ref.key, frozenset(stores.item(name) for name in names))
         if holder is not None:
             self.held[holder].add(ref.digest)
@@ -111,6 +113,7 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             raise AssertionError("the lapsed lease was accepted")
         assert stores.digests_on_disk(self.store) <= before
+        self.note_evicted()
 
     @rule(recipe=RECIPES, holder=st.none() | SESSIONS)
     def resolve_from_where_the_client_is(self, recipe: str, holder: str | None) -> None:
@@ -154,29 +157,32 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(key=consumes(keys))
     def purge(self, key: str) -> None:
         removed = self.store.purge(Filter(keys=(key,)))
+        for digest in self.gone():
+            assert self.expected.pop(digest)[1] == key
         assert removed.entries == (removed.keys == (key,))
         assert key not in self.live_keys()
         self.pinned.discard(key)
 
     @rule()
     def merge(self) -> None:
-        self.merged_away = set()
         before = {recipe: stores.items_of(self.store, recipe) for recipe in (RECIPE, OTHER_RECIPE)}
         self.store.merge_some()
+        merged_away = self.gone()
         for recipe, items in before.items():
             assert stores.items_of(self.store, recipe) == items
             for ref in self.store.resolve(recipe).artifacts:
                 if ref.digest not in self.expected:
-                    parts = [self.expected[digest] for digest in self.merged_away]
+                    parts = [self.expected[digest] for digest in merged_away]
                     items_of_parts = frozenset().union(*(part[2] for part in parts))
                     self.expected[ref.digest] = (recipe, ref.key, items_of_parts)
-        for digest in self.merged_away:
+        for digest in merged_away:
             del self.expected[digest]
 
     @rule(seconds=st.integers(1, 100))
     def maintain(self, seconds: int) -> None:
         self.clock.now += seconds
         self.store.maintain()
+        self.note_evicted()
 
     @rule()
     def scrub_and_verify(self) -> None:
@@ -212,7 +218,7 @@ class StoreMachine(RuleBasedStateMachine):
     def keeps_the_budget_and_the_sums(self) -> None:
         stats = self.store.stats()
         assert stats.entries == len(self.expected)
-        assert stats.disk_bytes - stats.unlinked_bytes - stats.quarantine_bytes == stores.disk_use(self.store)
+        assert stats.disk_bytes - stats.unlinked_bytes == stores.disk_use(self.store)
         assert stats.disk_bytes <= BUDGET
         assert stats.reserved_bytes == stats.staged_bytes == 0
 

@@ -36,7 +36,7 @@ DAEMON_COUNTS = {
     "declined writes": "prepcache_declined_writes_total",
     "evictions": "prepcache_evictions_total",
     "merges": "prepcache_merges_total",
-    "quarantined": "prepcache_damaged_artifacts_total",
+    "damaged": "prepcache_damaged_artifacts_total",
     "late commits refused":
         'prepcache_request_seconds_count{method="POST",route="/v1/leases/{lease_id}/commit",status="409"}',
 }  # fmt: skip

@@ -195,7 +195,7 @@ def whole(root: Path) -> set[bytes]:
         assert store.verify().bad == ()
         stats = store.stats()
         assert stats.disk_bytes == stores.disk_use(store)
-        assert stats.quarantined == 0
+        assert stats.damaged == 0
         assert not any((root / "v1" / "tmp").iterdir())
         assert not any((root / "v1" / "staging").iterdir())
         generation = store.generation(RECIPE)

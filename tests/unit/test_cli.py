@@ -344,7 +344,6 @@ def shown(capsys: pytest.CaptureFixture[str], stats: dict[str, Any], **members: 
             ["of 0 B", "the disk has no more"],
         ),
         ({"staged_bytes": 2 << 20}, ["2.0 MiB written by jobs and not committed yet"], []),
-        ({"quarantine_bytes": 2 << 20}, ["2.0 MiB of damaged files: an admin's"], []),
         ({"declined": 0, "declined_items": 0}, ["no job has asked for items"], ["declined"]),
         (
             {"found_items": 900, "leased_items": 100, "declined_items": 0, "seconds_saved": 51_120.0},

@@ -267,7 +267,7 @@ def purge(
             chosen["keys"] = [_entry(client, key).key for key in keys]
         if is_asking and is_at_terminal:
             would = client.purge(**chosen, dry_run=True)
-            if would.entries or would.quarantine_bytes:
+            if would.entries:
                 _confirm(would)
         gone = client.purge(**chosen, dry_run=dry_run)
         if as_json:
@@ -449,8 +449,7 @@ def _entry(client: Client, key: str) -> inspection.Entry:
 
 def _amount(gone: inspection.Purged) -> str:
     pinned = f" ({gone.pinned:,} of them pinned)" if gone.pinned else ""
-    damaged = f", and {size_text(gone.quarantine_bytes)} in quarantine" if gone.quarantine_bytes else ""
-    return f"{count_text(gone.entries, 'entry', 'entries')}, {size_text(gone.size_bytes)}{pinned}{damaged}"
+    return f"{count_text(gone.entries, 'entry', 'entries')}, {size_text(gone.size_bytes)}{pinned}"
 
 
 def _confirm(gone: inspection.Purged) -> None:

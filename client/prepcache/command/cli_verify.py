@@ -81,7 +81,7 @@ def _tell(found: inspection.Verified) -> None:
     entries, read = count_text(found.checked, "entry", "entries"), size_text(found.read_bytes)
     typer.echo(f"read {entries}, {read}: {len(found.bad)} damaged")
     for key in found.bad:
-        typer.echo(f"damaged and moved to quarantine: {key}")
+        typer.echo(f"damaged and removed: {key}")
     for key in found.unreadable:
         typer.echo(f"could not be read (see the daemon's log): {key}")
 

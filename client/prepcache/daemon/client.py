@@ -427,12 +427,12 @@ class Client:
         self.exchange("DELETE", f"/v1/entries/{hex64(key, 'key')}/pin")
 
     def verify(self, keys: list[str] | tuple[str, ...] | None = None) -> inspection.Verified:
-        """Reads every byte of these entries, or of all, and compares; damaged ones go to quarantine."""
+        """Reads every byte of these entries, or of all, and compares; damaged ones are removed."""
         asked = inspection.VerifyRequest.from_json({"keys": None if keys is None else list(keys)})
         return self.call(inspection.Verified, "POST", "/v1/verify", asked, limit_s=waits.VERIFY_S)
 
-    def quarantine(self, keys: list[str] | tuple[str, ...], why: str) -> inspection.Verified:
-        """Takes entries away whose samples, made again, were others; needs their owner or an admin.
+    def remove_differing(self, keys: list[str] | tuple[str, ...], why: str) -> inspection.Verified:
+        """Removes entries whose samples, made again, were others; needs their owner or an admin.
 
         Raises:
             Forbidden: somebody else owns one of them.

@@ -90,14 +90,14 @@ def _held(catalogue: Catalogue, index: int) -> list[tuple[Slot, int]] | None:
 
 
 def put_away(artifacts: ArtifactSet, ref: ArtifactRef, what: str) -> str:
-    """Asks the daemon to quarantine an artifact; what became of it, for the message."""
+    """Asks the daemon to remove an artifact; what became of it, for the message."""
     if not artifacts.mode.is_writing:
         return ""
     try:
-        artifacts.client.quarantine([ref.key], what)
+        artifacts.client.remove_differing([ref.key], what)
     except PrepcacheError as error:
-        return f". Entry {ref.key[:12]} could not be put in quarantine: {error.message}"
-    return f". Entry {ref.key[:12]} is in quarantine"
+        return f". Entry {ref.key[:12]} could not be removed: {error.message}"
+    return f". Entry {ref.key[:12]} was removed"
 
 
 def _is_equal(stored: list[Any], again: list[Any]) -> bool:

@@ -135,7 +135,7 @@ class ArtifactSet:
         owner: the process that holds the artifacts: the one that opened the data set, or reads the stream.
         filling: held by the thread that fills it up.
         has_lost: items that were there are missing by now.
-        is_damaged: when it was opened, the last change to the recipe was that artifacts were quarantined.
+        is_damaged: when it was opened, the last change to the recipe was that a damaged artifact was removed.
         is_known: the daemon answered the last look, so that it knows the recipe.
     """
 

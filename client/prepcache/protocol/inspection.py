@@ -224,7 +224,6 @@ class Purged(Message):
     """What was removed, or would be; `keys` are the first 1000 of them, `pinned` counts those pinned.
 
     Args:
-        quarantine_bytes: damaged files, of no entry; a purge of everything takes them along.
         listed: of a dry run, the first entries that would go, the least recently used first.
     """
 
@@ -234,7 +233,6 @@ class Purged(Message):
     keys: tuple[KeyHex, ...] = ()
     dry_run: bool = False
     pinned: Natural = 0
-    quarantine_bytes: Natural = 0
     listed: Annotated[tuple[Entry, ...], at_most(PAGE_SIZE)] = ()
 
 
@@ -244,7 +242,7 @@ class VerifyRequest(Message):
 
     Args:
         differs: not empty where a job made samples of these keys again and got others: how. Their bytes
-            may be whole, so they go to quarantine unread.
+            may be whole, so they are removed unread.
     """
 
     keys: Annotated[tuple[KeyHex, ...], at_most(MAX_PAGE_SIZE)] | None = None
@@ -253,8 +251,8 @@ class VerifyRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class Verified(Message):
-    """What was read, and the keys that were found damaged and moved to quarantine; of those that could not be
-    read nothing is known, and they stay."""
+    """What was read, and the keys that were found damaged, which are removed; of those that could not be read
+    nothing is known, and they stay."""
 
     checked: Natural
     read_bytes: Natural

@@ -42,8 +42,6 @@ def warnings(stats: Mapping[str, Any]) -> list[str]:
         said.append(f"declined for lack of room: {declined}")
     if staged := stats.get("staged_bytes"):
         said.append(f"{size_text(staged)} written by jobs and not committed yet")
-    if damaged := stats.get("quarantine_bytes"):
-        said.append(f"{size_text(damaged)} of damaged files: an admin's `prepcache purge --all` removes them")
     return said
 
 

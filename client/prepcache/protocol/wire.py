@@ -191,7 +191,7 @@ class Resolved(Message):
     Args:
         objects: the folder of artifacts as the daemon sees it.
         observed: the chunks of inputs that the artifacts name.
-        is_damaged: asked from 0, what happened to the recipe last is that an artifact went to quarantine.
+        is_damaged: asked from 0, what happened to the recipe last is that a damaged artifact was removed.
     """
 
     generation: Natural

@@ -38,7 +38,7 @@ def router(daemon: Daemon) -> APIRouter:
         """Removes what passes all filters given, held or not; of others' entries only for admins.
 
         A user who is not an admin purges only his own entries: his uid is added to the filters, and a key of
-        another user's is refused. An admin's purge of everything empties the quarantine. With `free_bytes`,
+        another user's is refused. With `free_bytes`,
         the least recently used entries go first until so much is free; pinned entries, and those that jobs
         read, stay. A dry run lists the first entries that would go, the least recently used first.
         """
@@ -62,7 +62,6 @@ def router(daemon: Daemon) -> APIRouter:
                 keys,
                 asked.dry_run,
                 gone.pinned,
-                gone.quarantine_bytes,
                 listed,
             )
         )
@@ -76,9 +75,9 @@ def router(daemon: Daemon) -> APIRouter:
         ),
     )
     async def verify(request: Request) -> Response:
-        """Reads entries whole and compares their digests; what is damaged goes to quarantine.
+        """Reads entries whole and compares their digests; what is damaged is removed.
 
-        With `differs`, a job says that it made other samples: the named entries go there unread.
+        With `differs`, a job says that it made other samples: the named entries are removed unread.
         """
         asked = await messages.read(request, inspection.VerifyRequest, daemon)
         if asked.differs:
@@ -112,7 +111,7 @@ async def _take_away(
         of.setdefault(await owner_of(daemon, request, key), []).append(key)
     gone: list[Key] = []
     for owner, keys in of.items():  # of a key that several users have, only whose the job was given
-        gone += await daemon.slow(daemon.store.quarantine, keys, asked.differs, owner)
+        gone += await daemon.slow(daemon.store.remove_differing, keys, asked.differs, owner)
     return inspection.Verified(0, 0, tuple(gone))
 
 

@@ -27,7 +27,7 @@ SHOWN_TEXT = 1000
 SUMMARY_TEXT = 4000
 """Characters of a summary, less than a message's text may have."""
 WAS_THERE = "it was cached, and was evicted or purged"
-WAS_DAMAGED = "it was cached, but was damaged or wrong, and is in quarantine"
+WAS_DAMAGED = "it was cached, but was damaged or wrong, and was removed"
 NOT_ALL = (
     "not all of its items were there: some are new or changed, or an input that the function uses changed; "
     "the job's own line names them"

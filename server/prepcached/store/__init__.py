@@ -7,11 +7,11 @@ tables      the index's tables; index: its queries and transactions
 staging     taking a staged file from a client that is not trusted
 holds       who reads what (pure, in memory)
 eviction    what fits, and what must go (pure)
-removal     rows first, files after: evict, purge, quarantine, replace
+removal     rows first, files after: evict, purge, replace
 opening     its index found, or made again where it is damaged
 recovery    what a crash left: swept or indexed at start; rebuild
 merge       many small artifacts into one
-scrub       reading everything again, slowly; quarantine
+integrity   reading everything again, slowly
 check       does the index say what the disk holds
 reading     what sessions are answered, and hold
 registry    recipes: their rows and readable parts

@@ -2,12 +2,12 @@
 
 Invariants:
     1. A file is indexed only after its bytes were read and made its name; what is not a whole artifact
-       goes to quarantine, what cannot be read is left alone.
+       is unlinked, what cannot be read is left alone.
     2. A batch of files is one transaction; a file that another one makes superfluous is unlinked after it.
     3. Of two files of one recipe and key the higher edition counts.
     4. A file is of the scope (scopes.py) that it is marked with. Without a mark it is shared, if its recipe
        is; else of the one scope that has its recipe. Where nothing tells, above all on a filesystem without
-       marks, it goes to quarantine: it must not become everybody's.
+       marks, it is unlinked: it must not become everybody's.
 
 Files are read by a few threads, so that a disk has several reads to do at once.
 """
@@ -18,6 +18,8 @@ import contextlib
 import errno
 import json
 import os
+import shutil
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +35,6 @@ from prepcached.store import durable, queries, removal, scopes, staging
 from prepcached.store.commit import row_values
 from prepcached.store.core import Core, log
 from prepcached.store.models import artifacts
-from prepcached.store.quarantine import put_away
 
 READERS = 4
 BATCH = 256
@@ -60,7 +61,7 @@ def adopt(core: Core, folder: str, names: Sequence[str], damaged: set[str]) -> C
     """Indexes files of one folder that have no rows; what was done, by name. Call it with the writer lock.
 
     Args:
-        damaged: gets the recipes, scoped, of files that go to quarantine, as far as these tell.
+        damaged: gets the recipes, scoped, of damaged files, as far as these tell.
     """
     done: Counter[str] = Counter()
     if not names:
@@ -131,16 +132,21 @@ def _settle(core: Core, folder: str, name: str, error: Exception, damaged: set[s
     """Does with a file what must be done if it is not to be indexed; what that was."""
     path = os.path.join(folder, name)
     if isinstance(error, errors.ArtifactError) or getattr(error, "errno", None) in _NO_FILE:
-        log.warning("%s is not an artifact (%s); it goes to quarantine", path, error)
+        log.error("%s is not an artifact (%s); it is removed", path, error)
         with contextlib.suppress(errors.ArtifactError, OSError), open(os.open(path, _FLAGS), "rb") as file:
             fd = file.fileno()
             damaged.add(artifact.named_recipe(fd) + (staging.marked_scope(fd)[0] or ""))
         try:
-            put_away(core, path)
+            if stat.S_ISDIR(os.lstat(path).st_mode):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
         except OSError as fault:  # another user's folder: the daemon starts all the same
-            log.error("cannot move %s to quarantine: %s; it is left alone", path, fault)
+            log.error("cannot remove %s: %s; it is left alone", path, fault)
             return "unreadable"
-        return "quarantined"
+        with core.memory:
+            core.counters.damaged += 1
+        return "damaged"
     log.error("cannot read %s: %s; it is left alone", path, error)
     return "unreadable"
 
@@ -169,7 +175,7 @@ def _index(core: Core, whole: Sequence[Found]) -> Counter[str]:
         one, edition = (ids[_recipe(found)], found.values["key"]), found.values["edition"]
         if edition > highest.get(one, -1):
             highest[one], best[one] = edition, found
-    removal.remove(core, [row for one, row in twins.items() if one in best], "replace")
+    removal.remove(core, [row for one, row in twins.items() if one in best])
     with core.index.write() as conn:
         generations = {
             recipe_id: queries.raise_generation(conn, recipe_id, is_removal=False)

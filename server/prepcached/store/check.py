@@ -1,11 +1,11 @@
 """Does the index say what the disk holds? Looks at everything, mends on request.
 
 Findings (`code`, and what `repair` does):
-    file-without-row      indexed if it is a whole artifact, else put away; left where it cannot be read
+    file-without-row      indexed if it is a whole artifact, else unlinked; left where it cannot be read
     row-without-file      the row goes
-    wrong-size            the artifact goes to quarantine
+    wrong-size            the artifact goes
     wrong-blocks          the row takes the file's
-    not-an-artifact       its header or item table is not what the row says, or of another recipe: quarantine
+    not-an-artifact       its header or item table is not what the row says, or of another recipe: it goes
     temporary-file        unlinked
     doomed-file           unlinked
     recipe-without-parts  nothing: what a lost recipes/<digest>.json said cannot be known
@@ -26,7 +26,6 @@ from prepcached.store import durable, housekeeping, queries, recovery, removal, 
 from prepcached.store.adoption import adopt
 from prepcached.store.core import Core, io_told
 from prepcached.store.models import artifacts, recipes
-from prepcached.store.quarantine import quarantine
 from prepcached.store.queries import Doomable
 from prepcached.store.records import Finding
 
@@ -41,15 +40,15 @@ def check(core: Core, *, repair: bool, breaks_off: bool) -> list[Finding]:
     """
     findings: list[Finding] = []
     with io_told("the check could not look"):
-        with core.writing():
+        with core.writer:
             findings += _temporary(core, repair)
             findings += _doomed(core, repair)
         for prefix, folder in core.layout.object_folders():
             if breaks_off:
                 core.check_not_stopping()
-            with core.writing():
+            with core.writer:
                 findings += _folder(core, prefix, folder, repair)
-        with core.writing():
+        with core.writer:
             findings += _recipes(core, repair)
             findings += _sums(core, repair)
     return findings
@@ -90,7 +89,7 @@ def _folder(core: Core, prefix: str, folder: str, repair: bool) -> Iterator[Find
         yield Finding("file-without-row", what, is_mended)
     for digest in sorted(set(rows) - names):
         if repair:
-            removal.remove(core, [rows[digest]], "quarantine")
+            removal.remove(core, [rows[digest]])
         yield Finding("row-without-file", f"artifact {digest} is in the index, but its file is gone", repair)
     for digest in sorted(set(rows) & names):
         recipe = of.get(rows[digest].recipe_id, "none")
@@ -102,14 +101,14 @@ def _artifact(core: Core, row: Doomable, recipe: str, path: str, repair: bool) -
     status = os.lstat(path)
     if status.st_size != row.size_bytes:
         if repair:
-            quarantine(core, [row], "its size is wrong")
+            removal.remove_damaged(core, [row], "its size is wrong")
         what = f"artifact {digest} has {status.st_size} bytes where the index says {row.size_bytes}"
         yield Finding("wrong-size", what, repair)
         return
     wrong = _header_wrong(path, row, recipe)
     if wrong is not None:
         if repair:
-            quarantine(core, [row], wrong)
+            removal.remove_damaged(core, [row], wrong)
         yield Finding("not-an-artifact", f"artifact {digest}: {wrong}", repair)
         return
     on_disk = durable.disk_bytes(status)

@@ -54,7 +54,7 @@ def commit(
     """Takes staged files into the store, all or none. See `Store.commit`."""
     with no_space_declined(core), io_told("a commit failed"), contextlib.ExitStack() as stack:
         files = [stack.enter_context(_checked(core, s, recipe, owner_uid, allowed_items)) for s in staged]
-        with core.writing():
+        with core.writer:
             generation, answered = _commit(core, recipe, files, owner_uid, holder)
         return Committed(generation, tuple(_ref(file) for file in answered))
 
@@ -133,7 +133,7 @@ def _commit(
     pinned = {r.key for r in (*older, *lost) if r.is_pinned and r.recipe_id == row.id}
     rows = [_new_row(core, file, row.id, owner_uid, pinned) for file in new.values()]
     generation = _place_and_insert(core, row, list(new.values()), rows, older, digests)
-    removal.finish(core, older, "replace", may_linger=True)
+    removal.finish(core, older, may_linger=True)
     renamed = {file.name for file in new.values() if not file.is_copy}
     for file in files:
         if file.name not in renamed:

@@ -32,7 +32,6 @@ from prepcached.store.commit import row_values
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.integrity import lose
 from prepcached.store.models import artifacts, producers, recipes
-from prepcached.store.quarantine import quarantine
 
 FANOUT = 8
 """Artifacts of one tier that make a merge; also the factor between tiers."""
@@ -212,7 +211,7 @@ class Merger:
             os.fsync(fd)
             digest = staging.hash_file(fd, core.check_not_stopping)
             header, status = artifact.read_header(fd), os.fstat(fd)
-            with core.writing():
+            with core.writer:
                 return self._swap(rows, path, header, digest, status)
 
     def _producer(self, rows: Sequence[queries.Doomable]) -> dict[str, Any]:
@@ -281,7 +280,7 @@ class Merger:
         self._left_out[row.id] = row.recipe_id, self._core.monotonic()
 
     def _refuse(self, rows: Sequence[queries.Doomable], fds: Sequence[int], error: Exception) -> None:
-        """Puts bad parts away; if none is bad, they just do not go together: leave them alone.
+        """Removes damaged parts; if none is, they just do not go together: leave them alone.
 
         Raises:
             OSError: the error, where all parts can be read: it is the merged file's.
@@ -301,8 +300,9 @@ class Merger:
         log.warning("%d artifacts do not merge (%s); %d of them are bad", len(rows), error, len(bad))
         if not bad and not unreadable:
             self._refused.update(row.id for row in rows)
-        with core.writing():
-            quarantine(core, removal.rows_of(core, artifacts.c.id, [row.id for row in bad]), str(error))
+        with core.writer:
+            still = removal.rows_of(core, artifacts.c.id, [row.id for row in bad])
+            removal.remove_damaged(core, still, str(error))
 
     def _whose(self, artifact_id: int) -> tuple[int, str]:
         """The owner and the scope of an artifact; root's and shared, where it is gone."""
@@ -366,7 +366,7 @@ class Merger:
                 removal.account_new(core, values)
             if values["is_pinned"]:
                 core.holds.pin(bytes.fromhex(digest), True)
-        removal.finish(core, [*there, *older], "merge", may_linger=True)
+        removal.finish(core, [*there, *older], may_linger=True)
         return True
 
 

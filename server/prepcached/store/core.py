@@ -5,7 +5,7 @@ Locking:
               rename and its INSERT, a DELETE and its unlink. So no commit of a digest can interleave
               with a removal of the same digest. Readers of the index never take it.
     `memory`  (short) guards everything below that is in memory; never held over I/O.
-    Order: `writer`, then SQLite's own, then `memory`. Callbacks to the daemon run with none of them.
+    Order: `writer`, then SQLite's own, then `memory`.
 
 NOTE [ Holds against removals ]
     Who takes holds reads rows first, without locks, and takes them under `memory` afterwards. A
@@ -20,7 +20,7 @@ import contextlib
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
@@ -37,9 +37,6 @@ from prepcached.store.staged_area import StagedArea
 
 log = logging.getLogger("prepcached.store")
 
-OnRemoved = Callable[[Sequence[str], str], None]
-"""(digests, reason): reason is "evict", "purge", "quarantine", "replace" or "merge"."""
-
 
 @dataclass(slots=True)
 class Counters:
@@ -54,7 +51,7 @@ class Counters:
     evictions: int = 0
     evicted_bytes: int = 0
     merges: int = 0
-    quarantined: int = 0
+    damaged: int = 0
     scrubbed_bytes: int = 0
     recovered: dict[str, int] = field(default_factory=dict)
 
@@ -70,7 +67,6 @@ class Core:
         ledger: Ledger,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
-        on_removed: OnRemoved | None,
         artifact_bytes: int | None,
     ) -> None:
         self.root = root
@@ -97,30 +93,7 @@ class Core:
         self.removals = 0
         self.lingering: dict[bytes, tuple[bytes, int]] = {}
         """Removed artifacts whose files stay (removal.py, invariant 4): their keys and owners, by digest."""
-        self._writer = threading.RLock()
-        self._writer_depth = 0
-        self._on_removed = on_removed
-        self._notices: list[tuple[list[str], str]] = []
-
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """The writer lock; what was removed under it is told to the daemon after it is released."""
-        with self._writer:
-            self._writer_depth += 1
-            try:
-                yield
-            finally:
-                self._writer_depth -= 1
-                notices = self._notices if self._writer_depth == 0 else []
-                if notices:
-                    self._notices = []
-        for digests, reason in notices:
-            if self._on_removed is not None:
-                self._on_removed(digests, reason)
-
-    def notice(self, digests: list[str], reason: str) -> None:
-        """Notes a removal for the daemon. Call it with the writer lock."""
-        self._notices.append((digests, reason))
+        self.writer = threading.RLock()
 
     def count_again(self) -> None:
         """Sets counters and ledger from the index: at start, and after a repair."""
@@ -156,15 +129,11 @@ class Core:
         protected = self.counters.pinned_bytes + self.holds.held_bytes(self.monotonic(), pinned_too=False)
         return max(0, self.ledger.live_bytes - protected)
 
-    def yielding_bytes(self) -> int:
-        """Bytes that go where there is no other room for a write. Call it with `memory`."""
-        return self.idle_bytes() + self.ledger.quarantine_bytes
-
     def fits(self, size_bytes: int, free_bytes: int) -> bool:
         """Whether so many more bytes fit beside all that was announced, with what goes for them. Call it with
         `memory`."""
         short = self.ledger.shortfall(size_bytes + self.ledger.announced_bytes, free_bytes)
-        return short <= 0 or short <= self.yielding_bytes()
+        return short <= 0 or short <= self.idle_bytes()
 
 
 @contextlib.contextmanager

@@ -43,13 +43,12 @@ class Ledger:
     unlinked_bytes: int = 0
     staged_bytes: int = 0
     stray_bytes: int = 0
-    quarantine_bytes: int = 0
     reserved_bytes: int = 0
     announced_bytes: int = 0
 
     @property
     def on_disk(self) -> int:
-        return self.live_bytes + self.unlinked_bytes + self.staged_bytes + self.quarantine_bytes
+        return self.live_bytes + self.unlinked_bytes + self.staged_bytes
 
     def limit(self, free_bytes: int) -> int:
         """The effective limit, given what the filesystem has free."""

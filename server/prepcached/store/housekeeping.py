@@ -46,7 +46,7 @@ class Housekeeping:
         with io_told("upkeep failed"):
             core.look_at_staging()
             removal.drop_lingering(core)
-            with core.writing():
+            with core.writer:
                 recovery.finish_doomed(core)
             settle(core)
             keep_quotas(core)
@@ -69,7 +69,7 @@ def settle(core: Core) -> None:
         due = [digest for digest, at in core.unsettled.items() if is_due(now, at, SETTLE_S)]
     if not due:
         return
-    with core.writing():
+    with core.writer:
         for row in removal.rows_of(core, artifacts.c.digest, due):
             with contextlib.suppress(FileNotFoundError):
                 status = os.stat(core.layout.object_path(row.digest.hex()))

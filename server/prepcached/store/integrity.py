@@ -1,7 +1,7 @@
 """Reading everything again: slowly in the background, at once by `verify`.
 
 Invariants:
-    1. A wrong byte sends the artifact to quarantine; a read that fails is an error that is logged and
+    1. An artifact with a wrong byte is removed; a read that fails is an error that is logged and
        counted, and the artifact stays: it could not be told.
     2. The scrub does not push other people's data out of the page cache: what was not cached when it
        came by is dropped again.
@@ -23,7 +23,6 @@ from prepcached.store import durable, queries, removal
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.listing import key_bytes, owned_by
 from prepcached.store.models import artifacts
-from prepcached.store.quarantine import quarantine
 from prepcached.store.queries import Doomable
 from prepcached.store.records import Verified
 
@@ -153,9 +152,9 @@ class Scrubber:
     def _judge(self, reading: _Reading) -> None:
         core = self._core
         if reading.digest != reading.row.digest.hex():
-            with io_told("quarantine failed"), core.writing():
+            with io_told("a damaged artifact could not be removed"), core.writer:
                 rows = removal.rows_of(core, artifacts.c.id, [reading.row.id])
-                quarantine(core, rows, f"its bytes make {reading.digest}")
+                removal.remove_damaged(core, rows, f"its bytes make {reading.digest}")
 
 
 def verify(core: Core, keys: Iterable[str] | None, progress: Progress, owner: int | None) -> Verified:
@@ -189,12 +188,12 @@ def lose(core: Core, row: Doomable) -> None:
     Raises:
         OSError: the second look could not tell.
     """
-    with core.writing():
+    with core.writer:
         rows = removal.rows_of(core, artifacts.c.id, [row.id])
         if rows and not durable.is_there(core.layout.object_path(row.digest.hex())):
             its = "its entry, which is pinned, goes" if row.is_pinned else "its entry goes"
             log.warning("artifact %s has lost its file; %s", row.digest.hex(), its)
-            removal.remove(core, rows, "quarantine")
+            removal.remove(core, rows)
 
 
 def _rows(core: Core, wanted: list[bytes] | None, owner: int | None) -> Iterable[Doomable]:
@@ -228,9 +227,9 @@ def _is_whole(core: Core, row: Doomable) -> tuple[bool, int]:
         os.close(fd)
     if reading.digest == row.digest.hex():
         return True, reading.offset
-    with io_told("quarantine failed"), core.writing():
+    with io_told("a damaged artifact could not be removed"), core.writer:
         rows = removal.rows_of(core, artifacts.c.id, [row.id])
-        quarantine(core, rows, f"its bytes make {reading.digest}")
+        removal.remove_damaged(core, rows, f"its bytes make {reading.digest}")
     return False, reading.offset
 
 

@@ -13,7 +13,6 @@
         recipes/<digest>.json     readable parts of recipes; of one user's own (scopes.py) <digest>.<uid>.json
         staging/<session>.<name>  what clients write before they commit
         tmp/                      the daemon's own half-written files; emptied at every start
-        quarantine/               what proved bad, for a person to look at
 
 Invariants:
     1. `tmp`, `staging` and `objects` are on one filesystem, so that a rename between them is atomic.
@@ -126,10 +125,6 @@ class Layout:
     @property
     def tmp(self) -> str:
         return os.path.join(self.versioned, "tmp")
-
-    @property
-    def quarantine(self) -> str:
-        return os.path.join(self.versioned, "quarantine")
 
     def object_folder(self, digest: str) -> str:
         return os.path.join(self.objects, _checked(digest)[:2])

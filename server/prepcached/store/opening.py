@@ -1,9 +1,8 @@
-"""Opening a store: its index, and what a crash left. An index that is damaged is set aside and made again.
+"""Opening a store: its index, and what a crash left. An index that is damaged is deleted and made again.
 
 Invariants:
-    1. A damaged index is never used, and never deleted: it lies in quarantine, for a person to look at.
-    2. What is set aside is never taken for the log of the index that follows: its log goes first.
-    3. A disk that fails is no damage: the start fails, and another may find the index as it was. So it does
+    1. A damaged index is deleted, its log first, which would be taken for that of the next index.
+    2. A disk that fails is no damage: the start fails, and another may find the index as it was. So it does
        where the index that was just made is damaged too.
 
 NOTE [ A damaged index ]
@@ -15,22 +14,18 @@ NOTE [ A damaged index ]
 
 from __future__ import annotations
 
-import contextlib
-import os
-import time
 from collections.abc import Callable
 
 from prepcache import errors
-from prepcached.store import db, disk_reserve, quarantined, recipes, recovery
+from prepcached.store import db, disk_reserve, recipes, recovery
 from prepcached.store.core import Core, log
 from prepcached.store.db import Index, open_index
 from prepcached.store.eviction import Ledger
-from prepcached.store.layout import Layout
 from prepcached.store.records import Limits
 from prepcached.store.root import Root
 
 MADE_AGAIN = "damaged index"
-"""What was done at a start where one was set aside, beside what recovery.py did."""
+"""What was done at a start where one was deleted, beside what recovery.py did."""
 
 
 def open_core(
@@ -58,7 +53,11 @@ def open_core(
         if not db.proves_damaged(root.layout.index):
             why = f"{damage.message.partition(':')[0]}, but is whole where it can be read{db.DISK_FAILS}"
             raise errors.StoreError(why, path=root.layout.index) from damage
-        _set_aside(root.layout, damage)
+        db.discard(root.layout.index)
+        log.error(
+            "%s. This start rebuilds it, which may take a while. Pins and times of use are lost",
+            damage.message,
+        )
     core = _open(root, limits, make, recover, progress)
     core.counters.recovered = {MADE_AGAIN: 1, **core.counters.recovered}
     return core
@@ -83,7 +82,6 @@ def _open(
                 log.info("recovered: %s", ", ".join(f"{n} {what}" for what, n in sorted(done.items())))
                 core.count_again()
             core.counters.recovered = done
-        quarantined.trim(core)
         recipes.count(core)
         core.look_at_staging()
         if recover:
@@ -92,18 +90,3 @@ def _open(
         opened.close()
         raise
     return core
-
-
-def _set_aside(layout: Layout, damage: errors.IndexCorrupt) -> None:
-    name = f"index-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}.sqlite"
-    kept = os.path.join(layout.quarantine, name)
-    for suffix in ("-wal", ""):
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(layout.index + suffix, kept + suffix)
-    db.discard(layout.index)
-    log.error(
-        "%s. This start rebuilds it, which may take a while. Pins and times of use are lost. The old index "
-        "is kept: %s",
-        damage.message,
-        kept,
-    )

@@ -1,4 +1,4 @@
-"""Pins: the user's mark that an entry is not to be evicted. Purge, quarantine and replacement override it."""
+"""Pins: the user's mark that an entry is not to be evicted. Purge, damage and replacement override it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prepcached.store.models import artifacts
 
 def pin(core: Core, key: str, is_pinned: bool, owner: int | None) -> None:
     """Sets or takes away the pin of an owner's entry, or (None) of all that have this key."""
-    with core.writing():
+    with core.writer:
         named = [listing.key_bytes(key)]
         rows = removal.rows_of(core, artifacts.c.key, named, *listing.owned_by(owner))
         for row in rows:

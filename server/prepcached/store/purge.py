@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 
 from prepcache.digests import Key
-from prepcached.store import disk_reserve, listing, quarantined, queries, removal
+from prepcached.store import disk_reserve, listing, queries, removal
 from prepcached.store.core import Core, io_told
 from prepcached.store.models import artifacts
 from prepcached.store.queries import Doomable
@@ -40,12 +40,12 @@ def purge(core: Core, filter: Filter, *, dry_run: bool, free_bytes: int | None =
     keys: list[Key] = []
     told: set[int] = set()  # lower editions that a dry run has counted
     for ids in batches:
-        with io_told("a purge failed"), core.writing():
+        with io_told("a purge failed"), core.writer:
             core.check_not_stopping()
             rows = removal.rows_of(core, artifacts.c.id, ids)
             along = _along(core, rows, where if dry_run else [artifacts.c.id.in_(ids)])
             if not dry_run:
-                removal.remove(core, rows, "purge")
+                removal.remove(core, rows)
         if free_bytes is not None:
             place = {entry_id: number for number, entry_id in enumerate(ids)}
             rows.sort(key=lambda row: place[row.id])
@@ -57,11 +57,7 @@ def purge(core: Core, filter: Filter, *, dry_run: bool, free_bytes: int | None =
         size_bytes += sum(row.size_bytes for row in rows)
         disk_bytes += sum(row.disk_bytes for row in rows)
         keys += [Key(row.key.hex()) for row in rows[: MAX_KEYS - len(keys)]]
-    emptied_bytes = 0
-    if filter == Filter() and free_bytes is None:
-        with io_told("a purge failed"), core.writing():
-            emptied_bytes = quarantined.empty(core, dry_run=dry_run)
-    return Removed(entries, size_bytes, disk_bytes, tuple(keys), pinned, emptied_bytes)
+    return Removed(entries, size_bytes, disk_bytes, tuple(keys), pinned)
 
 
 def _all_ids(core: Core, where: list[sa.ColumnElement[bool] | sa.TextClause]) -> Iterator[list[int]]:

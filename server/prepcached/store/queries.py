@@ -390,13 +390,13 @@ def set_note(conn: sa.Connection, name: str, value: int) -> None:
 
 
 def note_damage(conn: sa.Connection, recipe_id: int) -> None:
-    """Remembers that the recipe lost an artifact to the quarantine in its present generation."""
+    """Remembers that the recipe lost a damaged artifact in its present generation."""
     generation = conn.execute(sa.select(recipes.c.generation).where(recipes.c.id == recipe_id)).scalar_one()
     set_note(conn, f"damaged {recipe_id}", generation)
 
 
 def is_damage(conn: sa.Connection, recipe: RecipeRow) -> bool:
-    """Whether what happened to the recipe last is that it lost an artifact to the quarantine."""
+    """Whether what happened to the recipe last is that it lost a damaged artifact."""
     return note(conn, f"damaged {recipe.id}") == recipe.generation
 
 

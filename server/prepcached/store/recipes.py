@@ -73,7 +73,7 @@ def _keep(core: Core, recipe: str, name: str, parts: Mapping[str, Any]) -> None:
     data = json.dumps(document, indent=1).encode()
     _check_share(core, scopes.scope_of(recipe), len(data))
     _check_room(core, len(data))
-    with core.writing():
+    with core.writer:
         if row(core, recipe) is None:
             durable.write_file(core.layout.recipes, os.path.basename(path), data, tmp=core.layout.tmp)
             with core.memory:
@@ -134,7 +134,7 @@ def sweep(core: Core, idle_s: float = IDLE_S, scope: str | None = None) -> None:
         if scope is not None and scopes.scope_of(scopes.text(found.digest)) != scope:
             continue
         path = core.layout.recipe_path(scopes.text(found.digest))
-        with core.writing(), contextlib.suppress(FileNotFoundError):
+        with core.writer, contextlib.suppress(FileNotFoundError):
             if durable.is_there(path) and os.stat(path).st_mtime > before:
                 continue
             with core.index.write() as conn:

@@ -63,7 +63,7 @@ class ArtifactRef:
 class Resolved:
     """The artifacts of a recipe: all of them if `is_complete`, else those since the generation asked for.
 
-    `is_damaged`: asked from 0, what happened to the recipe last is that an artifact went to quarantine.
+    `is_damaged`: asked from 0, what happened to the recipe last is that a damaged artifact was removed.
     """
 
     generation: int
@@ -168,19 +168,18 @@ class NameSums:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What a purge removed, or would; the first 10,000 keys; how many were pinned; what was in quarantine."""
+    """What a purge removed, or would; the first 10,000 keys; how many were pinned."""
 
     entries: int
     size_bytes: int
     disk_bytes: int
     keys: tuple[Key, ...] = ()
     pinned: int = 0
-    quarantine_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a verification read, the keys that it moved to quarantine, and those it could not read."""
+    """What a verification read, the keys of damaged ones, which are gone, and those it could not read."""
 
     checked: int
     read_bytes: int
@@ -228,7 +227,6 @@ class Stats:
     staged_bytes: int
     stray_bytes: int
     reserved_bytes: int
-    quarantine_bytes: int
     held_bytes: int
     pinned_bytes: int
     yielding_bytes: int
@@ -244,7 +242,7 @@ class Stats:
     evictions_per_s: float
     coldest_age_s: float | None
     merges: int
-    quarantined: int
+    damaged: int
     scrubbed_bytes: int
     index_bytes: int
     recipes_bytes: int

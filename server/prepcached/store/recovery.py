@@ -4,7 +4,7 @@ What may lie there after a crash (NOTE [ Commit order ] in durable.py), and what
     a file in tmp/                          half-written: unlinked
     a doomed digest                         a delete was under way: its file is unlinked
     a file in objects/ without a row        a commit was under way: read, hashed and indexed (adoption.py);
-                                            what is not a whole artifact goes to quarantine
+                                            what is not a whole artifact is unlinked
     a row without its file                  not by our doing (somebody deleted it): removed, and said
 Staged files belong to sessions, which may have outlived the daemon: the daemon sweeps them when it
 knows who lives (`Daemon.sweep`).
@@ -33,17 +33,17 @@ def recover(core: Core, progress: Progress | None = None) -> dict[str, int]:
     """Makes the index and the disk agree; returns what was done, by name, for the log and stats."""
     done: Counter[str] = Counter()
     damaged: set[str] = set()
-    with io_told("the store could not be looked through"), core.writing():
+    with io_told("the store could not be looked through"), core.writer:
         done["temporary"] = _empty(core.layout.tmp)
         done["doomed"] = finish_doomed(core)
         for number, (prefix, folder) in enumerate(core.layout.object_folders(), 1):
             _agree(core, prefix, folder, done, damaged)
             if progress is not None:
                 progress(done["indexed"], number / OBJECT_FOLDERS)
-        if done["quarantined"] or done["unreadable"]:  # one may have been what replaced another
+        if done["damaged"] or done["unreadable"]:  # one may have been what replaced another
             with core.index.read() as conn:
                 below = queries.below_others(conn)
-            removal.remove(core, below, "replace")
+            removal.remove(core, below)
             done["replaced"] = len(below)
             note_damaged(core, damaged)
     return {name: count for name, count in done.items() if count}
@@ -89,7 +89,7 @@ def _agree(core: Core, prefix: str, folder: str, done: Counter[str], damaged: se
     if dangling:
         log.warning("%d entries have lost their files, the first %s", len(dangling), dangling[0])
         lost = removal.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest) for digest in dangling])
-        removal.remove(core, lost, "quarantine")
+        removal.remove(core, lost)
         done["lost"] += len(lost)
 
 

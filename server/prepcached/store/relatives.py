@@ -81,7 +81,7 @@ def was_filled(conn: sa.Connection, recipe: str) -> bool:
 
 
 def was_damaged(conn: sa.Connection, recipe: str) -> bool:
-    """Whether a recipe has lost its entries to the quarantine, and nothing came since."""
+    """Whether what happened to a recipe last is that it lost a damaged artifact."""
     row = queries.recipe(conn, scopes.packed(recipe))
     return row is not None and queries.is_damage(conn, row)
 

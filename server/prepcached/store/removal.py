@@ -3,7 +3,7 @@
 Invariants:
     1. A digest is condemned before its row goes and pardoned after its file went, so nobody is given
        a hold on a file that is being deleted (NOTE [ Holds against removals ] in core.py).
-    2. Eviction never takes what is held; purge, quarantine and replacement do. What goes takes the lower
+    2. Eviction never takes what is held; purge, damage and replacement do. What goes takes the lower
        editions of its recipe along, but for what others pinned.
     3. A file that cannot be unlinked stays doomed, and is tried again by `upkeep` and at the next start.
     4. A file that something else took the place of (a merge, a replacement) lingers while a session holds it:
@@ -20,7 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcached.store import disk_reserve, eviction, quarantined, queries
+from prepcached.store import disk_reserve, eviction, queries
 from prepcached.store.core import Core, log
 from prepcached.store.models import artifacts
 from prepcached.store.queries import Doomable
@@ -29,7 +29,7 @@ EVICT_BATCH = 256
 """Entries one transaction of the evictor deletes, so that a commit never waits long for it."""
 
 
-def remove(core: Core, rows: Sequence[Doomable], reason: str) -> None:
+def remove(core: Core, rows: Sequence[Doomable]) -> None:
     """Removes rows and files. Call it with the writer lock."""
     if not rows:
         return
@@ -38,8 +38,19 @@ def remove(core: Core, rows: Sequence[Doomable], reason: str) -> None:
         lower = replaced(core, rows)
         with core.index.write() as conn:
             queries.delete(conn, [*rows, *lower])
-        finish(core, lower, "replace", may_linger=True)
-        finish(core, rows, reason)
+        finish(core, lower, may_linger=True)
+        finish(core, rows)
+
+
+def remove_damaged(core: Core, rows: Sequence[Doomable], why: str) -> None:
+    """Removes artifacts whose bytes are not what they must be. Call it with the writer lock."""
+    for row in sorted(rows, key=lambda row: row.edition):  # or one takes along what comes later
+        log.error("artifact %s is damaged (%s); it is removed", row.digest.hex(), why)
+        remove(core, [row])
+        with core.index.write() as conn:
+            queries.note_damage(conn, row.recipe_id)
+        with core.memory:
+            core.counters.damaged += 1
 
 
 @contextlib.contextmanager
@@ -56,8 +67,8 @@ def condemned(core: Core, rows: Sequence[Doomable]) -> Iterator[None]:
             core.removals += 1
 
 
-def finish(core: Core, rows: Sequence[Doomable], reason: str, *, may_linger: bool = False) -> None:
-    """After the rows' deletion was committed: accounts, unlinks, tells. Call it with the writer lock.
+def finish(core: Core, rows: Sequence[Doomable], *, may_linger: bool = False) -> None:
+    """After the rows' deletion was committed: accounts and unlinks. Call it with the writer lock.
 
     Args:
         may_linger: what somebody holds keeps its file until he lets go; he finds what took its place when he
@@ -80,7 +91,6 @@ def finish(core: Core, rows: Sequence[Doomable], reason: str, *, may_linger: boo
     for row in rows:
         if row.digest not in kept:
             unlink_object(core, row.digest.hex())
-    core.notice([row.digest.hex() for row in rows], reason)
 
 
 def drop_lingering(core: Core, *, is_last: bool = False) -> bool:
@@ -92,7 +102,7 @@ def drop_lingering(core: Core, *, is_last: bool = False) -> bool:
     with core.memory:
         if not core.lingering:
             return False
-    with core.writing():
+    with core.writer:
         with core.memory:
             free = [d for d in core.lingering if is_last or not core.holds.is_mapped(d)]
             for digest in free:
@@ -163,7 +173,7 @@ def evict(core: Core, need_bytes: int, owner: int | None = None) -> bool:
         if need_bytes > core.idle_bytes():
             return False  # without a walk past everything that is held
     disk_reserve.give_up(core.layout)
-    with core.writing():
+    with core.writer:
         while True:
             chosen = _choose(core, need_bytes, owner)
             if chosen is None:
@@ -180,7 +190,7 @@ def idle(
 ) -> tuple[list[eviction.Candidate], float]:
     """What would go first for so many bytes, or less where only less is idle; and when that was so. One walk
     past everything that is held, for any number of calls of `evict_chosen`."""
-    with core.writing():
+    with core.writer:
         write_recency(core)
     now = core.clock()
     with core.index.read() as conn:
@@ -191,7 +201,7 @@ def idle(
 def evict_chosen(core: Core, chosen: Sequence[eviction.Candidate], since: float) -> None:
     """Evicts those of these that are idle still: nobody holds, has pinned or has used them since."""
     disk_reserve.give_up(core.layout)
-    with core.writing():
+    with core.writer:
         write_recency(core)
         is_unused = artifacts.c.used_at <= since
         rows = rows_of(core, artifacts.c.id, [candidate.id for candidate in chosen], is_unused)
@@ -207,7 +217,7 @@ def _evict(core: Core, rows: list[Doomable]) -> None:
     rows.sort(key=lambda row: row.edition)  # or a batch takes along what a later one has
     with condemned(core, rows):
         for start in range(0, len(rows), EVICT_BATCH):
-            remove(core, rows[start : start + EVICT_BATCH], "evict")
+            remove(core, rows[start : start + EVICT_BATCH])
     now = core.monotonic()
     with core.memory:
         core.counters.evictions += len(rows)
@@ -325,9 +335,7 @@ def reserve(core: Core, size_bytes: int) -> None:
             if short <= 0:
                 core.ledger.reserved_bytes += size_bytes
                 return
-        if attempt == 4 or not (
-            drop_lingering(core) or evict(core, short) or quarantined.give_way(core, short)
-        ):
+        if attempt == 4 or not (drop_lingering(core) or evict(core, short)):
             break
     with core.memory:
         core.counters.declined += 1

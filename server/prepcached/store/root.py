@@ -212,7 +212,6 @@ class Root:
         _folder(layout.recipes, 0o2700)
         _folder(layout.staging, 0o3730)  # setgid: files get the group; sticky: only owners unlink
         _folder(layout.tmp, 0o2700)
-        _folder(layout.quarantine, 0o2700)
         for _, path in layout.object_folders():
             _folder(path, 0o2711)  # searchable, not listable: who knows a digest may read it
         for path in (layout.objects, layout.versioned, layout.root):
@@ -223,7 +222,7 @@ class Root:
     def _check_one_filesystem(self) -> None:
         layout = self.layout
         home = os.stat(layout.objects).st_dev
-        for path in (layout.staging, layout.tmp, layout.quarantine, layout.recipes):
+        for path in (layout.staging, layout.tmp, layout.recipes):
             if os.stat(path).st_dev != home:
                 raise errors.RootUnusable(
                     f"{path} is on another filesystem than {layout.objects}; a commit is a rename between "

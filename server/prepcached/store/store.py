@@ -27,9 +27,9 @@ from prepcached.store import commit as committing
 from prepcached.store import (
     inspection,
     integrity,
+    listing,
     pins,
     purge,
-    quarantine,
     reading,
     recipes,
     recovery,
@@ -42,12 +42,13 @@ from prepcached.store import (
 from prepcached.store.check import check
 from prepcached.store.commit import AllowedItems
 from prepcached.store.compaction import Merger
-from prepcached.store.core import Core, OnRemoved, io_told
+from prepcached.store.core import Core, io_told
 from prepcached.store.db import Index, mark_damaged
 from prepcached.store.eviction import Ledger
 from prepcached.store.foreground import Foreground
 from prepcached.store.holds import Held, Holds
 from prepcached.store.housekeeping import Housekeeping
+from prepcached.store.models import artifacts
 from prepcached.store.opening import open_core
 from prepcached.store.records import (
     Committed,
@@ -78,8 +79,6 @@ class Store:
         root: the folder, made if absent; or one that this process has already taken. The store closes it.
         limits: the budget; may be changed later by `set_limits`.
         clock, monotonic: seconds since the epoch; seconds that nobody sets, for spans.
-        on_removed: called after artifacts were removed, outside all locks, from the thread
-            that did it.
         recover: False leaves everything as a crash left it, for `check` to look at.
         progress: of recovery, which takes long where the index is lost.
 
@@ -94,7 +93,6 @@ class Store:
         limits: Limits = _NO_LIMITS,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
-        on_removed: OnRemoved | None = None,
         recover: bool = True,
         progress: recovery.Progress | None = None,
     ) -> None:
@@ -104,7 +102,7 @@ class Store:
 
         def make(index: Index, ledger: Ledger) -> Core:
             holds = Holds(limits.hold_idle_s)
-            return Core(self._root, index, holds, ledger, clock, monotonic, on_removed, limits.artifact_bytes)
+            return Core(self._root, index, holds, ledger, clock, monotonic, limits.artifact_bytes)
 
         with contextlib.ExitStack() as undo, io_told("the store could not be opened"):
             undo.callback(self._root.close)
@@ -385,12 +383,17 @@ class Store:
         progress: integrity.Progress = None,
         owner: int | None = None,
     ) -> Verified:
-        """Reads artifacts whole, now: all, or those of some keys, or an owner. Bad ones go to quarantine."""
+        """Reads artifacts whole, now: all, or those of some keys, or an owner. Damaged ones are removed."""
         return integrity.verify(self._core, keys, progress, owner)
 
-    def quarantine(self, keys: Iterable[str], why: str, owner: int | None = None) -> tuple[Key, ...]:
-        """Takes entries out whose samples a job made again and found to be others; those taken."""
-        return quarantine.entries(self._core, keys, f"a job made other samples: {why}", owner)
+    def remove_differing(self, keys: Iterable[str], why: str, owner: int | None = None) -> tuple[Key, ...]:
+        """Removes entries whose samples a job made again and found to be others; those removed."""
+        core = self._core
+        wanted = [listing.key_bytes(key) for key in keys]
+        with io_told("entries could not be removed"), core.writer:
+            rows = removal.rows_of(core, artifacts.c.key, wanted, *listing.owned_by(owner))
+            removal.remove_damaged(core, rows, f"a job made other samples: {why}")
+        return tuple(Key(row.key.hex()) for row in rows)
 
     def check(self, *, repair: bool = False, breaks_off: bool = False) -> list[Finding]:
         """Compares index and disk; see check.py for what it finds and mends."""

@@ -1,4 +1,4 @@
-"""Fixtures of the store's tests: a store in a folder, a clock, and what it said was removed."""
+"""Fixtures of the store's tests: a store in a folder, and a clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
 from support import stores
-from support.stores import OTHER_RECIPE, Clock, Removals, put
+from support.stores import OTHER_RECIPE, Clock, put
 
 
 @pytest.fixture
@@ -27,12 +27,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def removed() -> Removals:
-    return []
-
-
-@pytest.fixture
-def open_store(tmp_path: Path, clock: Clock, removed: Removals) -> Iterator[Callable[..., Store]]:
+def open_store(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., Store]]:
     """Opens the test's root; whatever is open at the end must pass its own check."""
     opened: list[Store] = []
 
@@ -45,7 +40,6 @@ def open_store(tmp_path: Path, clock: Clock, removed: Removals) -> Iterator[Call
                 limits=limits,
                 clock=clock,
                 monotonic=clock,
-                on_removed=lambda digests, reason: removed.append((sorted(digests), reason)),
             )
         ]
         return opened[0]

@@ -44,11 +44,10 @@ def test_everything_on_disk_counts_against_the_budget() -> None:
     ledger = Ledger(
         100,
         0,
-        live_bytes=10,
+        live_bytes=30,
         stray_bytes=1000,
         unlinked_bytes=20,
         staged_bytes=10,
-        quarantine_bytes=20,
         reserved_bytes=10,
     )
     assert ledger.shortfall(30, free_bytes=1000) == 0

@@ -70,7 +70,7 @@ def test_a_row_without_its_file_goes(root: Path, open_store: Callable[..., Store
     assert store.stats().recovered == {"lost": 1}
 
 
-def test_what_is_no_artifact_goes_to_quarantine(root: Path, open_store: Callable[..., Store]) -> None:
+def test_what_is_no_artifact_is_removed(root: Path, open_store: Callable[..., Store]) -> None:
     whole = objects(root)[0].read_bytes()
     folder = root / "v1" / "objects" / "00"
     (folder / ("00" * 32)).write_bytes(whole)  # whole, but of another digest
@@ -78,22 +78,21 @@ def test_what_is_no_artifact_goes_to_quarantine(root: Path, open_store: Callable
     (folder / "foreign").write_bytes(b"x")
     (folder / ("0022" * 16)).symlink_to("/etc/passwd")
     store = open_store()
-    assert store.stats().recovered == {"quarantined": 4}
-    assert len(os.listdir(root / "v1" / "quarantine")) == 4
-    assert store.stats().entries == 3
-    assert store.stats().quarantine_bytes > 0
+    assert store.stats().recovered == {"damaged": 4}
+    assert store.stats().damaged == 4
+    assert store.stats().entries == len(objects(root)) == 3
 
 
-def test_a_file_in_the_wrong_folder_goes_to_quarantine(root: Path, open_store: Callable[..., Store]) -> None:
+def test_a_file_in_the_wrong_folder_is_removed(root: Path, open_store: Callable[..., Store]) -> None:
     whole = objects(root)[0]
     other = next(folder for folder in sorted(whole.parents[1].iterdir()) if folder != whole.parent)
     (other / whole.name).write_bytes(whole.read_bytes())
     store = open_store()
-    assert store.stats().recovered == {"quarantined": 1}
+    assert store.stats().recovered == {"damaged": 1}
     assert store.stats().entries == len(objects(root)) == 3
 
 
-def test_a_whole_file_whose_rows_lead_outside_goes_to_quarantine(
+def test_a_whole_file_whose_rows_lead_outside_is_removed(
     root: Path, open_store: Callable[..., Store], tmp_path: Path
 ) -> None:
     made = tmp_path / "made"
@@ -105,7 +104,7 @@ def test_a_whole_file_whose_rows_lead_outside_goes_to_quarantine(
     patch_tensor(made, "x.offsets", np.array([0, 99]))
     name = blake3(made.read_bytes()).hexdigest()
     made.rename(root / "v1" / "objects" / name[:2] / name)
-    assert open_store().stats().recovered == {"quarantined": 1}
+    assert open_store().stats().recovered == {"damaged": 1}
 
 
 def test_what_was_copied_for_its_owner_stays_his(root: Path, open_store: Callable[..., Store]) -> None:
@@ -178,60 +177,29 @@ def test_a_rebuild_indexes_in_batches_and_reports_progress(
     assert stores.items_of(open_store()) == sorted(item(n) for n in range(600))
 
 
-def test_the_quarantine_keeps_a_few(root: Path, open_store: Callable[..., Store]) -> None:
-    for n in range(20):
-        (root / "v1" / "objects" / "00" / f"foreign{n}").write_bytes(b"x")
-    store = open_store()
-    assert store.stats().quarantined == 20
-    assert len(os.listdir(root / "v1" / "quarantine")) == 8
-
-
-def test_a_folder_in_quarantine_counts_and_goes(root: Path, open_store: Callable[..., Store]) -> None:
+def test_a_folder_among_the_artifacts_is_removed(root: Path, open_store: Callable[..., Store]) -> None:
     foreign = root / "v1" / "objects" / "00" / ("00" * 32)
     foreign.mkdir()
     (foreign / "file").write_bytes(bytes(50_000))
     store = open_store()
-    assert store.stats().recovered == {"quarantined": 1}
-    assert store.stats().quarantine_bytes >= 50_000
-    store.purge(Filter())
-    assert os.listdir(root / "v1" / "quarantine") == [] and store.stats().quarantine_bytes == 0
+    assert store.stats().recovered == {"damaged": 1}
+    assert not foreign.exists()
 
 
-def test_a_file_that_is_no_artifact_goes_to_quarantine_anyway(
-    root: Path, open_store: Callable[..., Store]
-) -> None:
-    for _ in range(2):
-        foreign = root / "v1" / "objects" / "00" / "foreign"
-        foreign.mkdir()
-        (foreign / "file").touch()
-        open_store().close()
-        assert not foreign.exists()
-    assert len(os.listdir(root / "v1" / "quarantine")) == 2
-
-
-def test_an_immovable_bad_file_does_not_prevent_a_start(
+def test_a_bad_file_that_stays_does_not_prevent_a_start(
     root: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Folders of another user: root itself may do everything."""
     foreign = root / "v1" / "objects" / "00" / "foreign"
     foreign.mkdir()
-    lying = root / "v1" / "quarantine" / "lying"
-    lying.mkdir()
 
     def fails(path: str, *_: str) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
     with monkeypatch.context() as during:
-        during.setattr(os, "rename", fails)
+        during.setattr(shutil, "rmtree", fails)
         store = open_store()
     assert store.stats().recovered == {"unreadable": 1}
-    before = store.stats().quarantine_bytes
-    with monkeypatch.context() as during:
-        during.setattr(shutil, "rmtree", fails)
-        assert store.purge(Filter()).quarantine_bytes == 0
-    assert lying.exists() and store.stats().quarantine_bytes == before
-    store.purge(Filter())
-    assert not lying.exists()
     foreign.rmdir()
 
 
@@ -257,7 +225,7 @@ def test_a_killed_rebuild_starts_over(root: Path, open_store: Callable[..., Stor
 
 
 @pytest.mark.parametrize("is_cut", [True, False])
-def test_a_rebuild_names_the_recipe_of_what_it_quarantines(
+def test_a_rebuild_names_the_recipe_of_what_is_damaged(
     root: Path, open_store: Callable[..., Store], is_cut: bool
 ) -> None:
     """Whatever else of it is indexed after, and whether the file was cut or has another byte."""
@@ -430,8 +398,7 @@ def test_an_unmarked_file_belongs_to_its_recipes_only_owner(
     assert len(store.resolve(RECIPE + ".1001").artifacts) == 1 and not store.resolve(RECIPE).artifacts
     assert len(store.resolve(OTHER_RECIPE).artifacts) == 1
     assert not any(store.resolve(both + scope).artifacts for scope in ("", ".1001", ".1002"))
-    away = set(os.listdir(tmp_path / "root" / "v1" / "quarantine"))
-    assert away == {ref.digest for done in refs for ref in done.artifacts}
+    assert not stores.digests_on_disk(store) & {ref.digest for done in refs for ref in done.artifacts}
 
 
 @pytest.mark.parametrize(("number", "is_shared"), [(errno.ENODATA, True), (errno.ENOTSUP, False)])

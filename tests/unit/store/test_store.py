@@ -20,7 +20,7 @@ from prepcached.store.offline import rebuild
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
 from support import stores
-from support.stores import OTHER_RECIPE, RECIPE, Clock, Removals, item, put, stage
+from support.stores import OTHER_RECIPE, RECIPE, Clock, item, put, stage
 
 
 def test_what_is_committed_is_resolved_and_lies_where_it_should(store: Store) -> None:
@@ -99,7 +99,7 @@ def test_committing_the_same_bytes_again_changes_nothing(store: Store) -> None:
     assert store.stats().entries == 2
 
 
-def test_committing_a_lost_artifact_brings_it_back(store: Store, removed: Removals) -> None:
+def test_committing_a_lost_artifact_brings_it_back(store: Store) -> None:
     first, other = put(store, 1), put(store, 2)
     digest = first.artifacts[0].digest
     store.pin(first.artifacts[0].key)
@@ -108,7 +108,6 @@ def test_committing_a_lost_artifact_brings_it_back(store: Store, removed: Remova
     again = put(store, 1)
     assert again.artifacts == first.artifacts
     assert again.generation > other.generation, "who has seen it without its file looks again"
-    assert removed == [([digest], "quarantine")]
     assert store.entry(first.artifacts[0].key).is_pinned
     assert store.stats().pinned_bytes == pinned_bytes > 0
     assert stores.items_of(store) == sorted([item(1), item(2)])
@@ -136,14 +135,13 @@ def test_another_users_entry_does_not_inherit_a_pin(store: Store) -> None:
     assert store.stats().pinned_bytes == 0
 
 
-def test_other_bytes_of_the_same_key_take_the_old_ones_place(store: Store, removed: Removals) -> None:
+def test_other_bytes_of_the_same_key_take_the_old_ones_place(store: Store) -> None:
     old = put(store, 1, seed=0).artifacts[0]
     store.pin(old.key)
     new = put(store, 1, seed=1).artifacts[0]
     assert (new.key, new.digest != old.digest) == (old.key, True)
     assert [ref.digest for ref in store.resolve(RECIPE).artifacts] == [new.digest]
     assert stores.digests_on_disk(store) == {new.digest}
-    assert removed == [([old.digest], "replace")]
     assert store.entry(new.key).is_pinned
 
 
@@ -232,7 +230,7 @@ def test_a_recipe_that_is_no_digest_is_refused(store: Store, recipe: str) -> Non
             call(recipe)
 
 
-def test_a_purge_overrides_holds_and_pins_and_tells(store: Store, removed: Removals) -> None:
+def test_a_purge_overrides_holds_and_pins_and_tells(store: Store) -> None:
     ref = put(store, 1, holder="job").artifacts[0]
     store.pin(ref.key)
     assert store.purge(Filter(), dry_run=True).keys == (ref.key,)
@@ -240,7 +238,6 @@ def test_a_purge_overrides_holds_and_pins_and_tells(store: Store, removed: Remov
     purged = store.purge(Filter())
     assert (purged.entries, purged.size_bytes, purged.disk_bytes) == (1, ref.size_bytes, stores.BLOCK)
     assert stores.digests_on_disk(store) == set()
-    assert removed == [([ref.digest], "purge")]
     assert store.to_let_go("job") == [ref.digest]
 
 

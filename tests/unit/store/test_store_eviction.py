@@ -18,7 +18,7 @@ from prepcached.store.staged_area import StagedArea
 from prepcached.store.store import Store
 from support import stores
 from support.serving import READY_S
-from support.stores import BLOCK, RECIPE, Clock, Removals, evict_to_fit, item, put, stage
+from support.stores import BLOCK, RECIPE, Clock, evict_to_fit, item, put, stage
 
 THREE = Limits(max_bytes=3 * BLOCK + BLOCK // 2, min_free_bytes=0, hold_idle_s=100)
 
@@ -32,7 +32,7 @@ def names(store: Store) -> list[bytes]:
     return stores.items_of(store)
 
 
-def test_the_least_recently_used_goes(small: Store, clock: Clock, removed: Removals) -> None:
+def test_the_least_recently_used_goes(small: Store, clock: Clock) -> None:
     refs = []
     for name in range(3):
         clock.now += 1
@@ -43,7 +43,6 @@ def test_the_least_recently_used_goes(small: Store, clock: Clock, removed: Remov
     clock.now += 1
     put(small, 3)
     assert names(small) == sorted([item(0), item(2), item(3)])
-    assert removed == [([refs[1].digest], "evict")]
     stats = small.stats()
     assert (stats.evictions, stats.evicted_bytes, stats.evictions_per_s) == (1, BLOCK, 1 / 60)
     assert stats.coldest_age_s == 2.0
@@ -81,11 +80,9 @@ def test_evictions_are_told_and_protected_bytes_count_once(small: Store) -> None
     assert small.stats().yielding_bytes == 0
     small.purge(Filter(keys=(ref.key,)))
     assert small.stats().yielding_bytes == 0, "the job has it open"
-    small.quarantine([small.entries().entries[0].key], "a test says so")
-    assert small.stats().yielding_bytes == BLOCK
     small.release("job")
     put(small, 3)
-    assert small.stats().yielding_bytes == 2 * BLOCK
+    assert small.stats().yielding_bytes == BLOCK
 
 
 def test_nothing_is_evicted_for_a_write_that_will_not_fit(small: Store) -> None:
@@ -304,29 +301,11 @@ def test_limits_change_while_running(small: Store) -> None:
     assert small.stats().entries == 0
 
 
-def test_the_quarantine_goes_after_idle_entries(small: Store) -> None:
-    small.quarantine([put(small, 0).artifacts[0].key], "a test says so")
-    for name in (1, 2, 3):
-        put(small, name)
-    assert names(small) == sorted([item(2), item(3)])
-    assert small.stats().quarantine_bytes == BLOCK
-    small.hold("job", [ref.digest for ref in small.resolve(RECIPE).artifacts])
-    assert not evict_to_fit(small, 2 * BLOCK)
-    assert small.stats().quarantine_bytes == BLOCK, "not in vain"
-    assert small.refusal(2 * BLOCK) and not small.refusal(BLOCK)
-    put(small, 4)
-    assert names(small) == sorted([item(2), item(3), item(4)])
-    assert small.stats().quarantine_bytes == 0
-
-
 def test_all_that_may_go_goes_for_one_write(open_store: Callable[..., Store], tmp_path: Path) -> None:
     store = open_store(Limits(max_bytes=3 * BLOCK + BLOCK // 2, min_free_bytes=0))
-    store.quarantine([put(store, 0).artifacts[0].key], "a test says so")
     put(store, 1, holder="job")
     put(store, 1, seed=1)  # retires the other
     store.release("job")
-    stats = store.stats()
-    assert stats.quarantine_bytes == BLOCK
     assert evict_to_fit(store, 3 * BLOCK)
     assert store.stats().disk_bytes == 0
 

@@ -51,7 +51,7 @@ def gave_way(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each time that the store's upkeep gave way, whether it had the writer lock."""
     found: list[bool] = []
     core = store._core
-    monkeypatch.setattr(core.foreground, "give_way", lambda: found.append(bool(core._writer_depth)))
+    monkeypatch.setattr(core.foreground, "give_way", lambda: found.append(core.writer._is_owned()))
     return found
 
 

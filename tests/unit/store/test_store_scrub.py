@@ -14,7 +14,7 @@ from prepcached.store import integrity
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
 from support import stores
-from support.stores import RECIPE, Clock, Removals, item, put
+from support.stores import RECIPE, Clock, item, put
 
 
 def spoil(store: Store, digest: str) -> Path:
@@ -27,23 +27,7 @@ def spoil(store: Store, digest: str) -> Path:
     return path
 
 
-def test_a_bad_artifact_that_cannot_be_moved_is_removed(
-    store: Store, removed: Removals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refs = [put(store, name, holder="job").artifacts[0] for name in range(2)]
-    path = spoil(store, refs[0].digest)
-
-    def fail(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", fail)
-        assert store.verify().bad == (refs[0].key,)
-    assert removed == [([refs[0].digest], "quarantine")] and not path.exists()
-    assert (store.stats().entries, store.to_let_go("job")) == (1, [refs[0].digest])
-
-
-def test_verify_finds_the_bad_one_and_puts_it_away(store: Store, removed: Removals) -> None:
+def test_verify_finds_the_damaged_one_and_removes_it(store: Store) -> None:
     refs = [put(store, name).artifacts[0] for name in range(3)]
     told: list[tuple[int, int]] = []
     spoil(store, refs[1].digest)
@@ -51,8 +35,7 @@ def test_verify_finds_the_bad_one_and_puts_it_away(store: Store, removed: Remova
     assert (found.checked, found.bad, found.unreadable) == (3, (refs[1].key,), ())
     assert found.read_bytes == sum(ref.size_bytes for ref in refs)
     assert told == [(1, 3), (2, 3), (3, 3)]
-    assert removed == [([refs[1].digest], "quarantine")]
-    assert (Path(store.root) / "v1" / "quarantine" / refs[1].digest).exists()
+    assert stores.digests_on_disk(store) == {refs[0].digest, refs[2].digest}
     assert stores.items_of(store) == sorted([item(0), item(2)])
     assert store.resolve(RECIPE, 3).is_complete
 
@@ -64,22 +47,8 @@ def test_a_commit_after_a_bad_artifact_was_purged_is_good(store: Store) -> None:
     store.purge(Filter(keys=(bad.key,)))
     put(store, "new")
     store.scrub_some(8 << 20)
-    assert store.stats().quarantined == 0
+    assert store.stats().damaged == 0
     assert stores.items_of(store) == [item("new")]
-
-
-def test_only_a_purge_of_everything_empties_the_quarantine(store: Store) -> None:
-    refs = [put(store, name).artifacts[0] for name in range(3)]
-    spoil(store, refs[1].digest)
-    assert store.verify().bad == (refs[1].key,)
-    size_bytes = store.stats().quarantine_bytes
-    assert size_bytes and store.purge(Filter(keys=(refs[0].key,))).quarantine_bytes == 0
-    assert store.purge(Filter(owner=os.getuid()), dry_run=True).quarantine_bytes == 0
-    assert store.purge(Filter(), dry_run=True).quarantine_bytes == size_bytes
-    assert store.stats().quarantine_bytes == size_bytes
-    assert store.purge(Filter()).quarantine_bytes == size_bytes
-    assert store.stats().quarantine_bytes == store.stats().disk_bytes == 0
-    assert os.listdir(Path(store.root) / "v1" / "quarantine") == []
 
 
 def test_verify_reads_only_the_keys_it_is_told(store: Store) -> None:
@@ -109,7 +78,7 @@ def test_a_read_error_is_told_and_the_artifact_stays(store: Store, monkeypatch: 
     assert (found.bad, found.unreadable) == ((), (ref.key,))
     store.scrub_some(100)
     assert store.stats().entries == 1
-    assert store.stats().quarantined == 0
+    assert store.stats().damaged == 0
 
 
 def test_a_file_of_which_the_second_look_cannot_tell_is_not_lost(
@@ -142,7 +111,7 @@ def test_the_scrub_goes_round_in_small_steps(store: Store) -> None:
         read += store.scrub_some(1000)
         steps += 1
         assert steps < 100
-    assert store.stats().quarantined == 1
+    assert store.stats().damaged == 1
     assert steps >= total // integrity.PIECE_BYTES
     assert store.stats().scrubbed_bytes == total
 
@@ -157,10 +126,10 @@ def test_the_scrub_resumes_and_rests_between_rounds(open_store: Callable[..., St
     assert again.scrub_some(1) == refs[1].size_bytes
     assert again.scrub_some(1 << 20) == refs[2].size_bytes + refs[3].size_bytes
     assert again.scrub_some(1 << 20) == 0
-    assert again.stats().quarantined == 0
+    assert again.stats().damaged == 0
     clock.now += integrity.ROUND_S
     again.scrub_some(1 << 20)
-    assert again.stats().quarantined == 1
+    assert again.stats().damaged == 1
 
 
 def test_a_scrub_round_from_the_future_blocks_no_other(store: Store, clock: Clock) -> None:
