@@ -349,7 +349,8 @@ class Samples:
         by, originals = self.by, self.originals
         return Task(
             by.recipe, self.catalogue, self.catalogue.missing, by.artifacts.generation, originals.item,
-            originals.position, originals.name, originals.changed, made_by(), by.steady, self.is_expanded,
+            originals.position, originals.name, originals.changed, made_by(by.recipe.name), by.steady,
+            self.is_expanded,
         )  # fmt: skip
 
     def _say_changed(self, changed: dict[int, list[str]]) -> None:

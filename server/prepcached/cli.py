@@ -260,7 +260,7 @@ def check(
 
 @app.command(cls=Command)
 def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> None:
-    """Rebuild the index from the artifacts and recipes; the daemon must be stopped.
+    """Rebuild the index from the artifacts; the daemon must be stopped.
 
     Example: prepcached rebuild --root /var/cache/prepcache
     """

@@ -131,7 +131,7 @@ def assemble(
     try:
         _tell_if_full(store)
         if settings.isolation == "user":
-            _tell_if_unmarked(store)
+            _check_marks(store)
         if settings.group is not None:
             _share(store, settings.group)
     except BaseException:
@@ -377,12 +377,16 @@ def _tell_if_full(store: Store) -> None:
         )
 
 
-def _tell_if_unmarked(store: Store) -> None:
+def _check_marks(store: Store) -> None:
+    """
+    Raises:
+        ConfigError: users cannot be isolated here.
+    """
     if not store.keeps_marks():
-        LOG.warning(
-            "the filesystem of %s has no extended attributes, which say whose an artifact is: should the "
-            "index be lost, what several users have made by one recipe is removed",
-            store.root,
+        raise ConfigError(
+            f'isolation = "user": the filesystem of {store.root} has no extended attributes, which say whose '
+            "an artifact is, should the index be lost: choose another root (--root), or share (isolation = "
+            '"group")'
         )
 
 

@@ -166,7 +166,7 @@ def test_the_log_says_who_purged_how_much(
     http.delete(f"/v1/entries/{refs[0].key}")
     http.post("/v1/purge", json={"all": True})
     http.post("/v1/purge", json={"all": True})
-    said = [record.getMessage() for record in caplog.records if "purged" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if " purged " in record.getMessage()]
     assert [line.partition(",")[0] for line in said] == ["uid 0 purged 1 entry", "uid 0 purged 2 entries"]
 
 

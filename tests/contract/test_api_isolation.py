@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from prepcache.errors import ConfigError
 from prepcached import server as daemon_server
 from prepcached.auth import TOKEN_UID
 from prepcached.peer import Peer
@@ -304,16 +305,14 @@ def test_an_index_made_again_from_files_has_the_same_scopes(
     assert len({*map(str, before.values())}) == 3 and before[CAROL] == before[DAVE]
 
 
-def test_a_filesystem_without_owner_marks_is_reported_at_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_users_are_not_isolated_where_files_keep_no_marks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with isolated(tmp_path), serving(tmp_path / "shared"):
-        assert "extended attributes" not in caplog.text
     monkeypatch.setattr(Store, "keeps_marks", lambda _: False)
     with serving(tmp_path / "shared"):
-        assert "extended attributes" not in caplog.text
-    with isolated(tmp_path):
-        assert "no extended attributes, which say whose an artifact is" in caplog.text
+        pass
+    with pytest.raises(ConfigError, match="no extended attributes, which say whose"), isolated(tmp_path):
+        pass
 
 
 def resolved(served: Serving, monkeypatch: pytest.MonkeyPatch, uid: int) -> list[str]:
@@ -368,5 +367,5 @@ def test_nothing_that_names_artifacts_is_readable_for_the_group(served: Serving)
     root = Path(served.store.root) / "v1"
     modes = {path.name: path.stat().st_mode & 0o077 for path in root.glob("index.sqlite*")}
     assert modes and not any(modes.values())
-    for folder in ("", "recipes", "staging", "objects"):
+    for folder in ("", "staging", "objects"):
         assert not (root / folder).stat().st_mode & 0o044, folder

@@ -23,11 +23,8 @@ PLACE = r'rename\(".*/tmp/\w+", ".*/objects/../\w+"\)'
 FOLDER = r"fsync\(.*/objects/..>"
 ROW = r"fdatasync\(.*/index\.sqlite-wal>"
 UNLINK = r'unlink\(".*/objects/../\w+"\)'
-PARTS = r'rename\(".*/tmp/\w+", ".*/recipes/\w+\.json"\)'
-RECIPES = r"fsync\(.*/recipes>"
 
 ORDERS = {
-    "register": [HALF, PARTS, RECIPES, ROW],
     "commit": [STAGED, TAKE, FOLDER, ROW],
     "replace": [STAGED, TAKE, FOLDER, ROW, UNLINK, FOLDER, ROW],
     "delete": [ROW, UNLINK, FOLDER, ROW],

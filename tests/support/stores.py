@@ -28,8 +28,6 @@ BLOCK = 8192
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where nothing is cut short, the many fsyncs may go to memory; tests/crash has the disks."""
 ROOMY = Limits(max_bytes=1 << 30, min_free_bytes=0)
-Removals = list[tuple[list[str], str]]
-"""What a store said it removed: (digests, reason)."""
 
 
 class Clock:
@@ -64,7 +62,8 @@ def write_artifact(
         digest = item(name)
         values = np.random.default_rng([seed, *digest]).integers(0, 256, size_bytes, np.uint8)
         writer.add(digest, [{"x": values}], cost_s)
-    return writer.write(fd, producer={"script": "train.py", "seed": seed}, observed=observed)
+    producer = {"recipe": "tests.recipe", "script": "train.py", "seed": seed}
+    return writer.write(fd, producer=producer, observed=observed)
 
 
 def stage(place: Store | str, items: Iterable[object], *, session: str = "s", **kinds: Any) -> StagedFile:

@@ -472,11 +472,12 @@ def _terminated_later() -> Iterator[None]:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def made_by() -> dict[str, Any]:
-    """Who makes artifacts, for people."""
+def made_by(recipe: str) -> dict[str, Any]:
+    """Who makes artifacts of a recipe of this name, for people, and for an index that is made again."""
     import socket
 
     return {
+        "recipe": recipe,
         "script": os.path.basename(script_run()) or "python",
         "host": socket.gethostname(),
         "pid": os.getpid(),

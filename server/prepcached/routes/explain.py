@@ -18,7 +18,6 @@ from prepcached.routes import messages
 from prepcached.routes.openapi import endpoint
 from prepcached.routes.recipes import recipe_of
 from prepcached.store import relatives
-from prepcached.store.layout import Layout
 from prepcached.store.relatives import Relative
 from prepcached.store.store import Store
 
@@ -105,8 +104,8 @@ def _explain(
             why = WAS_DAMAGED if is_damaged else WAS_THERE
             return _told(subject, None, [], was_there=True, summary=why)
         found = relatives.relatives(conn, subject.digest, subject.name, subject.scope)
-    read = relatives.with_parts(Layout(store.root), found, subject.scope)
-    with_parts = {one.digest: (one, parts) for one, parts in read}
+        read = relatives.with_parts(conn, found, subject.scope)
+        with_parts = {one.digest: (one, parts) for one, parts in read}
     try:
         best = explain.nearest(subject.parts, [(digest, parts) for digest, (_, parts) in with_parts.items()])
     except RecursionError:

@@ -5,9 +5,7 @@ Invariants:
        is unlinked, what cannot be read is left alone.
     2. A batch of files is one transaction; a file that another one makes superfluous is unlinked after it.
     3. Of two files of one recipe and key the higher edition counts.
-    4. A file is of the scope (scopes.py) that it is marked with. Without a mark it is shared, if its recipe
-       is; else of the one scope that has its recipe. Where nothing tells, above all on a filesystem without
-       marks, it is unlinked: it must not become everybody's.
+    4. A file is of the scope (scopes.py) that it is marked with; without a mark it is shared.
 
 Files are read by a few threads, so that a disk has several reads to do at once.
 """
@@ -16,22 +14,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import sqlalchemy as sa
-
 from prepcache import artifact, errors
 from prepcache.digests import is_hex64
-from prepcached.store import durable, queries, removal, scopes, staging
+from prepcached.store import durable, queries, removal, staging
 from prepcached.store.commit import row_values
 from prepcached.store.core import Core, log
 from prepcached.store.models import artifacts
@@ -51,8 +46,7 @@ class Found:
 
     name: str
     recipe: str  # plain
-    scope: str | None  # None: not marked
-    keeps_marks: bool  # whether its filesystem does
+    scope: str
     values: Mapping[str, Any]
     producer: Mapping[str, Any]
 
@@ -69,7 +63,7 @@ def adopt(core: Core, folder: str, names: Sequence[str], damaged: set[str]) -> C
     with ThreadPoolExecutor(READERS, "adopt") as readers:
         for start in range(0, len(names), BATCH):
             whole = []
-            for found in _scoped(core, readers.map(partial(_look, folder), names[start : start + BATCH])):
+            for found in readers.map(partial(_look, folder), names[start : start + BATCH]):
                 if isinstance(found, Found):
                     whole.append(found)
                 else:
@@ -108,24 +102,7 @@ def _read(fd: int, name: str) -> Found:
         "used_at": status.st_mtime,
         "is_pinned": False,
     }
-    return Found(name, header.recipe, *staging.marked_scope(fd), values, header.producer)
-
-
-def _scoped(core: Core, looked: Iterable[_Looked]) -> Iterator[_Looked]:
-    """The same, each artifact with its scope."""
-    known: dict[str, list[str]] = {}
-    for found in looked:
-        if isinstance(found, Found) and found.scope is None:
-            if found.recipe not in known:
-                with core.index.read() as conn:
-                    known[found.recipe] = queries.scopes_of(conn, scopes.packed(found.recipe))
-            having = known[found.recipe]
-            if len(having) <= 1 or ("" in having and found.keeps_marks):
-                yield replace(found, scope="" if "" in having else "".join(having))
-            else:
-                yield found.name, errors.ArtifactError("nothing says which of several users it belongs to")
-        else:
-            yield found
+    return Found(name, header.recipe, staging.scope_of(fd), values, header.producer)
 
 
 def _settle(core: Core, folder: str, name: str, error: Exception, damaged: set[str]) -> str:
@@ -135,7 +112,7 @@ def _settle(core: Core, folder: str, name: str, error: Exception, damaged: set[s
         log.error("%s is not an artifact (%s); it is removed", path, error)
         with contextlib.suppress(errors.ArtifactError, OSError), open(os.open(path, _FLAGS), "rb") as file:
             fd = file.fileno()
-            damaged.add(artifact.named_recipe(fd) + (staging.marked_scope(fd)[0] or ""))
+            damaged.add(artifact.named_recipe(fd) + staging.scope_of(fd))
         try:
             if stat.S_ISDIR(os.lstat(path).st_mode):
                 shutil.rmtree(path)
@@ -155,7 +132,7 @@ def note_damaged(core: Core, recipes: Iterable[str]) -> None:
     """When all is indexed: what comes later ends it (`queries.is_damage`). Call it with the writer lock."""
     with core.index.write() as conn:
         for recipe in recipes:
-            row = queries.recipe(conn, scopes.packed(recipe))
+            row = queries.recipe(conn, recipe)
             if row is not None:
                 queries.raise_generation(conn, row.id, is_removal=False)
                 queries.note_damage(conn, row.id)
@@ -164,7 +141,8 @@ def note_damaged(core: Core, recipes: Iterable[str]) -> None:
 def _index(core: Core, whole: Sequence[Found]) -> Counter[str]:
     """One transaction; returns how many were indexed, and how many others had the same key."""
     with core.index.write() as conn:
-        ids = {recipe: _recipe_id(core, conn, recipe) for recipe in {_recipe(found) for found in whole}}
+        named = {_recipe(found): _name(found) for found in whole}
+        ids = {one: queries.add_recipe(conn, one, name, core.clock()).id for one, name in named.items()}
     keys = {found.values["key"] for found in whole}
     rows = removal.rows_of(core, artifacts.c.key, keys)
     twins = {(row.recipe_id, row.key): row for row in rows}
@@ -193,24 +171,13 @@ def _index(core: Core, whole: Sequence[Found]) -> Counter[str]:
 
 def _recipe(found: Found) -> str:
     """Scoped."""
-    return found.recipe + (found.scope or "")
+    return found.recipe + found.scope
 
 
-def _recipe_id(core: Core, conn: sa.Connection, recipe: str) -> int:
-    row = queries.recipe(conn, scopes.packed(recipe))
-    if row is None:
-        row = queries.add_recipe(conn, scopes.packed(recipe), recipe_name(core, recipe), core.clock())
-    return row.id
-
-
-def recipe_name(core: Core, recipe: str) -> str:
-    """A recipe's name from its readable parts; the digest's beginning when they are lost, or unreadable."""
-    with (
-        contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError),
-        open(core.layout.recipe_path(recipe), encoding="utf-8") as file,
-    ):
-        return str(json.load(file)["name"])
-    return recipe[:12]
+def _name(found: Found) -> str:
+    """Its recipe's name, as its producer says, or else the digest's beginning."""
+    name = found.producer.get("recipe")
+    return name if isinstance(name, str) else found.recipe[:12]
 
 
 def _owner(fd: int, status: os.stat_result) -> int:

@@ -8,7 +8,6 @@ Findings (`code`, and what `repair` does):
     not-an-artifact       its header or item table is not what the row says, or of another recipe: it goes
     temporary-file        unlinked
     doomed-file           unlinked
-    recipe-without-parts  nothing: what a lost recipes/<digest>.json said cannot be known
     future-row            a row newer than its recipe's generation: the generation is raised
     wrong-sums            the running counters are set from the index
 The bytes themselves are `verify`'s and the scrub's to read.
@@ -22,7 +21,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 
 from prepcache import artifact, errors
-from prepcached.store import durable, housekeeping, queries, recovery, removal, scopes
+from prepcached.store import durable, housekeeping, queries, recovery, removal
 from prepcached.store.adoption import adopt
 from prepcached.store.core import Core, io_told
 from prepcached.store.models import artifacts, recipes
@@ -78,7 +77,7 @@ def _folder(core: Core, prefix: str, folder: str, repair: bool) -> Iterator[Find
             row.digest.hex(): row for row in queries.doomable(conn, artifacts.c.digest.between(low, high))
         }
         doomed = {digest.hex() for digest in queries.doomed_digests(conn)}
-        of = {one: scopes.digest(digest) for one, digest in conn.execute(_RECIPES)}
+        of = {one: digest.hex() for one, digest in conn.execute(_RECIPES)}
     names = set(os.listdir(folder))
     for name in sorted(names - set(rows) - doomed):
         is_mended = False
@@ -137,22 +136,19 @@ def _header_wrong(path: str, row: Doomable, recipe: str) -> str | None:
 def _recipes(core: Core, repair: bool) -> Iterator[Finding]:
     newest = sa.func.max(artifacts.c.generation)
     statement = (
-        sa.select(recipes.c.id, recipes.c.digest, recipes.c.generation, newest)
+        sa.select(recipes.c.id, recipes.c.digest, newest)
         .join(artifacts, artifacts.c.recipe_id == recipes.c.id)
         .group_by(recipes.c.id)
+        .having(newest > recipes.c.generation)
     )
     with core.index.read() as conn:
         rows = conn.execute(statement).all()
-    for recipe_id, digest, generation, newest_row in rows:
-        recipe = scopes.text(digest)
-        if not durable.is_there(core.layout.recipe_path(recipe)):
-            yield Finding("recipe-without-parts", f"recipes/{recipe}.json is lost")
-        if newest_row > generation:
-            if repair:
-                with core.index.write() as conn:
-                    values = {"generation": newest_row + 1, "removed_generation": newest_row + 1}
-                    conn.execute(recipes.update().where(recipes.c.id == recipe_id).values(values))
-            yield Finding("future-row", f"recipe {recipe} has rows newer than its generation", repair)
+    for recipe_id, digest, newest_row in rows:
+        if repair:
+            with core.index.write() as conn:
+                values = {"generation": newest_row + 1, "removed_generation": newest_row + 1}
+                conn.execute(recipes.update().where(recipes.c.id == recipe_id).values(values))
+        yield Finding("future-row", f"recipe {digest.hex()} has rows newer than its generation", repair)
 
 
 def _sums(core: Core, repair: bool) -> Iterator[Finding]:

@@ -115,7 +115,7 @@ def _commit(
     holder: str | None,
 ) -> tuple[int, list[Taken]]:
     with core.index.read() as conn:
-        row = queries.recipe(conn, scopes.packed(recipe))
+        row = queries.recipe(conn, recipe)
     if row is None:
         raise errors.UnknownRecipe(
             f"nobody registered the recipe {scopes.digest(recipe)}; resolve with register first",

@@ -27,7 +27,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from prepcache import artifact, errors
-from prepcached.store import durable, queries, removal, scopes, staging
+from prepcached.store import durable, queries, removal, staging
 from prepcached.store.commit import row_values
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.integrity import lose
@@ -306,10 +306,10 @@ class Merger:
 
     def _whose(self, artifact_id: int) -> tuple[int, str]:
         """The owner and the scope of an artifact; root's and shared, where it is gone."""
-        statement = sa.select(artifacts.c.owner, recipes.c.digest).where(artifacts.c.id == artifact_id)
+        statement = sa.select(artifacts.c.owner, recipes.c.scope).where(artifacts.c.id == artifact_id)
         with self._core.index.read() as conn:
             row = conn.execute(statement.join(recipes, recipes.c.id == artifacts.c.recipe_id)).one_or_none()
-        return (0, "") if row is None else (row.owner, scopes.scope_of(scopes.text(row.digest)))
+        return (0, "") if row is None else (row.owner, row.scope)
 
     def _swap(
         self,

@@ -33,7 +33,7 @@ log = logging.getLogger("prepcached.store")
 BUSY_TIMEOUT_S = 30.0
 QUICK_CHECK_BYTES = 32 << 20
 """Up to here the whole index is checked at every start (0.1 s); of a larger one its small tables."""
-_LARGE = {one.name for one in (models.artifacts, models.observed)}
+_LARGE = {one.name for one in (models.artifacts, models.observed, models.recipes)}
 _FILES = ("-wal", "-shm", "")  # in this order they go: a log that is left would be taken for the next index's
 _MARK = "-damaged"
 _UNREAD = re.compile(r"unable to get the page\. error code=(\d+)")

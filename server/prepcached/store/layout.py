@@ -10,14 +10,13 @@
         index.sqlite (-wal -shm)  disposable: made again from the rest
         reserve                   space that a full disk gives back, so that something can be removed
         objects/<2 hex>/<digest>  artifacts, never changed in place
-        recipes/<digest>.json     readable parts of recipes; of one user's own (scopes.py) <digest>.<uid>.json
         staging/<session>.<name>  what clients write before they commit
         tmp/                      the daemon's own half-written files; emptied at every start
 
 Invariants:
     1. `tmp`, `staging` and `objects` are on one filesystem, so that a rename between them is atomic.
-    2. A name from outside becomes a path only through `object_path`, `recipe_path` or `staged_name`,
-       which take 64 hex digits (of a recipe's scope too) or one harmless path component and refuse the rest.
+    2. A name from outside becomes a path only through `object_path` or `staged_name`, which take 64 hex
+       digits or one harmless path component and refuse the rest.
     3. An incompatible layout gets a new `VERSION`, hence a new folder. A root that holds the folder of
        another version is refused (root.py): what lies there would take room that nobody counts.
 """
@@ -31,7 +30,6 @@ from dataclasses import dataclass
 
 from prepcache import errors
 from prepcache.digests import is_hex64
-from prepcached.store import scopes
 
 VERSION = 1
 OBJECT_FOLDERS = 256
@@ -115,10 +113,6 @@ class Layout:
         return os.path.join(self.versioned, "objects")
 
     @property
-    def recipes(self) -> str:
-        return os.path.join(self.versioned, "recipes")
-
-    @property
     def staging(self) -> str:
         return os.path.join(self.versioned, "staging")
 
@@ -131,9 +125,6 @@ class Layout:
 
     def object_path(self, digest: str) -> str:
         return os.path.join(self.objects, _checked(digest)[:2], digest)
-
-    def recipe_path(self, recipe: str) -> str:
-        return os.path.join(self.recipes, scopes.text(scopes.packed(recipe)) + ".json")
 
     def object_folders(self) -> Iterator[tuple[str, str]]:
         """(two hex digits, path) of all object folders, in order."""

@@ -16,13 +16,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcache.digests import Digest, Key, is_hex64
+from prepcache.digests import Digest, Key, RecipeDigest, is_hex64
 from prepcache.protocol.members import MAX_INT
 from prepcache.protocol.observed import Chunk
-from prepcached.store import observed, scopes
+from prepcached.store import observed
 from prepcached.store.models import artifacts, producers, recipes
-from prepcached.store.queries import is_called, of_scope
-from prepcached.store.records import Entry, Filter, NameSums
+from prepcached.store.queries import is_called
+from prepcached.store.records import Entry, Filter, NameSums, RecipeRecord
 
 MAX_PAGE = 1000
 
@@ -131,7 +131,7 @@ def entry(
         NotFound: the index knows of none, or of none of this owner.
     """
     statement = sa.select(*_COLUMNS).where(artifacts.c.key == key_bytes(key), *owned_by(owner))
-    is_own = of_scope(scope, _of_recipe(recipes.c.digest))
+    is_own = _of_recipe(recipes.c.scope) == scope
     row = conn.execute(statement.order_by(is_own.desc(), artifacts.c.id).limit(1)).one_or_none()
     if row is None:
         raise errors.NotFound(f"there is no entry {key}", key=key)
@@ -145,39 +145,29 @@ def owned_by(owner: int | None) -> list[sa.ColumnElement[bool]]:
 
 def recipe_page(
     conn: sa.Connection, cursor: str | None, limit: int, scope: str | None, prefix: str | None
-) -> tuple[list[tuple[bytes, str, int, float, int, int]], str | None]:
-    """(scoped digest, name, generation, created_at, entries, size_bytes) of recipes, newest first.
+) -> tuple[list[RecipeRecord], str | None]:
+    """Recipes without their parts, newest first.
 
     Args:
         scope: only of this one; None for all.
         prefix: the first hex digits of their digests; None for all.
     """
     limit = max(1, min(limit, MAX_PAGE))
-    chosen = sa.select(recipes)
+    of = [artifacts.c.recipe_id == recipes.c.id]
+    count = sa.select(sa.func.count()).where(*of).scalar_subquery()
+    size = sa.select(sa.func.coalesce(sa.func.sum(artifacts.c.size_bytes), 0)).where(*of).scalar_subquery()
+    columns = recipes.c.digest, recipes.c.name, recipes.c.generation, recipes.c.created_at
+    chosen = sa.select(*columns, count, size, recipes.c.scope, recipes.c.id)
     if scope is not None:
-        chosen = chosen.where(of_scope(scope))
+        chosen = chosen.where(recipes.c.scope == scope)
     if prefix is not None:
         chosen = chosen.where(_starts_with(recipes.c.digest, prefix, "digest"))
     if cursor is not None:
         chosen = chosen.where(recipes.c.id < _cursor_read(cursor, "recipes")[1])
-    chosen_sub = chosen.order_by(recipes.c.id.desc()).limit(limit + 1).subquery()
-    statement = (
-        sa.select(
-            chosen_sub.c.id,
-            chosen_sub.c.digest,
-            chosen_sub.c.name,
-            chosen_sub.c.generation,
-            chosen_sub.c.created_at,
-            sa.func.count(artifacts.c.id),
-            sa.func.coalesce(sa.func.sum(artifacts.c.size_bytes), 0),
-        )
-        .select_from(chosen_sub.outerjoin(artifacts, artifacts.c.recipe_id == chosen_sub.c.id))
-        .group_by(chosen_sub.c.id)
-        .order_by(chosen_sub.c.id.desc())
-    )
-    rows = conn.execute(statement).all()
+    rows = conn.execute(chosen.order_by(recipes.c.id.desc()).limit(limit + 1)).all()
     cursor = _cursor("recipes", 0, rows[limit - 1].id) if len(rows) > limit else None
-    return [tuple(row)[1:] for row in rows[:limit]], cursor
+    found = [RecipeRecord(RecipeDigest(row.digest.hex()), *row[1:6], scope=row.scope) for row in rows[:limit]]
+    return found, cursor
 
 
 def name_sums(conn: sa.Connection, limit: int, owner: int | None) -> list[NameSums]:
@@ -215,7 +205,7 @@ def _entry(row: Any, holds: Callable[[bytes], int], chunks: Iterable[Chunk]) -> 
     return Entry(
         key=Key(row.key.hex()),
         digest=Digest(row.digest.hex()),
-        recipe=scopes.digest(row.recipe),
+        recipe=RecipeDigest(row.recipe.hex()),
         name=row.name,
         size_bytes=row.size_bytes,
         disk_bytes=row.disk_bytes,
@@ -237,12 +227,12 @@ def _recipe_has(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
 
 
 def _starts_with(column: sa.Column[bytes], prefix: str, field: str) -> sa.ColumnElement[bool]:
-    """A range, which the column's index finds; what follows a recipe's digest is its scope."""
+    """A range, which the column's index finds."""
     digits = prefix.lower()
     if not 4 <= len(digits) <= 64 or any(digit not in "0123456789abcdef" for digit in digits):
         raise errors.BadRequest(f"{prefix[:80]!r} must be 4 to 64 hex digits", field=field)
     lowest, highest = (bytes.fromhex(digits.ljust(64, fill)) for fill in "0f")
-    return column.between(lowest, highest + b"\xff" * 9)
+    return column.between(lowest, highest)
 
 
 def key_bytes(key: str) -> bytes:

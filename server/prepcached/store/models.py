@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-VERSION = 7
+VERSION = 8
 """`PRAGMA user_version`; an index of another version is set aside and made again."""
 
 metadata = sa.MetaData()
@@ -25,13 +25,18 @@ recipes = sa.Table(
     "recipes",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("digest", sa.LargeBinary(40), nullable=False, unique=True),  # and its scope: scopes.py
+    sa.Column("digest", sa.LargeBinary(32), nullable=False),
+    sa.Column("scope", sa.Text, nullable=False),  # scopes.py
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("removed_generation", sa.Integer, nullable=False),
     sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("asked_at", sa.Float, nullable=False),
+    sa.Column("parts", sa.LargeBinary),  # recipes.py; NULL where only artifacts are known
     sqlite_autoincrement=True,
 )
+
+sa.Index("recipes_digest", recipes.c.digest, recipes.c.scope, unique=True)
 
 producers = sa.Table(
     "producers",

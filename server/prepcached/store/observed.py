@@ -76,11 +76,6 @@ def draws(conn: sa.Connection, recipe_id: int) -> set[str]:
     return draws_in(one for row in rows for one in json.loads(row.json))
 
 
-def drop(conn: sa.Connection, recipe_id: int) -> None:
-    """Forgets the chunks of a recipe that goes."""
-    conn.execute(observed.delete().where(observed.c.recipe_id == recipe_id))
-
-
 def _ids(conn: sa.Connection, recipe_id: int) -> dict[str, int]:
     statement = sa.select(observed.c.digest, observed.c.id).where(observed.c.recipe_id == recipe_id)
     return {digest.hex(): number for digest, number in conn.execute(statement)}

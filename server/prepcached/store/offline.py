@@ -23,7 +23,7 @@ from prepcached.store.store import Store
 
 
 def rebuild(root: str | PathLike[str], *, progress: Progress | None = None) -> dict[str, int]:
-    """Makes a root's index again from its artifacts and recipes; returns what was done, by name.
+    """Makes a root's index again from its artifacts; returns what was done, by name.
 
     Args:
         progress: called now and then.

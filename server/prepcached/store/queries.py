@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
 
-from prepcache.digests import DIGEST_BYTES, Digest, Key
+from prepcache.digests import Digest, Key
 from prepcached.store import observed, scopes
 from prepcached.store.eviction import Candidate
 from prepcached.store.models import artifacts, doomed, notes, producers, recipes
+from prepcached.store.models import observed as observed_table
 from prepcached.store.records import ArtifactRef
 
 CHUNK = 500
@@ -32,16 +34,21 @@ def is_called(name: str) -> sa.ColumnElement[bool]:
     return sa.func.substr(recipes.c.name, 1, len(prefix)) == prefix
 
 
-def of_scope(scope: str, recipe: sa.ColumnElement[bytes] = recipes.c.digest) -> sa.ColumnElement[bool]:
-    """A recipe is of this scope (scopes.py)."""
-    return sa.func.substr(recipe, DIGEST_BYTES + 1) == scopes.packed("0" * 64 + scope)[DIGEST_BYTES:]
+def is_recipe(recipe: str) -> sa.ColumnElement[bool]:
+    """A row is of this scoped recipe (scopes.py)."""
+    digest, scope = scopes.split(recipe)
+    return sa.and_(recipes.c.digest == digest, recipes.c.scope == scope)
+
+
+_RECIPE = sa.select(*(column for column in recipes.c if column.name not in ("asked_at", "parts")))
 
 
 class RecipeRow(NamedTuple):
-    """A recipe; `digest` is scoped (scopes.py)."""
+    """A recipe, without its parts."""
 
     id: int
     digest: bytes
+    scope: str
     name: str
     generation: int
     removed_generation: int
@@ -73,73 +80,85 @@ class Totals(NamedTuple):
     cost_s: float
 
 
-def recipe(conn: sa.Connection, digest: bytes) -> RecipeRow | None:
-    row = conn.execute(sa.select(recipes).where(recipes.c.digest == digest)).one_or_none()
+def recipe(conn: sa.Connection, recipe: str) -> RecipeRow | None:
+    """The row of a scoped recipe."""
+    row = conn.execute(_RECIPE.where(is_recipe(recipe))).one_or_none()
     return None if row is None else RecipeRow(*row)
 
 
-def recipe_of_any_scope(conn: sa.Connection, digest: bytes) -> RecipeRow | None:
+def recipe_of_any_scope(conn: sa.Connection, digest: str) -> RecipeRow | None:
     """The recipe that is shared, or else one of those that a user has for himself."""
-    statement = sa.select(recipes).where(_is_of_digest(digest)).order_by(recipes.c.digest).limit(1)
-    row = conn.execute(statement).one_or_none()
+    of_digest = _RECIPE.where(recipes.c.digest == scopes.split(digest)[0])
+    row = conn.execute(of_digest.order_by(recipes.c.scope).limit(1)).one_or_none()
     return None if row is None else RecipeRow(*row)
 
 
-def _is_of_digest(digest: bytes) -> sa.ColumnElement[bool]:
-    """A recipe has this digest, whatever its scope."""
-    return recipes.c.digest.between(digest, digest + b"\xff" * 9)
-
-
-def scopes_of(conn: sa.Connection, digest: bytes) -> list[str]:
-    """The scopes that have a recipe of this digest."""
-    found = conn.execute(sa.select(recipes.c.digest).where(_is_of_digest(digest))).scalars()
-    return [scopes.scope_of(scopes.text(one)) for one in found]
-
-
-def recipe_with(conn: sa.Connection, digest: bytes, owner: int) -> RecipeRow | None:
+def recipe_with(conn: sa.Connection, digest: str, owner: int) -> RecipeRow | None:
     """A recipe of this digest in which an owner has entries, as it would be were these all: a recipe that is
     shared tells nobody of the others who share it."""
     sums = (sa.func.max(artifacts.c.generation), sa.func.min(artifacts.c.created_at))
     statement = (
-        sa.select(recipes.c.id, recipes.c.digest, recipes.c.name, *sums)
+        sa.select(recipes.c.id, recipes.c.digest, recipes.c.scope, recipes.c.name, *sums)
         .join(artifacts, artifacts.c.recipe_id == recipes.c.id)
-        .where(_is_of_digest(digest), artifacts.c.owner == owner)
+        .where(recipes.c.digest == bytes.fromhex(digest), artifacts.c.owner == owner)
         .group_by(recipes.c.id)
-        .order_by(recipes.c.digest)
+        .order_by(recipes.c.scope)
         .limit(1)
     )
     row = conn.execute(statement).one_or_none()
-    return None if row is None else RecipeRow(*row[:4], 0, row[4])
+    return None if row is None else RecipeRow(*row[:5], 0, row[5])
 
 
-def add_recipe(conn: sa.Connection, digest: bytes, name: str, now: float) -> RecipeRow:
-    """The recipe's row, made if absent; a generation starts where no client can have been yet."""
+def add_recipe(
+    conn: sa.Connection, recipe: str, name: str, now: float, parts: bytes | None = None
+) -> RecipeRow:
+    """The recipe's row, made if absent, and given the parts if it has none; a generation starts where no
+    client can have been yet."""
     base = note(conn, "generation_base")
-    conn.execute(
-        recipes.insert().prefix_with("OR IGNORE"),
-        {"digest": digest, "name": name, "generation": base, "removed_generation": base, "created_at": now},
-    )
-    row = recipe(conn, digest)
-    assert row is not None
-    return row
+    digest, scope = scopes.split(recipe)
+    values = {"digest": digest, "scope": scope, "name": name, "generation": base, "removed_generation": base}
+    statement = insert(recipes).values({**values, "created_at": now, "asked_at": now, "parts": parts})
+    given = {"name": name, "asked_at": now, "parts": parts}
+    of = [recipes.c.digest, recipes.c.scope]
+    if parts is None:
+        conn.execute(statement.on_conflict_do_nothing(of))
+    else:
+        conn.execute(statement.on_conflict_do_update(of, set_=given, where=recipes.c.parts.is_(None)))
+    row = conn.execute(_RECIPE.where(is_recipe(recipe))).one()
+    return RecipeRow(*row)
 
 
-def empty_recipes(conn: sa.Connection, before: float) -> list[RecipeRow]:
-    """The recipes without artifacts that were made before then."""
+def parts(conn: sa.Connection, recipe: str) -> bytes | None:
+    """A recipe's readable parts, packed (recipes.py); None where they, or the recipe, are not known."""
+    return conn.execute(sa.select(recipes.c.parts).where(is_recipe(recipe))).scalar_one_or_none()
+
+
+def parts_bytes(conn: sa.Connection) -> Counter[str]:
+    """What the parts of all recipes take, by scope."""
+    size = sa.func.sum(sa.func.length(recipes.c.parts))
+    sums = sa.select(recipes.c.scope, sa.func.coalesce(size, 0)).group_by(recipes.c.scope)
+    return Counter({row[0]: row[1] for row in conn.execute(sums)})
+
+
+def note_asked(conn: sa.Connection, asked: Mapping[str, float]) -> None:
+    """Writes down when recipes were asked for."""
+    for recipe, at in asked.items():
+        conn.execute(recipes.update().where(is_recipe(recipe)).values(asked_at=at))
+
+
+def drop_idle_recipes(conn: sa.Connection, before: float, scope: str | None) -> None:
+    """Forgets recipes, of one scope or of all, without artifacts and not asked for since; generations start
+    beyond theirs from now on."""
     has_any = sa.exists().where(artifacts.c.recipe_id == recipes.c.id)
-    statement = sa.select(recipes).where(recipes.c.created_at < before, ~has_any)
-    return [RecipeRow(*row) for row in conn.execute(statement)]
-
-
-def drop_recipe(conn: sa.Connection, recipe: RecipeRow) -> bool:
-    """Forgets a recipe if it still has no artifacts; generations start beyond its own from now on."""
-    has_any = sa.exists().where(artifacts.c.recipe_id == recipe.id)
-    if conn.execute(recipes.delete().where(recipes.c.id == recipe.id, ~has_any)).rowcount == 0:
-        return False
-    conn.execute(notes.delete().where(notes.c.name == f"damaged {recipe.id}"))
-    observed.drop(conn, recipe.id)
-    set_note(conn, "generation_base", max(note(conn, "generation_base"), recipe.generation + 1))
-    return True
+    idle = recipes.delete().where(recipes.c.asked_at < before, ~has_any)
+    if scope is not None:
+        idle = idle.where(recipes.c.scope == scope)
+    gone = conn.execute(idle.returning(recipes.c.id, recipes.c.generation)).all()
+    for chunk in chunks(recipe_id for recipe_id, _ in gone):
+        conn.execute(notes.delete().where(notes.c.name.in_([f"damaged {recipe_id}" for recipe_id in chunk])))
+        conn.execute(observed_table.delete().where(observed_table.c.recipe_id.in_(chunk)))
+    highest = max((generation for _, generation in gone), default=-1)
+    set_note(conn, "generation_base", max(note(conn, "generation_base"), highest + 1))
 
 
 def raise_generation(conn: sa.Connection, recipe_id: int, *, is_removal: bool) -> int:

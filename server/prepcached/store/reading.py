@@ -18,19 +18,18 @@ from prepcached.store.models import artifacts
 from prepcached.store.records import Resolved
 
 
-def resolve(core: Core, digest: bytes, since: int, holder: str | None) -> Resolved:
-    """See `Store.resolve`; `digest` is the recipe's, scoped."""
+def resolve(core: Core, recipe: str, since: int, holder: str | None) -> Resolved:
+    """See `Store.resolve`."""
     while True:
         removals = core.removals
         with core.index.read() as conn:
-            row = queries.recipe(conn, digest)
+            row = queries.recipe(conn, recipe)
             generation = 0 if row is None else row.generation
             if since > generation:
-                recipe = scopes.digest(digest)
                 raise errors.FutureGeneration(
-                    f"generation {since} of recipe {recipe} was never here (now {generation}); the index "
-                    "is another one: resolve from 0",
-                    recipe=recipe,
+                    f"generation {since} of recipe {scopes.digest(recipe)} was never here (now "
+                    f"{generation}); the index is another one: resolve from 0",
+                    recipe=scopes.digest(recipe),
                     generation=generation,
                 )
             if row is None:

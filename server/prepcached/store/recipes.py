@@ -1,27 +1,25 @@
-"""The registry of recipes, which may be scoped (scopes.py): their rows, and their readable parts in
-`recipes/<digest>.json`.
+"""The recipes that jobs registered, which may be scoped (scopes.py): rows of the index, with readable parts.
 
 Invariants:
-    1. A recipe's parts are durable before its row is there, and so before its first artifact can be.
-    2. The first registration stands: the digest says that later ones mean the same.
-    3. A recipe without artifacts goes when nobody asked for it in `IDLE_S`, by its file's mtime. Should it
-       come again, its generation is beyond any that it had.
-    4. Those of a scope take no more than a share of the budget: who registers one after the other, with
+    1. The first registration stands: the digest says that later ones mean the same.
+    2. A recipe without artifacts goes when nobody asked for it in `IDLE_S`. Should it come again, its
+       generation is beyond any that it had.
+    3. Those of a scope take no more than a share of the budget: who registers one after the other, with
        megabytes of parts, has no other user's entries evicted for them. Idle ones go earlier then.
+    4. An index that is made again has the recipes of its artifacts, by name; their parts come with the next
+       registration.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-from collections import Counter
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 from prepcache import errors
 from prepcache.protocol.units import size_text
-from prepcached.store import durable, listing, queries, removal, scopes
+from prepcached.store import listing, queries, removal, scopes
 from prepcached.store.commit import no_space_declined
 from prepcached.store.core import Core, io_told
 from prepcached.store.records import RecipeRecord
@@ -32,14 +30,16 @@ SPARE_S = 2 * 86_400.0
 """How soon they go where there are too many."""
 SPARE_PAUSE_S = 60.0
 """They are looked through for that so often."""
-SHARE, LEAST_BYTES = 20, 256 << 20
+SHARE, LEAST_BYTES = 20, 64 << 20
 """All recipes of a scope may take this part of the budget, and in any case so much: some 10,000 of them."""
 
 
 def is_known(core: Core, recipe: str) -> bool:
-    """Whether a recipe is registered. That it was asked for is noted in memory: nothing is written."""
-    if row(core, recipe) is None:
-        return False
+    """Whether a recipe and its parts are registered. That it was asked for is noted in memory: nothing is
+    written."""
+    with core.index.read() as conn:
+        if queries.parts(conn, recipe) is None:
+            return False
     with core.memory:
         core.asked[recipe] = core.clock()
     return True
@@ -49,38 +49,23 @@ def write_asked(core: Core) -> None:
     """Writes down which recipes were asked for since the last call."""
     with core.memory:
         asked, core.asked = core.asked, {}
-    for recipe, at in asked.items():
-        with contextlib.suppress(OSError):  # it goes earlier than it would
-            os.utime(core.layout.recipe_path(recipe), (at, at))
-
-
-def row(core: Core, recipe: str) -> queries.RecipeRow | None:
-    """A recipe's row, None where nobody registered it."""
-    with core.index.read() as conn:
-        return queries.recipe(conn, scopes.packed(recipe))
+    if asked:
+        with core.index.write() as conn:
+            queries.note_asked(conn, asked)
 
 
 def register(core: Core, recipe: str, name: str, parts: Mapping[str, Any]) -> None:
     """See `Store.register`."""
-    if not is_known(core, recipe):
-        with no_space_declined(core, is_counted=False), io_told(f"recipe {recipe} could not be kept"):
-            _keep(core, recipe, name, parts)
-
-
-def _keep(core: Core, recipe: str, name: str, parts: Mapping[str, Any]) -> None:
-    path = core.layout.recipe_path(recipe)
-    document = {"digest": scopes.digest(recipe), "name": name, "parts": dict(parts)}
-    data = json.dumps(document, indent=1).encode()
-    _check_share(core, scopes.scope_of(recipe), len(data))
-    _check_room(core, len(data))
-    with core.writer:
-        if row(core, recipe) is None:
-            durable.write_file(core.layout.recipes, os.path.basename(path), data, tmp=core.layout.tmp)
-            with core.memory:
-                core.recipe_bytes[scopes.scope_of(recipe)] += durable.disk_bytes(os.stat(path))
-            with core.index.write() as conn:
-                queries.add_recipe(conn, scopes.packed(recipe), name, core.clock())
-            os.utime(path, (core.clock(), core.clock()))
+    if is_known(core, recipe):
+        return
+    with no_space_declined(core, is_counted=False), io_told(f"recipe {recipe} could not be kept"):
+        packed = zlib.compress(json.dumps(dict(parts)).encode())
+        _check_share(core, scopes.scope_of(recipe), len(packed))
+        _check_room(core, len(packed))
+        with core.writer, core.index.write() as conn:
+            queries.add_recipe(conn, recipe, name, core.clock(), packed)
+        with core.memory:
+            core.recipe_bytes[scopes.scope_of(recipe)] += len(packed)
 
 
 def _check_share(core: Core, scope: str, size_bytes: int) -> None:
@@ -127,31 +112,15 @@ def _check_room(core: Core, size_bytes: int) -> None:
 def sweep(core: Core, idle_s: float = IDLE_S, scope: str | None = None) -> None:
     """Removes recipes, of one scope or of all, that have no artifacts and were not asked for lately."""
     write_asked(core)
-    before = core.clock() - idle_s
-    with core.index.read() as conn:
-        empty = queries.empty_recipes(conn, before)
-    for found in empty:
-        if scope is not None and scopes.scope_of(scopes.text(found.digest)) != scope:
-            continue
-        path = core.layout.recipe_path(scopes.text(found.digest))
-        with core.writer, contextlib.suppress(FileNotFoundError):
-            if durable.is_there(path) and os.stat(path).st_mtime > before:
-                continue
-            with core.index.write() as conn:
-                is_dropped = queries.drop_recipe(conn, found)
-            if is_dropped:
-                os.unlink(path)
+    with core.writer, core.index.write() as conn:
+        queries.drop_idle_recipes(conn, core.clock() - idle_s, scope)
     count(core)
 
 
 def count(core: Core) -> None:
-    """Counts what the recipes' files take on disk."""
-    found: Counter[str] = Counter()
-    with os.scandir(core.layout.recipes) as files:
-        for file in files:
-            with contextlib.suppress(FileNotFoundError):
-                size_bytes = durable.disk_bytes(file.stat(follow_symlinks=False))
-                found[scopes.scope_of(file.name.removesuffix(".json"))] += size_bytes
+    """Counts what the recipes' parts take."""
+    with core.index.read() as conn:
+        found = queries.parts_bytes(conn)
     with core.memory:
         core.recipe_bytes = found
 
@@ -161,24 +130,21 @@ def record(core: Core, recipe: str, *, any_scope: bool, owner: int | None) -> Re
     digest = scopes.digest(recipe)
     with core.index.read() as conn:
         if owner is not None:
-            found = queries.recipe_with(conn, scopes.packed(digest), owner)
+            found = queries.recipe_with(conn, digest, owner)
         else:
-            find = queries.recipe_of_any_scope if any_scope else queries.recipe
-            found = find(conn, scopes.packed(recipe))
+            found = (queries.recipe_of_any_scope if any_scope else queries.recipe)(conn, recipe)
         if found is None:
             raise errors.NotFound(f"there is no recipe {digest}", recipe=digest)
         sums = queries.recipe_sums(conn, found.id, owner)
-    recipe = scopes.text(found.digest)
-    parts = None
-    with (
-        io_told(f"recipe {digest} could not be read"),
-        contextlib.suppress(FileNotFoundError, ValueError),
-        open(core.layout.recipe_path(recipe), encoding="utf-8") as file,
-    ):
-        parts = json.load(file)["parts"]
-    return RecipeRecord(
-        digest, found.name, found.generation, found.created_at, *sums, parts, scopes.scope_of(recipe)
-    )
+        packed = queries.parts(conn, digest + found.scope)
+    parts = None if packed is None else unpacked(packed)
+    return RecipeRecord(digest, found.name, found.generation, found.created_at, *sums, parts, found.scope)
+
+
+def unpacked(parts: bytes) -> dict[str, Any]:
+    """Readable parts as they were registered."""
+    found: dict[str, Any] = json.loads(zlib.decompress(parts))
+    return found
 
 
 def page(
@@ -186,8 +152,4 @@ def page(
 ) -> tuple[list[RecipeRecord], str | None]:
     """See `Store.recipes`."""
     with core.index.read() as conn:
-        rows, cursor = listing.recipe_page(conn, cursor, limit, scope, prefix)
-    return [
-        RecipeRecord(scopes.digest(row[0]), *row[1:], scope=scopes.scope_of(scopes.text(row[0])))
-        for row in rows
-    ], cursor
+        return listing.recipe_page(conn, cursor, limit, scope, prefix)

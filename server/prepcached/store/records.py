@@ -137,7 +137,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class RecipeRecord:
-    """A recipe that the store knows: its readable parts come from recipes/<digest>.json.
+    """A recipe that the store knows; in a listing without its readable parts.
 
     Args:
         scope: whose it is (scopes.py).

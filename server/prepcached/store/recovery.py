@@ -19,8 +19,8 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 
-from prepcached.store import durable, queries, removal, scopes
-from prepcached.store.adoption import adopt, note_damaged, recipe_name
+from prepcached.store import durable, queries, removal
+from prepcached.store.adoption import adopt, note_damaged
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.layout import OBJECT_FOLDERS
 from prepcached.store.models import artifacts
@@ -50,19 +50,14 @@ def recover(core: Core, progress: Progress | None = None) -> dict[str, int]:
 
 
 def begin(core: Core) -> None:
-    """A new index: where older artifacts or recipes lie, it takes the place of a lost one.
+    """A new index: where artifacts lie, it takes the place of a lost one.
 
     Its generations then start beyond any that a client can have seen: at the time in milliseconds.
     """
-    names = os.listdir(core.layout.recipes)
-    is_first = not names and not any(os.listdir(folder) for _, folder in core.layout.object_folders())
+    is_first = not any(os.listdir(folder) for _, folder in core.layout.object_folders())
     with core.index.write() as conn:
         if not is_first:
             queries.set_note(conn, "generation_base", int(core.clock() * 1000))
-        for name in names:
-            recipe = name.removesuffix(".json")
-            if scopes.is_scoped(recipe):
-                queries.add_recipe(conn, scopes.packed(recipe), recipe_name(core, recipe), core.clock())
         core.index.finish(conn)
 
 

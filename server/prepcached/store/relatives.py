@@ -6,9 +6,6 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,16 +13,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from prepcache.digests import RecipeDigest
-from prepcached.store import observed, queries, scopes
-from prepcached.store.layout import Layout
+from prepcached.store import observed, queries
 from prepcached.store.models import artifacts, recipes
+from prepcached.store.recipes import unpacked
 
 MOST_DRAWS = 100
 """Generators that are told of one recipe."""
 
 MAX_RELATIVES = 32
-MAX_READ_BYTES = 32 << 20
-"""Parts take some 20 kB as a rule, 8 MiB at the very most."""
+MAX_READ_BYTES = 8 << 20
+"""Of packed parts, which take some 5 kB as a rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +48,10 @@ def relatives(conn: sa.Connection, digest: str | None, name: str, scope: str) ->
         digest: the recipe itself, which is left out; None where it is not known.
         scope: its own, and that of those others (scopes.py).
     """
-    itself = None if digest is None else scopes.packed(digest + scope)
-    own = None if itself is None else queries.recipe(conn, itself)
-    others = [queries.of_scope(scope)]
-    if itself is not None:
-        others.append(recipes.c.digest != itself)
+    own = None if digest is None else queries.recipe(conn, digest + scope)
+    others = [recipes.c.scope == scope]
+    if digest is not None:
+        others.append(recipes.c.digest != bytes.fromhex(digest))
     for is_older in [[recipes.c.id < own.id], []] if own is not None else [[]]:
         found = _with_entries(conn, recipes.c.name == name, *is_older, *others)
         if found:
@@ -67,46 +63,43 @@ def newest_of(conn: sa.Connection, name: str | None, scope: str) -> RecipeDigest
     """The recipe of a scope that came last, of a name (`queries.is_called`) or of all; it missed when it
     came."""
     statement = sa.select(recipes.c.digest).order_by(recipes.c.id.desc()).limit(1)
-    statement = statement.where(queries.of_scope(scope))
+    statement = statement.where(recipes.c.scope == scope)
     if name is not None:
         statement = statement.where(queries.is_called(name))
     found = conn.execute(statement).scalar_one_or_none()
-    return None if found is None else scopes.digest(found)
+    return None if found is None else RecipeDigest(found.hex())
 
 
 def was_filled(conn: sa.Connection, recipe: str) -> bool:
     """Whether a recipe has, or has had, entries."""
-    row = queries.recipe(conn, scopes.packed(recipe))
+    row = queries.recipe(conn, recipe)
     return row is not None and row.generation > queries.note(conn, "generation_base")
 
 
 def was_damaged(conn: sa.Connection, recipe: str) -> bool:
     """Whether what happened to a recipe last is that it lost a damaged artifact."""
-    row = queries.recipe(conn, scopes.packed(recipe))
+    row = queries.recipe(conn, recipe)
     return row is not None and queries.is_damage(conn, row)
 
 
 def draws(conn: sa.Connection, recipe: str) -> tuple[str, ...]:
     """The random generators that samples of a recipe were drawn from."""
-    row = queries.recipe(conn, scopes.packed(recipe))
+    row = queries.recipe(conn, recipe)
     return () if row is None else tuple(sorted(observed.draws(conn, row.id))[:MOST_DRAWS])
 
 
 def with_parts(
-    layout: Layout, found: list[Relative], scope: str
+    conn: sa.Connection, found: list[Relative], scope: str
 ) -> Iterator[tuple[Relative, Mapping[str, Any]]]:
-    """Those of a scope whose readable parts can be read, in order, up to the bound."""
+    """Those of a scope whose readable parts are known, in order, up to the bound."""
     left = MAX_READ_BYTES
     for one in found:
-        path = layout.recipe_path(one.digest + scope)
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            left -= os.stat(path).st_size
-            if left < 0:
-                return
-            with open(path, encoding="utf-8") as file:
-                parts = json.load(file)["parts"]
-            if isinstance(parts, Mapping):
-                yield one, parts
+        packed = queries.parts(conn, one.digest + scope)
+        left -= len(packed or b"")
+        if left < 0:
+            return
+        if packed is not None:
+            yield one, unpacked(packed)
 
 
 def _with_entries(conn: sa.Connection, *where: sa.ColumnElement[bool]) -> list[Relative]:
@@ -127,4 +120,4 @@ def _with_entries(conn: sa.Connection, *where: sa.ColumnElement[bool]) -> list[R
         .order_by(used_at.desc(), recipes.c.id.desc())
         .limit(MAX_RELATIVES)
     )
-    return [Relative(scopes.digest(digest), *rest) for digest, *rest in conn.execute(statement)]
+    return [Relative(RecipeDigest(digest.hex()), *rest) for digest, *rest in conn.execute(statement)]

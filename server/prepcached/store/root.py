@@ -209,7 +209,6 @@ class Root:
         layout = self.layout
         _folder(layout.versioned, 0o2710)  # the group finds in it what it was told of
         _folder(layout.objects, 0o2711)
-        _folder(layout.recipes, 0o2700)
         _folder(layout.staging, 0o3730)  # setgid: files get the group; sticky: only owners unlink
         _folder(layout.tmp, 0o2700)
         for _, path in layout.object_folders():
@@ -222,7 +221,7 @@ class Root:
     def _check_one_filesystem(self) -> None:
         layout = self.layout
         home = os.stat(layout.objects).st_dev
-        for path in (layout.staging, layout.tmp, layout.recipes):
+        for path in (layout.staging, layout.tmp):
             if os.stat(path).st_dev != home:
                 raise errors.RootUnusable(
                     f"{path} is on another filesystem than {layout.objects}; a commit is a rename between "

@@ -5,13 +5,12 @@ than another user's of the same digest. So nothing that a look-up, a lease or a 
 of, what is another's.
 
 A scoped recipe is written `DIGEST` or `DIGEST.OWNER`; its scope is what follows the digest, "" for what is
-shared. In the index it is the digest's 32 bytes, and 8 more of its owner.
+shared. The index has a column for each.
 
 Invariants:
     1. A scope comes from the kernel's word on a caller, never from a request: messages name plain digests.
-    2. A recipe's scope is in the name of its file, `recipes/DIGEST[.OWNER].json`, an artifact's in its file's
-       extended attributes (staging.py): an index that is made again from files has the same scopes. Where
-       these were lost, or a filesystem has none, the recipe's files tell, or it is nobody's (adoption.py).
+    2. An artifact's scope is in its file's extended attributes (staging.py): an index that is made again from
+       files has the same scopes. A filesystem without them is refused where users are isolated (server.py).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import re
 from prepcache import errors
 from prepcache.digests import DIGEST_BYTES, RecipeDigest, is_hex64
 
-_OWNER_BYTES = 8
+_DIGITS = 2 * DIGEST_BYTES
 _SCOPE = re.compile(r"(\.-?(0|[1-9][0-9]{0,9}))?\Z")
 
 
@@ -30,9 +29,14 @@ def scope(owner: int) -> str:
     return f".{owner}"
 
 
+def digest(recipe: str) -> RecipeDigest:
+    """A scoped recipe's plain digest."""
+    return RecipeDigest(recipe[:_DIGITS])
+
+
 def scope_of(recipe: str) -> str:
     """A scoped recipe's scope."""
-    return recipe.removeprefix(digest(recipe))
+    return recipe[_DIGITS:]
 
 
 def is_scope(text: str) -> bool:
@@ -42,11 +46,11 @@ def is_scope(text: str) -> bool:
 
 def is_scoped(text: str) -> bool:
     """Whether this names a recipe: 64 lower-case hex digits, and perhaps an owner."""
-    return is_hex64(text[: 2 * DIGEST_BYTES]) and is_scope(text[2 * DIGEST_BYTES :])
+    return is_hex64(digest(text)) and is_scope(scope_of(text))
 
 
-def packed(recipe: str) -> bytes:
-    """A scoped recipe as the index has it.
+def split(recipe: str) -> tuple[bytes, str]:
+    """A scoped recipe as the index has it: its digest's bytes, and its scope.
 
     Raises:
         BadRequest: it is none.
@@ -55,18 +59,4 @@ def packed(recipe: str) -> bytes:
         raise errors.BadRequest(
             f"{recipe[:80]!r} is not a recipe digest: 64 lower-case hex digits", field="recipe"
         )
-    digest, _, owner = recipe.partition(".")
-    return bytes.fromhex(digest) + (int(owner).to_bytes(_OWNER_BYTES, signed=True) if owner else b"")
-
-
-def text(recipe: bytes) -> str:
-    """A scoped recipe of the index, written."""
-    owner = recipe[DIGEST_BYTES:]
-    return digest(recipe) + (scope(int.from_bytes(owner, signed=True)) if owner else "")
-
-
-def digest(recipe: bytes | str) -> RecipeDigest:
-    """The plain digest."""
-    if isinstance(recipe, str):
-        return RecipeDigest(recipe.partition(".")[0])
-    return RecipeDigest(recipe[:DIGEST_BYTES].hex())
+    return bytes.fromhex(digest(recipe)), scope_of(recipe)

@@ -142,25 +142,20 @@ def taken(layout: Layout, staged: StagedFile, fd: int, owner_uid: int, scope: st
 
 
 def mark(fd: int, owner_uid: int, scope: str) -> None:
-    """Notes whose an artifact's file is, for a rebuild; not every filesystem has extended attributes.
+    """Notes whose an artifact's file is, for a rebuild.
 
     Raises:
-        OSError: of one that has them: unmarked, it would be taken for everybody's.
+        OSError: a scope cannot be noted: unmarked, the file would be taken for everybody's.
     """
     if owner_uid != os.geteuid():
         with contextlib.suppress(OSError):
             os.setxattr(fd, OWNER_XATTR, str(owner_uid).encode())
     if scope:
-        try:
-            os.setxattr(fd, SCOPE_XATTR, scope.encode())
-        except OSError as error:
-            if error.errno != errno.ENOTSUP:
-                raise
+        os.setxattr(fd, SCOPE_XATTR, scope.encode())
 
 
-def marked_scope(file: int | str) -> tuple[str | None, bool]:
-    """The scope that an artifact's file is marked with, None without a mark; and whether its filesystem
-    keeps marks.
+def scope_of(file: int | str) -> str:
+    """The scope that an artifact's file is marked with; "" without a mark.
 
     Raises:
         OSError: it could not be told.
@@ -170,8 +165,17 @@ def marked_scope(file: int | str) -> tuple[str | None, bool]:
     except OSError as error:
         if error.errno not in (errno.ENODATA, errno.ENOTSUP):
             raise
-        return None, error.errno == errno.ENODATA
-    return scope if is_scope(scope) else None, True
+        return ""
+    return scope if is_scope(scope) else ""
+
+
+def keeps_marks(path: str) -> bool:
+    """Whether the filesystem has extended attributes, without which users cannot be isolated."""
+    try:
+        os.getxattr(path, SCOPE_XATTR)
+    except OSError as error:
+        return error.errno == errno.ENODATA
+    return True
 
 
 def still_the_same(file: Taken) -> None:

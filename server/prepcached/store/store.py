@@ -30,11 +30,11 @@ from prepcached.store import (
     listing,
     pins,
     purge,
+    queries,
     reading,
     recipes,
     recovery,
     removal,
-    scopes,
     staging,
     statistics,
     upload_room,
@@ -159,7 +159,7 @@ class Store:
     # The client's protocol
 
     def register(self, recipe: str, name: str, parts: Mapping[str, Any]) -> None:
-        """Makes a recipe known: its readable parts are durable before its first artifact can be.
+        """Makes a recipe known, with its readable parts.
 
         The first registration stands; the digest says that later ones mean the same.
         """
@@ -171,7 +171,8 @@ class Store:
 
     def generation(self, recipe: str) -> int:
         """The recipe's generation; 0 for one that is not known."""
-        row = recipes.row(self._core, recipe)
+        with self.snapshot() as conn:
+            row = queries.recipe(conn, recipe)
         return 0 if row is None else row.generation
 
     def resolve(self, recipe: str, since: int = 0, *, holder: str | None = None) -> Resolved:
@@ -185,7 +186,7 @@ class Store:
         Raises:
             FutureGeneration: this index was never there: the client must ask from 0.
         """
-        return reading.resolve(self._core, scopes.packed(recipe), since, holder)
+        return reading.resolve(self._core, recipe, since, holder)
 
     def refusal(self, size_bytes: int, owner: int | None = None) -> str:
         """Why so many more bytes, of this owner, would not be taken, evicting what is idle; empty where they
@@ -338,7 +339,7 @@ class Store:
         return recipes.page(self._core, cursor, limit, scope, prefix)
 
     def recipe(self, recipe: str, *, any_scope: bool = False, owner: int | None = None) -> RecipeRecord:
-        """One recipe with its readable parts (None where they are lost); raises NotFound.
+        """One recipe with its readable parts (None where they are not known); raises NotFound.
 
         Args:
             any_scope: the shared one of this digest, or else one of some user's own.
@@ -348,8 +349,7 @@ class Store:
 
     def keeps_marks(self) -> bool:
         """Whether an index that is made again from the files would know whose each is."""
-        with io_told(f"{self.root} could not be looked at"):
-            return staging.marked_scope(self._core.layout.versioned)[1]
+        return staging.keeps_marks(self._core.layout.versioned)
 
     def stats(self) -> Stats:
         """Counters and gauges."""

@@ -132,17 +132,6 @@ def test_check_finds_an_artifact_of_another_recipe(
     assert all(finding.is_repaired for finding in store.check(repair=True))
 
 
-def test_lost_parts_of_a_recipe_are_said(open_store: Callable[..., Store]) -> None:
-    store = open_store()
-    put(store, 1)
-    path = next((Path(store.root) / "v1" / "recipes").iterdir())
-    text = path.read_text()
-    path.unlink()
-    assert [finding.code for finding in store.check(repair=True)] == ["recipe-without-parts"]
-    assert store.recipe(path.stem).parts is None
-    path.write_text(text)
-
-
 def test_wrong_sums_are_found_while_running(store: Store) -> None:
     put(store, 1)
     store._core.ledger.live_bytes += 1

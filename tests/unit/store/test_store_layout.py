@@ -13,7 +13,6 @@ DIGEST = "ab" * 32
 def test_paths_are_where_the_docstring_draws_them() -> None:
     layout = Layout("/r")
     assert layout.object_path(DIGEST) == f"/r/v1/objects/ab/{DIGEST}"
-    assert layout.recipe_path(DIGEST) == f"/r/v1/recipes/{DIGEST}.json"
     assert layout.index == "/r/v1/index.sqlite"
 
 

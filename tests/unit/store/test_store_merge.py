@@ -60,7 +60,7 @@ def test_a_merge_keeps_what_its_parts_producers_say_alike(store: Store) -> None:
         put(store, name, seed=name)
     assert store.merge_some()
     (merged,) = store.entries().entries
-    assert merged.producer == {"script": "train.py", "merged": FANOUT}
+    assert merged.producer == {"recipe": "tests.recipe", "script": "train.py", "merged": FANOUT}
     assert store.purge(Filter(produced_by="train.py"), dry_run=True).entries == 1
 
 
