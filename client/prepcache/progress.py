@@ -1,9 +1,10 @@
 """Progress of a fill: a bar on a terminal or in a notebook, a few lines in a log, and word to the daemon.
 
 Invariants:
-    1. A fill shorter than `QUIET_S` shows nothing but the data set's one line.
-    2. In a log, the pauses between lines double: an hour's fill leaves about ten.
-    3. Where nothing can be shown (stderr is closed, or nobody reads it), the job goes on without.
+    1. Ranks other than the first show no progress, and say only what is wrong.
+    2. A fill shorter than `QUIET_S` shows nothing but the data set's one line.
+    3. In a log, the pauses between lines double: an hour's fill leaves about ten.
+    4. Where nothing can be shown (stderr is closed, or nobody reads it), the job goes on without.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from prepcache.daemon.description import is_first_rank
 from prepcache.fill.pacing import Pace
 from prepcache.keys.randomness import is_alone
 from prepcache.progress_bar import Bar, NotebookBar, TerminalBar, is_notebook
@@ -33,9 +35,14 @@ FIRST_LINE_S = 5.0
 LONGEST_PAUSE_S = 600.0
 
 
-def say(line: str, is_shown: bool | None = None) -> None:
-    """One line for people: to the log where one listens, else to stderr; nowhere if `is_shown` is False."""
-    if is_shown is False:
+def say(line: str, is_shown: bool | None = None, *, is_wrong: bool = False) -> None:
+    """One line for people: to the log where one listens, else to stderr.
+
+    Args:
+        is_shown: False shows it nowhere; True wherever this is called; None decides.
+        is_wrong: it says that something is wrong, and so every process says it.
+    """
+    if is_shown is False or (is_shown is None and not is_wrong and not is_first_rank()):
         return
     if log.isEnabledFor(logging.INFO) and log.hasHandlers():
         log.info("%s", line)
@@ -96,7 +103,7 @@ class Progress:
         self._name = name
         self._total = total
         self._there = there
-        self._is_shown = is_shown
+        self._is_shown = False if is_shown is None and not is_first_rank() else is_shown
         self._tell = tell
         self._clock = clock
         self._began = self._drawn_at = clock()
@@ -106,7 +113,7 @@ class Progress:
         self._bar: Bar | None = None
         self._is_alone = is_alone()
         is_drawable = is_notebook() or os.environ.get("TERM") not in ("dumb", "unknown")
-        is_wanted = is_shown or (is_shown is None and (_is_terminal() or is_notebook()))
+        is_wanted = is_shown or (self._is_shown is None and (_is_terminal() or is_notebook()))
         self._is_bar = bool(is_wanted) and is_drawable
         tell(there, total)  # the first item may take minutes, or be another job's
 

@@ -107,17 +107,17 @@ class Preprocessing:
         """The recipe's."""
         return self.recipe.name
 
-    def say(self, line: str, topic: str = "") -> None:
+    def say(self, line: str, topic: str = "", *, is_wrong: bool = False) -> None:
         """Says a line.
 
         Args:
-            topic: said once for a stream, whichever chunk it is of.
+            topic: of what is wrong: every process says it, and a stream once, whichever chunk it is of.
         """
-        say(line, self.progress)
+        say(line, self.progress, is_wrong=is_wrong or bool(topic))
 
-    def say_of_it(self, text: str, topic: str = "") -> None:
+    def say_of_it(self, text: str, topic: str = "", *, is_wrong: bool = False) -> None:
         """Says something of the data set, after its name."""
-        self.say(f"{self.name}: {text}", topic)
+        self.say(f"{self.name}: {text}", topic, is_wrong=is_wrong)
 
     def watcher(self, total: int, there: int) -> Progress:
         """Shows how a fill goes."""
@@ -263,7 +263,8 @@ class Samples:
                 self._view = self._whole_view()
                 if self.count and not len(self._view) and not self.by.is_stream:
                     which = count_text(self.count, "item", "items")
-                    self.by.say(f"{self.by.name} yielded no sample for any of {which}: is a yield missing?")
+                    text = f"{self.by.name} yielded no sample for any of {which}: is a yield missing?"
+                    self.by.say(text, is_wrong=True)
 
     def _whole_view(self) -> View:
         """A view of all samples; an artifact that was purged since the fill is made again.
@@ -295,7 +296,9 @@ class Samples:
             filled = artifacts.fill(crew, progress, self._task(), lambda: self._making().adopt)
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
             progress.close()
-            self.by.say_of_it(ended_early(error, catalogue.kept, total, is_part=self.by.is_stream))
+            self.by.say_of_it(
+                ended_early(error, catalogue.kept, total, is_part=self.by.is_stream), is_wrong=True
+            )
             raise
         finally:
             progress.close()
@@ -360,7 +363,7 @@ class Samples:
         if len(news) > len(told):
             told.append(f"{len(news) - len(told):,} more items")
         for what in told:
-            self.by.say_of_it(f"{what} changed since the data set was opened: not stored")
+            self.by.say_of_it(f"{what} changed since the data set was opened: not stored", is_wrong=True)
 
     def _say_notices(self, notices: Iterable[Notice]) -> None:
         """Each topic once, whichever processes came upon it."""
@@ -371,7 +374,7 @@ class Samples:
     def _say_unobserved(self, index: int, why: str) -> None:
         """Once, whatever the number of such items: what one of them reads, the others mostly read, too."""
         if self.tally.note_once("unobserved"):
-            self.by.say_of_it(unobserved_text(self.originals.name(index), why))
+            self.by.say_of_it(unobserved_text(self.originals.name(index), why), is_wrong=True)
 
     # -- reading
 

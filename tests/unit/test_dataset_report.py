@@ -235,6 +235,20 @@ def test_lines_go_to_the_log_where_one_listens(caplog: pytest.LogCaptureFixture)
     assert [record.getMessage() for record in caplog.records] == ["hello"]
 
 
+def test_ranks_other_than_the_first_say_only_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    say("as it should")
+    say("wrong", is_wrong=True)
+    say("asked for", True)
+    clock = Clock()
+    progress = Progress("job", 10, 0, None, lambda done, total: None, clock)
+    clock.now = 60.0
+    progress.advance(5, 0, Pace())
+    assert capsys.readouterr().err == "prepcache: wrong\nprepcache: asked for\n"
+
+
 def test_a_forked_workers_samples_are_counted() -> None:
     parent = tally([1, 2, 3])
     copy = pickle.loads(pickle.dumps(parent))

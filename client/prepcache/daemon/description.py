@@ -46,8 +46,13 @@ def is_main_process() -> bool:
     """Whether this process speaks for its job: it is no worker, and of a job of many ranks the first."""
     from multiprocessing import parent_process
 
+    return parent_process() is None and is_first_rank()
+
+
+def is_first_rank() -> bool:
+    """Whether no variable says that this is another rank of a job than the first."""
     ranks = (os.environ.get(name, "") for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
-    return parent_process() is None and all(rank in ("", "0") for rank in ranks)
+    return all(rank in ("", "0") for rank in ranks)
 
 
 def script_run() -> str:

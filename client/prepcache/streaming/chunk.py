@@ -118,9 +118,9 @@ class StreamPreprocessing(Preprocessing):
         assert self._flow is not None
         return self._flow.others
 
-    def say(self, line: str, topic: str = "") -> None:
+    def say(self, line: str, topic: str = "", *, is_wrong: bool = False) -> None:
         if self.is_speaker and (not topic or self._said.is_news(topic)):
-            super().say(line)
+            super().say(line, topic, is_wrong=is_wrong)
 
     def watcher(self, total: int, there: int) -> Flow:
         assert self._flow is not None

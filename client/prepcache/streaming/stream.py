@@ -131,7 +131,7 @@ class Stream:
             digests, _ = hasher.digest_many([first])
             differs = self._order.differs(worker, (epoch_here(), self._epochs), bytes(digests[0]))
             if differs and self._said.is_news("order"):
-                say(f"{self.first.name}: {_NO_ORDER}", self._progress)
+                say(f"{self.first.name}: {_NO_ORDER}", self._progress, is_wrong=True)
 
     def _begun(self, items: list[Any], numbers: range) -> list[tuple[Chunk, Sequence[int]]]:
         """Chunks of items that were read together, prepared, and each one's positions among them."""
