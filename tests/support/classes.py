@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any, NamedTuple
 
 
@@ -31,7 +32,11 @@ class OtherSize:
     options: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
-class Config(Mapping[str, Any]):
+class Container:
+    """Stands for the base of OmegaConf's configs."""
+
+
+class Config(Container, Mapping[str, Any]):
     """Stands for OmegaConf's DictConfig."""
 
     def __init__(self, **items: Any) -> None:
@@ -47,4 +52,14 @@ class Config(Mapping[str, Any]):
         return len(self._content)
 
 
+class OmegaConf:
+    """Stands for its namesake."""
+
+    @staticmethod
+    def to_container(config: Any, *, resolve: bool, throw_on_missing: bool) -> Any:
+        return dict(config) if isinstance(config, Mapping) else list(config)
+
+
 Config.__module__ = "omegaconf.dictconfig"
+OMEGACONF = ModuleType("omegaconf")
+vars(OMEGACONF).update(Container=Container, OmegaConf=OmegaConf)

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding import encoder as encoder_module
 from prepcache.keys.encoding.encoder import Encoder, canonical_order, encode
 from prepcache.keys.marks import plain, tree
-from support.classes import Config, Pair, Size
+from support.classes import OMEGACONF, Config, OmegaConf, Pair, Size
 
 
 class Broken:
@@ -162,51 +161,23 @@ def test_slots_count_as_fields_do() -> None:
     assert encode(Slotted(1)) != encode(Slotted(2))
 
 
-def test_a_mapping_of_a_config_library_counts_by_its_items() -> None:
+def test_a_mapping_of_a_config_library_counts_by_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "omegaconf", OMEGACONF)
     assert encode(Config(a=1, b={"c": 2})) == encode(Config(a=1, b={"c": 2}))
     assert encode(Config(a=1)) != encode(Config(a=2))
     assert encode(Config(a=1)) != encode({"a": 1})
 
 
-class NoValue(Exception):
-    pass
+def test_a_config_that_cannot_be_resolved_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def to_container(config: Any, **options: bool) -> Any:
+        raise KeyError("b")
 
-
-NoValue.__module__ = "omegaconf.errors"
-
-
-class Unresolved(Config):
-    """As OmegaConf's: what is missing, or refers to what is not there, raises when it is read."""
-
-    def __getitem__(self, key: str) -> Any:
-        value = super().__getitem__(key)
-        if isinstance(value, str) and value.startswith(("???", "${")):
-            raise NoValue(key)
-        return value
-
-    def items(self) -> Any:
-        return [(key, self[key]) for key in self]
-
-
-Unresolved.__module__ = "omegaconf.dictconfig"
-
-
-def test_an_omegaconf_without_a_value_counts_by_its_text(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told = SimpleNamespace(to_container=lambda config, resolve: config._content)
-    monkeypatch.setitem(sys.modules, "omegaconf", SimpleNamespace(OmegaConf=told))
-    texts = ["???", "${a.b}", "${a.c}", "plain"]
-    assert len({encode(Unresolved(b=text, size=1)) for text in texts}) == len(texts)
-    assert encode(Unresolved(b="???", size=1)) != encode(Unresolved(b="???", size=2))
-
-    class Broken(Unresolved):
-        def __getitem__(self, key: str) -> Any:
-            raise KeyError(key)
-
-    Broken.__module__ = "omegaconf.dictconfig"
-    with pytest.raises(UnkeyableError, match="reading it raised KeyError"):
-        encode(Broken(a=1))
+    monkeypatch.setitem(sys.modules, "omegaconf", OMEGACONF)
+    monkeypatch.setattr(encoder_module, "_registered", {})
+    monkeypatch.setattr(encoder_module, "_writers", {})
+    monkeypatch.setattr(OmegaConf, "to_container", to_container)
+    with pytest.raises(UnkeyableError, match="its key function raised KeyError"):
+        encode(Config(a="${b}"))
 
 
 def test_a_registered_function_makes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

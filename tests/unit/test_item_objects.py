@@ -210,9 +210,10 @@ class Mol:
 
 def test_a_molecule_counts_with_its_properties(monkeypatch: pytest.MonkeyPatch) -> None:
     chemistry = types.ModuleType("rdkit.Chem.rdchem")
+    monkeypatch.setitem(sys.modules, "rdkit", types.ModuleType("rdkit"))
     monkeypatch.setitem(sys.modules, "rdkit.Chem.rdchem", chemistry)
-    vars(chemistry).update(Mol=type("Mol", (Mol,), {}), PropertyPickleOptions=Options)
-    made = vars(chemistry)["Mol"]
+    made = type("Mol", (Mol,), {"__module__": "rdkit.Chem.rdchem"})
+    vars(chemistry).update(Mol=made, PropertyPickleOptions=Options)
     before = item_digest(made("CCO", name="a"))
     assert item_digest(made("CCO", name="a", computed="b")) == before
     assert item_digest(made("CCO", name="b")) != before

@@ -220,7 +220,13 @@ VALUES = {
 OMEGACONF = """
 import collections.abc, threading
 
-class DictConfig(collections.abc.MutableMapping):
+class OmegaConf:
+    @staticmethod
+    def to_container(config, *, resolve, throw_on_missing): return dict(config)
+
+class Container: pass
+
+class DictConfig(Container, collections.abc.MutableMapping):
     '''As OmegaConf: values in nodes, with parents, flags and caches beside them.'''
     def __init__(self, content):
         self.__dict__["_content"] = dict(content)

@@ -69,3 +69,22 @@ def test_untracked_leaves_the_rest_of_an_object_in_the_key(
     before = recipe(module.c.made(), untracked=("held",))
     module.c.size = 2
     assert recipe(module.c.made(), untracked=("held",)).digest != before.digest
+
+
+def test_a_part_of_a_registered_key_can_be_left_out(project: Project) -> None:
+    project.write(
+        prep="""
+        class Handle:
+            def __init__(self, name, uses): self.name, self.uses = name, uses
+            def __prepcache_key__(self): return {"name": self.name, "uses": self.uses}
+        handle = Handle("a", 1)
+        def f(x): return handle.name, x
+        """
+    )
+    module = project.load()
+    before, whole = recipe(module.f, untracked=("handle.uses",)), recipe(module.f)
+    module.handle.uses = 2
+    assert recipe(module.f, untracked=("handle.uses",)).digest == before.digest
+    assert recipe(module.f).digest != whole.digest
+    module.handle.name = "b"
+    assert recipe(module.f, untracked=("handle.uses",)).digest != before.digest

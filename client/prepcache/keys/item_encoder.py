@@ -15,6 +15,7 @@ import functools
 import sys
 import types
 from array import array
+from collections.abc import Iterable
 from functools import lru_cache
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -169,6 +170,11 @@ class ItemEncoder(Encoder):
         self.put_attributes(value, parts, put)
         self.opaque_depth -= 1
         self._above.pop()
+
+
+def without_libraries(held: Iterable[type | FunctionType]) -> list[type | FunctionType]:
+    """Classes and functions, less classes of libraries: these count by name."""
+    return [one for one in held if isinstance(one, FunctionType) or not _is_library(one)]
 
 
 def _is_library(cls: type) -> bool:

@@ -22,7 +22,7 @@ from prepcache.keys.files.digest import Trust
 from prepcache.keys.files.segments import mix
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
 from prepcache.keys.item_batches import Batch, digest_one
-from prepcache.keys.item_encoder import ItemEncoder
+from prepcache.keys.item_encoder import ItemEncoder, without_libraries
 from prepcache.keys.marks import rebuild
 from prepcache.keys.options import check_reading
 from prepcache.keys.paths import PathRules, Read
@@ -112,7 +112,7 @@ class ItemHasher:
         self.says_text_files = True
         """Whether to say that str name files; said once."""
         self.classes: dict[type | FunctionType, None] = {}
-        """Of the instances in all items so far, and functions that they hold."""
+        """Of the project's instances in all items so far, and functions that they hold."""
 
     def digest_many(
         self, items: Sequence[Any], first: int = 0, step: int = 1
@@ -139,7 +139,7 @@ class ItemHasher:
             batch = Batch(encoder, first + start * step, step)
             batch.collect(some)
             snapshot.add(batch, *batch.read(self.threads))
-            self.classes.update(encoder.classes)
+            self.classes.update(dict.fromkeys(without_libraries(encoder.classes)))
             text_file, text_files = text_file or encoder.text_file, text_files + encoder.text_files
         if self.memo is not None:
             self.memo.flush()
@@ -155,8 +155,8 @@ class ItemHasher:
         return snapshot.build(items, self)
 
     def classes_of(self, item: Any) -> frozenset[type | FunctionType]:
-        """Of the instances in an item, and functions that it holds; reads no file."""
-        return frozenset(_probed(item, self.rules).classes)
+        """Of the project's instances in an item, and functions that it holds; reads no file."""
+        return frozenset(without_libraries(_probed(item, self.rules).classes))
 
     def probe(self, item: Any) -> tuple[list[str | bytes], list[int]]:
         """The names in an item, and the hashes of their stamps as they are now; reads no file."""

@@ -11,8 +11,7 @@
     P    tree()                             C    function, class, module (hook, or a name in builtins)
     Q    plain()                            O k  other object: by the hook, by a registered function
 
-`instance_types` adds E (enum member), D (dataclass), N (namedtuple); `library_types` a A u y (numpy),
-v V h (torch), M (pydantic).
+`instances` adds E (enum member), D (dataclass) and N (namedtuple).
 
 Invariants:
     1. A writer is chosen by exact type; subclasses of built-in types count with their class and state.
@@ -239,9 +238,8 @@ def attributes(*names: str) -> Callable[[Any], list[tuple[str, Any]]]:
 def _raw_buffer(_: Encoder, value: Any, put: Put) -> None:
     view = memoryview(value)
     name = f"{type(value).__name__} {view.format} {view.shape}".encode()
-    raw = view.tobytes()
-    put(b"w" + length(len(name)) + name + length(len(raw)))
-    put(raw)
+    put(b"w" + length(len(name)) + name + length(view.nbytes))
+    put(view if view.contiguous and view.ndim == 1 and view.format == "B" else view.tobytes())
 
 
 def _regex(value: re.Pattern[Any]) -> list[tuple[str, Any]]:

@@ -2,8 +2,8 @@
 
 Every value is a tag (one byte) and a payload. Payloads of variable length start with their length, and
 containers with the count of their elements, as eight bytes, big end first; so no encoding is the prefix
-of another, and concatenation cannot make two values look alike. `builtin_types`, `instance_types` and
-`library_types` hold the writers.
+of another, and concatenation cannot make two values look alike. `builtins` and `instances` hold the writers,
+`adapters` what values of other libraries count by.
 
 Invariants:
     1. Equal bytes mean equal values of equal types. `1`, `1.0`, `True` and `"1"` differ, as do `0.0` and
@@ -26,7 +26,7 @@ from typing import Any
 from prepcache.errors import UnkeyableError
 from prepcache.keys import marks
 
-ENCODING_VERSION = 1
+ENCODING_VERSION = 2
 """First byte of every encoding; raised when the bytes of any value change."""
 
 Put = Callable[[Any], object]
@@ -51,7 +51,8 @@ def register_key(kind: type, function: Callable[[Any], Any]) -> None:
 
     Args:
         kind: the type; it may be any, also one that is keyable without help.
-        function: value -> a keyable value that holds all that matters.
+        function: value -> a keyable value that holds all that matters. A dict with str keys counts as
+            attributes do: in any order, reports name each, and `untracked=` may leave one out.
     """
     if not isinstance(kind, type):
         raise TypeError(f"register_key() takes a type, not {kind!r}")
@@ -61,9 +62,19 @@ def register_key(kind: type, function: Callable[[Any], Any]) -> None:
     _writers.clear()
 
 
+def registered_for(kind: type) -> Callable[[Any], Any] | None:
+    """The function that makes the key of a type's values: of the nearest base that has one."""
+    for base in kind.__mro__:
+        if base in _registered:
+            return _registered[base]
+        if "__prepcache_key__" in vars(base):
+            return kind.__prepcache_key__  # type: ignore[attr-defined, no-any-return]
+    return None
+
+
 def is_registered(kind: type) -> bool:
     """Whether a registered function makes the key of this type's values."""
-    return bool(_registered) and any(base in _registered for base in kind.__mro__)
+    return registered_for(kind) is not None
 
 
 class Encoder:
@@ -92,6 +103,7 @@ class Encoder:
         """Takes what texts were met, where somebody asks for them."""
         self.opaque_depth = 0
         self._is_plain = False
+        self._is_key = False
         self.active: dict[int, None] = {}
 
     def encode(self, value: Any, path: str = "config") -> bytes:
@@ -108,7 +120,7 @@ class Encoder:
         """Write the bytes of `value` by `put(bytes-like)`, without the version byte."""
         self.steps = [path]
         self.opaque_depth = 0
-        self._is_plain = False
+        self._is_plain = self._is_key = False
         self.active.clear()
         try:
             self.walk(value, put)
@@ -187,7 +199,7 @@ class Encoder:
 
     def check_mark(self, value: Any) -> None:
         """Refuse a mark that cannot be taken off before the function is called."""
-        if self.opaque_depth:
+        if self.opaque_depth and not self._is_key:
             raise self.refuse(
                 f"{value!r} is inside an object, from which the mark cannot be taken off before the function "
                 "sees it; put the mark around the object, or the path in a tuple, list or dict"
@@ -218,6 +230,20 @@ class Encoder:
             payload = f"{cls.__module__}.{cls.__qualname__}".encode()
         put(b"C" + length(len(payload)))
         put(payload)
+
+    def put_key(self, value: Any, key: Any, put: Put) -> None:
+        """Write an object by what its registered function made of it, which nobody else sees."""
+        put(b"k")
+        self.put_class_of(value, put)
+        before, self._is_key = self._is_key, True
+        self.opaque_depth += 1
+        if type(key) is dict and all(type(name) is str for name in key):
+            put(b"a")
+            self.put_attributes(value, [(name, key[name]) for name in sorted(key)], put)
+        else:
+            self.walk(key, put)
+        self.opaque_depth -= 1
+        self._is_key = before
 
     def put_object(self, value: Any, put: Put) -> None:
         """Write an object of a class that has no writer."""
@@ -270,12 +296,11 @@ def _reorder(value: Any) -> Any:
 def _find_writer(kind: type) -> Writer:
     from prepcache.keys.encoding import adapters, builtins, instances
 
-    for base in kind.__mro__:
-        if base in _registered:
-            return _registered_writer(_registered[base])
-    if callable(getattr(kind, "__prepcache_key__", None)):
-        return _registered_writer(kind.__prepcache_key__)  # type: ignore[attr-defined]
-    return builtins.WRITERS.get(kind) or adapters.writer_for(kind) or instances.writer_for(kind) or _object
+    if kind.__module__ != "builtins":
+        adapters.teach(kind)
+    if (function := registered_for(kind)) is not None:
+        return _registered_writer(function)
+    return builtins.WRITERS.get(kind) or instances.writer_for(kind) or _object
 
 
 def _object(encoder: Encoder, value: Any, put: Put) -> None:
@@ -291,9 +316,7 @@ def _registered_writer(function: Callable[[Any], Any]) -> Writer:
             raise encoder.refuse(error.message) from error
         except Exception as error:
             raise encoder.refuse(f"its key function raised {type(error).__name__}: {error}") from error
-        put(b"k")
-        encoder.put_class_of(value, put)
-        encoder.walk(key, put)
+        encoder.put_key(value, key, put)
         encoder.leave(value)
 
     return write

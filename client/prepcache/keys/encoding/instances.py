@@ -1,4 +1,4 @@
-"""Writers of the canonical encoding for instances: enums, dataclasses, namedtuples, subclasses, mappings.
+"""Writers of the canonical encoding for instances: enums, dataclasses, namedtuples and subclasses.
 
 An instance counts by its class (by definition where a hook knows it, else by name) and its state. What
 the writers leave over is an object for the `on_object` hook.
@@ -15,17 +15,10 @@ import enum
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from prepcache.keys.encoding.builtins import (
-    attributes,
-    by_parts,
-    path_writer,
-    put_code,
-    put_elements,
-    put_pairs,
-)
+from prepcache.keys.encoding.builtins import path_writer, put_code, put_pairs
 from prepcache.keys.encoding.encoder import Encoder, Put, Writer, length, text_bytes
 from prepcache.namedtuples import is_namedtuple
 
@@ -148,104 +141,14 @@ def _subclass(base: type) -> Writer:
     return write
 
 
-def _mapping(encoder: Encoder, value: Mapping[Any, Any], put: Put) -> None:
-    """A mapping that is no dict, as OmegaConf's: class, then items as iteration gives them."""
-    encoder.enter(value)
-    try:
-        pairs = _items(value)
-    except Exception as error:
-        raise encoder.refuse(f"reading it raised {type(error).__name__}: {error}") from error
-    put(b"x" + length(7) + b"mapping")
-    encoder.put_class_of(value, put)
-    encoder.opaque_depth += 1
-    put(length(len(pairs)))
-    put_pairs(encoder, pairs, put)
-    encoder.opaque_depth -= 1
-    encoder.leave(value)
-
-
-def _sequence(encoder: Encoder, value: Any, put: Put) -> None:
-    try:
-        elements = _elements(value)
-    except Exception as error:
-        raise encoder.refuse(f"reading it raised {type(error).__name__}: {error}") from error
-    put(b"x" + length(8) + b"sequence")
-    encoder.enter(value)
-    encoder.put_class_of(value, put)
-    encoder.opaque_depth += 1
-    put_elements(encoder, b"l", elements, put)
-    encoder.opaque_depth -= 1
-    encoder.leave(value)
-
-
-def _items(config: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
-    try:
-        return list(config.items())
-    except Exception as error:
-        if not _is_of_omegaconf(error):
-            raise
-        return [(key, _told(config, key)) for key in config]
-
-
-def _elements(config: Any) -> list[Any]:
-    try:
-        return list(config)
-    except Exception as error:
-        if not _is_of_omegaconf(error):
-            raise
-        return [_told(config, at) for at in range(len(config))]
-
-
-def _told(config: Any, key: Any) -> Any:
-    """A value; of one that is missing (`???`), or refers to what is not there, its text."""
-    try:
-        return config[key]
-    except Exception as error:
-        if not _is_of_omegaconf(error):
-            raise
-        whole = sys.modules["omegaconf"].OmegaConf.to_container(config, resolve=False)
-        return "no value", str(whole[key])
-
-
-def _is_of_omegaconf(error: Exception) -> bool:
-    return type(error).__module__.startswith("omegaconf.")
-
-
-def _attribute_bag(encoder: Encoder, value: Any, put: Put) -> None:
-    """SimpleNamespace and argparse's Namespace: class and attributes; their order does not count."""
-    encoder.enter(value)
-    put(b"x" + length(9) + b"namespace")
-    encoder.put_class_of(value, put)
-    put_state(encoder, instance_state(value), value, put)
-    encoder.leave(value)
-
-
-_BY_NAME: dict[str, Writer] = {
-    "decimal.Decimal": by_parts("Decimal", lambda v: [("text", str(v).encode())]),
-    "fractions.Fraction": by_parts("Fraction", attributes("numerator", "denominator")),
-    "uuid.UUID": by_parts("UUID", attributes("int")),
-    "zoneinfo.ZoneInfo": by_parts("ZoneInfo", lambda v: [("key", str(v.key).encode())]),
-    "argparse.Namespace": _attribute_bag,
-    "types.SimpleNamespace": _attribute_bag,
-}
-"""Types of modules that are costly to import: a value of one means that it is loaded already."""
-
-_MAPPING_LIBRARIES = {"omegaconf", "ml_collections"}
-"""Libraries whose mappings and sequences hold back-references and caches: their items are their value."""
-
-
 def writer_for(kind: type) -> Writer | None:
     """The writer for a class that is not in the table, or None."""
-    if (named := _BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")) is not None:
-        return named
     if issubclass(kind, enum.Enum):
         return _enum
     if hasattr(kind, "__dataclass_fields__"):
         return _dataclass
     if is_namedtuple(kind):
         return _namedtuple
-    if kind.__module__.partition(".")[0] in _MAPPING_LIBRARIES:
-        return _mapping if hasattr(kind, "items") else _sequence if hasattr(kind, "__iter__") else None
     if issubclass(kind, type):
         return put_code
     if issubclass(kind, os.PathLike):
