@@ -275,7 +275,7 @@ def paths_in(item: Any) -> list[str]:
     if isinstance(item, Plain):
         return []
     if isinstance(item, Tree):
-        return [os.fsdecode(item.path)]
+        return [os.fsdecode(item.value)]
     if isinstance(item, Mapping):
         return [path for value in item.values() for path in paths_in(value)]
     if isinstance(item, tuple | list):

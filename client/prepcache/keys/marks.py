@@ -17,8 +17,8 @@ from prepcache.namedtuples import is_namedtuple
 T = TypeVar("T")
 
 
-class Plain(Generic[T]):
-    """A value keyed by itself alone: no str or path inside it is looked up on the disk."""
+class Mark(Generic[T]):
+    """A value that is keyed in another way than by itself."""
 
     __slots__ = ("value",)
 
@@ -26,31 +26,25 @@ class Plain(Generic[T]):
         self.value = value
 
     def __repr__(self) -> str:
-        return f"plain({self.value!r})"
+        return f"{type(self).__name__.lower()}({self.value!r})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Plain) and bool(self.value == other.value)
+        return isinstance(other, Mark) and type(other) is type(self) and bool(self.value == other.value)
 
     def __hash__(self) -> int:
-        return hash((Plain, self.value))
+        return hash((type(self), self.value))
 
 
-class Tree(Generic[T]):
-    """A directory keyed by its files, recursively: their names and their bytes."""
+class Plain(Mark[T]):
+    """A value keyed by itself alone: no str or path inside it is looked up on the disk."""
 
-    __slots__ = ("path",)
+    __slots__ = ()
 
-    def __init__(self, path: T) -> None:
-        self.path = path
 
-    def __repr__(self) -> str:
-        return f"tree({self.path!r})"
+class Tree(Mark[T]):
+    """The path of a directory, keyed by its files, recursively: their names and their bytes."""
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Tree) and bool(self.path == other.path)
-
-    def __hash__(self) -> int:
-        return hash((Tree, self.path))
+    __slots__ = ()
 
 
 def plain(value: T) -> Plain[T]:
@@ -85,10 +79,8 @@ def tree(path: T) -> Tree[T]:
 def strip(value: Any) -> Any:
     """`value` without its marks, at the top and inside the containers that `rebuild` knows."""
     kind = type(value)
-    if kind is Plain:
+    if kind is Plain or kind is Tree:
         return strip(value.value)
-    if kind is Tree:
-        return value.path
     return rebuild(value, strip, keys=True)
 
 

@@ -103,7 +103,7 @@ class PathRules:
             UnkeyableError: a directory where none may be, a special file, or it cannot be told.
         """
         is_marked = isinstance(value, Tree)
-        target = value.path if is_marked else value
+        target = value.value if is_marked else value
         is_text = isinstance(target, str) and not is_marked
         if is_text and not looks_like_path(target) and not self._is_read(is_text, encoder):
             return None

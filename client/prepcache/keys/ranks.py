@@ -1,4 +1,4 @@
-"""Ranks in a key: variables that tell the processes of one job apart, and make each of them do all the work.
+"""Notes on ranks in a key: what tells the processes of a job apart makes each of them do all the work.
 
     RANK = int(os.environ["RANK"])
     def prep(path):
@@ -9,13 +9,11 @@ Nothing is looked for unless the job's environment has such a variable.
 
 from __future__ import annotations
 
-import ast
 import dis
 import linecache
 import os
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
-from typing import Any
 
 VARIABLES = frozenset(
     {
@@ -25,19 +23,24 @@ VARIABLES = frozenset(
         "HOROVOD_LOCAL_RANK", "PALS_RANKID", "PET_NODE_RANK", "ACCELERATE_PROCESS_INDEX",
     }
 )  # fmt: skip
-_NAMES = frozenset({"rank", "local_rank", "global_rank", "node_rank", "process_index", "local_process_index"})
-_ASKED = frozenset({"get_rank", "get_local_rank", "get_node_local_rank", "process_index", "local_rank"})
+_NAMES = frozenset(
+    {
+        "rank", "local_rank", "global_rank", "node_rank", "process_index", "local_process_index", "is_main",
+        "is_main_process", "is_local_main_process", "is_master", "is_master_process", "is_rank_zero",
+    }
+)  # fmt: skip
+"""How jobs call what they make of such a variable, in any case."""
 _SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 
 
 def notes(
-    functions: Iterable[FunctionType], values: dict[str, Any], variables: Iterable[str], places: Iterable[str]
+    functions: Iterable[FunctionType], values: Iterable[str], variables: Iterable[str], places: Iterable[str]
 ) -> list[str]:
     """What to say of ranks that count.
 
     Args:
         functions: all that are reached.
-        values: what holds each value that counts, by label.
+        values: the labels of values that count.
         variables: the environment variables that count.
         places: of attributes of objects that count.
     """
@@ -45,15 +48,10 @@ def notes(
         return []
     codes = [code for function in functions for code in _codes(function.__code__)]
     found = [(name, _reading(codes, name)) for name in variables if name in VARIABLES]
-    known: dict[int, set[str]] = {}
-    for label, owner in values.items():
-        name = label.rpartition(".")[2].partition("#")[0]
-        if name.lower() in _NAMES or (isinstance(owner, dict) and name in _ranks_of(owner, known)):
-            found.append((name, _reading(codes, name)))
-    for place in places:
-        name = place.rpartition(".")[2]
-        if name.lower() in _NAMES and not place.startswith("config."):
-            found.append((name, _reading(codes, name)))
+    counted = [label.partition("#")[0] for label in values]
+    counted += [place for place in places if not place.startswith("config.")]
+    names = {label.rpartition(".")[2] for label in counted}
+    found += [(name, _reading(codes, name)) for name in names if name.lower() in _NAMES]
     return [_line(name, reading) for name, reading in dict(sorted(found)).items()]
 
 
@@ -83,41 +81,3 @@ def _reading(codes: Iterable[CodeType], name: str) -> tuple[str, int] | None:
             if step.argval == name and step.opname.startswith("LOAD") and line is not None:
                 return code.co_filename, line
     return None
-
-
-def _ranks_of(space: dict[str, Any], known: dict[int, set[str]]) -> set[str]:
-    """The globals of a module that its text makes of a rank, or of another such global."""
-    if id(space) not in known:
-        known[id(space)] = set()
-        file = space.get("__file__")
-        if isinstance(file, str) and file.endswith(".py"):
-            try:
-                tree = ast.parse("".join(linecache.getlines(file)))
-            except (SyntaxError, ValueError):
-                return known[id(space)]
-            known[id(space)] = _assigned(tree)
-    return known[id(space)]
-
-
-def _assigned(tree: ast.Module) -> set[str]:
-    ranks: set[str] = set()
-    for statement in ast.walk(tree):
-        if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign) or statement.value is None:
-            continue
-        if _is_of_rank(statement.value, ranks):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            ranks.update(
-                node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)
-            )
-    return ranks
-
-
-def _is_of_rank(value: ast.expr, ranks: set[str]) -> bool:
-    for node in ast.walk(value):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in VARIABLES:
-            return True
-        if isinstance(node, ast.Name) and (node.id in ranks or node.id in _ASKED):
-            return True
-        if isinstance(node, ast.Attribute) and node.attr in _ASKED:
-            return True
-    return False

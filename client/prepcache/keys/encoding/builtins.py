@@ -295,7 +295,7 @@ def _plain(encoder: Encoder, value: Plain[Any], put: Put) -> None:
 def _tree(encoder: Encoder, value: Tree[Any], put: Put) -> None:
     encoder.check_mark(value)
     if encoder.texts is not None:
-        encoder.texts.add(os.fsdecode(value.path))
+        encoder.texts.add(os.fsdecode(value.value))
     if not encoder.put_path(value, put):
         raise encoder.refuse(f"{value!r} cannot be looked up here")
 
