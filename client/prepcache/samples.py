@@ -35,9 +35,8 @@ from prepcache.fill.on_access import OnAccess, made_by
 from prepcache.fill.recipe_guard import Steady, line
 from prepcache.fill.verify import put_away, verify
 from prepcache.fill.workers import Crew, crew_of
-from prepcache.index.in_order import given
 from prepcache.index.item_index import MISSING, Array, Distinct
-from prepcache.index.snapshot import View
+from prepcache.index.snapshot import View, given
 from prepcache.keys.randomness import describe, guard
 from prepcache.pickling import sendable
 from prepcache.progress import Progress, say

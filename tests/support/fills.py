@@ -17,8 +17,9 @@ from prepcache.fill.filler import Fill, Filled
 from prepcache.fill.on_access import OnAccess
 from prepcache.fill.recipe_guard import Steady
 from prepcache.fill.workers import Alone, Crew
-from prepcache.index.catalogue import Catalogue, open_or_miss
+from prepcache.index.catalogue import Catalogue
 from prepcache.index.item_index import Distinct, rows_of
+from prepcache.index.mapped import open_or_miss
 from support.fake_session import FakeDaemon, FakeSession
 
 RECIPE = types.SimpleNamespace(digest=blake3(b"recipe").hexdigest(), name="test")

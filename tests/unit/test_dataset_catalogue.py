@@ -18,8 +18,9 @@ from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import DaemonUnreachable
 from prepcache.fill.overflow import Spilled
 from prepcache.index.artifact_set import ArtifactSet
-from prepcache.index.catalogue import Catalogue, more_digest, open_or_miss, piece_digest
+from prepcache.index.catalogue import Catalogue, more_digest, piece_digest
 from prepcache.index.item_index import MISSING, Distinct
+from prepcache.index.mapped import open_or_miss
 from prepcache.protocol import wire
 from prepcache.settings import Mode
 

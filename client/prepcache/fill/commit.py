@@ -57,7 +57,7 @@ from prepcache.errors import (
 from prepcache.fill.backlog import BACKLOG
 from prepcache.fill.leases import MAX_LOOKS, HeldLease
 from prepcache.fill.overflow import Spilled
-from prepcache.index.catalogue import open_or_miss
+from prepcache.index.mapped import open_or_miss
 from prepcache.protocol import wire
 
 log = logging.getLogger("prepcache")

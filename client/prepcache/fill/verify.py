@@ -14,8 +14,9 @@ from prepcache.artifact import Writer
 from prepcache.digests import DIGEST_BYTES, RecipeDigest
 from prepcache.errors import PrepcacheError, PreprocessError, VerifyError
 from prepcache.fill.call import Job
-from prepcache.index.catalogue import Catalogue, Slot
+from prepcache.index.catalogue import Catalogue
 from prepcache.index.item_index import MISSING, rows_of
+from prepcache.index.mapped import Slot
 from prepcache.keys.randomness import guard
 from prepcache.protocol.wire import ArtifactRef
 

@@ -35,8 +35,8 @@ from prepcache.fill.filler import Fill, Filled, Watcher
 from prepcache.fill.overflow import Spilled
 from prepcache.fill.pacing import commit_bytes
 from prepcache.fill.workers import Crew
-from prepcache.index.catalogue import Observed, OpenRef, Verdicts, open_or_miss
 from prepcache.index.item_index import MISSING
+from prepcache.index.mapped import Observed, OpenRef, Verdicts, open_or_miss
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol import wire

@@ -13,45 +13,25 @@ NOTE [ Items that span artifacts ]
     item's own digest, piece k under `piece_digest(item, k)`. An artifact that holds a piece which is not
     the last also has, with no rows, the mark `more_digest(item, k)`. Digests name the pieces because the
     item table is what merging keeps, whatever else it changes; they are leased and committed like items.
-
-NOTE [ Editions ]
-    A job that refreshes writes artifacts of an edition above all that it found, and looks at no lower one.
-    Every job that opens its data set later takes an item from the highest edition that has it; a running
-    job keeps what it has mapped. Older editions stay for the items that were not refreshed. The daemon
-    merges within an edition only, and when it removes an artifact, the lower editions of its recipe go
-    too: what was replaced never comes back. Who cannot map an artifact (it is bad, it has just gone, or an
-    input that it observed changed) does not know what it replaced: that job looks at no lower edition.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from blake3 import blake3
 
-from prepcache import artifact
-from prepcache.errors import ArtifactError, DaemonUnreachable, NotFound, PrepcacheError
 from prepcache.fill.overflow import Spilled
 from prepcache.index.item_index import MISSING, Array, Distinct, Places
-from prepcache.protocol.observed import Row
+from prepcache.index.mapped import NO_INPUTS, MappedArtifacts, Observed, OpenRef, Slot, reopened
 from prepcache.protocol.wire import ArtifactRef
 
 if TYPE_CHECKING:
     from prepcache.fill.commit import Batch
 
-log = logging.getLogger("prepcache")
-
-Observed = Mapping[str, Sequence[Row]]
-"""Chunks of observed inputs by name."""
-Verdicts = dict[str, str | None]
-"""Of each chunk that was looked at, the first input that is not what it was."""
-OpenRef = Callable[[ArtifactRef, Observed, Verdicts], Any | None]
-NO_INPUTS: Observed = {}
 _PIECE = b"prepcache piece v1\0"
 _MORE = b"prepcache more v1\0"
 
@@ -66,46 +46,25 @@ def more_digest(item: bytes, number: int) -> bytes:
     return blake3(_MORE + item + number.to_bytes(8, "little")).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A mapped artifact: shared, with its reference, or spilled, which only this job has."""
-
-    artifact: Any
-    ref: ArtifactRef | None
-    spilled: Spilled | None = None
-
-    @property
-    def edition(self) -> int:
-        return int(self.artifact.edition)
-
-
-class Catalogue:
+class Catalogue(MappedArtifacts):
     """What of a data set is there.
 
     Args:
         distinct: the items.
-        open_ref: maps an artifact; None if it is gone or not whole, which makes it a miss.
+        open_ref: as in `MappedArtifacts`.
         is_expanded: whether items give any number of samples.
 
-    `edition` is the lowest that this job looks at, and the one that it writes: NOTE [ Editions ]. `observed`
-    holds the chunks of inputs that artifacts name, by name. `inherited` counts the slots that came from the
-    process that started this one.
+    `inherited` counts the slots that came from the process that started this one.
     """
 
     def __init__(self, distinct: Distinct, open_ref: OpenRef, *, is_expanded: bool = False) -> None:
+        super().__init__(open_ref)
         self.distinct = distinct
         self.places = Places.nowhere(len(distinct), is_expanded=is_expanded)
         self.slots: list[Slot | None] = []
         self.inherited = 0
         self.version = 0
-        self.edition = 0
-        self.observed: dict[str, Sequence[Row]] = {}
-        self._own_verdicts: Verdicts = {}
-        self._is_refreshing = False
-        self._open_ref = open_ref
-        self._by_digest: dict[str, int] = {}
         self._cut: set[int] = set()
-        self._lock = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
         """Maps do not travel: paths do, and descriptors of the process that has the file."""
@@ -124,29 +83,20 @@ class Catalogue:
         kept = state.pop("kept")
         self.__dict__.update(state)
         self._lock = threading.RLock()
-        self.slots = [None if one is None else _reopened(one) for one in kept]
+        self.slots = [None if one is None else reopened(one) for one in kept]
         self.inherited = len(kept)
         lost = [n for n, one in enumerate(kept) if one is not None and self.slots[n] is None]
         if lost:
             self._lose(lost)
 
-    def opens_with(self, open_ref: OpenRef) -> None:
-        """Says how artifacts are mapped, in a process that got this catalogue from another."""
-        self._open_ref = open_ref
-
     def reset_lock(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
-        self._lock = threading.RLock()
+        super().reset_lock()
         self.inherited = len(self.slots)
 
     @property
     def is_known_to_parent(self) -> bool:
         """Whether no item lies in a file that this process alone has."""
         return not any(slot is not None and slot.ref is None for slot in self.slots[self.inherited :])
-
-    def refresh(self) -> None:
-        """Looks at no edition that the first answer to come names."""
-        self.edition, self._is_refreshing = 1, True
 
     @property
     def missing(self) -> Array:
@@ -184,9 +134,6 @@ class Catalogue:
         shared = [n for n, slot in enumerate(self.slots) if slot is not None and slot.ref is not None]
         return int(np.isin(self.places.artifact, shared).sum())
 
-    def knows(self, digest: str) -> bool:
-        return digest in self._by_digest
-
     def absorb(
         self,
         refs: Sequence[ArtifactRef],
@@ -210,13 +157,7 @@ class Catalogue:
             DaemonUnreachable: one could not be fetched, so whether it is there cannot be told: none is taken.
         """
         with self._lock:
-            self.observed.update(observed)
-            edition = above(refs) if self._is_refreshing else self.edition
-            verdicts = self._own_verdicts if is_own else {}
-            opened, gone, edition = open_new(
-                refs, self._by_digest, edition, lambda ref: self._open_ref(ref, self.observed, verdicts)
-            )
-            self.edition, self._is_refreshing = edition, False
+            opened, gone = self._open_new(refs, observed, is_own=is_own)
             places = self.places.copy()
             was_missing = places.artifact == MISSING
             names = {ref.digest for ref in refs}
@@ -363,68 +304,3 @@ class Catalogue:
             self.slots[number] = None
         self.version += 1
         return refs
-
-
-def above(refs: Sequence[ArtifactRef]) -> int:
-    """The edition that a refresh writes, where these are there."""
-    return max((1, *(ref.edition + 1 for ref in refs)))
-
-
-def open_new(
-    refs: Sequence[ArtifactRef], known: Container[str], edition: int, open_ref: Callable[[ArtifactRef], Any]
-) -> tuple[list[Slot], list[ArtifactRef], int]:
-    """Maps artifacts that are not known by their digests.
-
-    Returns:
-        Those, the highest edition first, those that cannot be mapped, and the lowest edition that counts from
-        now on.
-    """
-    opened: dict[str, Slot] = {}
-    gone = []
-    for ref in sorted(refs, key=lambda ref: -ref.edition):  # the first that has an item keeps it
-        if ref.digest in known or ref.digest in opened:
-            continue
-        mapped = open_ref(ref) if ref.edition >= edition else None
-        if mapped is None:
-            gone.append(ref)
-            edition = max(edition, ref.edition)  # what it replaced stays replaced
-        else:
-            opened[ref.digest] = Slot(mapped, ref)
-    return list(opened.values()), gone, edition
-
-
-def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any], recipe: str) -> Any | None:
-    """Maps the artifact behind a reference; None, logged, if it is gone, damaged, or not what was told of it.
-
-    Items of two recipes have the same digests: a file of another one would give wrong samples.
-
-    Raises:
-        DaemonUnreachable: it could not be fetched, and may be there.
-    """
-    try:
-        mapped = artifact.open(path_of(ref), size_bytes=ref.size_bytes)
-        if (mapped.recipe, mapped.key) != (recipe, ref.key):
-            raise ArtifactError(
-                f"it is entry {mapped.key[:12]} of recipe {mapped.recipe[:12]}, and was told to "
-                f"be {ref.key[:12]} of {recipe[:12]}"
-            )
-        if mapped.meta["observed"] and not ref.observed:
-            raise ArtifactError("the inputs that it observed were not told")
-        return mapped
-    except (FileNotFoundError, NotFound):
-        return None
-    except DaemonUnreachable:
-        raise
-    except (PrepcacheError, OSError) as error:
-        log.warning("prepcache: artifact %s cannot be read and counts as a miss: %s", ref.digest[:12], error)
-        return None
-
-
-def _reopened(kept: Any) -> Slot | None:
-    """A slot of another process, mapped here; None if its file is gone."""
-    if isinstance(kept[0], int):
-        spilled = Spilled.of(*kept)
-        return None if spilled is None else Slot(spilled.artifact, None, spilled)
-    ref, path, recipe = kept
-    mapped = open_or_miss(ref, lambda _: path, recipe)
-    return None if mapped is None else Slot(mapped, ref)

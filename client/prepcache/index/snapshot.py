@@ -3,11 +3,14 @@
 Invariants:
     1. A view never changes, and keeps the maps that it reads: what is let go meanwhile stays readable.
     2. Batches are gathered; what is missing of one is made together, and each item once.
+    3. Samples that are given one after the other (`given`) are gathered in blocks of `BLOCK_BYTES` at most: a
+       sample is a view of its block's memory, so that who keeps one sample keeps the block. A larger sample
+       is alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,12 @@ from prepcache.batching.gather import Rows, positions
 from prepcache.fill.call import copied
 from prepcache.index.catalogue import Catalogue
 from prepcache.index.item_index import MISSING, Array, ranges, rows_of
+
+BLOCK_BYTES = 256 << 10
+BLOCK_ROWS = 64
+"""With 64 rows a sample takes half the time that it takes by itself; with 256 little less."""
+_LOOK_AHEAD = 4096
+"""Positions whose sizes are looked up at once."""
 
 
 class View:
@@ -110,3 +119,36 @@ class View:
             samples[place] = copied(made[item]) if item in given else made[item]
             given.add(item)
         return samples
+
+
+def given(
+    items: Array,
+    view_now: Callable[[], View],
+    make: Callable[[Sequence[int]], dict[int, Any]],
+) -> Iterator[Any]:
+    """The samples of some items, in their order.
+
+    Args:
+        view_now: what is there; make: makes what is missing, as `View.take` has it.
+
+    Shape:
+        items: int64[k], their positions among the items.
+    """
+    positions = view_now().positions_of(items)
+    for start in range(0, len(positions), _LOOK_AHEAD):
+        some = positions[start : start + _LOOK_AHEAD]
+        view = view_now()
+        for block in _blocks(view.sizes(some)):
+            yield from view.take(some[block].tolist(), make)
+
+
+def _blocks(sizes: Array) -> Iterator[slice]:
+    """Runs of samples that are gathered together."""
+    at, count = 0, len(sizes)
+    ends = np.cumsum(np.where(sizes < 0, 2 * BLOCK_BYTES, sizes))
+    while at < count:
+        before = int(ends[at - 1]) if at else 0
+        stop = int(np.searchsorted(ends, before + BLOCK_BYTES, "right"))
+        stop = max(at + 1, min(stop, at + BLOCK_ROWS, count))
+        yield slice(at, stop)
+        at = stop

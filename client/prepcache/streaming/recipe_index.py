@@ -17,7 +17,6 @@ Not here: requests (artifact_set.py), what becomes of what is found (catalogue.p
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -27,19 +26,9 @@ import numpy as np
 from prepcache.digests import DIGEST_BYTES
 from prepcache.fill.commit import Batch
 from prepcache.fill.overflow import Spilled
-from prepcache.index.catalogue import (
-    NO_INPUTS,
-    Catalogue,
-    Observed,
-    OpenRef,
-    Slot,
-    Verdicts,
-    above,
-    more_digest,
-    open_new,
-)
+from prepcache.index.catalogue import Catalogue, more_digest
 from prepcache.index.item_index import MISSING, Array, Distinct, ranges
-from prepcache.protocol.observed import Row
+from prepcache.index.mapped import NO_INPUTS, MappedArtifacts, Observed, OpenRef, Slot, Verdicts
 from prepcache.protocol.wire import ArtifactRef
 
 Hits = list[tuple[Slot, Array, Array]]
@@ -48,50 +37,26 @@ _Run = tuple[Array, Array, Array]
 """Sorted first 8 bytes of digests, and for each the number of its slot and its row in the item table."""
 
 
-class RecipeIndex:
-    """What the cache has of a recipe; the index of an `ArtifactSet` whose items are not known beforehand.
-
-    `edition` and `observed` are as in `Catalogue`.
-    """
+class RecipeIndex(MappedArtifacts):
+    """What the cache has of a recipe; the index of an `ArtifactSet` whose items are not known beforehand."""
 
     missing: Array = np.empty(0, "i4")
     """Each chunk finds out what it lacks."""
 
-    def __init__(self, open_ref: OpenRef | None = None) -> None:
-        self.edition = 0
-        self.observed: dict[str, Sequence[Row]] = {}
-        self._is_refreshing = False
-        self._begin(open_ref)
-
-    def _begin(self, open_ref: OpenRef | None) -> None:
-        self._open_ref = open_ref
-        self._own_verdicts: Verdicts = {}
+    def __init__(self, open_ref: OpenRef) -> None:
+        super().__init__(open_ref)
         self._slots: dict[int, Slot] = {}
-        self._by_digest: dict[str, int] = {}
         self._last = 0
         self._runs: list[_Run] = []
         self._waiting: weakref.WeakSet[Batch] = weakref.WeakSet()
-        self._lock = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process maps for itself; which edition this job writes is all that it has to know."""
-        return {"edition": self.edition, "_is_refreshing": self._is_refreshing, "observed": {}}
+        return {"edition": self.edition, "_is_refreshing": self._is_refreshing}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(_opens_nothing)  # type: ignore[misc]
         self.__dict__.update(state)
-        self._begin(None)
-
-    def opens_with(self, open_ref: OpenRef) -> None:
-        """Says how artifacts are mapped."""
-        self._open_ref = open_ref
-
-    def reset_lock(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
-        self._lock = threading.RLock()
-
-    def refresh(self) -> None:
-        """Looks at no edition that the first answer to come names."""
-        self.edition, self._is_refreshing = 1, True
 
     @property
     def refs(self) -> list[ArtifactRef]:
@@ -102,9 +67,6 @@ class RecipeIndex:
     def items(self) -> int:
         """How many items are in them; one that is in two counts twice."""
         return sum(slot.artifact.items for slot in list(self._slots.values()))
-
-    def knows(self, digest: str) -> bool:
-        return digest in self._by_digest
 
     def absorb(
         self,
@@ -123,13 +85,7 @@ class RecipeIndex:
             DaemonUnreachable: as there.
         """
         with self._lock:
-            self.observed.update(observed)
-            edition = above(refs) if self._is_refreshing else self.edition
-            verdicts = self._own_verdicts if is_own else {}
-            opened, gone, edition = open_new(
-                refs, self._by_digest, edition, lambda ref: self._opened(ref, verdicts)
-            )
-            self.edition, self._is_refreshing = edition, False
+            opened, gone = self._open_new(refs, observed, is_own=is_own)
             names = {ref.digest for ref in refs}
             gone += self.let_go([d for d in self._by_digest if d not in names]) if is_complete else []
             new = []
@@ -141,9 +97,6 @@ class RecipeIndex:
                 new.append(self._last)
             self._add(new)
             return new, gone
-
-    def _opened(self, ref: ArtifactRef, verdicts: Verdicts) -> Any | None:
-        return None if self._open_ref is None else self._open_ref(ref, self.observed, verdicts)
 
     def let_go(self, digests: Iterable[str]) -> list[ArtifactRef]:
         """Drops artifacts that were merged, purged or evicted.

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from prepcache import artifact
-from prepcache.index.in_order import BLOCK_BYTES, BLOCK_ROWS, given
 from prepcache.index.item_index import MISSING, Array
+from prepcache.index.snapshot import BLOCK_BYTES, BLOCK_ROWS, given
 from support.artifacts import write
 
 
