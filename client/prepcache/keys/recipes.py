@@ -49,7 +49,7 @@ from prepcache.keys.environment import (
 from prepcache.keys.files.digest import Trust, digest_file
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.marks import Plain, rebuild
-from prepcache.keys.own_state import Before, State, place_of
+from prepcache.keys.own_state import State, place_of
 from prepcache.keys.paths import Read, looks_like_path
 from prepcache.keys.recipe_parts import code_part, config_part, environment_part
 
@@ -176,28 +176,16 @@ def settle(made: Recipe) -> None:
 
 def _settled(preprocess: Callable[..., Any], asked: dict[str, Any]) -> Recipe:
     """The recipe, in which what calls have changed counts as before if it may; see NOTE [ Own state ]."""
-    made, unstable = _made_with_uns_table(preprocess, asked)
+    made, reach = _made(preprocess, asked)
     before, material = own_state.before_calls(made)
     if before is None:
-        if unstable:
-            raise next(iter(unstable.values()))
+        for error in reach.hooks.unstable.values():
+            raise error
         notes = [_MATERIAL.format(place=place, name=place.rpartition(".")[2]) for place in material]
         return replace(made, notes=(*made.notes, *notes))
-    made, _ = _made_with_uns_table(preprocess, asked)  # making items again may have changed it further
+    made, _ = _made(preprocess, asked)  # making items again may have changed it further
     own_state.learn(made, before)
-    return _as_before(made, before)
-
-
-def _as_before(made: Recipe, before: Before) -> Recipe:
-    inherits = before.observers
-    return replace(made, digest=before.digest, parts=before.parts, own=before.own, inherits=inherits)
-
-
-def _made_with_uns_table(
-    preprocess: Callable[..., Any], asked: dict[str, Any]
-) -> tuple[Recipe, dict[str, UnkeyableError]]:
-    made, reach = _made(preprocess, asked)
-    return made, reach.hooks.unstable
+    return replace(made, digest=before.digest, parts=before.parts, own=before.own, inherits=before.observers)
 
 
 def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe:
