@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from importlib.util import cache_from_source
 from pathlib import Path
 from types import ModuleType
 
@@ -48,7 +49,7 @@ def test_a_file_is_read_again_only_if_it_may_have_changed(
 
 def test_the_bytecode_cache_is_used_as_an_import_would_use_it(tmp_path: Path) -> None:
     path = put(tmp_path / "a.py", "K = 1")
-    cached = Path(source_files.importlib.util.cache_from_source(path))
+    cached = Path(cache_from_source(path))
     cached.parent.mkdir()
     made = source_files.importlib.machinery.SourceFileLoader("a", path)
     code = compile("K = 3", path, "exec")

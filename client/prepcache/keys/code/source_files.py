@@ -14,8 +14,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import dis
-import importlib.util
-import marshal
 import os
 import sys
 import time
@@ -23,6 +21,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
+from importlib.machinery import SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -37,7 +36,6 @@ RACY_S = 2.0
 """Seconds. A file changed this shortly before it was read may change again under the same stamp."""
 
 Stamp = tuple[int, int, int, int, int]
-_HEADER_BYTES = 16
 _FORKED = 0x40
 """A process that was forked and has executed no program of its own. Source: linux/sched.h, PF_FORKNOEXEC."""
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
@@ -156,14 +154,14 @@ def read_source(path: str, name: str) -> SourceFile:
         if known is not None and known[0].stamp == stamp and known[1] - max(stamp[3:]) / 1e9 > RACY_S:
             return known[0]
         data, stamp = _read_stamped(path)
-        found = SourceFile(path, stamp, data, _cached_code(path, stamp) or _compiled(data, path))
+        found = SourceFile(path, stamp, data, _code_of(path, stamp, data))
     except OSError as error:
         raise UnkeyableError(
             f"{name}: its source cannot be read ({error.strerror or error}: {path}); restore it, or count by "
             f"hand with code=None and version=",
             path=path,
         ) from error
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except (SyntaxError, ValueError, EOFError, RecursionError, MemoryError) as error:
         raise UnkeyableError(
             f"{name} cannot be parsed ({error}), so what it imports is unknown; correct it, or name the "
             f"files that count with code=[paths], or count by hand with code=None and version=",
@@ -252,27 +250,29 @@ def _read_stamped(path: str) -> tuple[bytes, Stamp]:
     raise UnkeyableError(f"{path} is being written: it changed each time while it was read", path=path)
 
 
-def _cached_code(path: str, stamp: Stamp) -> CodeType | None:
-    """The code of the bytecode cache, if an import would take it.
+class _Loader(SourceFileLoader):
+    """Makes the code of bytes that were read, as an import would, and writes nothing."""
 
-    Source: "Cached bytecode invalidation" in Python's language reference.
-    """
-    with contextlib.suppress(OSError, ValueError, EOFError, TypeError, NotImplementedError):
-        with open(importlib.util.cache_from_source(path), "rb") as file:
-            data = file.read()
-        mtime, size = stamp[3] // 1_000_000_000 & 0xFFFFFFFF, stamp[2] & 0xFFFFFFFF
-        header = importlib.util.MAGIC_NUMBER + b"".join(n.to_bytes(4, "little") for n in (0, mtime, size))
-        if data[:_HEADER_BYTES] == header:
-            code = marshal.loads(memoryview(data)[_HEADER_BYTES:])
-            return code if isinstance(code, CodeType) else None
-    return None
+    def __init__(self, path: str, stamp: Stamp, data: bytes) -> None:
+        super().__init__("source", path)
+        self._stamp, self._data = stamp, data
+
+    def path_stats(self, path: Any) -> Mapping[str, Any]:
+        return {"mtime": self._stamp[3] // 1_000_000_000, "size": self._stamp[2]}
+
+    def get_data(self, path: Any) -> bytes:
+        return self._data if path == self.path else super().get_data(path)
+
+    def set_data(self, path: Any, data: Any, *, _mode: int = 0) -> None:
+        """Bytecode is left to imports."""
 
 
-def _compiled(data: bytes, path: str) -> CodeType:
+def _code_of(path: str, stamp: Stamp, data: bytes) -> CodeType:
     with warnings.catch_warnings():  # a job has seen them when it loaded the file, and may raise them
         warnings.simplefilter("ignore")
-        code: CodeType = compile(data, path, "exec", dont_inherit=True)
-        return code
+        code = _Loader(path, stamp, data).get_code("source")
+    assert code is not None, "only modules without source have none"
+    return code
 
 
 def _written(tree: ast.Module) -> Iterator[tuple[str, Any]]:
