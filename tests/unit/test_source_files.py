@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 import sys
 import time
-from importlib.util import cache_from_source
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
 from types import ModuleType
 
@@ -51,13 +53,13 @@ def test_the_bytecode_cache_is_used_as_an_import_would_use_it(tmp_path: Path) ->
     path = put(tmp_path / "a.py", "K = 1")
     cached = Path(cache_from_source(path))
     cached.parent.mkdir()
-    made = source_files.importlib.machinery.SourceFileLoader("a", path)
+    made = SourceFileLoader("a", path)
     code = compile("K = 3", path, "exec")
     info = (tmp_path / "a.py").stat()
-    header = source_files.importlib.util.MAGIC_NUMBER + b"".join(
+    header = MAGIC_NUMBER + b"".join(
         number.to_bytes(4, "little") for number in (0, int(info.st_mtime), info.st_size)
     )
-    cached.write_bytes(header + source_files.marshal.dumps(code))
+    cached.write_bytes(header + marshal.dumps(code))
     assert read_source(path, "a").constants == {"K": 3} and made.get_code("a").co_consts[0] == 3
     cached.write_bytes(b"damaged")
     put(tmp_path / "a.py", "K = 1", age_s=200)
