@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from prepcache.iterable import CachedIterableDataset
     from prepcache.keys.encoding.encoder import register_key
     from prepcache.keys.items import item_digest
-    from prepcache.keys.marks import plain, tree
+    from prepcache.keys.markers import plain, tree
     from prepcache.keys.recipes import Recipe, recipe
     from prepcache.loader import Loader
     from prepcache.sampler import CachedFirstSampler
@@ -72,8 +72,8 @@ _MODULES = {
     "recipe": "keys.recipes",
     "Recipe": "keys.recipes",
     "item_digest": "keys.items",
-    "plain": "keys.marks",
-    "tree": "keys.marks",
+    "plain": "keys.markers",
+    "tree": "keys.markers",
     "register_key": "keys.encoding.encoder",
     "Loader": "loader",
     "CachedFirstSampler": "sampler",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.items import ItemHasher
-from prepcache.keys.marks import Plain, plain
+from prepcache.keys.markers import Plain, plain
 
 NAMES = ("a", "b", "c/x", "c/y")
 CONTENTS = (b"", b"1", b"2")

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from prepcache.keys import environment, marks, recipe_parts, recipes
+from prepcache.keys import environment, markers, recipe_parts, recipes
 from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.encoding.encoder import ENCODING_VERSION
 from support.golden_sources import SITE, SOURCES
@@ -43,7 +43,7 @@ VECTORS: dict[str, tuple[str, dict[str, Any]]] = {
         "plain",
         {"config": {"path": Path("golden_lazy.py"), "text": "golden_lazy.py", "none": Path("absent")}},
     ),
-    "folder in the config": ("plain", {"config": {"folder": marks.tree("folder")}}),
+    "folder in the config": ("plain", {"config": {"folder": markers.tree("folder")}}),
     "objects in the config": (
         "plain",
         {"config": {"partial": functools.partial(max, 1, key=len), "namespace": SimpleNamespace(b=2, a=1)}},

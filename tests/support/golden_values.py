@@ -23,7 +23,7 @@ import pydantic
 import torch
 
 from prepcache import item_digest
-from prepcache.keys import marks
+from prepcache.keys import markers
 
 
 class Colour(enum.Enum):
@@ -136,8 +136,8 @@ VALUES: dict[str, Any] = {
     "fraction": fractions.Fraction(1, 3),
     "uuid": uuid.UUID(int=5),
     "regex": re.compile("a+", re.IGNORECASE),
-    "plain": marks.plain("a"),
-    "plain path": marks.plain(pathlib.PurePosixPath("a/b")),
+    "plain": markers.plain("a"),
+    "plain path": markers.plain(pathlib.PurePosixPath("a/b")),
     "namedtuple": Point(1, 2.0),
     "dataclass": Size(1),
     "pydantic": Model(),
@@ -204,6 +204,6 @@ def item_digests(folder: pathlib.Path) -> dict[str, str]:
         "bytes": item_digest(path, read="bytes"),
         "text contents": item_digest(path, read="text"),
         "directory": item_digest(pathlib.Path("tree")),
-        "tree": item_digest(marks.tree("tree")),
+        "tree": item_digest(markers.tree("tree")),
         "nothing": item_digest(pathlib.Path("absent")),
     }

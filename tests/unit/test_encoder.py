@@ -19,7 +19,7 @@ from prepcache import register_key
 from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding import encoder as encoder_module
 from prepcache.keys.encoding.encoder import Encoder, canonical_order, encode
-from prepcache.keys.marks import plain, tree
+from prepcache.keys.markers import plain, tree
 from support.classes import OMEGACONF, Config, OmegaConf, Pair, Size
 
 
@@ -229,7 +229,7 @@ def test_hooks_decide_what_code_and_objects_are() -> None:
         ({"odd key": (x for x in ())}, "config['odd key']", "generator"),
         ({"f": len, "g": print, "h": time.time}, "config.h", "no stable bytes"),
         ({"lazy": Lazy(1)}, "config.lazy.value", "the disk is gone"),
-        ({"d": Size(1, 2, {"x": plain(1)})}, "config.d.options.x", "mark"),  # type: ignore[dict-item]
+        ({"d": Size(1, 2, {"x": plain(1)})}, "config.d.options.x", "marker"),  # type: ignore[dict-item]
         ({"p": Path("a")}, "config.p", "cannot be looked up"),
         ({"p": tree("a")}, "config.p", "cannot be looked up"),
         ({"s": {Broken}}, "config.s.element", "Broken"),

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from prepcache.keys.encoding.encoder import Encoder, encode
-from prepcache.keys.marks import plain
+from prepcache.keys.markers import plain
 from support.classes import OMEGACONF, Config, Container, OtherPair, OtherSize, Pair, Size
 
 Bag = types.SimpleNamespace

@@ -21,7 +21,7 @@ from prepcache.keys.encoding import encoder
 from prepcache.keys.files.digest import stamp_of
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.items import ItemHasher, load
-from prepcache.keys.marks import plain, tree
+from prepcache.keys.markers import plain, tree
 from prepcache.keys.paths import PathRules
 
 

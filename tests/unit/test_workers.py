@@ -24,7 +24,7 @@ from prepcache.fill import call, workers
 from prepcache.fill.call import Job, Part, paths_in
 from prepcache.fill.recipe_guard import Steady
 from prepcache.fill.workers import Alone, Crew, Forked, Hired
-from prepcache.keys.marks import Plain, Tree
+from prepcache.keys.markers import Plain, Tree
 
 Make = Callable[[Job, Callable[[int], Any]], Crew]
 

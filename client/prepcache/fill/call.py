@@ -30,7 +30,7 @@ from prepcache.artifact.sample_tree import MAX_DEPTH, signature
 from prepcache.errors import SampleError
 from prepcache.keys import own_state
 from prepcache.keys.items import load, names_in
-from prepcache.keys.marks import Plain, Tree
+from prepcache.keys.markers import Plain, Tree
 from prepcache.keys.paths import Read, looks_like_path
 from prepcache.keys.randomness import Probe
 

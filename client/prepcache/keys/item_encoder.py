@@ -24,7 +24,7 @@ from prepcache.digests import DIGEST_BYTES
 from prepcache.keys.encoding.encoder import Encoder, Put, length
 from prepcache.keys.files.digest import Digested, Trust, digest_file, digest_tree, stamp_of, tree_stamp
 from prepcache.keys.files.stat_cache import StatCache
-from prepcache.keys.marks import Tree
+from prepcache.keys.markers import Tree
 from prepcache.keys.paths import PathRules
 
 if TYPE_CHECKING:

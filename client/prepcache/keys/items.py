@@ -23,7 +23,7 @@ from prepcache.keys.files.segments import mix
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
 from prepcache.keys.item_batches import Batch, digest_one
 from prepcache.keys.item_encoder import ItemEncoder, without_libraries
-from prepcache.keys.marks import rebuild
+from prepcache.keys.markers import rebuild
 from prepcache.keys.options import check_reading
 from prepcache.keys.paths import PathRules, Read
 from prepcache.keys.snapshot import Stamps, StampsBuilder
@@ -63,7 +63,7 @@ def names_in(item: Any) -> list[str]:
 
 
 def load(item: Any, read: Read = "path") -> Any:
-    """What the function receives for an item: marks taken off, dicts in canonical order, files read."""
+    """What the function receives for an item: markers taken off, dicts in canonical order, files read."""
     if read == "path":
         return canonical_order(item)
     if isinstance(item, str):

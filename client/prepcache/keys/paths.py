@@ -32,7 +32,7 @@ from prepcache.keys.files.digest import (
     stat_or_none,
 )
 from prepcache.keys.files.stat_cache import StatCache
-from prepcache.keys.marks import Tree
+from prepcache.keys.markers import Tree
 
 Read = Literal["path", "bytes", "text"]
 

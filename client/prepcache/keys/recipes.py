@@ -48,7 +48,7 @@ from prepcache.keys.environment import (
 )
 from prepcache.keys.files.digest import Trust, digest_file
 from prepcache.keys.files.stat_cache import user_stat_cache
-from prepcache.keys.marks import Plain, rebuild
+from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.own_state import State, place_of
 from prepcache.keys.paths import Read, looks_like_path
 from prepcache.keys.recipe_parts import code_part, config_part, environment_part

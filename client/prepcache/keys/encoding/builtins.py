@@ -33,7 +33,7 @@ from itertools import repeat
 from typing import Any
 
 from prepcache.keys.encoding.encoder import Encoder, Put, Writer, is_registered, length, text_bytes
-from prepcache.keys.marks import Plain, Tree
+from prepcache.keys.markers import Plain, Tree
 
 _INT = struct.Struct(">cq").pack
 _FLOAT = struct.Struct(">cd").pack
@@ -287,13 +287,13 @@ def _put_path(encoder: Encoder, value: Any, put: Put) -> None:
 
 
 def _plain(encoder: Encoder, value: Plain[Any], put: Put) -> None:
-    encoder.check_mark(value)
+    encoder.check_marker(value)
     put(b"Q")
     encoder.put_plain(value.value, put)
 
 
 def _tree(encoder: Encoder, value: Tree[Any], put: Put) -> None:
-    encoder.check_mark(value)
+    encoder.check_marker(value)
     if encoder.texts is not None:
         encoder.texts.add(os.fsdecode(value.value))
     if not encoder.put_path(value, put):

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys import marks
+from prepcache.keys import markers
 
 ENCODING_VERSION = 2
 """First byte of every encoding; raised when the bytes of any value change."""
@@ -187,7 +187,7 @@ class Encoder:
         payload = self.on_path(value, self)
         if payload is None:
             return False
-        put(b"P" if isinstance(value, marks.Tree) else b"S" if isinstance(value, str) else b"p")
+        put(b"P" if isinstance(value, markers.Tree) else b"S" if isinstance(value, str) else b"p")
         put(length(len(payload)))
         put(payload)
         return True
@@ -197,12 +197,12 @@ class Encoder:
         """Whether a str may name a file here."""
         return not self._is_plain
 
-    def check_mark(self, value: Any) -> None:
-        """Refuse a mark that cannot be taken off before the function is called."""
+    def check_marker(self, value: Any) -> None:
+        """Refuse a marker that cannot be taken off before the function is called."""
         if self.opaque_depth and not self._is_key:
             raise self.refuse(
-                f"{value!r} is inside an object, from which the mark cannot be taken off before the function "
-                "sees it; put the mark around the object, or the path in a tuple, list or dict"
+                f"{value!r} is inside an object, from which the marker cannot be taken off before the "
+                "function sees it; put the marker around the object, or the path in a tuple, list or dict"
             )
 
     def put_plain(self, value: Any, put: Put) -> None:
@@ -275,12 +275,12 @@ def encode(value: Any, *, path: str = "config", encoder: Encoder | None = None) 
 
 
 def canonical_order(value: Any) -> Any:
-    """`value` as the function receives it: marks taken off, plain dicts in canonical order.
+    """`value` as the function receives it: markers taken off, plain dicts in canonical order.
 
     Containers that are right as they are, are returned as they are. Keys and what is inside sets and
     other objects is left alone.
     """
-    return _reorder(marks.strip(value))
+    return _reorder(markers.strip(value))
 
 
 def _reorder(value: Any) -> Any:
@@ -290,7 +290,7 @@ def _reorder(value: Any) -> Any:
         keys = sorted(value, key=simple_key)
         if keys != list(value):
             value = {key: value[key] for key in keys}
-    return marks.rebuild(value, _reorder)
+    return markers.rebuild(value, _reorder)
 
 
 def _find_writer(kind: type) -> Writer:

@@ -1,8 +1,8 @@
-"""Marks: `plain(x)` and `tree(path)`, by which a user says how a value is to be keyed.
+"""Markers: `plain(x)` and `tree(path)`, by which a user says how a value is to be keyed.
 
 Invariants:
-    1. A mark changes the key, never what the preprocessing function receives: `strip` takes marks off
-       before the function is called. Where it cannot (inside objects) the encoding refuses marks.
+    1. A marker changes the key, never what the preprocessing function receives: `strip` takes markers off
+       before the function is called. Where it cannot (inside objects) the encoding refuses markers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prepcache.namedtuples import is_namedtuple
 T = TypeVar("T")
 
 
-class Mark(Generic[T]):
+class Marker(Generic[T]):
     """A value that is keyed in another way than by itself."""
 
     __slots__ = ("value",)
@@ -29,19 +29,19 @@ class Mark(Generic[T]):
         return f"{type(self).__name__.lower()}({self.value!r})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Mark) and type(other) is type(self) and bool(self.value == other.value)
+        return isinstance(other, Marker) and type(other) is type(self) and bool(self.value == other.value)
 
     def __hash__(self) -> int:
         return hash((type(self), self.value))
 
 
-class Plain(Mark[T]):
+class Plain(Marker[T]):
     """A value keyed by itself alone: no str or path inside it is looked up on the disk."""
 
     __slots__ = ()
 
 
-class Tree(Mark[T]):
+class Tree(Marker[T]):
     """The path of a directory, keyed by its files, recursively: their names and their bytes."""
 
     __slots__ = ()
@@ -54,7 +54,7 @@ def plain(value: T) -> Plain[T]:
         value: anything that can be keyed, nested or not.
 
     Returns:
-        a mark; the preprocessing function receives `value`.
+        a marker; the preprocessing function receives `value`.
     """
     return Plain(value)
 
@@ -66,7 +66,7 @@ def tree(path: T) -> Tree[T]:
         path: a str or `os.PathLike` that names a directory.
 
     Returns:
-        a mark; the preprocessing function receives `path`.
+        a marker; the preprocessing function receives `path`.
 
     Raises:
         TypeError: `path` is neither.
@@ -77,7 +77,7 @@ def tree(path: T) -> Tree[T]:
 
 
 def strip(value: Any) -> Any:
-    """`value` without its marks, at the top and inside the containers that `rebuild` knows."""
+    """`value` without its markers, at the top and inside the containers that `rebuild` knows."""
     kind = type(value)
     if kind is Plain or kind is Tree:
         return strip(value.value)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from prepcache.keys.marks import plain, strip, tree
+from prepcache.keys.markers import plain, strip, tree
 
 
 class Pair(NamedTuple):
