@@ -65,8 +65,8 @@ def _add(store: Store, digest: RecipeDigest, numbers: range) -> None:
             key = entry_key(digest, item)
             raw[key_at : key_at + 64], raw[item_at : item_at + 32] = key.encode(), item
             name = blake3(raw).hexdigest()
-            path = os.path.join(store.objects, name[:2], name)
-            with open(path, "wb") as out:
+            path = Path(store.objects, name[:2], name)
+            with path.open("wb") as out:
                 out.write(raw)
             values = row_values(header, name, len(raw), DISK_BYTES)
             more = {

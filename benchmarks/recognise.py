@@ -113,7 +113,7 @@ def hash_files(folder: Path, megabytes: int, repeat: int) -> None:
                 f" {cpu:.2f} by time on cores"
             )
         for name in names:
-            os.unlink(name)
+            Path(name).unlink()
 
 
 def main() -> None:

@@ -291,7 +291,7 @@ def main() -> None:
         servers = [own, stack.enter_context(other(names, folder, plain, folder / "plain.upload"))]
         if shutil.which("nginx"):
             (folder / "put").mkdir()
-            os.chmod(folder, 0o755)
+            folder.chmod(0o755)
             config = folder / "nginx.conf"
             config.write_text(NGINX.format(folder=folder, socket=folder / "nginx.sock"))
             command = ["nginx", "-c", str(config), "-p", name]

@@ -60,7 +60,7 @@ def listen_unix(path: Path, group: int | None) -> socket.socket:
         sock.bind(os.fspath(path))
         if group is not None:
             _give_to(path, group)
-        os.chmod(path, 0o660)
+        path.chmod(0o660)
         sock.listen(BACKLOG)
     except OSError as exc:
         sock.close()

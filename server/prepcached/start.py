@@ -145,7 +145,7 @@ def _note_socket(root: Path, listeners: list[socket.socket]) -> None:
 def inode(path: Path | None) -> tuple[int, int] | None:
     """Device and inode of what lies there."""
     try:
-        found = os.stat(path) if path is not None else None
+        found = path.stat() if path is not None else None
     except OSError:
         return None
     return (found.st_dev, found.st_ino) if found is not None else None

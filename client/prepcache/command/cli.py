@@ -13,6 +13,7 @@ import itertools
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -356,7 +357,7 @@ def show_key(
     file, _, function = target.rpartition(":")
     if not file or not function:
         raise typer.BadParameter("is not FILE:FUNCTION, as train.py:tokenize", param_hint=target)
-    if not os.path.isfile(file):
+    if not Path(file).is_file():
         raise typer.BadParameter(f"there is no file {file}", param_hint=target)
     from prepcache.keys.static import static_key
 

@@ -141,7 +141,7 @@ def _sweep(folder: Path) -> None:
         for one in found:
             with contextlib.suppress(OSError):
                 if one.stat(follow_symlinks=False).st_mtime < oldest:
-                    os.unlink(one.path)
+                    Path(one.path).unlink()
 
 
 def _after_fork_in_child() -> None:

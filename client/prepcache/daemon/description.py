@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from prepcache.protocol import wire
@@ -39,7 +40,7 @@ class Known:
 def job_name() -> str:
     """What people call this process: its script."""
     script = script_run()
-    return plain(os.path.basename(script) if script not in ("", "-c", "-m") else "python")
+    return plain(Path(script).name if script not in ("", "-c", "-m") else "python")
 
 
 def is_main_process() -> bool:

@@ -198,10 +198,10 @@ class Downloads:
         try:
             fetch(fd)
             _check(fd, digest, size_bytes)
-            os.replace(name, path)
+            Path(name).replace(path)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(name)
+                Path(name).unlink()
             raise
         finally:
             os.close(fd)
@@ -216,7 +216,7 @@ class Downloads:
             for one in found:
                 with contextlib.suppress(OSError):
                     if one.stat(follow_symlinks=False).st_mtime < oldest:
-                        os.unlink(one.path)
+                        Path(one.path).unlink()
 
 
 def _check(fd: int, digest: Digest, size_bytes: int) -> None:

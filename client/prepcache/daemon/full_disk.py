@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 _MENDS = {
     errno.ENOSPC: "free space there",
@@ -44,7 +45,7 @@ def writing_in(folder: str | os.PathLike[str], or_else: str) -> Iterator[None]:
 def for_whom(path: str) -> str:
     """To whom a socket is open that was refused to this user; empty where that cannot be told."""
     with suppress(OSError):
-        status = os.stat(path)
+        status = Path(path).stat()
         if not status.st_mode & stat.S_IWGRP:
             return f"only user {status.st_uid} may connect"
         if status.st_gid not in (os.getegid(), *os.getgroups()):

@@ -81,7 +81,7 @@ def barred(service: Path = SYSTEM_SOCKET) -> str:
     import pwd
 
     try:
-        gid = os.stat(service).st_gid
+        gid = service.stat().st_gid
     except OSError:
         return ""
     if os.access(service, os.W_OK):
@@ -101,7 +101,7 @@ def listens(path: Path) -> bool:
     import socket
 
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
-        if stat.S_ISSOCK(os.stat(path).st_mode):
+        if stat.S_ISSOCK(path.stat().st_mode):
             probe.setblocking(False)
             with contextlib.suppress(BlockingIOError):  # a full backlog: somebody is there, and busy
                 probe.connect(str(path))
@@ -256,8 +256,8 @@ class Launcher:
             str(IDLE_EXIT_S),
         )
         with contextlib.suppress(FileNotFoundError):
-            if os.stat(self.log).st_size > MAX_LOG_BYTES:
-                os.replace(self.log, self.log.with_suffix(".log.1"))
+            if self.log.stat().st_size > MAX_LOG_BYTES:
+                self.log.replace(self.log.with_suffix(".log.1"))
         os.close(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         done = subprocess.run(
             ["/bin/sh", "-c", _SHELL, "sh", str(self.log), *self._command, *serve],

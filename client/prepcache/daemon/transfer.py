@@ -67,7 +67,7 @@ class Handover:
         if self._client.endpoint.address.socket is not None:
             return True
         with contextlib.suppress(OSError):
-            return self._shared is not None and os.stat(self._shared.staging).st_uid == os.geteuid()
+            return self._shared is not None and Path(self._shared.staging).stat().st_uid == os.geteuid()
         return False
 
     def path_of(self, ref: wire.ArtifactRef) -> Path:

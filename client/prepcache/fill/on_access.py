@@ -45,6 +45,7 @@ from contextvars import copy_context
 from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.util import Finalize
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -478,7 +479,7 @@ def made_by(recipe: str) -> dict[str, Any]:
 
     return {
         "recipe": recipe,
-        "script": os.path.basename(script_run()) or "python",
+        "script": Path(script_run()).name or "python",
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "uid": os.getuid(),

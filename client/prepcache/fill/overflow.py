@@ -13,6 +13,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from prepcache import artifact
@@ -37,7 +38,7 @@ class Spilled:
         folder = _folder()
         with writing_in(folder, "set TMPDIR to another folder"):
             fd, name = tempfile.mkstemp(prefix="prepcache-", dir=folder)
-            os.unlink(name)
+            Path(name).unlink()
             self._own(fd)
             self.nbytes = writer.write(fd, producer=producer, observed=observed).size_bytes
         token = int.from_bytes(os.urandom(7), "big")

@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from prepcache.artifact import header as artifact_format
@@ -136,7 +136,7 @@ class WriteBack:
         pushed = 0
         try:
             for ref in left:
-                path = os.path.join(daemon.store.objects, ref.digest[:2], ref.digest)
+                path = Path(daemon.store.objects, ref.digest[:2], ref.digest)
                 opened = await daemon.slow(_opened, path, ref)
                 if opened is None:
                     continue
@@ -174,13 +174,13 @@ def _never(_recipe: str) -> bool:
     return False
 
 
-def _opened(path: str, ref: ArtifactRef) -> tuple[BinaryIO, Row] | None:
+def _opened(path: Path, ref: ArtifactRef) -> tuple[BinaryIO, Row] | None:
     """An artifact here and its row; None where it was evicted meanwhile, or cannot be read.
 
     It is open from then on, so that an eviction does not take it away.
     """
     try:
-        file = open(path, "rb")  # noqa: SIM115 - the caller closes it
+        file = path.open("rb")
     except FileNotFoundError:
         return None
     try:

@@ -60,7 +60,7 @@ class Places:
     def _real(self, path: str) -> str:
         """As `os.path.realpath`, but that each folder is looked up once."""
         folder, name = os.path.split(path)
-        if name in ("", ".", "..") or os.path.islink(path):  # noqa: PTH114
+        if name in ("", ".", "..") or os.path.islink(path):
             return os.path.realpath(path)
         real = self._folders.get(folder)
         if real is None:

@@ -176,7 +176,7 @@ def _in_folder(path: Any, descriptor: int) -> str:
 
 
 def _path_of(descriptor: int) -> str:
-    return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
+    return os.readlink(f"/proc/self/fd/{descriptor}")
 
 
 def _note_in_folders(kind: str, name: str, watches: tuple[Watch, ...]) -> None:
