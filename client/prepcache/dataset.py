@@ -171,7 +171,6 @@ class CachedDataset(Dataset[T_co]):
         self.lazy = lazy
         mode = opening_mode() if self._follows_mode else None
         if mode is not None:
-            self.items = mode.part_of(self.items)
             mode.opened.append(self)
         client, read, trust = client or Client(), how["read"], how["trust"]
         counted = function.method if isinstance(function, Wrapped) else function
@@ -197,7 +196,9 @@ class CachedDataset(Dataset[T_co]):
         if verify_fraction:
             samples.verify(verify_fraction)
         self._samples = samples
-        if not lazy and (mode is None or mode.prepares):
+        if mode is not None and mode.prepares:
+            samples.prepare(mode.part_of(len(digests)))
+        elif mode is None and not lazy:
             samples.prepare()
         if lazy and mode is None:
             tell_of(artifacts, recipe.name, progress)

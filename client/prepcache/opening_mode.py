@@ -1,19 +1,21 @@
 """What the commands `prepcache fill` and `prepcache plan` change about data sets that a file opens.
 
-A training script opens its data sets as always; inside `opened_as`, they open only a part of their items, or
-prepare nothing.
+A training script opens its data sets as always; inside `opened_as`, they prepare only a part of their items,
+or nothing.
 
 Invariants:
     1. The mode applies to the whole process, which is the command's: a script may open its data sets in a
        thread of its own.
     2. It applies to the user's data sets. `cached()` and the parts of a stream open whole and are prepared,
        since the script needs what they give to name its items.
+    3. A data set whose samples are the items of another one is prepared whole when these are read, so that
+       parts of the other one leave nothing out.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +29,8 @@ class OpeningMode:
 
     Args:
         prepares: whether what is missing is preprocessed.
-        shard, shards: only every `shards`-th item, beginning with number `shard` (from 0).
+        shard, shards: of what is missing, only every `shards`-th item is preprocessed, beginning with number
+            `shard` (from 0).
         opened: the data sets that were opened so.
     """
 
@@ -36,11 +39,9 @@ class OpeningMode:
     shards: int = 1
     opened: list[CachedDataset[Any]] = field(default_factory=list)
 
-    def part_of(self, items: Sequence[Any]) -> Sequence[Any]:
-        """The items of this shard."""
-        if self.shards == 1:
-            return items
-        return [items[i] for i in range(self.shard, len(items), self.shards)]  # some take no slices
+    def part_of(self, count: int) -> range | None:
+        """The positions of this shard's items; None: all."""
+        return None if self.shards == 1 else range(self.shard, count, self.shards)
 
 
 _mode: OpeningMode | None = None

@@ -107,13 +107,13 @@ class Tally:
         self._state[hits] = _HIT
         return self._found(hits)
 
-    def note_fill(self, filled: Filled) -> Found:
-        """What was computed, and what others have made meanwhile."""
+    def note_fill(self, filled: Filled, todo: Any) -> Found:
+        """What was computed of what there was to do, and what others have made meanwhile."""
         self._made[filled.computed] = 1
         self._state[filled.waited] = _WAITED
         self._seconds += filled.seconds
         if filled.is_declined:
-            self._state[self._catalogue.missing] = _DECLINED
+            self._state[np.intersect1d(self._catalogue.missing, todo)] = _DECLINED
         if filled.drawn:
             self._has_drawn = True
         return self._found(filled.waited)

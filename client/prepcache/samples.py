@@ -185,6 +185,7 @@ class Samples:
         self._stamps = stamps
         self._drawn: set[str] = set()
         self._keeps = by.is_lazy  # samples made on access
+        self._is_part = False
         self._view: View | None = None
         self.on_access: OnAccess | None = None
 
@@ -240,25 +241,29 @@ class Samples:
             raise UnkeyableError(f"{self.by.name}: {line(changed)}", names=changed)
         self.prepare()
 
-    def prepare(self) -> None:
+    def prepare(self, positions: range | None = None) -> None:
         """Makes what is missing. An error or Ctrl-C shows the job's line that asked for it, and no frame of
         ours.
+
+        Args:
+            positions: only of these items; the first access to another missing sample makes all of them.
         """
         try:
-            self._prepare()
+            self._is_part = positions is not None
+            self._prepare(positions)
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
             raise error.with_traceback(None) from error.__cause__
 
-    def _prepare(self) -> None:
+    def _prepare(self, positions: range | None) -> None:
         self.by.job.refuse_itself()
         if (here := self.present) is not None:
             here.flush_soon()  # what it has leased is no other job's to wait for
         with self.by.artifacts.filling:
-            if len(self.catalogue.missing):
+            if len(missing := self._missing(positions)):
                 if not self.may_fill:
                     return
-                self._fill()
-            if self.is_expanded:
+                self._fill(missing)
+            if self.is_expanded and positions is None:
                 self._view = self._whole_view()
                 if self.count and not len(self._view) and not self.by.is_stream:
                     which = count_text(self.count, "item", "items")
@@ -275,7 +280,7 @@ class Samples:
             view = View(self.catalogue)
             if view.is_whole:
                 return view
-            self._fill()
+            self._fill(self.catalogue.missing)
         where = f"neither the cache nor {tempfile.gettempdir()} or /var/tmp takes the samples"
         raise OSError(errno.ENOSPC, f"{self.by.name}: {where}: free space there, or set TMPDIR")
 
@@ -284,15 +289,22 @@ class Samples:
         """Whether filling is of use: where nothing can be kept, each sample is made when it is asked for."""
         return self.is_expanded or self.by.artifacts.mode.is_writing
 
-    def _fill(self) -> None:
+    def _missing(self, positions: range | None) -> Array:
+        """The distinct items that are missing, of all or of those at these positions."""
+        missing = self.catalogue.missing
+        if positions is None:
+            return missing
+        return np.intersect1d(missing, self.catalogue.distinct.inverse[positions.start :: positions.step])
+
+    def _fill(self, todo: Array) -> None:
         artifacts, catalogue = self.by.artifacts, self.catalogue
         total, said = len(catalogue.distinct), artifacts.reason
-        progress = self.by.watcher(total, total - len(catalogue.missing))
+        progress = self.by.watcher(total, total - len(todo))
         try:
-            self.originals.compare(catalogue.missing)
-            self._try_one(int(catalogue.missing[0]))
+            self.originals.compare(todo)
+            self._try_one(int(todo[0]))
             crew = self.by.crew(self.originals.item)
-            filled = artifacts.fill(crew, progress, self._task(), lambda: self._making().adopt)
+            filled = artifacts.fill(crew, progress, self._task(todo), lambda: self._making().adopt)
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
             progress.close()
             self.by.say_of_it(
@@ -302,7 +314,7 @@ class Samples:
         finally:
             progress.close()
         self.by.steady.filled()
-        artifacts.found(*self.tally.note_fill(filled))
+        artifacts.found(*self.tally.note_fill(filled, todo))
         self._keeps = self.by.is_lazy or filled.is_cut_off or bool(filled.reason and not filled.is_declined)
         if filled.aside and artifacts.mode.is_writing:
             self._making().adopt(filled.aside)
@@ -347,10 +359,10 @@ class Samples:
             why = WITHOUT if filled.reason == artifacts.client.budget.warned else filled.reason
             by.say_of_it(f"{left_text(len(self.catalogue.missing), is_part=by.is_stream)}: {why}", "left")
 
-    def _task(self) -> Task:
+    def _task(self, todo: Array) -> Task:
         by, originals = self.by, self.originals
         return Task(
-            by.recipe, self.catalogue, self.catalogue.missing, by.artifacts.generation, originals.item,
+            by.recipe, self.catalogue, todo, by.artifacts.generation, originals.item,
             originals.position, originals.name, originals.changed, made_by(by.recipe.name), by.steady,
             self.is_expanded,
         )  # fmt: skip
@@ -426,6 +438,8 @@ class Samples:
     def _make(self, indices: Sequence[int]) -> dict[int, Any]:
         """The samples of distinct items that are missing."""
         by = self.by
+        if self._is_part:
+            self.prepare_opened()
         for index in indices:
             by.job.refuse_itself(index)
         drifted = by.steady.changed(is_due=not by.steady.is_settled)
@@ -507,7 +521,9 @@ class Samples:
     def _making(self) -> OnAccess:
         here = self.present
         if here is None:
-            here = self.on_access = OnAccess(self.by.artifacts, self._task(), self._observed)
+            here = self.on_access = OnAccess(
+                self.by.artifacts, self._task(self.catalogue.missing), self._observed
+            )
         return here
 
     def _observed(self) -> list[dict[str, Any]]:

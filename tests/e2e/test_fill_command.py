@@ -63,6 +63,21 @@ def make():
         pool.submit(prepcache.CachedDataset, ByPosition(), lengths, progress=False).result()
 """
 """Has arguments of its own, asks `cached()` for its items, names them by position, and opens in a thread."""
+CHAINED = """
+from pathlib import Path
+import prepcache
+
+def text(path):
+    return f"{path.name}: {path.read_text()}"
+
+def words(text):
+    return text.split()
+
+def make():
+    first = prepcache.CachedDataset(sorted(Path("corpus").glob("*.txt")), text, progress=False)
+    return prepcache.CachedDataset(first, words, progress=False)
+"""
+"""The samples of the first data set are the items of the second one."""
 COUNT = 12
 
 
@@ -94,7 +109,7 @@ def test_a_job_hits_what_a_fill_has_made(box: Sandbox, project: Path) -> None:
 
 def test_shards_make_all_items_once(box: Sandbox, project: Path) -> None:
     told = [command(box, project, "fill", "train.py:make", "--shard", f"{part}/3") for part in range(3)]
-    assert [(one["items"], one["computed"]) for one in told] == [(4, 4)] * 3
+    assert [(one["items"], one["hit"], one["computed"]) for one in told] == [(12, 4 * n, 4) for n in range(3)]
     assert command(box, project, "fill", "train.py:make")["hit"] == COUNT
 
 
@@ -113,7 +128,20 @@ def test_a_script_with_arguments_and_threads_is_filled(box: Sandbox, project: Pa
     [planned] = command(box, project, "plan", "train.py:make")
     assert (planned["name"], planned["items"], planned["missing"]) == ("train.lengths", COUNT, COUNT)
     told = command(box, project, "fill", "train.py:make", "--shard", "1/3")
-    assert (told["items"], told["computed"]) == (4, 4)
+    assert (told["items"], told["computed"]) == (COUNT, 4)
+
+
+def test_shards_of_chained_data_sets_leave_nothing_out(box: Sandbox, project: Path) -> None:
+    (project / "train.py").write_text(CHAINED)
+    parts = [command(box, project, "fill", "train.py:make", "--shard", f"{part}/3") for part in range(3)]
+    assert sum(one["computed"] for one in parts) == 2 * COUNT
+    told = command(box, project, "fill", "train.py:make")
+    assert (told["items"], told["hit"], told["computed"]) == (2 * COUNT, 2 * COUNT, 0)
+
+
+def test_a_lazy_data_set_is_filled(box: Sandbox, project: Path) -> None:
+    (project / "train.py").write_text(SCRIPT.replace("progress=False", "progress=False, lazy=True"))
+    assert command(box, project, "fill", "train.py:make")["computed"] == COUNT
 
 
 @pytest.mark.parametrize(

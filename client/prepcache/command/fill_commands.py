@@ -48,7 +48,7 @@ def fill(
     """Preprocess what is missing of a data set, without training.
 
     FILE is run, as an import runs it: put its training loop under `if __name__ == "__main__":`, or into a
-    function. With --shard, only the items of that part are opened.
+    function. With --shard, only the items of that part are preprocessed.
 
     Commands and jobs that fill the same data set at once divide the work, with or without --shard.
 
