@@ -117,7 +117,7 @@ class Batch:
 
         return np.array(self.encoder.rows, np.int64).reshape(-1, 5)
 
-    def read(self, threads: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.bool_], list[bytes]]:
+    def read(self) -> tuple[NDArray[np.int64], NDArray[np.bool_], list[bytes]]:
         """Learn the digests of all files, and with them those of the items.
 
         Returns:
@@ -138,7 +138,7 @@ class Batch:
         to_read = np.flatnonzero(~is_known).tolist()
         if to_read:
             names = list(dict.fromkeys(encoder.names[slot] for slot in to_read))
-            read = dict(zip(names, read_files(names, encoder.memo, threads), strict=True))
+            read = dict(zip(names, read_files(names, encoder.memo), strict=True))
             for slot in to_read:
                 digested = read[encoder.names[slot]]
                 digests[slot] = np.frombuffer(digested.digest, np.uint8)

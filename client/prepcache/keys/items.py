@@ -91,7 +91,6 @@ class ItemHasher:
         read: what the function receives for a path: the path, or the file's contents.
         trust: "content" reads every byte, whatever the stat cache knows.
         memo: digests of files by stamp; None reads every file.
-        threads: for hashing; by default the cores this process may use.
     """
 
     def __init__(
@@ -100,14 +99,12 @@ class ItemHasher:
         read: Read = "path",
         trust: Trust = "stat",
         memo: StatCache | None = None,
-        threads: int | None = None,
     ) -> None:
         check_reading(read, trust)
         self.root = root
         self.read = read
         self.trust = trust
         self.memo = memo
-        self.threads = threads
         self.rules = PathRules(root, read)
         self.says_text_files = True
         """Whether to say that str name files; said once."""
@@ -138,7 +135,7 @@ class ItemHasher:
             encoder = ItemEncoder(self.rules, self.memo, self.trust)
             batch = Batch(encoder, first + start * step, step)
             batch.collect(some)
-            snapshot.add(batch, *batch.read(self.threads))
+            snapshot.add(batch, *batch.read())
             self.classes.update(dict.fromkeys(without_libraries(encoder.classes)))
             text_file, text_files = text_file or encoder.text_file, text_files + encoder.text_files
         if self.memo is not None:
@@ -146,9 +143,9 @@ class ItemHasher:
         if text_files and self.says_text_files:
             self.says_text_files = False
             log.warning(
-                "prepcache: %d str in the items name files, such as %r: their bytes count as well. "
-                "Pass a pathlib.Path to say so (such items count as other ones, and are made once more), or "
-                "prepcache.plain(text) where it is only text.",
+                "prepcache: %d str in the items name files, such as %r: the bytes of these files count too. "
+                "Pass prepcache.plain(text) where it is only text, or a pathlib.Path to confirm it, which "
+                "preprocesses these items once more.",
                 text_files,
                 text_file,
             )
