@@ -37,7 +37,7 @@ from typing import Any, Protocol
 from prepcache.errors import PreprocessError
 from prepcache.fill.call import Job, Part
 from prepcache.fill.recipe_guard import Steady
-from prepcache.fill.worker_results import Inbox, Outbox, Slots, unpacked
+from prepcache.fill.worker_results import Inbox, Outbox, unpacked
 from prepcache.keys.observation.inputs import Input, Joined
 from prepcache.keys.randomness import Guard, guard
 
@@ -261,8 +261,6 @@ class Forked:
     def take(self) -> Part:
         while not self._ready:
             busy = [worker for worker in self._workers if worker.chunks]
-            for worker in busy:
-                worker.inbox.submit([])
             ready = set(wait_connections([worker.inbox.pipe for worker in busy]))
             for worker in busy:
                 if worker.inbox.pipe in ready:
@@ -307,7 +305,7 @@ class Forked:
         for _ in range(self.slots):
             ours, theirs = Pipe()
             _PIPES.add(ours)
-            slots, at = Slots(), _shared_bytes()
+            at = _shared_bytes()
             # A handler of the job's that raised in the child before its `try` would run the job there.
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             try:
@@ -317,11 +315,11 @@ class Forked:
                     warnings.simplefilter("ignore", DeprecationWarning)
                     pid = os.fork()
                 if pid == 0:
-                    self._be_worker(Outbox(theirs, slots), at, theirs, mask)
+                    self._be_worker(Outbox(theirs), at, theirs, mask)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
-            self._workers.append(_Worker(pid, Inbox(ours, slots), at))
+            self._workers.append(_Worker(pid, Inbox(ours), at))
 
     def _be_worker(
         self, outbox: Outbox, at: mmap.mmap | bytearray, pipe: Connection, mask: set[int | signal.Signals]
@@ -390,8 +388,8 @@ def _work(outbox: Outbox, at: mmap.mmap | bytearray, job: Job, item_of: Callable
             for index in chunk:
                 at[:_AT_BYTES] = index.to_bytes(_AT_BYTES, sys.byteorder)
                 for made in _parts(job, index, item_of(index)):
-                    part, may_wait = _put(outbox, made)
-                    if not may_wait or time.perf_counter() - sent_at > REPLY_S:
+                    part = _put(outbox, made)
+                    if not part.is_last or outbox.is_full or time.perf_counter() - sent_at > REPLY_S:
                         outbox.send(job.news(), watched.check())
                         sent_at = time.perf_counter()
                     if part.is_last:
@@ -400,13 +398,14 @@ def _work(outbox: Outbox, at: mmap.mmap | bytearray, job: Job, item_of: Callable
                 outbox.send(job.news(), watched.check())
 
 
-def _put(outbox: Outbox, part: Part) -> tuple[Part, bool]:
-    """What was put of a part, and whether it may wait; one that does not pickle ends its item alone."""
+def _put(outbox: Outbox, part: Part) -> Part:
+    """What was put of a part; one that does not pickle ends its item alone."""
     try:
-        return part, outbox.put(part) and part.is_last
+        outbox.put(part)
     except Exception as error:  # noqa: BLE001 - a foreign object's own pickling may raise anything
-        end = unpacked(part, error)
-        return end, outbox.put(end)
+        part = unpacked(part, error)
+        outbox.put(part)
+    return part
 
 
 def _shared_bytes() -> mmap.mmap | bytearray:
