@@ -5,7 +5,7 @@ COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY client client
 COPY server server
 RUN python3 -m venv /opt/prepcache \
- && /opt/prepcache/bin/python -m pip install --no-cache-dir --constraint constraints.txt ".[server]"
+ && /opt/prepcache/bin/python -m pip install --no-cache-dir --constraint constraints.txt ".[server,fleet]"
 
 FROM python:3.11-slim-bookworm
 COPY --from=build /opt/prepcache /opt/prepcache
