@@ -210,6 +210,24 @@ def test_a_method_of_the_class_makes_the_key() -> None:
     assert encode(Handle("a")) != encode(Handle("b"))
 
 
+def test_a_marker_in_a_key_may_stay_and_one_in_an_object_not() -> None:
+    class Handle:
+        def __init__(self, key: Any) -> None:
+            self.key = key
+
+        def __prepcache_key__(self) -> Any:
+            return [self.key]
+
+    assert encode(Handle(plain("a"))) == encode(Handle(plain("a")))
+    encoder = Encoder()
+    encoder.steps = ["config"]
+    with pytest.raises(UnkeyableError, match="no stable bytes"):
+        encoder.part(Handle(object()), "a")
+    encoder.active.clear()
+    with pytest.raises(UnkeyableError, match="marker"):
+        encoder.part(Size(1, 2, {"x": plain(1)}), "b")  # type: ignore[dict-item]
+
+
 def test_hooks_decide_what_code_and_objects_are() -> None:
     encoder = Encoder(
         on_code=lambda value, _: value.__qualname__.encode(),

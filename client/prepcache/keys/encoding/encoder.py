@@ -208,8 +208,10 @@ class Encoder:
     def put_plain(self, value: Any, put: Put) -> None:
         """Write a value in which nothing is looked up on the disk."""
         before, self._is_plain = self._is_plain, True
-        self.walk(value, put)
-        self._is_plain = before
+        try:
+            self.walk(value, put)
+        finally:
+            self._is_plain = before
 
     def put_code(self, value: Any, put: Put) -> None:
         """Write a function, class or module."""
@@ -235,15 +237,16 @@ class Encoder:
         """Write an object by what its registered function made of it, which nobody else sees."""
         put(b"k")
         self.put_class_of(value, put)
-        before, self._is_key = self._is_key, True
-        self.opaque_depth += 1
-        if type(key) is dict and all(type(name) is str for name in key):
-            put(b"a")
-            self.put_attributes(value, [(name, key[name]) for name in sorted(key)], put)
-        else:
-            self.walk(key, put)
-        self.opaque_depth -= 1
-        self._is_key = before
+        before = self._is_key, self.opaque_depth
+        self._is_key, self.opaque_depth = True, self.opaque_depth + 1
+        try:
+            if type(key) is dict and all(type(name) is str for name in key):
+                put(b"a")
+                self.put_attributes(value, [(name, key[name]) for name in sorted(key)], put)
+            else:
+                self.walk(key, put)
+        finally:
+            self._is_key, self.opaque_depth = before
 
     def put_object(self, value: Any, put: Put) -> None:
         """Write an object of a class that has no writer."""

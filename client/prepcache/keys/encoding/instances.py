@@ -29,10 +29,9 @@ def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
     name: str | None = value._name_
     put(b"n" if name is None else text_bytes(name))
     encoder.opaque_depth += 1
-    before = encoder._is_plain
-    encoder._is_plain = True
-    encoder.step(value._value_, "value", put)
-    encoder._is_plain = before
+    encoder.steps.append("value")
+    encoder.put_plain(value._value_, put)
+    encoder.steps.pop()
     encoder.opaque_depth -= 1
 
 
