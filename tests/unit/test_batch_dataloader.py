@@ -20,8 +20,6 @@ from torch.utils.data import (
     random_split,
 )
 
-from prepcache.artifact import reader
-from prepcache.batching import pages
 from prepcache.collate import pad_collate
 from support.artifacts import same
 from support.rows import Stored, rows_of
@@ -47,15 +45,10 @@ class Singles(Dataset[Any]):
         return self.stored[i]
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["copied", "mapped"])
-def stored(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Stored]:
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
     """Images are of three pages each."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param:
-            patch.setattr(reader, "LARGE_ROW_BYTES", 4096)
-            patch.setattr(pages, "MIN_BATCH_BYTES", 0)
-        folder = tmp_path_factory.mktemp("stored")
-        yield Stored(rows_of(folder, [sample(i) for i in range(COUNT)], 3))
+    return Stored(rows_of(tmp_path_factory.mktemp("stored"), [sample(i) for i in range(COUNT)], 3))
 
 
 def as_list(batch: Any) -> Any:
