@@ -7,7 +7,7 @@
     local_imports.py    which modules code imports into names of its own
     module_state.py     modules that functions import themselves
     dynamic_lookups.py  what code asks for beside what it names; annotations.py: what these say
-    classes.py          which attributes of a class count; fields.py: what libraries make of its text
+    classes.py          what counts of a class
     settings.py         plain data that code reads from libraries and from parsed arguments
     import_graph.py     the files that a file imports, transitively (`code="script"`)
     source_files.py     the bytes, code and imports of one source file, read without importing it
@@ -16,7 +16,6 @@
     value_hooks.py      the encoder's hooks: code as labels, objects by class and state
     object_parts.py     the state of objects; object_adapters.py, torch_operators.py: of some libraries
     describe.py         short readable forms of values
-    alters.py           what code may change itself while it runs
     item_code.py        the code that items hold
 
 Invariants:

@@ -27,10 +27,9 @@ from blake3 import blake3
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import dynamic_lookups, labels, torch_operators
 from prepcache.keys.code.annotations import may_be_named, named_in, names_in, shape_of
-from prepcache.keys.code.classes import attributes_of
+from prepcache.keys.code.classes import attributes_of, described, texts_of, variables_of
 from prepcache.keys.code.describe import ABSENT, Value, readable
 from prepcache.keys.code.dynamic_lookups import Questions
-from prepcache.keys.code.fields import described, texts_of, variables_of
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.function_state import EMPTY, names_without_addresses, state_of
 from prepcache.keys.code.import_graph import ImportGraph

@@ -247,15 +247,29 @@ def _reduced(value: Any, state: Any, is_library: bool) -> Parts:
 
 
 def _held_beside(value: Any, told: Parts, is_library: bool) -> Parts:
-    """What a reduction leaves out: of a library's object functions, as `toolz.curry` holds; else all, since
-    its class may look it up in a table."""
+    """What a reduction only names: functions, as `toolz.curry` holds; all of what the job's own code looks up
+    in a table."""
     maker = dict(told).get("callable")
     if isinstance(maker, type) or getattr(maker, "__module__", None) == "copyreg":
         return []
+    is_whole = not is_library and _is_looked_up(maker, value)
     ids = {id(part) for _, held in told for part in (held if isinstance(held, tuple | list) else (held,))}
     parts = [(name, part) for name, part in _attributes(value) if id(part) not in ids]
-    kept = [(name, part) for name, part in parts if not is_library or _is_function(part)]
+    kept = [(name, part) for name, part in parts if is_whole or _is_function(part)]
     return sorted(kept, key=lambda pair: pair[0])
+
+
+def _is_looked_up(maker: Any, value: Any) -> bool:
+    """Whether a function, or the class that it is a method of, has an object in one of its tables."""
+    function = getattr(maker, "__func__", maker)
+    if not isinstance(function, types.FunctionType):
+        return False
+    spaces = [{name: function.__globals__.get(name) for name in function.__code__.co_names}]
+    spaces += [vars(base) for base in getattr(getattr(maker, "__self__", None), "__mro__", ())]
+    tables = [part for space in spaces for part in space.values() if isinstance(part, dict | list | tuple)]
+    return any(
+        one is value for table in tables for one in (table.values() if isinstance(table, dict) else table)
+    )
 
 
 def _is_function(part: Any) -> bool:
