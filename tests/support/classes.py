@@ -60,6 +60,6 @@ class OmegaConf:
         return dict(config) if isinstance(config, Mapping) else list(config)
 
 
-Config.__module__ = "omegaconf.dictconfig"
+Config.__module__ = Container.__module__ = "omegaconf.dictconfig"
 OMEGACONF = ModuleType("omegaconf")
-vars(OMEGACONF).update(Container=Container, OmegaConf=OmegaConf)
+vars(OMEGACONF).update(OmegaConf=OmegaConf)

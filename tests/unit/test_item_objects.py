@@ -210,7 +210,6 @@ class Mol:
 
 def test_a_molecule_counts_with_its_properties(monkeypatch: pytest.MonkeyPatch) -> None:
     chemistry = types.ModuleType("rdkit.Chem.rdchem")
-    monkeypatch.setitem(sys.modules, "rdkit", types.ModuleType("rdkit"))
     monkeypatch.setitem(sys.modules, "rdkit.Chem.rdchem", chemistry)
     made = type("Mol", (Mol,), {"__module__": "rdkit.Chem.rdchem"})
     vars(chemistry).update(Mol=made, PropertyPickleOptions=Options)

@@ -1,6 +1,6 @@
 """Adapters: what values of numpy, torch, pydantic and other libraries count by.
 
-They are taught as a user teaches a class, with `register_key`, once a value of such a library is met. What
+They are taught with `register_key`, as a user teaches a class, once a value of such a class is met. What
 users have registered stays.
 
 Invariants:
@@ -18,23 +18,18 @@ from collections.abc import Callable
 from typing import Any
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.encoding.encoder import WAYS_OUT, length, register_key, registered_for, text_bytes
+from prepcache.keys.encoding.encoder import WAYS_OUT, length, register_adapter, text_bytes
 from prepcache.keys.encoding.instances import instance_state
 
 Key = Callable[[Any], Any]
 
 
 def teach(kind: type) -> None:
-    """Register what values of a class, and of its library's other classes, count by."""
-    for package in {base.__module__.partition(".")[0] for base in kind.__mro__}:
-        if package in _LIBRARIES and package in sys.modules:
-            try:
-                keys = _LIBRARIES[package](sys.modules[package])
-            except AttributeError:  # it is being imported, or is another module of that name
-                continue
-            for taught, key in keys.items():
-                if registered_for(taught) is None:
-                    register_key(taught, key)
+    """Register what values of a class count by, and of its bases, where adapters know them."""
+    for base in kind.__mro__:
+        key = _KEYS.get((base.__module__.partition(".")[0], base.__name__))
+        if key is not None:
+            register_adapter(base, key)
 
 
 def _attributes(value: Any) -> dict[str, Any]:
@@ -51,10 +46,6 @@ def _zone(value: Any) -> str:
 
 
 # -- numpy ------------------------------------------------------------------------------------------------
-
-
-def _numpy(numpy: Any) -> dict[type, Key]:
-    return {numpy.ndarray: _array, numpy.generic: _scalar, numpy.dtype: _dtype}
 
 
 _NUMPY_KINDS = "biufcmMSUO"
@@ -117,11 +108,6 @@ def _elements(value: Any) -> Any:
 # -- torch ------------------------------------------------------------------------------------------------
 
 
-def _torch(torch: Any) -> dict[type, Key]:
-    constants = (torch.dtype, torch.layout, torch.memory_format, torch.device)
-    return {torch.Tensor: _tensor, torch.Size: tuple, **dict.fromkeys(constants, str)}
-
-
 _NOTED_BY_DYNAMO = frozenset({"_dynamo_static_input_type"})
 """What the first call of a compiled module leaves in its tensors: that they stay where they are."""
 
@@ -162,11 +148,6 @@ def _tensor_data(value: Any) -> Any:
 # -- others -----------------------------------------------------------------------------------------------
 
 
-def _rdkit(_: Any) -> dict[type, Key]:
-    chemistry = sys.modules.get("rdkit.Chem.rdchem")
-    return {chemistry.Mol: _molecule} if chemistry is not None else {}
-
-
 def _molecule(value: Any) -> Any:
     """A molecule with its properties, which pickling leaves out; those that rdkit computes follow from it."""
     options = sys.modules["rdkit.Chem.rdchem"].PropertyPickleOptions
@@ -184,25 +165,31 @@ def _model(value: Any) -> dict[str, Any]:
     }
 
 
-def _omegaconf(library: Any) -> dict[type, Key]:
-    def items(value: Any) -> dict[str, Any]:
-        return {"items": library.OmegaConf.to_container(value, resolve=True, throw_on_missing=False)}
+def _container(value: Any) -> dict[str, Any]:
+    """A config of OmegaConf's by its items, resolved."""
+    to_container = sys.modules["omegaconf"].OmegaConf.to_container
+    return {"items": to_container(value, resolve=True, throw_on_missing=False)}
 
-    return {library.Container: items}
 
-
-_LIBRARIES: dict[str, Callable[[Any], dict[type, Key]]] = {
-    "argparse": lambda library: {library.Namespace: _attributes},
-    "decimal": lambda library: {library.Decimal: lambda value: (str(value), _attributes(value))},
-    "fractions": lambda library: {library.Fraction: _attributes},
-    "ml_collections": lambda library: {library.ConfigDict: lambda value: {"items": value.to_dict()}},
-    "numpy": _numpy,
-    "omegaconf": _omegaconf,
-    "pydantic": lambda library: {library.BaseModel: _model},
-    "rdkit": _rdkit,
-    "torch": _torch,
-    "types": lambda library: {library.SimpleNamespace: _attributes},
-    "uuid": lambda library: {library.UUID: _attributes},
-    "zoneinfo": lambda library: {library.ZoneInfo: _zone},
+_KEYS: dict[tuple[str, str], Key] = {
+    ("argparse", "Namespace"): _attributes,
+    ("decimal", "Decimal"): lambda value: (str(value), _attributes(value)),
+    ("fractions", "Fraction"): _attributes,
+    ("types", "SimpleNamespace"): _attributes,
+    ("uuid", "UUID"): _attributes,
+    ("zoneinfo", "ZoneInfo"): _zone,
+    ("numpy", "ndarray"): _array,
+    ("numpy", "generic"): _scalar,
+    ("numpy", "dtype"): _dtype,
+    ("torch", "Tensor"): _tensor,
+    ("torch", "Size"): tuple,
+    ("torch", "dtype"): str,
+    ("torch", "layout"): str,
+    ("torch", "memory_format"): str,
+    ("torch", "device"): str,
+    ("ml_collections", "ConfigDict"): lambda value: {"items": value.to_dict()},
+    ("omegaconf", "Container"): _container,
+    ("pydantic", "BaseModel"): _model,
+    ("rdkit", "Mol"): _molecule,
 }
-"""By top package: which classes count by what."""
+"""By top package and name of a class: no library is imported for it."""

@@ -42,6 +42,8 @@ WAYS_OUT = (
 )
 
 _registered: dict[type, Callable[[Any], Any]] = {}
+_adapted: set[type] = set()
+"""Registered by adapters, not by users."""
 _writers: dict[type, Writer] = {}
 """Writers by exact type: the built-in ones, and every class that was met (a cache of `_find_writer`)."""
 
@@ -59,22 +61,27 @@ def register_key(kind: type, function: Callable[[Any], Any]) -> None:
     if not callable(function):
         raise TypeError(f"register_key() takes a function, not {function!r}")
     _registered[kind] = function
+    _adapted.discard(kind)
     _writers.clear()
 
 
-def registered_for(kind: type) -> Callable[[Any], Any] | None:
-    """The function that makes the key of a type's values: of the nearest base that has one."""
-    for base in kind.__mro__:
-        if base in _registered:
-            return _registered[base]
-        if "__prepcache_key__" in vars(base):
-            return kind.__prepcache_key__  # type: ignore[attr-defined, no-any-return]
-    return None
+def register_adapter(kind: type, function: Callable[[Any], Any]) -> None:
+    """`register_key` of this package's own adapters: what a user has registered stays."""
+    if kind not in _registered:
+        register_key(kind, function)
+        _adapted.add(kind)
+
+
+def _base_with_key(kind: type) -> type | None:
+    """The nearest base of a type whose key a function or a `__prepcache_key__` makes."""
+    bases = (base for base in kind.__mro__ if base in _registered or "__prepcache_key__" in vars(base))
+    return next(bases, None)
 
 
 def is_registered(kind: type) -> bool:
-    """Whether a registered function makes the key of this type's values."""
-    return registered_for(kind) is not None
+    """Whether a user has said what makes the key of this type's values."""
+    base = _base_with_key(kind)
+    return base is not None and base not in _adapted
 
 
 class Encoder:
@@ -301,8 +308,8 @@ def _find_writer(kind: type) -> Writer:
 
     if kind.__module__ != "builtins":
         adapters.teach(kind)
-    if (function := registered_for(kind)) is not None:
-        return _registered_writer(function)
+    if (base := _base_with_key(kind)) is not None:
+        return _registered_writer(_registered.get(base) or kind.__prepcache_key__)  # type: ignore[attr-defined]
     return builtins.WRITERS.get(kind) or instances.writer_for(kind) or _object
 
 
