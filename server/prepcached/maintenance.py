@@ -3,8 +3,8 @@
 Invariants:
     1. Each turn does a bounded piece of each kind of work; a piece that fails is logged, and the next
        turn goes on.
-    2. A scrub reads at most `SCRUB_BYTES_PER_S`, so that jobs keep the disk, and works for at most a tenth
-       of the time, so that many small artifacts do not keep a processor busy.
+    2. The scrub and merges each read at most `DISK_BYTES_PER_S` on average, so that jobs keep the disk. The
+       scrub works for at most a tenth of the time, so that many small artifacts do not keep a processor busy.
     3. Between its smallest pieces it stands aside for requests (store/foreground.py).
 """
 
@@ -21,7 +21,7 @@ from prepcached.store.store import Store
 LOG = logging.getLogger(__name__)
 
 TURN_S = 1.0
-SCRUB_BYTES_PER_S = 16 << 20
+DISK_BYTES_PER_S = 16 << 20
 """200 GiB in four hours."""
 SCRUB_STEP_BYTES = 256 << 10
 SCRUB_SHARE = 0.1
@@ -42,6 +42,8 @@ class Maintenance:
         self._store = store
         self._turn_s = turn_s
         self._stop = threading.Event()
+        self._merge_at = 0.0
+        """When the next merge may begin."""
         self._failed: dict[str, str] = {}
         """The last error of each kind of work; one that repeats is logged once."""
         self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
@@ -67,12 +69,15 @@ class Maintenance:
 
     def _merge(self) -> None:
         until = time.monotonic() + MERGE_SHARE * self._turn_s
-        while self._store.merge_some() and time.monotonic() < until and not self._stop.is_set():
-            pass
+        while self._merge_at <= (now := time.monotonic()) < until and not self._stop.is_set():
+            before = self._store.merged_bytes
+            if not self._store.merge_some():
+                return
+            self._merge_at = now + (self._store.merged_bytes - before) / DISK_BYTES_PER_S
 
     def _scrub(self) -> None:
         until = time.monotonic() + SCRUB_SHARE * self._turn_s
-        left_bytes = SCRUB_BYTES_PER_S * self._turn_s
+        left_bytes = DISK_BYTES_PER_S * self._turn_s
         while left_bytes > 0 and time.monotonic() < until and not self._stop.is_set():
             read_bytes = self._store.scrub_some(SCRUB_STEP_BYTES)
             if not read_bytes:

@@ -45,6 +45,7 @@ _COUNTERS = {
     "evictions": ("evictions", "Entries evicted."),
     "evicted_bytes": ("evicted_bytes", "Bytes on disk of the entries evicted."),
     "merges": ("merges", "Merges of small artifacts."),
+    "merged_bytes": ("merged_bytes", "Bytes of artifacts that merges have read."),
     "damaged": ("damaged_artifacts", "Artifacts found damaged, or other than what a job made."),
     "scrubbed_bytes": ("scrubbed_bytes", "Bytes of artifacts that the background check has read."),
     "tier_hits": ("tier_hits", "Artifacts fetched from the tier."),

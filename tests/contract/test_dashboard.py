@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import fields
 from html.parser import HTMLParser
@@ -20,7 +21,7 @@ from prepcached.dashboard import view
 from prepcached.dashboard.history import History, Sample
 from prepcached.peer import Peer
 from prepcached.store.records import Stats
-from support.serving import Serving, serving
+from support.serving import Serving, serving, wait_until
 from support.stores import RECIPE, put
 
 BROWSER = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64)"}
@@ -268,6 +269,25 @@ def test_charts_show_differences_of_counters() -> None:
     assert rate.path.startswith("M0.0 48V24.0h24.0V48z") and rate.path.endswith("M270.0 48V0.0h24.0V48z")
     assert history.disk(now, 600.0, 10).peak == 9000.0
     assert History().hit_rate(now, 3600.0, 60).peak is None
+
+
+def test_charts_go_on_after_a_restart(tmp_path: Path) -> None:
+    now = time.time()
+    with serving(tmp_path) as served:
+        served.store.keep_sample((now - 90_000.0, 5.0, 5.0, 5.0, 5.0), since=0.0)
+        served.store.keep_sample((now - 600.0, 10.0, 10.0, 0.0, 0.0), since=0.0)
+        served.store.keep_sample((now - 300.0, 40.0, 20.0, 60.0, 1000.0), since=now - 86_400.0)
+        assert [one[1] for one in served.store.history()][:2] == [10.0, 40.0], "a day is kept"
+    with serving(tmp_path) as served:
+        assert wait_until(lambda: "up to 75 %" in served.http().get("/").text)
+
+
+def test_counters_begin_anew_and_charts_do_not() -> None:
+    history = History()
+    history.resume([Sample(0.0, 100.0, 100.0, 50.0, 1.0)])
+    assert history.add(Sample(60.0, 0.0, 0.0, 0.0, 1.0)) == Sample(60.0, 100.0, 100.0, 50.0, 1.0)
+    now = Sample(120.0, 3.0, 1.0, 6.0, 1.0)
+    assert history.hit_rate(now, 120.0, 2).peak == 0.75 and history.saved(now, 120.0, 2).peak == 6.0
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/v1/stats", "/docs", "/nowhere"])

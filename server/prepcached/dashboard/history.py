@@ -2,15 +2,16 @@
 
 Invariants:
     1. It takes bounded memory: a sample a minute for a day.
-    2. Samples are cumulative counters, so that a chart of any span is a difference.
+    2. Samples are cumulative counters, so that a chart of any span is a difference. After a restart they
+       go on where the last sample that the index kept ends.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 SAMPLE_S = 60.0
@@ -52,9 +53,29 @@ class History:
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=KEPT)
+        self._before: Sample | None = None
 
-    def add(self, sample: Sample) -> None:
-        self._samples.append(sample)
+    def resume(self, kept: Iterable[Sample]) -> None:
+        """Goes on from the samples of the daemon before this one."""
+        self._samples.extend(kept)
+        self._before = self._samples[-1] if self._samples else None
+
+    def add(self, sample: Sample) -> Sample:
+        """Adds what was counted since the start; returns it as it is to be kept."""
+        whole = self._whole(sample)
+        self._samples.append(whole)
+        return whole
+
+    def _whole(self, sample: Sample) -> Sample:
+        before = self._before
+        if before is None:
+            return sample
+        return replace(
+            sample,
+            hit_items=sample.hit_items + before.hit_items,
+            miss_items=sample.miss_items + before.miss_items,
+            saved_s=sample.saved_s + before.saved_s,
+        )
 
     def hit_rate(self, now: Sample, span_s: float, buckets: int) -> Chart:
         """Share of the items that jobs asked for and found, 0 to 1."""
@@ -81,7 +102,7 @@ class History:
         value: Callable[[Sample, Sample], float | None],
         top: float | None = None,
     ) -> Chart:
-        samples = [*self._samples, now]
+        samples = [*self._samples, self._whole(now)]
         times = [one.at for one in samples]
         edges = [now.at - span_s * (buckets - i) / buckets for i in range(buckets + 1)]
         counts = [bisect_right(times, edge) for edge in edges]  # samples that there were by then

@@ -16,6 +16,7 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import astuple
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import parse_qs
@@ -31,7 +32,7 @@ from prepcached.auth import Caller
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
 from prepcached.dashboard import view
-from prepcached.dashboard.history import SAMPLE_S, History, Sample
+from prepcached.dashboard.history import KEPT, SAMPLE_S, History, Sample
 from prepcached.misses import Miss, Misses
 from prepcached.peer import user_name
 from prepcached.routes import care, entries, explain, info, messages, sessions
@@ -64,10 +65,15 @@ class Dashboard:
 
     async def record(self) -> None:
         """Samples the counters for the charts until it is cancelled."""
+        store = self._daemon.store
+        with contextlib.suppress(StoreError):
+            self._history.resume(Sample(*one) for one in await self._daemon.quick(store.history))
         while True:
             with contextlib.suppress(StoreError):  # said by what needs the store
-                stats = await self._daemon.quick(self._daemon.store.stats)
-                self._history.add(self._sample(stats.disk_bytes))
+                stats = await self._daemon.quick(store.stats)
+                sample = self._history.add(self._sample(stats.disk_bytes))
+                since = sample.at - KEPT * SAMPLE_S
+                await self._daemon.writing(store.keep_sample, astuple(sample), since)
             await asyncio.sleep(SAMPLE_S)
 
     def router(self) -> APIRouter:

@@ -210,6 +210,8 @@ class Merger:
             os.fchmod(fd, 0o440)
             os.fsync(fd)
             digest = staging.hash_file(fd, core.check_not_stopping)
+            with core.memory:
+                core.counters.merged_bytes += sum(row.size_bytes for row in rows)
             header, status = artifact.read_header(fd), os.fstat(fd)
             with core.writer:
                 return self._swap(rows, path, header, digest, status)

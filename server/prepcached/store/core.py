@@ -51,6 +51,7 @@ class Counters:
     evictions: int = 0
     evicted_bytes: int = 0
     merges: int = 0
+    merged_bytes: int = 0
     damaged: int = 0
     scrubbed_bytes: int = 0
     recovered: dict[str, int] = field(default_factory=dict)

@@ -72,6 +72,7 @@ sa.Index("artifacts_digest", artifacts.c.digest, unique=True)
 sa.Index("artifacts_key", artifacts.c.key, artifacts.c.recipe_id, unique=True)
 sa.Index("artifacts_recipe", artifacts.c.recipe_id, artifacts.c.generation)
 sa.Index("artifacts_coldest", artifacts.c.used_at)
+sa.Index("artifacts_owner", artifacts.c.owner, artifacts.c.used_at)
 
 observed = sa.Table(
     "observed",
@@ -88,6 +89,16 @@ doomed = sa.Table(
     "doomed",
     metadata,
     sa.Column("digest", sa.LargeBinary(32), primary_key=True),
+)
+
+history = sa.Table(
+    "history",
+    metadata,
+    sa.Column("at", sa.Float, primary_key=True),
+    sa.Column("hit_items", sa.Float, nullable=False),
+    sa.Column("miss_items", sa.Float, nullable=False),
+    sa.Column("saved_s", sa.Float, nullable=False),
+    sa.Column("disk_bytes", sa.Float, nullable=False),
 )
 
 notes = sa.Table(

@@ -242,6 +242,7 @@ class Stats:
     evictions_per_s: float
     coldest_age_s: float | None
     merges: int
+    merged_bytes: int
     damaged: int
     scrubbed_bytes: int
     index_bytes: int

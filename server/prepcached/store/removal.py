@@ -225,6 +225,14 @@ def _evict(core: Core, rows: list[Doomable]) -> None:
         core.recent_evictions.extend([now] * len(rows))
 
 
+def could_evict(core: Core, need_bytes: int, owner: int) -> bool:
+    """Whether so many bytes of a user's entries are idle."""
+    if need_bytes <= 0:
+        return True
+    with core.index.read() as conn:
+        return eviction.choose(queries.coldest(conn, owner), need_bytes, _protection(core)) is not None
+
+
 def _choose(core: Core, need_bytes: int, owner: int | None) -> list[eviction.Candidate] | None:
     write_recency(core)
     with core.index.read() as conn:

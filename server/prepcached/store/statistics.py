@@ -45,6 +45,7 @@ def stats(core: Core) -> Stats:
             evictions_per_s=recent / RATE_S,
             coldest_age_s=None if coldest is None else max(0.0, now - coldest),
             merges=counters.merges,
+            merged_bytes=counters.merged_bytes,
             damaged=counters.damaged,
             scrubbed_bytes=counters.scrubbed_bytes,
             index_bytes=index_bytes,

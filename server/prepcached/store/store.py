@@ -48,7 +48,7 @@ from prepcached.store.eviction import Ledger
 from prepcached.store.foreground import Foreground
 from prepcached.store.holds import Held, Holds
 from prepcached.store.housekeeping import Housekeeping
-from prepcached.store.models import artifacts
+from prepcached.store.models import artifacts, history
 from prepcached.store.opening import open_core
 from prepcached.store.records import (
     Committed,
@@ -195,9 +195,13 @@ class Store:
         with io_told("the disk could not be asked"):
             free = core.root.free_bytes()
         with core.memory:
-            if owner is not None and size_bytes > (core.quotas.of(owner) or size_bytes):
-                return core.quotas.refusal(owner, size_bytes)
-            return "" if core.fits(size_bytes, free) else core.ledger.refusal(size_bytes, free)
+            short = 0 if owner is None else core.quotas.shortfall(owner, size_bytes)
+            if not core.fits(size_bytes, free):
+                return core.ledger.refusal(size_bytes, free)
+        if owner is None or removal.could_evict(core, short, owner):
+            return ""
+        with core.memory:
+            return core.quotas.refusal(owner, size_bytes)
 
     def commit(
         self,
@@ -351,6 +355,17 @@ class Store:
         """Whether an index that is made again from the files would know whose each is."""
         return staging.keeps_marks(self._core.layout.versioned)
 
+    def history(self) -> list[tuple[float, ...]]:
+        """The samples that were kept, oldest first: what the dashboard draws."""
+        with self.snapshot() as conn:
+            return [tuple(row) for row in conn.execute(sa.select(history).order_by(history.c.at))]
+
+    def keep_sample(self, sample: tuple[float, ...], since: float) -> None:
+        """Keeps one more, and those since a time."""
+        with self._core.index.write() as conn:
+            conn.execute(history.delete().where(history.c.at < since))
+            conn.execute(history.insert().prefix_with("OR REPLACE").values(sample))
+
     def stats(self) -> Stats:
         """Counters and gauges."""
         return statistics.stats(self._core)
@@ -416,6 +431,11 @@ class Store:
     def maintain(self) -> None:
         """Call it about every second: see housekeeping.py."""
         self._upkeep.tend()
+
+    @property
+    def merged_bytes(self) -> int:
+        """What merges have read since the start."""
+        return self._core.counters.merged_bytes
 
     def merge_some(self) -> bool:
         """Does one merge, if there is one to do; whether it did."""

@@ -1,0 +1,35 @@
+"""The daemon's background work: how much of the disk it takes."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from prepcached.maintenance import DISK_BYTES_PER_S, Maintenance
+from prepcached.store.store import Store
+
+
+class Merging:
+    """A store in which there is always something to merge."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.merges = self.merged_bytes = 0
+
+    def merge_some(self) -> bool:
+        self.merges += 1
+        self.merged_bytes += self.size_bytes
+        return True
+
+    def maintain(self) -> None:
+        pass
+
+    def scrub_some(self, _: int) -> int:
+        return 0
+
+
+def test_a_large_merge_puts_off_the_next() -> None:
+    store = Merging(3600 * DISK_BYTES_PER_S)
+    work = Maintenance(cast(Store, store))
+    for _ in range(3):
+        work.turn()
+    assert store.merges == 1
