@@ -93,6 +93,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @app.command(cls=Command)
 def serve(
+    ctx: typer.Context,
     config: Config = None,
     uds: Uds = None,
     host: Annotated[str | None, typer.Option(help="TCP address, beside the socket; needs a token.")] = None,
@@ -152,27 +153,7 @@ def serve(
     from prepcached.systemd import is_activated
 
     activated = is_activated(os.environ)
-    options = {
-        "uds": uds,
-        "host": host,
-        "port": port,
-        "root": root,
-        "max_bytes": max_bytes,
-        "min_free": min_free,
-        "user_quota": user_quota,
-        "quotas": quotas,
-        "token_file": token_file,
-        "group": group,
-        "admins": admins,
-        "isolation": isolation,
-        "trusted": trusted,
-        "allowed_hosts": allowed_hosts,
-        "idle_exit": idle_exit,
-        "log_level": log_level,
-        "tier": tier,
-        "log_format": log_format,
-        "metrics_listen": metrics_listen,
-    }
+    options = {name: given for name, given in ctx.params.items() if name not in ("config", "check_config")}
     if check_config:
         found = _load(config, activated, **options)
         typer.echo(json.dumps(found.model_dump(mode="json", exclude={"token"}), indent=2))

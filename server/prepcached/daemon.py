@@ -6,7 +6,7 @@ Invariants:
     2. A session's end frees its leases at once, and its holds and staged files right after; a
        commit that was under way is finished first.
     3. Sessions and leases live in memory alone: a restart forgets them, and clients open and lease again.
-    4. Nothing that waits for the store's writer runs in the pool of quick calls (threads.py).
+    4. Nothing that waits for the store's writer runs in the pool of quick calls.
     5. The store is closed when no thread is at work on it any more, whatever became of the request.
 
 Not here: HTTP (app.py, routes/), leases and commits (coordinator.py), upkeep of the store (maintenance.py).
@@ -20,6 +20,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -27,7 +28,6 @@ from typing import Any, ParamSpec, TypeVar
 from prepcache.errors import DaemonUnreachable, StoreError, UnknownSession
 from prepcache.protocol import wire
 from prepcache.protocol.units import size_text
-from prepcached import threads
 from prepcached.auth import Auth, Caller
 from prepcached.leases import LeaseLimits, LeaseTable
 from prepcached.peer import Watch, user_name
@@ -42,6 +42,16 @@ T = TypeVar("T")
 Alive = Callable[[], Awaitable[bool]]
 """Whether the client still waits for its answer."""
 
+QUICK_THREADS = 4
+"""For calls that only read the index or change memory. Nothing here waits for the store's writer."""
+WRITE_THREADS = 2
+"""For short calls that write a row: they wait for the writer, and look-ups must not wait for them."""
+SLOW_THREADS = 4
+"""For calls that read or write artifacts."""
+LIST_THREADS = 2
+"""For listings, which may look through the whole index."""
+LONG_THREADS = 1
+"""For calls that read the whole store."""
 TICK_S = 0.5
 SWEEP_S = 60.0
 """The staging folder is looked through for what no session staged this often."""
@@ -58,6 +68,20 @@ class Bounds:
 def _in_context(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Callable[[], T]:
     """The call, which logs in a worker thread with the id of the request that asks for it."""
     return partial(contextvars.copy_context().run, partial(call, *args, **kwargs))
+
+
+def _started(count: int, name: str) -> ThreadPoolExecutor:
+    """Threads that all run from the start: work for which one could not be started later (there are too many)
+    would fail, and be done all the same, by the next that is free, when nobody reckons with it."""
+    threads, all_run = ThreadPoolExecutor(count, name), threading.Barrier(count)
+    try:
+        for _ in range(count):
+            threads.submit(all_run.wait)
+    except RuntimeError:  # those that wait for the others would keep the process for ever
+        all_run.abort()
+        threads.shutdown()
+        raise
+    return threads
 
 
 class Daemon:
@@ -93,11 +117,11 @@ class Daemon:
         self._unclean: set[str] = set()
         """Ended sessions that left something in the store which could not be removed yet."""
         self._swept_at = clock()
-        self._quick = threads.started(threads.QUICK_THREADS, "quick")
-        self._writing = threads.started(threads.WRITE_THREADS, "write")
-        self._slow = threads.started(threads.SLOW_THREADS, "slow")
-        self._listing = threads.started(threads.LIST_THREADS, "list")
-        self._long = threads.started(threads.LONG_THREADS, "long")
+        self._quick = _started(QUICK_THREADS, "quick")
+        self._writing = _started(WRITE_THREADS, "write")
+        self._slow = _started(SLOW_THREADS, "slow")
+        self._listing = _started(LIST_THREADS, "list")
+        self._long = _started(LONG_THREADS, "long")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticker: asyncio.Task[None] | None = None
 

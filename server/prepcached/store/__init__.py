@@ -15,7 +15,7 @@ integrity   reading everything again, slowly
 check       does the index say what the disk holds
 reading     what sessions are answered, and hold
 registry    recipes: their rows and readable parts
-pins        the mark that keeps an entry
+entries     what people see and pin
 offline     a root that no daemon has open: rebuild, check
 store       the facade that the daemon calls
 """

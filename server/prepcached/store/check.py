@@ -8,7 +8,6 @@ Findings (`code`, and what `repair` does):
     not-an-artifact       its header or item table is not what the row says, or of another recipe: it goes
     temporary-file        unlinked
     doomed-file           unlinked
-    future-row            a row newer than its recipe's generation: the generation is raised
     wrong-sums            the running counters are set from the index
 The bytes themselves are `verify`'s and the scrub's to read.
 """
@@ -48,7 +47,6 @@ def check(core: Core, *, repair: bool, breaks_off: bool) -> list[Finding]:
             with core.writer:
                 findings += _folder(core, prefix, folder, repair)
         with core.writer:
-            findings += _recipes(core, repair)
             findings += _sums(core, repair)
     return findings
 
@@ -131,24 +129,6 @@ def _header_wrong(path: str, row: Doomable, recipe: str) -> str | None:
     return (
         None if header.recipe == recipe else f"it is of recipe {header.recipe}, and the index says of another"
     )
-
-
-def _recipes(core: Core, repair: bool) -> Iterator[Finding]:
-    newest = sa.func.max(artifacts.c.generation)
-    statement = (
-        sa.select(recipes.c.id, recipes.c.digest, newest)
-        .join(artifacts, artifacts.c.recipe_id == recipes.c.id)
-        .group_by(recipes.c.id)
-        .having(newest > recipes.c.generation)
-    )
-    with core.index.read() as conn:
-        rows = conn.execute(statement).all()
-    for recipe_id, digest, newest_row in rows:
-        if repair:
-            with core.index.write() as conn:
-                values = {"generation": newest_row + 1, "removed_generation": newest_row + 1}
-                conn.execute(recipes.update().where(recipes.c.id == recipe_id).values(values))
-        yield Finding("future-row", f"recipe {digest.hex()} has rows newer than its generation", repair)
 
 
 def _sums(core: Core, repair: bool) -> Iterator[Finding]:

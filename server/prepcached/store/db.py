@@ -35,7 +35,6 @@ QUICK_CHECK_BYTES = 32 << 20
 """Up to here the whole index is checked at every start (0.1 s); of a larger one its small tables."""
 _LARGE = {one.name for one in (models.artifacts, models.observed, models.recipes)}
 _FILES = ("-wal", "-shm", "")  # in this order they go: a log that is left would be taken for the next index's
-_MARK = "-damaged"
 _UNREAD = re.compile(r"unable to get the page\. error code=(\d+)")
 """What a check says of pages that could not be read, whatever the reason."""
 _OTHER_SCHEMA = re.compile(r"no such (table|column)|table \S+ has no column")
@@ -58,8 +57,6 @@ class Index:
     def __init__(self, path: str) -> None:
         self.path = path
         self.is_damaged = self._is_suspected = False
-        if os.path.exists(path + _MARK):
-            raise self._corrupt("that was found while a daemon ran")
         _make_private(path)
         self._writer = self._engine("BEGIN IMMEDIATE", pool_size=1, max_overflow=4, cache_kib=1024)
         self._reader = self._engine("BEGIN", pool_size=4, max_overflow=60, cache_kib=256, query_only=True)
@@ -252,8 +249,6 @@ def open_index(path: str, *, may_discard: bool) -> Index:
 
 def proves_damaged(path: str) -> bool:
     """Whether the damage that SQLite told of is in the file: a rebuild mends that, and no disk that fails."""
-    if os.path.exists(path + _MARK):
-        return True
     try:
         for suffix in _FILES:
             with contextlib.suppress(FileNotFoundError), open(path + suffix, "rb", buffering=0) as file:
@@ -273,17 +268,8 @@ def proves_damaged(path: str) -> bool:
         return _is_damage(error)
 
 
-def mark_damaged(path: str) -> None:
-    """Lets the next start know: it may read no page that is damaged.
-
-    Raises:
-        OSError: the disk takes no mark. That start finds the damage itself, or a later one does.
-    """
-    os.close(os.open(path + _MARK, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-
-
 def discard(path: str) -> None:
     """Deletes an index and its log, so that a new one can be made: it is disposable."""
-    for suffix in (*_FILES, _MARK):
+    for suffix in _FILES:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path + suffix)

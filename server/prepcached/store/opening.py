@@ -8,7 +8,7 @@ Invariants:
 NOTE [ A damaged index ]
     Up to some size the whole index is checked when it is opened, and a start reads all rows of any. What it
     finds no damage in may be damaged all the same: SQLite then says so when a page is read. The daemon ends
-    by that, and leaves a mark beside the index, so that the next start does not have to find it again.
+    by that, and deletes the index, so that the next start does not have to find it again.
     What only the index knew is lost: pins, and when entries were used.
 """
 

@@ -25,10 +25,9 @@ from prepcache import errors
 from prepcache.digests import Key
 from prepcached.store import commit as committing
 from prepcached.store import (
-    inspection,
+    entries,
     integrity,
     listing,
-    pins,
     purge,
     queries,
     reading,
@@ -36,14 +35,13 @@ from prepcached.store import (
     recovery,
     removal,
     staging,
-    statistics,
     upload_room,
 )
 from prepcached.store.check import check
 from prepcached.store.commit import AllowedItems
 from prepcached.store.compaction import Merger
 from prepcached.store.core import Core, io_told
-from prepcached.store.db import Index, mark_damaged
+from prepcached.store.db import Index, discard
 from prepcached.store.eviction import Ledger
 from prepcached.store.foreground import Foreground
 from prepcached.store.holds import Held, Holds
@@ -307,25 +305,25 @@ class Store:
         limit: int = 100,
     ) -> Page:
         """A page of entries. `sort` is one of listing.SORTS, with "-" for descending."""
-        return inspection.entries(self._core, filter, sort=sort, cursor=cursor, limit=limit)
+        return entries.entries(self._core, filter, sort=sort, cursor=cursor, limit=limit)
 
     def entry(self, key: str, owner: int | None = None, scope: str = "") -> Entry:
         """One entry, of this owner, as below; of several the one of this scope. Raises NotFound."""
-        return inspection.entry(self._core, key, owner, scope)
+        return entries.entry(self._core, key, owner, scope)
 
     def open_entry(self, key: str, owner: int | None = None, scope: str = "") -> tuple[int, Entry]:
         """An entry and its artifact, open for reading; the caller closes it. Raises NotFound."""
-        return inspection.open_entry(self._core, key, owner, scope)
+        return entries.open_entry(self._core, key, owner, scope)
 
     def open_artifact(self, key: str, digest: str, owner: int | None = None) -> int:
         """An entry's artifact by its digest, also one that was merged or replaced, while somebody holds it,
         open for reading; the caller closes it. Raises NotFound.
         """
-        return inspection.open_artifact(self._core, key, digest, owner)
+        return entries.open_artifact(self._core, key, digest, owner)
 
     def name_sums(self, limit: int, owner: int | None = None) -> list[NameSums]:
         """What the entries of each recipe name come to, latest used first."""
-        return inspection.name_sums(self._core, limit, owner)
+        return entries.name_sums(self._core, limit, owner)
 
     def recipes(
         self,
@@ -368,18 +366,18 @@ class Store:
 
     def stats(self) -> Stats:
         """Counters and gauges."""
-        return statistics.stats(self._core)
+        return entries.stats(self._core)
 
     # Care
 
     def pin(self, key: str, owner: int | None = None, scope: str = "") -> Entry:
         """Keeps an entry from being evicted, of this owner or of all; raises NotFound."""
-        pins.pin(self._core, key, True, owner)
+        entries.pin(self._core, key, True, owner)
         return self.entry(key, owner, scope)
 
     def unpin(self, key: str, owner: int | None = None, scope: str = "") -> Entry:
         """Lets an entry be evicted again; raises NotFound."""
-        pins.pin(self._core, key, False, owner)
+        entries.pin(self._core, key, False, owner)
         return self.entry(key, owner, scope)
 
     def purge(self, filter: Filter, *, dry_run: bool = False, free_bytes: int | None = None) -> Removed:
@@ -466,5 +464,5 @@ class Store:
             self._core.index.close()
             with contextlib.suppress(OSError):
                 if self._is_kept_up and self._core.index.is_damaged and self._root.is_there():
-                    mark_damaged(self._core.layout.index)
+                    discard(self._core.layout.index)  # the next start may read no page that is damaged
             self._root.close()

@@ -49,10 +49,6 @@ def spoil_doomed_file(store: Store) -> None:
     sql(store, "DELETE FROM artifacts WHERE id = 1")
 
 
-def spoil_future_row(store: Store) -> None:
-    sql(store, "UPDATE recipes SET generation = 0")
-
-
 SPOILERS = {
     name.removeprefix("spoil_").replace("_", "-"): spoil
     for name, spoil in list(globals().items())

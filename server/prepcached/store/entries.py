@@ -1,4 +1,4 @@
-"""What people are shown: entries in pages, one by one, open for reading, and summed up by name.
+"""Entries as people see them: in pages, one by one, open for reading, pinned, and in sums.
 
 Invariants:
     1. Nothing that is shown needs a write, or waits for one: what was used within the last few seconds may
@@ -8,13 +8,18 @@ Invariants:
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from functools import partial
 
 from prepcache import errors
-from prepcached.store import listing, removal
+from prepcached.store import listing, queries, removal
 from prepcached.store.core import Core, io_told
 from prepcached.store.models import artifacts
-from prepcached.store.records import Entry, Filter, NameSums, Page
+from prepcached.store.records import Entry, Filter, NameSums, Page, Stats, UserBytes
+
+RATE_S = 60.0
+"""The eviction rate is that of the last minute."""
+_OF_LEDGER = "unlinked_bytes", "staged_bytes", "stray_bytes", "reserved_bytes", "max_bytes", "min_free_bytes"
 
 
 def entries(core: Core, filter: Filter, *, sort: str, cursor: str | None, limit: int) -> Page:
@@ -55,6 +60,47 @@ def open_artifact(core: Core, key: str, digest: str, owner: int | None) -> int:
     if not any(of == bytes.fromhex(key) and owner in (None, whose) for of, whose in having):
         raise errors.NotFound(f"entry {key} has no artifact {digest} any more", key=key)
     return _opened(core, key, digest)
+
+
+def pin(core: Core, key: str, is_pinned: bool, owner: int | None) -> None:
+    """Sets or takes away the pin of an owner's entry, or (None) of all that have this key."""
+    with core.writer:
+        named = [listing.key_bytes(key)]
+        rows = removal.rows_of(core, artifacts.c.key, named, *listing.owned_by(owner))
+        for row in rows:
+            with core.index.write() as conn:
+                conn.execute(artifacts.update().where(artifacts.c.id == row.id).values(is_pinned=is_pinned))
+            with core.memory:
+                core.counters.pinned_bytes += row.disk_bytes * (is_pinned - row.is_pinned)
+                core.holds.pin(row.digest, is_pinned)
+
+
+def stats(core: Core) -> Stats:
+    """See `Store.stats`."""
+    with io_told("the disk could not be asked"):
+        core.look_at_staging()
+        free = core.root.free_bytes()
+        index_bytes = core.index.disk_bytes()
+    with core.index.read() as conn:
+        coldest = queries.coldest_used_at(conn)
+    now, ticks = core.clock(), core.monotonic()
+    with core.memory:
+        ledger, counters = core.ledger, core.counters
+        recent = sum(1 for at in core.recent_evictions if ticks - at <= RATE_S)
+        return Stats(
+            **asdict(counters),
+            **{name: getattr(ledger, name) for name in _OF_LEDGER},
+            disk_bytes=ledger.on_disk,
+            held_bytes=core.holds.held_bytes(ticks),
+            yielding_bytes=core.idle_bytes(),
+            effective_limit_bytes=ledger.limit(free),
+            free_bytes=free,
+            evictions_per_s=recent / RATE_S,
+            coldest_age_s=None if coldest is None else max(0.0, now - coldest),
+            index_bytes=index_bytes,
+            recipes_bytes=core.recipe_bytes.total(),
+            users=tuple(UserBytes(*one) for one in core.quotas.told()),
+        )
 
 
 def _opened(core: Core, key: str, digest: str) -> int:
