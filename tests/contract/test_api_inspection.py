@@ -16,9 +16,9 @@ import pytest
 
 from prepcache.errors import all_errors
 from prepcache.protocol import inspection, wire
+from prepcached.daemon import LIST_THREADS, QUICK_THREADS
 from prepcached.json_response import JsonResponse
 from prepcached.peer import Peer
-from prepcached.threads import LIST_THREADS, QUICK_THREADS
 from support.serving import READY_S, Serving, serving
 from support.stores import OTHER_RECIPE, RECIPE, put
 

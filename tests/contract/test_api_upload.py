@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from prepcached import uploads
+from prepcached.daemon import SLOW_THREADS
 from prepcached.store import upload_room
-from prepcached.threads import SLOW_THREADS
 from support.serving import Job, Serving, raw, serving, wait_until
 from support.stores import OTHER_RECIPE
 

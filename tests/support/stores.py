@@ -18,6 +18,7 @@ from prepcache import artifact
 from prepcache.digests import RecipeDigest
 from prepcache.errors import Declined
 from prepcached.store import commit, removal
+from prepcached.store.models import artifacts
 from prepcached.store.records import Committed, Limits, StagedFile
 from prepcached.store.store import Store
 
@@ -117,6 +118,14 @@ def digests_on_disk(store: Store) -> set[str]:
 def disk_use(store: Store) -> int:
     """Bytes on disk of all artifacts, by their blocks."""
     return sum(path.lstat().st_blocks * 512 for path in Path(store.objects).glob("*/*"))
+
+
+def hold(store: Store, session: str, digest: str) -> None:
+    """A hold on one artifact alone, used just now."""
+    core = store._core
+    [row] = removal.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest)])
+    core.holds.take(session, [(row.digest, row.disk_bytes, row.is_pinned)], core.monotonic())
+    core.used[row.digest] = core.clock()
 
 
 def content(store: Store, digest: str) -> bytes:

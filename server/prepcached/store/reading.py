@@ -12,9 +12,8 @@ from collections.abc import Iterable
 
 from prepcache import errors
 from prepcache.digests import is_hex64
-from prepcached.store import queries, removal, scopes
+from prepcached.store import queries, scopes
 from prepcached.store.core import Core
-from prepcached.store.models import artifacts
 from prepcached.store.records import Resolved
 
 
@@ -52,24 +51,6 @@ def resolve(core: Core, recipe: str, since: int, holder: str | None) -> Resolved
                 core.holds.take(holder, found, core.monotonic())
             core.used.update((entry[0], now) for entry in found)
             return Resolved(generation, is_complete, tuple(refs), is_damaged)
-
-
-def hold(core: Core, session_id: str, digests: Iterable[str]) -> list[str]:
-    """See `Store.hold`."""
-    wanted = {bytes.fromhex(digest) for digest in digests if is_hex64(digest)}
-    while True:
-        removals = core.removals
-        rows = removal.rows_of(core, artifacts.c.digest, wanted)
-        now = core.clock()
-        with core.memory:
-            if core.removals != removals:
-                continue  # NOTE [ Holds against removals ] in core.py
-            there = {row.digest for row in rows if not core.holds.is_condemned(row.digest)}
-            core.holds.take(
-                session_id, ((r.digest, r.disk_bytes, r.is_pinned) for r in rows), core.monotonic()
-            )
-            core.used.update(dict.fromkeys(there, now))
-        return [digest.hex() for digest in wanted - there]
 
 
 def touch(core: Core, session_id: str, digests: Iterable[str]) -> None:

@@ -272,10 +272,6 @@ class Store:
 
     # Holds
 
-    def hold(self, session_id: str, digests: Iterable[str]) -> list[str]:
-        """Takes holds on artifacts by digest; returns those that are not there (any more)."""
-        return reading.hold(self._core, session_id, digests)
-
     def touch(self, session_id: str, digests: Iterable[str]) -> None:
         """The session used these since its last beat: their holds do not weaken."""
         reading.touch(self._core, session_id, digests)

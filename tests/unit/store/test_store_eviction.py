@@ -38,7 +38,7 @@ def test_the_least_recently_used_goes(small: Store, clock: Clock) -> None:
         clock.now += 1
         refs.append(put(small, name).artifacts[0])
     clock.now += 1
-    small.hold("job", [refs[0].digest])
+    stores.hold(small, "job", refs[0].digest)
     small.release("job")
     clock.now += 1
     put(small, 3)
@@ -255,7 +255,7 @@ def test_what_comes_to_be_wanted_between_two_pieces_stays(
         if how == "pinned":
             store.pin(refs[4].key)
             return
-        store.hold("job", [refs[4].digest])
+        stores.hold(store, "job", refs[4].digest)
         if how != "held":
             store.release("job", [refs[4].digest])
             clock.now += 1000

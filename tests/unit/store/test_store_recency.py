@@ -12,6 +12,7 @@ from prepcache import errors
 from prepcached.store.db import Index
 from prepcached.store.housekeeping import RECENCY_S
 from prepcached.store.store import Store
+from support import stores
 from support.stores import RECIPE, Clock, put
 
 
@@ -53,7 +54,7 @@ def test_what_was_used_last_is_written_at_the_end(open_store: Callable[..., Stor
     store = open_store()
     ref = put(store, 1).artifacts[0]
     clock.now += 1
-    store.hold("job", [ref.digest])
+    stores.hold(store, "job", ref.digest)
     store.close()
     assert open_store().entry(ref.key).used_at == clock.now
 
@@ -63,7 +64,7 @@ def test_recency_that_could_not_be_written_is_written_later(
 ) -> None:
     ref = put(store, 1).artifacts[0]
     clock.now += RECENCY_S
-    store.hold("job", [ref.digest])
+    stores.hold(store, "job", ref.digest)
 
     @contextlib.contextmanager
     def broken(self: Index) -> Iterator[sa.Connection]:

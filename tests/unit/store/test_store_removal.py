@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcached.store import eviction, models, queries, removal
+from prepcached.store import eviction, models, queries
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
 from support import stores
@@ -109,12 +109,11 @@ def test_doomed_bytes_that_return_are_kept(store: Store) -> None:
 def test_nobody_is_given_a_hold_on_what_is_being_removed(
     store: Store, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ref = put(store, 0).artifacts[0]
+    put(store, 0)
     delete = queries.delete
     answers: list[object] = []
 
     def hold_meanwhile(conn: sa.Connection, rows: list[queries.Doomable]) -> None:
-        answers.append(store.hold("job", [ref.digest]))
         answers.append(store.resolve(RECIPE, holder="job").artifacts)
         delete(conn, rows)
 
@@ -123,18 +122,16 @@ def test_nobody_is_given_a_hold_on_what_is_being_removed(
         assert evict_to_fit(store, stores.ROOMY.max_bytes or 0)
     else:
         store.purge(Filter())
-    assert answers == [[ref.digest], ()]
+    assert answers == [()]
     assert store.to_let_go("job") == []
     assert store.stats().unlinked_bytes == 0
 
 
-@pytest.mark.parametrize("how", ["resolve", "hold"])
 def test_an_artifact_removed_before_its_hold_is_not_answered(
-    store: Store, monkeypatch: pytest.MonkeyPatch, how: str
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refs = [put(store, name).artifacts[0] for name in range(2)]
-    where, name = (queries, "of_recipe") if how == "resolve" else (removal, "rows_of")
-    look: Callable[..., Any] = getattr(where, name)
+    look = queries.of_recipe
 
     def purge_meanwhile(*given: Any) -> Any:
         found = look(*given)
@@ -142,11 +139,8 @@ def test_an_artifact_removed_before_its_hold_is_not_answered(
         store.purge(Filter(keys=(refs[0].key,)))
         return found
 
-    monkeypatch.setattr(where, name, purge_meanwhile)
-    if how == "resolve":
-        assert store.resolve(RECIPE, holder="job").artifacts == (refs[1],)
-    else:
-        assert store.hold("job", [ref.digest for ref in refs]) == [refs[0].digest]
+    monkeypatch.setattr(queries, "of_recipe", purge_meanwhile)
+    assert store.resolve(RECIPE, holder="job").artifacts == (refs[1],)
     store.purge(Filter())
     assert store.to_let_go("job") == [refs[1].digest]
 
@@ -163,7 +157,7 @@ def test_what_came_to_be_held_after_it_was_chosen_is_not_evicted(
     def hold_meanwhile(*given: Any) -> list[eviction.Candidate] | None:
         chosen = choose(*given)
         monkeypatch.undo()
-        store.hold("job", [refs[0].digest])
+        stores.hold(store, "job", refs[0].digest)
         return chosen
 
     monkeypatch.setattr(eviction, "choose", hold_meanwhile)
