@@ -277,7 +277,7 @@ cli.main()
 
 @pytest.mark.parametrize(
     ("kind", "name", "caller"),
-    [("ThreadPoolExecutor", "submit", "started"), ("threading.Condition", "__enter__", "wait")],
+    [("ThreadPoolExecutor", "submit", "_started"), ("threading.Condition", "__enter__", "wait")],
     ids=["between two of them", "with a lock of one"],
 )
 def test_a_daemon_stopped_during_its_start_ends(tmp_path: Path, kind: str, name: str, caller: str) -> None:

@@ -95,14 +95,10 @@ def _check_room(core: Core, size_bytes: int) -> None:
     Raises:
         Declined: so it is.
     """
-    min_free = core.ledger.min_free_bytes
-    for is_last in (False, True):
-        free = core.root.free_bytes()
-        short = min_free + size_bytes - free
-        if short <= 0:
-            return
-        if is_last or not removal.evict(core, short):
-            break
+    min_free, free = core.ledger.min_free_bytes, core.root.free_bytes()
+    short = min_free + size_bytes - free
+    if short <= 0 or removal.evict(core, short):
+        return
     raise errors.Declined(
         f"no room for another recipe: the disk has {size_text(free)} free, and {size_text(min_free)} "
         "stay free (--min-free)"
