@@ -1,0 +1,78 @@
+"""What calls of a function change is told from what a job sets, and counts as it was before them."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from prepcache.fill.recipe_guard import Steady
+from prepcache.keys import own_state
+from prepcache.keys.own_state import Attribute, changed_places
+from prepcache.keys.recipes import Recipe, recipe
+from support.projects import Project, project_fixture  # noqa: F401
+
+
+def called(module: ModuleType, item: Any) -> Recipe:
+    """The recipe of a data set whose function was called for one item."""
+    made = recipe(module.f)
+    steady = Steady(made)
+    own_state.note(module.f, made.config, lambda: item, module.f(item), "a data set")
+    steady.settle()
+    return made
+
+
+def attributes(**written: Any) -> dict[str, Attribute]:
+    return {name: Attribute(f"{value}".encode(), id(value)) for name, value in written.items()}
+
+
+def test_of_what_changed_the_innermost_attribute_is_named() -> None:
+    reader = [1]
+    before = {"f": attributes(reader=reader, size=1), "f.reader": attributes(n=0, path="a")}
+    reader[0] = 2
+    now = {"f": attributes(reader=reader, size=1), "f.reader": attributes(n=5, path="a")}
+    assert list(changed_places(before, now)) == ["f.reader.n"]
+
+
+def test_an_object_that_was_replaced_is_named_itself() -> None:
+    one, other = [1], [2]
+    before = {"f": attributes(reader=one), "f.reader": attributes(n=0)}
+    now = {"f": attributes(reader=other), "f.reader": attributes(n=5)}
+    assert list(changed_places(before, now)) == ["f.reader", "f.reader.n"]
+
+
+def test_attributes_that_come_and_go_are_named() -> None:
+    before, now = {"f": attributes(old=1)}, {"f": attributes(new=1)}
+    assert list(changed_places(before, now)) == ["f.new", "f.old"]
+
+
+LAZY = "def f(x):\n    import helper\n    return x * helper.K if x > 5 else x\n"
+
+
+def test_what_a_job_sets_in_a_module_that_calls_loaded_counts(project: Project) -> None:
+    """Also where the items that are made again do not depend on it."""
+    project.write(prep=LAZY, helper="import math\nK = math.sqrt(4)\n")
+    module = project.load()
+    made = called(module, 1)
+    assert recipe(module.f).digest == made.digest, "what it is computed to at the import is no change"
+    sys.modules["helper"].K = 3.0
+    assert recipe(module.f).digest != made.digest
+
+
+COUNTS = """
+class P:
+    n, size = 0, 2
+    def __call__(self, x):
+        self.n += 1
+        return x
+f = P()
+"""
+
+
+def test_what_a_job_sets_beside_what_calls_change_counts(project: Project) -> None:
+    project.write(prep=COUNTS)
+    module = project.load()
+    made = called(module, 1)
+    assert recipe(module.f).digest == made.digest
+    module.f.size = 3
+    assert recipe(module.f).digest != made.digest
