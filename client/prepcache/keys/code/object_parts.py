@@ -156,6 +156,8 @@ def stream_state(value: Any) -> Parts:
 
 
 def _special(value: Any) -> Parts | None:
+    if f"{type(value).__module__}.{type(value).__qualname__}" == "multiprocessing.synchronize.Event":
+        return [("is_set", value.is_set())]
     if type(value) in (weakref.ref, weakref.KeyedRef):
         return [("referent", value())]
     if type(value) is contextvars.ContextVar:  # its name says nothing
