@@ -31,7 +31,8 @@ class FakeS3:
     objects: dict[str, bytes] = field(default_factory=dict)
     fault: str = ""
     clock_s: float = 0.0
-    requests: list[str] = field(default_factory=list)
+    parts: dict[int, bytes] = field(default_factory=dict)
+    """Of the one upload that is under way in parts."""
     ended: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -59,9 +60,9 @@ def _handler(s3: FakeS3) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def handle_one(self) -> None:
-            s3.requests.append(f"{self.command} {self.path}")
-            parts = urlsplit(self.path)
-            key, query = unquote(parts.path).removeprefix("/lab").lstrip("/"), parse_qs(parts.query)
+            url = urlsplit(self.path)
+            key = unquote(url.path).removeprefix("/lab").lstrip("/")
+            query = parse_qs(url.query, keep_blank_values=True)
             length = int(self.headers.get("Content-Length", 0))
             if s3.fault == "killed":
                 self.close_connection = True
@@ -80,8 +81,17 @@ def _handler(s3: FakeS3) -> type[BaseHTTPRequestHandler]:
                 if s3.fault == "full":
                     self.answer(500, b"<Error><Code>InternalError</Code></Error>")
                     return
-                s3.objects[key] = body
+                if "partNumber" in query:
+                    s3.parts[int(query["partNumber"][0])] = body
+                else:
+                    s3.objects[key] = body
                 self.answer(200, b"")
+            elif self.command == "POST" and "uploads" in query:
+                s3.parts.clear()
+                self.answer(200, b"<Init><UploadId>1</UploadId></Init>")
+            elif self.command == "POST" and "uploadId" in query:
+                s3.objects[key] = b"".join(data for _, data in sorted(s3.parts.items()))
+                self.answer(200, b'<Done><ETag>"1"</ETag></Done>')
             elif self.command == "POST":  # delete these
                 for piece in body.decode().split("<Key>")[1:]:
                     s3.objects.pop(unescape(piece.split("</Key>")[0]), None)
