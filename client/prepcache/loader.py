@@ -231,7 +231,7 @@ class Loader:
             kind = type(state).__name__
             raise TypeError(f"load_state_dict takes what a Loader's state_dict() gave, not {kind}")
         if missing := {"samples", "of", "shuffle", "generator", "has_generator"} - set(state):
-            raise ValueError(f"not a state of a Loader: {', '.join(sorted(missing))} is missing")
+            raise ValueError(f"not a state of a Loader: it lacks {', '.join(sorted(missing))}")
         if not isinstance(state["samples"], int) or state["samples"] < 0:
             raise ValueError(f"not a state of a Loader: {state['samples']!r} samples were given")
         was, now = (state["of"], state["shuffle"]), (len(self.dataset), self.shuffle)

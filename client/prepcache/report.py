@@ -73,6 +73,7 @@ def human_seconds(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+_COPIED = "spawned processes have copies of this data set: what they make is in the reports of the copies"
 _UNKNOWN, _HIT, _WAITED, _DECLINED = range(4)
 
 
@@ -155,6 +156,11 @@ class Tally:
         if not count:
             return []
         return [f"the samples of {count_text(count, 'computed item', 'computed items')} are not kept so far"]
+
+    def note_copied(self) -> None:
+        """Another process was sent a copy, and has a report of its own of what it makes."""
+        if _COPIED not in self.why:
+            self.why.append(_COPIED)
 
     def note_drawn(self) -> bool:
         """Whether the draw from a global random generator is to be said now: once."""

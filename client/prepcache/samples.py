@@ -558,7 +558,10 @@ class Samples:
     # -- to other processes
 
     def __getstate__(self) -> dict[str, Any]:
-        by = self.by.sendable(is_whole=not len(self.catalogue.missing))
+        is_whole = not len(self.catalogue.missing)
+        by = self.by.sendable(is_whole=is_whole)
+        if not is_whole:
+            self.tally.note_copied()
         return {**self.__dict__, "by": by, "on_access": None, "_view": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

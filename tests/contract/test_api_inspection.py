@@ -337,44 +337,6 @@ def test_openapi_has_every_endpoint_message_and_code(served: Serving) -> None:
     assert references <= set(schemas)
 
 
-def test_the_openapi_document_says_what_each_endpoint_gives(served: Serving) -> None:
-    document = served.http().get("/openapi.json").json()
-    operations = {
-        f"{method.upper()} {path}": one
-        for path, ways in document["paths"].items()
-        for method, one in ways.items()
-    }
-    for name, operation in operations.items():
-        answers = operation["responses"]
-        assert answers["default"]["content"]["application/problem+json"]["schema"], name
-        [done] = [one for status, one in answers.items() if status in ("200", "201", "204")]
-        assert "204" in answers or all(one["schema"] for one in done["content"].values()), name
-        assert "204" in answers or done["content"], name
-    names = [one["operationId"] for one in operations.values()]
-    assert len(set(names)) == len(names)
-    told = operations["GET /v1/stats"]["responses"]["200"]["content"]["application/json"]["schema"]
-    assert set(told["properties"]) == set(served.http().get("/v1/stats").json())
-    assert (
-        "application/octet-stream" in operations["PUT /v1/leases/{lease_id}/data"]["requestBody"]["content"]
-    )
-
-
-def test_the_openapi_document_says_where_a_body_may_be_left_out(served: Serving) -> None:
-    job = served.job()
-    operations = {
-        (method.upper(), path): operation["requestBody"]["required"]
-        for path, ways in served.http().get("/openapi.json").json()["paths"].items()
-        for method, operation in ways.items()
-        if "application/json" in operation.get("requestBody", {}).get("content", {})
-    }
-    for (method, path), is_required in operations.items():
-        url = path.format(session_id=job.session, lease_id="3c" * 16)
-        answer = job.http.request(method, url, headers=job.headers)
-        assert is_required == (answer.status_code == 400), (method, path, answer.text)
-    optional = {path for (_, path), is_required in operations.items() if not is_required}
-    assert {"/v1/verify", "/v1/explain"} <= optional and "/v1/purge" not in optional
-
-
 @pytest.mark.parametrize("kind", ["whole", "chunked"])
 def test_an_unexpected_body_is_refused(served: Serving, kind: str) -> None:
     put(served.store, "a")
@@ -395,27 +357,6 @@ def test_the_documentation_page_loads_nothing_from_elsewhere(served: Serving) ->
     assert page.headers["content-type"].startswith("text/html")
     assert "/v1/resolve" in page.text and "http://" not in page.text and "https://" not in page.text
     assert "<script" not in page.text
-
-
-def test_the_api_page_shows_code_and_describes_each_header(served: Serving) -> None:
-    page = served.http().get("/docs")
-    assert "`" not in page.text and "held for the session where <code>hold</code> is true" in page.text
-    assert f"<code>{wire.SESSION_HEADER}</code> (header) who acts" in page.text
-
-
-def test_the_api_page_lists_endpoints_of_jobs_last(
-    served: Serving,
-) -> None:
-    text = served.http().get("/docs").text
-    rows = re.findall(
-        '<summary><b>[A-Z]+</b> <code>([^<]+)</code> <span class="dim">(.+?)</span></summary>', text
-    )
-    told = served.http().get("/openapi.json").json()["paths"]
-    assert sorted(path for path, _ in rows) == sorted(path for path, ways in told.items() for _ in ways)
-    assert ("/v1/stats", "Counters, bytes, seconds saved, age of the coldest entry.") in rows
-    groups = re.findall("<h2>(.+?)</h2>", text)
-    assert groups.index("entries") < groups.index("care") < groups.index("sessions")
-    assert groups[-2:] == ["filling", "messages"]
 
 
 def test_every_example_of_a_request_is_a_valid_message() -> None:

@@ -308,27 +308,3 @@ def test_a_stop_breaks_off_who_pauses_and_says_whom_it_waits_for(
     assert line in told[0] and told[-1] == ""
     assert not [one for one in caplog.records if one.exc_info]
     assert listening.stopping(tmp_path / "root") is None
-
-
-def test_only_acting_clients_keep_a_daemon_in_use(
-    tmp_path: Path,
-) -> None:
-    with serving(tmp_path) as served:
-        key, http = put(served.store, "a").artifacts[0].key, served.http()
-
-        def is_used() -> bool:
-            return served.server._has_users()
-
-        for method, path, is_use in (
-            ("GET", "/", False),
-            ("POST", "/v1/verify", True),
-            ("HEAD", "/v1/entries", False),
-            ("GET", f"/v1/entries/{key}/data", True),
-            ("GET", f"/v1/entries/{key}", False),
-        ):
-            uses = served.server.middleware.uses
-            assert http.request(method, path).status_code == 200
-            assert (is_used(), served.server.middleware.uses - uses) == (is_use, int(is_use)), (method, path)
-        with socket.socket(socket.AF_UNIX) as silent:
-            silent.connect(str(served.uds))
-            assert wait_until(is_used)

@@ -161,56 +161,6 @@ def test_a_user_whose_pipes_are_used_up_gets_smaller_ones(
     assert [path.read_bytes() for path in staged(served)] == [DATA]
 
 
-def test_an_upload_is_written_from_border_to_border(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In whatever parts a socket has it, the file would lie in small folios."""
-    written: list[tuple[int, int]] = []
-    write_piped = uploads._write_piped
-
-    def noted(fd: int, out: int, size_bytes: int) -> None:
-        at = os.lseek(fd, 0, os.SEEK_CUR)
-        written.append((at, at + size_bytes))
-        write_piped(fd, out, size_bytes)
-
-    monkeypatch.setattr(uploads, "LINGER_S", 10.0)
-    monkeypatch.setattr(uploads, "TURN_S", 60.0)
-    monkeypatch.setattr(uploads, "_write_piped", noted)
-    answer = raw(served.uds, head(served.job(), len(DATA)), DATA[:70_001], DATA[70_001:])
-    assert answer.startswith(b"HTTP/1.1 201 ")
-    assert written[-1][1] == len(DATA)
-    assert [stop % uploads.PIECE_BYTES for _, stop in written[:-1]] == [0] * (len(written) - 1)
-    assert [path.read_bytes() for path in staged(served)] == [DATA]
-
-
-def test_more_parts_than_a_pipe_takes_are_written_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each part that was sent by itself takes a place in the pipe, however short it is."""
-    monkeypatch.setattr(uploads, "PIECE_BYTES", 4096)  # so that the smallest of pipes has room for the bytes
-    ours, theirs = socket.socketpair()
-    with ours, theirs, open(tmp_path / "file", "wb") as file:
-        ours.settimeout(uploads.LINGER_S)
-        for _ in range(100):
-            theirs.sendall(b"a")
-        upload: Any = SimpleNamespace(fd=file.fileno(), expect=lambda _: None)
-        assert uploads._move_some(ours, upload, 100) == (100, True)
-    assert (tmp_path / "file").read_bytes() == b"a" * 100
-
-
-def test_a_turn_of_an_upload_keeps_no_descriptor(tmp_path: Path) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, open(tmp_path / "file", "wb") as file:
-        ours.settimeout(uploads.LINGER_S)
-        upload: Any = SimpleNamespace(fd=file.fileno(), expect=lambda _: None)
-        before = os.listdir("/proc/self/fd")
-        with theirs:
-            theirs.sendall(b"abc")
-            assert uploads._move_some(ours, upload, 5) == (3, True)
-            theirs.sendall(b"d")
-        assert uploads._move_some(ours, upload, 2) == (1, False)
-        assert len(os.listdir("/proc/self/fd")) < len(before)
-    assert (tmp_path / "file").read_bytes() == b"abcd"
-
-
 def test_an_announcement_that_nothing_follows_evicts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +186,7 @@ def test_an_upload_without_its_lease_ends_and_frees_its_room(tmp_path: Path) -> 
         with connected(served, head(job, len(DATA)), DATA[:100_000]) as sock:
             assert wait_until(lambda: any(path.stat().st_size for path in staged(served)))
             told = other.lease(["b"], other.resolve().json()["generation"], nbytes=1 << 20).json()
-            assert told["is_declined"] and "; 4.9 MiB are promised to uploads" in told["reason"]
+            assert told["is_declined"] and "; 4.9 MiB are reserved for uploads" in told["reason"]
             [lease] = served.daemon.leases
             assert job.release({"id": lease.id, "token": lease.token}).status_code == 204
             sock.sendall(b"x")
@@ -296,24 +246,6 @@ def test_a_stop_waits_for_an_upload_that_goes_on(served: Serving) -> None:
         assert wait_until(lambda: not served.uds.exists())
         sock.sendall(DATA[100_000:])
         assert sock.recv(100).startswith(b"HTTP/1.1 201 ")
-
-
-def test_a_slow_upload_does_not_occupy_a_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A few clients on slow networks would else keep all threads, for which every commit waits."""
-    splice = os.splice
-
-    def one(source: int, target: int, _count: int, **more: int) -> int:
-        return splice(source, target, 1, **more)
-
-    monkeypatch.setattr(uploads, "TURN_S", 0.0)
-    monkeypatch.setattr(os, "splice", one)
-    ours, theirs = socket.socketpair()
-    with ours, theirs, open(tmp_path / "file", "wb") as file:
-        theirs.sendall(b"abc")
-        ours.settimeout(uploads.LINGER_S)
-        upload: Any = SimpleNamespace(fd=file.fileno(), expect=lambda _: None)
-        assert uploads._move_some(ours, upload, 3) == (1, True)
-    assert (tmp_path / "file").read_bytes() == b"a"
 
 
 def _moved(path: Path, size_bytes: int) -> tuple[int, bool]:

@@ -130,16 +130,6 @@ def test_a_page_of_very_much_is_bounded(served: Serving) -> None:
     assert len(page) < 250_000  # of names that are nothing but markup
 
 
-def test_a_usual_page_is_small(served: Serving) -> None:
-    for number in range(view.MAX_NAMES):
-        served.store.register(recipe(number), f"package.module.function_{number}", {"format": 1})
-        put(served.store, number, recipe=recipe(number))
-    for number in range(view.MAX_SESSIONS):
-        served.job(f"train_{number}.py")
-    http = served.http()
-    assert sum(len(http.get(one).content) for one in ("/", "/dashboard.css", "/dashboard.js")) < 60_000
-
-
 def test_the_page_works_without_a_script(served: Serving) -> None:
     text = served.http().get("/").text
     assert f'<noscript><meta http-equiv="refresh" content="{view.REFRESH_S}"></noscript>' in text
@@ -249,14 +239,6 @@ def test_others_entries_cannot_be_changed(served: Serving, monkeypatch: pytest.M
     fields |= {"action": "unpin", "key": ref.key}
     assert http.post("/act", data=fields).json()["code"] == "forbidden"
     assert served.store.entry(ref.key).items == 1
-
-
-def test_pages_fit_the_screen_and_its_colours(served: Serving) -> None:
-    http = served.http()
-    style = http.get("/dashboard.css").text
-    for path in ("/", "/docs"):
-        assert '<meta name="viewport" content="width=device-width,initial-scale=1">' in http.get(path).text
-        assert ":root{color-scheme:light dark;" in style and "a{color:inherit}" in style
 
 
 def test_charts_show_differences_of_counters() -> None:

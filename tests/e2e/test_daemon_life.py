@@ -21,7 +21,6 @@ import pytest
 from prepcache.errors import RootUnusable
 from prepcache.protocol import listening
 from support.fake_daemon import FakeDaemon, reply
-from support.sandbox import ROOM
 from support.serving import READY_S, http_client, open_job, process, raw, wait_until
 from support.stores import RECIPE, item
 
@@ -107,21 +106,6 @@ def test_leases_of_another_pid_namespace_are_freed_by_lapsing(tmp_path: Path) ->
             assert after.lease("ab").json()["granted"] == [0, 1]
         finally:
             end(holder)
-
-
-def test_what_a_killed_daemon_had_leased_is_free(tmp_path: Path) -> None:
-    with process(tmp_path) as first:
-        holder, _ = hold(tmp_path / "s.sock")
-        first.kill()
-        first.wait()
-    try:
-        with process(tmp_path), http_client(tmp_path / "s.sock") as http:
-            job = open_job(http)
-            job.resolve()
-            assert job.lease("abcd").json()["granted"] == [0, 1, 2, 3]
-            assert [one["name"] for one in http.get("/v1/sessions").json()["sessions"]] == ["job"]
-    finally:
-        end(holder)
 
 
 def test_sigterm_ends_a_daemon_cleanly_while_jobs_wait(tmp_path: Path) -> None:
@@ -224,21 +208,6 @@ def test_the_log_has_one_line_for_each_event_and_no_secret(tmp_path: Path) -> No
     assert f"opened: a job (pid {os.getpid()} on here), user {user}" in log
     assert "ended (closed): a job" in log and job.token not in log and "correct-horse" not in log
     assert [line for line in log.splitlines() if not line[:4].isdigit()] == []
-
-
-def test_the_daemon_runs_without_torch(tmp_path: Path) -> None:
-    blocked = tmp_path / "blocked"
-    (blocked / "torch").mkdir(parents=True)
-    (blocked / "torch" / "__init__.py").write_text("raise ImportError('the daemon must not need torch')\n")
-    path = os.pathsep.join([str(blocked), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with process(tmp_path, environ=ROOM | {"PYTHONPATH": path}), http_client(tmp_path / "s.sock") as http:
-        job = open_job(http)
-        staging = str(tmp_path / "root" / "v1" / "staging")
-        done = job.fill(staging, "abc")
-        key = done["artifacts"][0]["key"]
-        assert http.get(f"/v1/entries/{key}").status_code == 200
-        assert http.post("/v1/verify", json={}).json()["checked"] == 1
-        assert "torch" not in Path(f"/proc/{http.get('/v1/info').json()['pid']}/maps").read_text()
 
 
 def test_no_module_of_the_daemon_imports_torch() -> None:

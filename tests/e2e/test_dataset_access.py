@@ -363,21 +363,6 @@ def test_without_a_daemon_a_job_loses_at_most_five_seconds(jobs: Jobs) -> None:
     assert set(jobs.calls()) == set(range(40))
 
 
-def test_a_daemon_killed_in_mid_fill_costs_only_the_sharing(jobs: Jobs) -> None:
-    script = jobs.write(GONE)
-    jobs.run(script)
-    pid = jobs.run(
-        jobs.write(
-            "from prepcache.protocol.inspection import Info\n"
-            "print(prepcache.Client().call(Info, 'GET', '/v1/info').pid)",
-            "pid.py",
-        )
-    )
-    facts = jobs.run(jobs.write(GONE + "\n# another recipe\n"), KILL=str(pid), **OWN_PATIENCE)
-    assert facts["took_s"] < 60
-    assert set(jobs.calls()) == set(range(40))
-
-
 RANDOM = """
 import random
 

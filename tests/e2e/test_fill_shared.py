@@ -45,14 +45,6 @@ def arguments(each: list[list[int]], pause_s: float) -> list[tuple[str, float]]:
 
 
 @pytest.mark.parametrize("count", [2, 4, 8])
-def test_jobs_that_start_together_share_the_items(jobs: Jobs, count: int) -> None:
-    each = [list(range(160))] * count
-    facts = jobs.together(jobs.write(SQUARES), arguments(each, 0.01))
-    check_once(jobs, each, facts)
-    assert sum(one["computed"] > 0 for one in facts) > 1, "the work was shared out"
-
-
-@pytest.mark.parametrize("count", [2, 4, 8])
 def test_jobs_with_other_orders_and_subsets_make_each_item_once(jobs: Jobs, count: int) -> None:
     orders = [
         list(range(120)),
@@ -83,12 +75,6 @@ def test_jobs_that_start_one_after_the_other_share_what_is_left(jobs: Jobs) -> N
             gate.wait(0.005)
     facts = [one.facts() for one in running]
     check_once(jobs, [items] * 4, facts)
-
-
-def test_cheap_items_by_the_thousand_are_made_once(jobs: Jobs) -> None:
-    each = [list(range(5000))] * 3
-    facts = jobs.together(jobs.write(SQUARES), arguments(each, 0.0))
-    check_once(jobs, each, facts)
 
 
 def test_a_function_that_raises_leaves_its_items_to_other_jobs(jobs: Jobs) -> None:

@@ -48,21 +48,6 @@ def begun(jobs: Jobs, count: int) -> bool:
     return serving.wait_until(lambda: jobs.calls().total() >= count)
 
 
-def test_the_items_of_a_killed_job_are_made_by_the_others(jobs: Jobs) -> None:
-    script = jobs.write(STEPS)
-    items = list(range(80))
-    victim, other = (jobs.start(script, json.dumps(items), 0.05) for _ in range(2))
-    for one in (victim, other):
-        one.ready()
-        one.go()
-    assert begun(jobs, 30)
-    victim.process.send_signal(signal.SIGKILL)
-    facts = other.facts()
-    assert facts["cached"] == 80
-    assert set(jobs.calls()) == set(items)
-    assert max(jobs.calls().values()) <= 2, "what the dead job had not committed is made once more"
-
-
 def test_what_an_interrupted_job_made_is_there_for_the_next(jobs: Jobs) -> None:
     script = jobs.write(STEPS)
     items = list(range(100))
@@ -203,24 +188,6 @@ def test_samples_made_after_sharing_was_given_up_are_stored(jobs: Jobs) -> None:
     assert hits == [0, 40]
 
 
-def test_a_daemon_restarted_in_mid_fill_loses_no_work(jobs: Jobs) -> None:
-    script = jobs.write(STEPS)
-    items = list(range(120))
-    url = f"unix://{jobs.box.folder}/s.sock"
-    with serving.process(jobs.box.folder):
-        running = [jobs.start(script, json.dumps(items), 0.05, PREPCACHE_URL=url) for _ in range(2)]
-        for one in running:
-            one.ready()
-            one.go()
-        assert begun(jobs, 40)
-    with serving.process(jobs.box.folder):
-        facts = [one.facts() for one in running]
-        calls = jobs.calls()
-        assert set(calls) == set(items) and max(calls.values()) <= 2
-        assert sum(calls.values()) <= 120 + 80, "only what was under lease may be made twice"
-        assert [one["cached"] for one in facts] == [120, 120]
-
-
 OUTAGE = """
 from pathlib import Path
 from prepcache.daemon import waits
@@ -276,50 +243,6 @@ def test_a_daemon_that_comes_back_gets_later_samples(jobs: Jobs, how: str) -> No
         again.go()
         assert again.facts()["hit"] == 120
         assert jobs.calls() == Counter()
-
-
-def test_a_cache_of_half_the_size_keeps_half_the_data(jobs: Jobs) -> None:
-    script = jobs.write(STEPS)
-    items = list(range(400))  # 8 kB each: 3.2 MB
-    url = f"unix://{jobs.box.folder}/s.sock"
-    with serving.process(jobs.box.folder, "--max-bytes", "1700000", "--min-free", "0"):
-        first = jobs.start(script, json.dumps(items), 0.001, PREPCACHE_URL=url)
-        first.ready()
-        first.go()
-        cold = first.facts()
-        assert cold["declined"] > 0
-        assert 180 <= cold["cached"] <= 212
-        jobs.forget()
-        second = jobs.start(script, json.dumps(items), 0.001, PREPCACHE_URL=url)
-        second.ready()
-        second.go()
-        warm = second.facts()
-        assert warm["hit"] >= 0.9 * cold["cached"]
-        assert jobs.calls().total() == 400 - warm["hit"]
-
-
-PURGED = """
-def make(item):
-    called(item)
-    return np.full(100, item)
-
-ds = prepcache.CachedDataset(list(range(30)), make, progress=False)
-client = prepcache.Client()
-client.purge(everything=True)
-deadline = time.monotonic() + 30
-while ds._samples.catalogue.refs and time.monotonic() < deadline:
-    threading.Event().wait(0.05)
-assert not ds._samples.catalogue.refs, "the maps of purged artifacts are let go"
-assert [int(ds[i][0]) for i in range(30)] == list(range(30))
-ds.prepare()
-assert ds.cached() == 30
-tell(ds)
-"""
-
-
-def test_purged_samples_are_made_again_while_the_job_reads_on(jobs: Jobs) -> None:
-    jobs.run(jobs.write(PURGED))
-    assert set(jobs.calls()) == set(range(30))
 
 
 PURGED_UNDER_EPOCHS = """

@@ -23,15 +23,11 @@ from prepcache.daemon.session import Session
 from prepcache.daemon.wait_budget import WaitBudget
 from prepcache.errors import (
     DaemonUnreachable,
-    Declined,
     LeaseLapsed,
-    StagedFileRefused,
     Unauthorized,
-    UnknownRecipe,
     UnknownSession,
 )
 from prepcache.protocol import wire
-from prepcached.store import recipes
 from support.serving import Serving, http_client, process, serving, wait_until
 from support.stores import RECIPE, item, write_artifact
 
@@ -102,39 +98,6 @@ def test_what_one_job_commits_another_maps(box: Serving, opened: Open) -> None:
     assert items_at(path) == {item("a"), item("b")}
 
 
-def test_items_that_another_job_has_are_said_to_be_his(box: Serving, opened: Open) -> None:
-    one, other = opened(), opened()
-    held = lease(one, "a", "b")
-    generation = other.resolve(SomeRecipe()).generation
-    answer = other.lease(RECIPE, generation, digests("a", "b"), want=2)
-    assert answer.lease is None and [holder.items for holder in answer.held] == [2]
-    one.release(held)
-    assert other.lease(RECIPE, generation, digests("a", "b"), want=2).granted == (0, 1)
-
-
-def test_a_waiter_is_answered_by_the_commit_at_no_cost(box: Serving, opened: Open) -> None:
-    one, other = opened(), opened()
-    held = lease(one, "a")
-    generation = other.resolve(SomeRecipe()).generation
-    answers: list[wire.LeaseAnswer] = []
-
-    def wait() -> None:
-        while not answers or answers[-1].look_again is None:
-            answers.append(other.lease(RECIPE, generation, digests("a"), want=1, wait_s=2.0))
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    assert wait_until(lambda: RECIPE in box.daemon.leases.waited_for(_id(one)))
-    commit(one, held, "a")
-    waiting.join()
-    assert answers[-1].look_again is not None
-    assert [ref.items for ref in answers[-1].look_again.artifacts] == [1]
-
-
-def _id(session: Session) -> str:
-    return (session.header or "").partition(".")[0]
-
-
 def test_without_a_shared_folder_bytes_travel_over_http(
     box: Serving, opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -145,59 +108,6 @@ def test_without_a_shared_folder_bytes_travel_over_http(
     assert path.is_relative_to(tmp_path / "cache")
     assert items_at(path) == {item("a")}
     assert os.listdir(box.store.staging) == []
-
-
-@pytest.mark.parametrize(
-    ("names", "error"), [((), StagedFileRefused), (("other",), StagedFileRefused)], ids=["junk", "not leased"]
-)
-def test_a_refused_commit_is_an_error_and_leaves_no_file(
-    box: Serving, opened: Open, names: tuple[str, ...], error: type[Exception]
-) -> None:
-    one = opened()
-    held = lease(one, "a")
-    with one.stage() as staged, pytest.raises(error):
-        if names:
-            write_artifact(staged.fd, names)
-        else:
-            os.write(staged.fd, b"this is no artifact")
-        one.commit([held], [staged])
-    assert os.listdir(box.store.staging) == []
-
-
-def test_a_released_lease_commits_nothing(box: Serving, opened: Open) -> None:
-    one = opened()
-    held = lease(one, "a")
-    one.release(held)
-    with pytest.raises(LeaseLapsed):
-        commit(one, held, "a")
-
-
-def test_a_recipe_that_nobody_registered_gives_no_lease(box: Serving, opened: Open) -> None:
-    with pytest.raises(UnknownRecipe):
-        opened().lease(RECIPE, 0, digests("a"), want=1)
-
-
-def test_a_recipe_swept_under_a_lease_is_registered_again(box: Serving, opened: Open) -> None:
-    one = opened()
-    held = lease(one, "a")
-    recipes.sweep(box.store._core, idle_s=-60.0)
-    with pytest.raises(UnknownRecipe):
-        commit(one, held, "a")
-    one.release(held)
-    with pytest.raises(UnknownRecipe):
-        one.lease(RECIPE, 0, digests("a"), want=1)
-    assert commit(one, lease(one, "a"), "a").artifacts
-
-
-def test_no_room_is_declined(tmp_path: Path, opened: Open) -> None:
-    with serving(tmp_path, max_bytes=1 << 20):
-        one = opened()
-        held = lease(one, "a")
-        with one.stage() as staged, pytest.raises(Declined):
-            write_artifact(staged.fd, ["a"], size_bytes=4 << 20)
-            one.commit([held], [staged])
-        answer = one.lease(RECIPE, 0, digests("b"), want=1, nbytes=1 << 40)
-        assert answer.is_declined and answer.reason
 
 
 @pytest.fixture
@@ -234,26 +144,6 @@ def test_a_drop_does_not_undo_the_holds_of_an_answer_under_way(
         told.set()
         looking.join()
         assert job.client.entry(found.key).holds == 1
-
-
-def test_what_is_purged_is_told_to_who_has_it_mapped(box: Serving, opened: Open) -> None:
-    one, other = opened(), opened()
-    gone: list[set[str]] = []
-    other.on_removed(gone.append)
-    done = commit(one, lease(one, "a"), "a")
-    other.resolve(SomeRecipe())
-    assert one.client.purge(everything=True).entries == 1
-    assert wait_until(lambda: bool(gone))
-    assert gone == [{done.artifacts[0].digest}]
-
-
-def test_progress_is_seen_by_others(box: Serving, opened: Open) -> None:
-    one = opened()
-    lease(one, "a")
-    one.progress(SomeRecipe(), 3, 9)
-    assert wait_until(lambda: any(seen.progress for seen in one.client.sessions()))
-    (progress,) = [p for seen in one.client.sessions() for p in seen.progress]
-    assert (progress.name, progress.done, progress.total) == ("tests.recipe", 3, 9)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import safetensors
 import torch
 
 from prepcache import artifact
-from prepcache.artifact import columns
 from support.artifacts import same, samples_of, write
 
 TORCH_DTYPES = [
@@ -164,14 +163,6 @@ def test_any_safetensors_reader_reads_every_column(tmp_path: Path) -> None:
                 stored.contiguous().view(torch.uint8).reshape(-1),
                 samples[row]["x"].view(torch.uint8).reshape(-1),
             )
-
-
-def test_carried_dtypes_are_stored_as_themselves(tmp_path: Path) -> None:
-    """Only what safetensors cannot carry (whole) is stored as bytes."""
-    raw = {str(dtype).removeprefix("torch.") for dtype in TORCH_DTYPES} - {
-        name for name, (tag, _) in columns._TORCH.items() if tag != "U8" or name == "uint8"
-    }
-    assert raw == {"complex128", "complex32", "float4_e2m1fn_x2"}
 
 
 def test_columns_start_on_their_borders(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ import gc
 import math
 import os
 import pickle
-import subprocess
-import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -204,22 +202,6 @@ def test_rows_out_of_range_are_index_errors(tmp_path: Path, row: int) -> None:
         artifact.open(tmp_path / "a").sample(row)
 
 
-def test_the_daemon_needs_no_torch(tmp_path: Path) -> None:
-    """Reading headers, checking and merging tensors load neither torch nor safetensors."""
-    write(tmp_path / "a", [torch.zeros(2), torch.zeros(3)])
-    write(tmp_path / "b", [torch.zeros(4)], first=10)
-    program = (
-        "import os, sys; from prepcache import artifact; a, b, out = sys.argv[1:]\n"
-        "header = artifact.check(os.open(a, os.O_RDONLY))\n"
-        "assert (header.items, header.rows) == (2, 2)\n"
-        "written = artifact.merge([a, b], os.open(out, os.O_CREAT | os.O_WRONLY))\n"
-        "found = artifact.open(out); assert found.rows == written.rows == 3\n"
-        "assert not {'torch', 'safetensors', 'httpx'} & set(sys.modules)\n"
-    )
-    names = [str(tmp_path / name) for name in ("a", "b", "c")]
-    subprocess.run([sys.executable, "-c", program, *names], check=True, timeout=60)
-
-
 def test_opening_reads_no_columns(tmp_path: Path) -> None:
     """A 64 MB column costs no private memory to open, nor to read one row of."""
     write(tmp_path / "a", [torch.zeros(1 << 22, dtype=torch.uint8) for _ in range(16)])
@@ -229,14 +211,6 @@ def test_opening_reads_no_columns(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20
-
-
-def test_large_row_tables_are_checked_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check of chunks that meet in the middle of a column finds what the check of a whole does."""
-    monkeypatch.setattr("prepcache.artifact.rows._CHUNK_ROWS", 3)
-    samples = [{"x": torch.zeros(n % 4, 2)} if n % 2 else "t" * n for n in range(20)]
-    write(tmp_path / "a", samples)
-    assert all(map(same, samples_of(artifact.open(tmp_path / "a")), samples))
 
 
 def test_a_column_of_rows_is_what_samples_hold(tmp_path: Path) -> None:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import random
-import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from prepcache import artifact
-from prepcache.artifact import layout as artifact_layout
 from prepcache.artifact.observed import MAX_INPUTS
 from prepcache.errors import ArtifactError, SampleError
-from support.artifacts import RECIPE, digest, merge, samples_of, write
-from support.leaks import Leaks
+from support.artifacts import RECIPE, digest, samples_of, write
 
 
 def test_a_refused_item_leaves_nothing(tmp_path: Path) -> None:
@@ -124,76 +119,3 @@ def test_what_has_no_descriptor_is_refused() -> None:
     """The writer writes to files."""
     with pytest.raises(io.UnsupportedOperation):
         artifact.Writer(RECIPE).write(io.BytesIO(), producer={})
-
-
-def test_a_writer_frees_its_memory_without_a_collection() -> None:
-    """A job that has filled a data set trains next: what it wrote must not wait for a collection."""
-    gc.collect()
-    gc.disable()
-    tracemalloc.start()
-    try:
-        writer = artifact.Writer(RECIPE)
-        for number in range(4):
-            rows = torch.zeros(1 << 20, dtype=torch.uint8), np.zeros(1 << 20, np.uint8), 1j, 2.5
-            writer.add(digest(number), [rows], 1.0)
-        assert tracemalloc.get_traced_memory()[0] > 8 << 20
-        del writer, rows
-        assert tracemalloc.get_traced_memory()[0] < 1 << 20
-    finally:
-        tracemalloc.stop()
-        gc.enable()
-
-
-@pytest.mark.parametrize("length", [1000, 2 << 20, artifact_layout._BATCH_BYTES + 12_345])
-def test_columns_of_any_size_come_back(tmp_path: Path, length: int) -> None:
-    before = Leaks()
-    values = np.random.default_rng(length).integers(0, 256, length, np.uint8)
-    writer = artifact.Writer(RECIPE)
-    for number in range(3):
-        writer.add(digest(number), [values + np.uint8(number)], 1.0)
-    with open(tmp_path / "a", "w+b") as file:
-        written = writer.write(file, producer={})
-        assert len(before.descriptors()) == 1
-    opened = artifact.open(tmp_path / "a", size_bytes=written.size_bytes)
-    for number in range(3):
-        assert (opened.sample(number) == values + np.uint8(number)).all()
-
-
-def test_what_is_written_ends_on_borders_of_large_folios(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The page cache makes a large folio of a write that covers one: of a fill, a merge and a copy."""
-    ends: list[int] = []
-    writev = os.writev
-
-    def watched(fd: int, buffers: Any) -> int:
-        done = writev(fd, buffers)
-        ends.append(os.lseek(fd, 0, os.SEEK_CUR))
-        return done
-
-    monkeypatch.setattr(os, "writev", watched)
-
-    def borders() -> list[int]:
-        found = [end % (2 << 20) for end in ends[:-1]]
-        count = len(ends)
-        ends.clear()
-        assert count > 1
-        return sorted(set(found))
-
-    for part in "ab":
-        writer = artifact.Writer(RECIPE)
-        for number in range(30):
-            rows = [np.full(1_000_003, number, np.uint8), np.float32(number)]
-            writer.add(digest(ord(part) * 100 + number), [rows], 1.0)
-        with open(tmp_path / part, "w+b") as file:
-            size = writer.write(file, producer={}).size_bytes
-        assert borders() == [0]
-    merge(tmp_path / "merged", [tmp_path / "a", tmp_path / "b"])
-    assert borders() == [0]
-    with open(tmp_path / "a", "rb") as source, open(tmp_path / "copy", "wb") as to:
-        artifact.copy(source.fileno(), to.fileno(), size)
-    assert borders() == [0]
-    assert (tmp_path / "copy").read_bytes() == (tmp_path / "a").read_bytes()
-    merged = artifact.open(tmp_path / "merged")
-    assert [float(merged.sample(row)[1]) for row in range(60)] == [float(n % 30) for n in range(60)]
-    assert all((merged.sample(row)[0] == row % 30).all() for row in (0, 29, 30, 59))

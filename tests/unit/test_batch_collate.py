@@ -15,8 +15,6 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from prepcache.batching import default_collate as default_collate_module
-from prepcache.batching.batch import Batch, _Row
 from prepcache.batching.gather import Rows
 from prepcache.collate import pad_collate
 from support.artifacts import same
@@ -35,14 +33,6 @@ def rows(tmp_path: Path) -> Rows:
 
 
 PICKS = [4, 0, 9]
-
-
-def test_the_default_collation_makes_no_samples(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = rows.take(PICKS)
-    monkeypatch.setattr(Batch, "_samples", None)
-    images, labels = default_collate(batch)
-    assert images.shape == (3, 3, 4)
-    assert labels.tolist() == PICKS
 
 
 def test_a_batch_is_a_list_of_samples_to_whoever_looks(rows: Rows) -> None:
@@ -137,29 +127,6 @@ def test_batches_are_compared_by_their_samples(tmp_path: Path) -> None:
     assert rows.take([1, 2]) != rows.take([1, 3])
     assert rows.take([1, 2]) < rows.take([1, 3])
     assert operator.eq([10, 20], rows.take([1, 2]))
-
-
-def test_two_threads_may_make_the_first_batches_at_once(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second comes while the first looks at torch's functions; neither fails, and both find the same."""
-
-    class SecondThread:
-        is_here = False
-
-        @property
-        def __module__(self) -> str:  # type: ignore[override]
-            if not SecondThread.is_here:
-                SecondThread.is_here = True
-                default_collate_module.register(_Row)
-            return collate.__module__
-
-    default_collate_fn_map.pop(_Row, None)
-    monkeypatch.setitem(default_collate_fn_map, SecondThread, SecondThread())
-    monkeypatch.setattr(default_collate_module, "torch_code", None)
-    monkeypatch.setattr(default_collate_module, "_plain_functions", [])
-    default_collate_module.register(_Row)
-    assert default_collate_module._plain_functions == list(default_collate_fn_map.values())
-    assert default_collate_module.torch_code is collate.__code__
-    assert default_collate(rows.take(PICKS))[1].tolist() == PICKS
 
 
 def test_another_map_of_collate_functions_is_obeyed(rows: Rows) -> None:

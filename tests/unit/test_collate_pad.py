@@ -233,11 +233,6 @@ def test_torchs_collation_error_names_leaves_as_pad_collate(tmp_path: Path) -> N
         assert same(pad(rows.take([0, 1])), pad(samples))
 
 
-def test_rows_that_differ_along_two_axes_are_told_so(take: Any) -> None:
-    with pytest.raises(RuntimeError, match=r"axes 0 and 1, of which prepcache\.pad_collate pads one"):
-        pad_collate()(take([torch.ones(n, n) for n in (2, 3)]))
-
-
 def test_mappings_with_more_than_items_are_kept() -> None:
     samples = [defaultdict(list, {"x": torch.ones(n)}) for n in (1, 2)]
     batch = pad_collate()(samples)

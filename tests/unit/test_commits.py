@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import queue
 import tempfile
 import threading
 import weakref
@@ -115,14 +114,6 @@ class Interrupted(threading.Thread):
         raise KeyboardInterrupt
 
 
-class Ringing(queue.SimpleQueue[None]):
-    """An interrupt comes with what is waited for."""
-
-    def get(self, block: bool = True, timeout: float | None = None) -> None:
-        super().get(block, timeout)
-        raise KeyboardInterrupt
-
-
 @pytest.mark.timeout(20)
 def test_an_interrupted_handover_is_not_awaited(
     monkeypatch: pytest.MonkeyPatch,
@@ -141,15 +132,3 @@ def test_an_interrupted_handover_is_not_awaited(
     assert len(committer.outcomes(is_waiting=True)) == 1 and not committer.in_flight
     committer.close()
     assert wait_until(lambda: before.issuperset(threading.enumerate()), limit_s=5)
-
-
-@pytest.mark.timeout(20)
-def test_an_outcome_survives_an_interrupted_read() -> None:
-    committer = Committer(Commits(Absent(), "0" * 64, {}))
-    committer._bell = Ringing()
-    committer.submit(Batch([Unwritable()], [1], {bytes(32): None}), 0)  # type: ignore[list-item]
-    with pytest.raises(KeyboardInterrupt):
-        committer.outcomes(is_waiting=True)
-    assert wait_until(lambda: bool(committer.outcomes(is_waiting=False)), limit_s=5)
-    assert not committer.in_flight
-    committer.close()

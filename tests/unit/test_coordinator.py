@@ -12,13 +12,11 @@ from typing import Any
 
 import pytest
 
-from prepcache.errors import DaemonUnreachable, LimitExceeded, StoreError, UnknownSession
+from prepcache.errors import LimitExceeded, StoreError, UnknownSession
 from prepcache.protocol import wire
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Bounds, Daemon
 from prepcached.sessions import Session
-from prepcached.store import integrity
-from prepcached.store.queries import Doomable
 from prepcached.store.store import Store
 from support.stores import RECIPE, ROOMY, item, items_of, put, stage
 
@@ -110,24 +108,6 @@ def test_a_repeated_commit_waits_for_the_first(tmp_path: Path, monkeypatch: pyte
     asyncio.run(ask_twice())
 
 
-def test_work_is_begun_though_no_thread_can_be_started_any_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    async def commit() -> None:
-        async with coordinating(tmp_path) as (found, daemon, session):
-            with monkeypatch.context() as patch:
-                patch.setattr(threading.Thread, "start", refuse)
-                request = wire.CommitRequest((await leased(found, session),), (staged(daemon, session),))
-                await found.commit(session, os.getuid(), request)
-                await asyncio.gather(*(daemon.listing(daemon.store.name_sums, 1) for _ in range(4)))
-            assert items_of(daemon.store) == [item("a")]
-
-    asyncio.run(commit())
-
-
 def test_a_failed_commit_is_retried_when_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise StoreError("the disk says no")
@@ -199,35 +179,6 @@ def test_a_commit_over_the_staging_limit_keeps_its_leases(tmp_path: Path) -> Non
             assert [lease.is_committing for lease in daemon.leases] == [False]
 
     asyncio.run(commit_too_much())
-
-
-def test_a_verify_that_nobody_waits_for_any_more_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked_again = threading.Event()
-    answers = iter([False])
-    read = []
-
-    async def hung_up() -> bool:
-        if next(answers, None) is None:
-            asked_again.set()
-        return False
-
-    def wait_and_read(_: object, row: Doomable) -> tuple[bool, int]:
-        assert asked_again.wait(60)
-        read.append(row.digest)
-        return True, 1
-
-    async def verify() -> None:
-        async with coordinating(tmp_path) as (_, daemon, _):
-            for name in "abc":
-                put(daemon.store, name)
-            monkeypatch.setattr(integrity, "_is_whole", wait_and_read)
-            with pytest.raises(DaemonUnreachable, match="nobody waits"):
-                await daemon.verify(None, hung_up)
-            assert len(read) == 1
-
-    asyncio.run(verify())
 
 
 async def _is_quick_in_front(folder: Path) -> tuple[bool, bool]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
@@ -58,18 +56,6 @@ def test_a_million_items_are_found_each_in_its_place() -> None:
     own = digests(1_000_000)
     found = Distinct(own).find(own[::-1].copy())
     assert np.array_equal(found, np.arange(1_000_000)[::-1])
-
-
-def test_a_lookup_in_a_large_table_takes_little_memory() -> None:
-    """What it takes for a moment stays with the process, in holes of its heap."""
-    digests = np.random.default_rng(4).integers(0, 256, (200_000, 32), dtype="u1")
-    distinct, table = Distinct(digests), digests[::-1].copy()
-    tracemalloc.start()
-    found = distinct.find(table)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert (found == np.arange(200_000)[::-1]).all()
-    assert peak < found.nbytes + (4 << 20)
 
 
 def test_expanded_rows_follow_the_order_of_the_data_set() -> None:

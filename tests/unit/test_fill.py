@@ -18,12 +18,11 @@ from prepcache.fill import pacing
 from prepcache.fill.background_commit import Committer
 from prepcache.fill.call import Job
 from prepcache.fill.commit import Batch, Commits
-from prepcache.fill.filler import Fill
-from prepcache.fill.workers import Alone, Forked
+from prepcache.fill.workers import Forked
 from prepcache.protocol import wire
 from support.fake_session import FakeDaemon, FakeSession
 from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
-from support.serving import READY_S, wait_until
+from support.serving import READY_S
 
 
 def test_a_fill_computes_each_item_once_and_leaves_no_lease(daemon: FakeDaemon) -> None:
@@ -193,26 +192,6 @@ def interrupting(committer: Committer, *, is_waiting: bool) -> list[Any]:
     return []
 
 
-@pytest.mark.parametrize("where", ["a commit", "a release"])
-def test_a_second_interrupt_leaves_no_lease(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    def settle(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    bench = Bench(daemon, list(range(10)), function=interrupted)
-    crew = Alone(bench.job, bench.item_of)
-    fill = Fill(bench.task(), bench.session, crew, bench.watcher)
-    if where == "a commit":
-        monkeypatch.setattr(Committer, "outcomes", interrupting)
-    else:
-        monkeypatch.setattr(fill._share, "settle", settle)
-    with pytest.raises(KeyboardInterrupt):
-        fill.run()
-    assert wait_until(lambda: left_behind(daemon) == 0)
-    assert wait_until(lambda: len(Bench(daemon, list(range(10)), "after").task().todo) == 5)
-
-
 def test_a_second_interrupt_keeps_what_is_being_committed(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,38 +241,6 @@ def interrupt(
     return is_done
 
 
-@pytest.mark.parametrize("where", ["a wait", "a look at the recipe", "a hand-in", "the end of a hand-in"])
-@pytest.mark.parametrize("is_cut", [False, True])
-def test_an_interrupt_loses_nothing_of_a_pending_commit(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, where: str, is_cut: bool
-) -> None:
-    """Where commits take longer than the work, most of a job's time goes by there."""
-    monkeypatch.setattr("prepcache.fill.filler.COMMIT_ITEMS", 4)
-    monkeypatch.setattr("prepcache.fill.call.PART_BYTES", 100)
-
-    def several(item: int) -> Iterator[Any]:
-        for n in range(3):
-            yield np.full(20, 10 * item + n)
-
-    items = list(range(20))
-    bench = Bench(daemon, items, function=several if is_cut else None, is_expanded=is_cut)
-    task = bench.task()
-    if where == "a wait":
-        is_interrupted = interrupt(monkeypatch, Committer, "_wait_for", at=0)
-        bench.session.fail = lambda method: assert_set(is_interrupted) if method == "commit" else None
-    elif where == "a look at the recipe":
-        interrupt(monkeypatch, task.steady, "changed")
-    else:
-        interrupt(monkeypatch, Committer, "submit", is_after=where == "the end of a hand-in")
-    fill = Fill(task, bench.session, Alone(bench.job, bench.item_of), bench.watcher)
-    with pytest.raises(KeyboardInterrupt):
-        fill.run()
-    assert 0 < len(bench.called) < len(items)
-    after = Bench(daemon, items, "after", is_expanded=is_cut).task()
-    assert after.todo.tolist() == items[len(bench.called) :]
-    assert left_behind(daemon) == 0
-
-
 def test_an_interrupt_in_a_sample_loses_only_that_one(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,10 +254,6 @@ def test_an_interrupt_in_a_sample_loses_only_that_one(
     assert after.task().todo.tolist() == items[5:]
     assert [sample["image"][0] for sample in after.samples()[:5]] == items[:5]
     assert left_behind(daemon) == 0
-
-
-def assert_set(event: threading.Event) -> None:
-    assert event.wait(60)
 
 
 def test_what_a_beat_has_looked_up_in_mid_fill_is_not_made_again(daemon: FakeDaemon) -> None:

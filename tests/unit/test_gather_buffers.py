@@ -109,18 +109,6 @@ def test_a_loop_that_holds_the_last_batch_uses_two_buffers() -> None:
     assert len(where) == 2
 
 
-def test_kept_buffers_keep_their_values_and_the_pool_is_bounded() -> None:
-    pool = Pool(kept_blocks=3)
-    kept = []
-    for number in range(10):
-        array = take(pool)
-        array[:] = number
-        kept.append(torch.from_numpy(array)[10:20])
-    assert [int(tensor[0]) for tensor in kept] == list(range(10))
-    assert len({tensor.data_ptr() for tensor in kept}) == 10
-    assert len(pool._blocks) == 3
-
-
 def test_threads_never_share_a_buffer() -> None:
     pool = Pool()
     wrong = []

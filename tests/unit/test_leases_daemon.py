@@ -256,10 +256,3 @@ def test_everything_that_frees_items_is_announced(desk: Desk) -> None:
     desk.changed.clear()
     desk.table.raise_generation("r", 9)
     assert desk.changed == ["r"]
-
-
-def test_an_empty_table_keeps_nothing(desk: Desk) -> None:
-    lease = desk.lease(1, 2, 3)
-    desk.table.release("s", lease.id, lease.token)
-    desk.ask()
-    assert len(desk.table) == 0 and desk.table._by_item == {}

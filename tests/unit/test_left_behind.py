@@ -219,20 +219,6 @@ def test_exit_waits_once_and_briefly_for_pending_commits(
     hung[0].end()
 
 
-def test_a_process_that_ends_gives_what_it_left_behind_a_moment(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = Bench(daemon, ITEMS)
-    hung = Hung(bench)
-    ends: list[Callable[[], None]] = []
-    monkeypatch.setattr(bench.session, "at_close", ends.append)
-    monkeypatch.setattr(waits, "GOODBYE_S", 60.0)
-    bench.fill()
-    threading.Timer(0.1, hung.may_end.set).start()
-    ends[0]()
-    assert not committing()
-
-
 def test_a_background_commit_spends_no_patience(daemon: FakeDaemon) -> None:
     """Else the end of a hang of minutes would be what the job has lost to its daemon."""
     now = [100.0]
@@ -274,13 +260,6 @@ def test_a_slow_daemon_gets_more_time_than_an_unknown_one() -> None:
     )
 
 
-def test_a_small_commit_tells_nothing_of_speed() -> None:
-    known = Backlog()
-    before = known.allowed_s(COMMIT_BYTES)
-    known.note_speed(4096, 2.0)
-    assert known.allowed_s(COMMIT_BYTES) == before
-
-
 def test_a_forked_child_does_not_wait_for_its_parents_commit() -> None:
     """The thread that commits is its parent's; the daemon is the same."""
     now = [100.0]
@@ -312,31 +291,6 @@ def test_slow_commits_are_awaited_together_as_long_as_one() -> None:
     assert known.allowed_s(1) == pytest.approx(waits.SPARE_S, abs=0.01)
     known.note_wait(COMMIT_BYTES, known.allowed_s(COMMIT_BYTES) - waits.SPARE_S)
     assert known.allowed_s(1) == pytest.approx(waits.SPARE_S, abs=0.01), "the time of its bytes is no loss"
-
-
-@pytest.mark.parametrize("where", ["leave", "end"])
-def test_an_interrupt_at_any_point_counts_a_commit_once(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    """The fixture looks that none is counted for ever; a count below none would be no better."""
-    bench = Bench(daemon, ITEMS)
-    hung = Hung(bench)
-    true, calls = background_commit.BACKLOG.leave, iter([True])
-
-    def interrupted(job: object) -> None:
-        if where == "leave":
-            true(job)
-        if next(calls, False):
-            raise KeyboardInterrupt
-        true(job)
-
-    monkeypatch.setattr(background_commit.BACKLOG, "leave", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        bench.fill()
-    assert bench.samples() == [i * i for i in ITEMS]
-    hung.end()
-    assert background_commit.BACKLOG._left == set()
-    assert left_behind(daemon) == 0
 
 
 def test_a_commit_that_ends_before_its_outcome_is_taken_has_one(

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
-import gc
 import logging
 import os
 import socket
 import stat
 import subprocess
 import sys
-import threading
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
@@ -26,7 +21,6 @@ from prepcached.config import Settings
 from prepcached.daemon import Daemon
 from prepcached.log import TextFormatter
 from prepcached.sockets import listen
-from prepcached.start import Place
 from prepcached.store.db import discard
 from prepcached.store.root import Root
 from prepcached.store.store import Store
@@ -61,32 +55,6 @@ def test_a_group_that_cannot_get_the_socket_is_refused(
     with pytest.raises(ConfigError, match="usermod -aG"):
         listen(settings(tmp_path, group=12345), {})
     assert not (tmp_path / "s.sock").exists()
-
-
-def test_a_stop_ends_the_roots_watcher_before_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Else it asks a closed store, and the log tells of a task's exception, or of a root that is gone."""
-    server, listeners = daemon_server.build(settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free=0), {})
-    watches: list[asyncio.Task[None]] = []
-    watch, stop = server._stop_when_unusable, server.daemon.stop
-
-    async def watching() -> None:
-        watches.append(cast(asyncio.Task[None], asyncio.current_task()))
-        server.loop.call_soon(server.ask_to_stop, "it looks")
-        await watch()
-
-    async def stop_until_it_looked() -> None:
-        await stop()
-        await asyncio.wait(watches)
-
-    monkeypatch.setattr(server, "_stop_when_unusable", watching)
-    monkeypatch.setattr(server.daemon, "stop", stop_until_it_looked)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": listeners})
-    thread.start()
-    thread.join(READY_S)
-    assert not thread.is_alive() and watches[0].cancelled()
-    assert not server.is_root_gone and "Error" not in caplog.text
 
 
 def test_a_full_disk_is_reported_at_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -174,27 +142,6 @@ def test_sockets_for_another_process_are_not_taken(tmp_path: Path) -> None:
     assert not is_activated({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "0"})
     [sock] = listen(settings(tmp_path), environ)
     sock.close()
-
-
-def test_modules_loaded_at_start_are_not_collected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    frozen: list[int] = []
-
-    class Recorder:
-        is_root_gone = is_index_damaged = False
-
-        def run(self, sockets: list[socket.socket]) -> None:
-            frozen.append(gc.get_freeze_count())
-
-    given = settings(tmp_path)
-    monkeypatch.setattr(daemon_server, "assemble", lambda *_: Recorder())
-    for name in ("_raise_descriptor_limit", "_give_memory_back"):
-        monkeypatch.setattr(daemon_server, name, lambda *_: None)
-    monkeypatch.setattr("sys.setswitchinterval", lambda *_: None)
-    try:
-        daemon_server.serve(cast(Place, SimpleNamespace(listeners=[])), lambda: given, given, {})
-        assert frozen[0] > 10_000
-    finally:
-        gc.unfreeze()
 
 
 def test_who_is_too_busy_to_accept_is_there_nevertheless(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
-import prepcache
 from prepcache import loader as loader_module
 from prepcache.collate import pad_collate
 from prepcache.loader import AHEAD, Loader
@@ -266,10 +265,10 @@ def test_a_state_of_another_order_is_refused(loader: Loader, words: str) -> None
     with pytest.raises(ValueError, match=words):
         loader.load_state_dict(began.state_dict())
     with pytest.raises(
-        ValueError, match="no state of a Loader: it lacks generator, has_generator, of, samples, shuffle"
+        ValueError, match="not a state of a Loader: it lacks generator, has_generator, of, samples, shuffle"
     ):
         loader.load_state_dict({"given": 3})
-    with pytest.raises(ValueError, match="no state of a Loader: -3 samples were given"):
+    with pytest.raises(ValueError, match="not a state of a Loader: -3 samples were given"):
         began.load_state_dict(began.state_dict() | {"samples": -3})
 
 
@@ -438,11 +437,6 @@ def test_what_has_no_positions_is_refused() -> None:
 
     with pytest.raises(TypeError, match=r"by position: give this Ones to torch's DataLoader"):
         Loader(Ones())
-
-
-def test_it_is_public() -> None:
-    assert prepcache.Loader is Loader
-    assert prepcache.pad_collate is pad_collate
 
 
 def test_a_loaders_sampler_is_refused_with_the_remedy() -> None:

@@ -16,7 +16,7 @@ import torch
 from prepcache import device
 from prepcache.collate import Padded
 from prepcache.device import map_tensors
-from prepcache.loader import AHEAD, Loader
+from prepcache.loader import Loader
 from support.artifacts import same
 from support.gpu import Gpu, gpu
 from support.rows import Stored, rows_of
@@ -66,21 +66,6 @@ def test_memory_being_copied_outlives_the_loader(stored: Stored, gpu: Gpu) -> No
     work = [[gpu.read(tensor) for tensor in batch] for batch in kept]
     gpu.consumer.synchronize()
     assert same(seen(work), of_one_thread(stored, 4))
-
-
-def test_pinned_memory_is_used_again_once_it_was_copied(
-    stored: Stored, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    allocated: list[int] = []
-    monkeypatch.setattr(
-        device, "_pinned_block", lambda size: allocated.append(size) or gpu.pinned_block(size)
-    )
-    loader = Loader(stored, 4, device="cuda")
-    for _ in range(5):
-        for batch in loader:
-            del batch
-            gpu.consumer.synchronize()
-    assert len(allocated) <= 2 * (AHEAD + 2), "a block for each column of a batch that is ahead"
 
 
 def test_two_epochs_at_a_time_share_the_device(stored: Stored, gpu: Gpu) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from prepcache.daemon import heartbeat, outage
 from prepcache.errors import DaemonUnreachable
-from prepcache.fill import background_commit, on_access
+from prepcache.fill import background_commit
 from support.fake_session import FakeDaemon
 from support.fills import AccessJob, daemon_fixture, left_behind  # noqa: F401
 from support.fills import Bench as FillBench
@@ -56,15 +56,3 @@ def test_a_fill_commits_by_itself(daemon: FakeDaemon, monkeypatch: pytest.Monkey
     assert sorted(bench.fill().computed) == bench.called == list(range(10))
     assert FillBench(daemon, list(range(10)), "after").task().todo.tolist() == []
     assert left_behind(daemon) == 0
-
-
-def test_what_is_made_on_access_is_kept_for_later(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(on_access, "COMMIT_ITEMS", 1)
-    job = AccessJob(daemon, [1, 2])
-    refuse(monkeypatch, on_access)
-    assert job.samples(0, 1) == [1, 4]
-    assert not job.made.is_idle and not job.made._is_due and job.made._timer is None
-    job.made.flush()
-    assert job.made.is_idle and job.bench.samples() == [1, 4]

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import subprocess
 import sys
-
-import pytest
-
-from prepcache import artifact
-from prepcache.fill.overflow import Spilled
-from support.artifacts import RECIPE, digest
 
 AT_EXIT = """
 import atexit, os
@@ -34,15 +26,3 @@ fd = spilled._fd
 def test_a_file_is_there_as_long_as_threads_may_write_it() -> None:
     told = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, check=True)
     assert (told.stdout, told.stderr) == ("there\n", "")
-
-
-def test_a_file_that_nobody_needs_is_closed() -> None:
-    writer = artifact.Writer(RECIPE)
-    writer.add(digest(1), [1], 0.0)
-    spilled = Spilled(writer, {})
-    fd = spilled._fd
-    os.fstat(fd)
-    del spilled
-    gc.collect()
-    with pytest.raises(OSError):
-        os.fstat(fd)

@@ -182,16 +182,6 @@ def test_a_problem_with_status_200_is_an_answer_and_not_an_error(connect: Any) -
     assert transport.call("GET", "/x", limit_s=60.0) == {"code": "declined"}
 
 
-def test_a_connection_is_reused_unless_it_was_closed(connect: Any) -> None:
-    transport, daemon = connect(lambda r: reply({}))
-    for _ in range(3):
-        transport.call("GET", "/", limit_s=60.0)
-    assert len(daemon._connections) == 1
-    daemon._connections[0].shutdown(socket.SHUT_RDWR)
-    transport.call("GET", "/", limit_s=60.0)
-    assert len(daemon._connections) == 2
-
-
 def test_a_request_says_who_it_is_and_nothing_else(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")

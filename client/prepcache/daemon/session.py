@@ -506,8 +506,8 @@ class Session:
             if looks == 2 and not self._has_said_it_waits:
                 self._has_said_it_waits = True
                 log.warning(
-                    "prepcache: the daemon does not answer; waiting up to %.0f s more to hand over samples "
-                    "that it has not taken",
+                    "prepcache: %s; waiting up to %.0f s more to hand over samples that it has not taken",
+                    self.client.starts() or "the daemon does not answer",
                     left_s,
                 )
             self.watch.begin()

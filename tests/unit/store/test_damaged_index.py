@@ -146,17 +146,6 @@ def test_a_large_index_is_looked_at_where_it_is_small(
     assert open_store().stats().recovered == {"damaged index": 1, "indexed": 3}
 
 
-def test_a_second_damaged_index_is_an_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def damaged(self: Index, *_: object) -> None:
-        raise self._corrupt("the disk loses pages")
-
-    damage_index(root, "middle")
-    monkeypatch.setattr(Index, "_quick_check", damaged)
-    monkeypatch.setattr(db, "proves_damaged", lambda _: True)
-    with pytest.raises(errors.IndexCorrupt, match="the disk loses pages"):
-        Store(root, limits=stores.ROOMY)
-
-
 def test_check_leaves_a_damaged_index_and_rebuild_mends_it(root: Path) -> None:
     damaged = damage_index(root, "middle")
     for repair in (False, True):

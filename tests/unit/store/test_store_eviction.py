@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from prepcache import errors
-from prepcached.store import housekeeping, queries, removal, upload_room
+from prepcached.store import housekeeping, removal, upload_room
 from prepcached.store.records import Filter, Limits
 from prepcached.store.staged_area import StagedArea
 from prepcached.store.store import Store
@@ -266,27 +266,6 @@ def test_what_comes_to_be_wanted_between_two_pieces_stays(
     store.set_limits(Limits(max_bytes=10 * BLOCK, min_free_bytes=0))
     housekeeping.make_room_ahead(store._core)
     assert names(store) == sorted(item(name) for name in (4, *range(11, 20)))
-
-
-def test_what_is_held_is_walked_past_once(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = open_store(Limits(max_bytes=20 * BLOCK, min_free_bytes=0))
-    held = [put(store, name, holder="job").artifacts[0].digest for name in range(10)]
-    for name in range(10, 20):
-        put(store, name)
-    walks: list[int] = []
-    coldest = queries.coldest
-
-    def count(*given: Any) -> Any:
-        walks.append(1)
-        return coldest(*given)
-
-    monkeypatch.setattr(queries, "coldest", count)
-    monkeypatch.setattr(housekeeping, "PIECE_ENTRIES", 2)
-    store.set_limits(Limits(max_bytes=5 * BLOCK, min_free_bytes=0))
-    housekeeping.make_room_ahead(store._core)
-    assert (store.stats().entries, len(walks)) == (len(held), 1), "less, where only less is idle"
 
 
 def test_limits_change_while_running(small: Store) -> None:

@@ -174,45 +174,6 @@ def test_nothing_is_evicted_for_a_merge(open_store: Callable[..., Store]) -> Non
     assert store.stats().entries == FANOUT
 
 
-def test_room_that_went_before_the_read_merges_nothing(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = open_store(Limits(max_bytes=2 * FANOUT * BLOCK, min_free_bytes=0))
-    for name in range(FANOUT):
-        put(store, name)
-    disjoint = compaction.Merger._disjoint
-
-    def read_slowly(self: compaction.Merger, *given: Any) -> Any:
-        put(store, "meanwhile", recipe=OTHER_RECIPE)
-        return disjoint(self, *given)
-
-    monkeypatch.setattr(compaction.Merger, "_disjoint", read_slowly)
-    assert not store.merge_some()
-    assert (store.stats().entries, store.stats().evictions) == (FANOUT + 1, 0)
-    store.purge(Filter(recipe=OTHER_RECIPE))
-    put(store, "another", recipe=OTHER_RECIPE)
-    assert store.stats().evictions == 0, "what was reserved for the merge was given back"
-
-
-def test_held_parts_merge_only_with_plenty_of_room(
-    open_store: Callable[..., Store], clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = open_store(Limits(max_bytes=7 * FANOUT * BLOCK, min_free_bytes=0))
-    parts = [put(store, name, holder="job").artifacts[0].digest for name in range(FANOUT)]
-    assert not store.merge_some(), "whoever fills needs the room first"
-    assert store.stats().entries == FANOUT
-    store.release("job", parts)
-    looks: list[int] = []
-    look = compaction.Merger._next
-    monkeypatch.setattr(
-        compaction.Merger, "_next", lambda self, recipe: (looks.append(recipe), look(self, recipe))[1]
-    )
-    assert not store.merge_some() and not looks, "its parts are not looked through each second"
-    clock.now += compaction.PUT_OFF_S
-    assert store.merge_some()
-    assert store.stats().entries == 1
-
-
 @pytest.mark.parametrize("damage", [lambda raw: raw[:-8], lambda raw: raw[:-1] + bytes([raw[-1] ^ 1])])
 def test_a_damaged_part_is_removed(store: Store, damage: Callable[[bytes], bytes]) -> None:
     """One wrong bit too: the merged file would have a digest of its own, by which all is right."""

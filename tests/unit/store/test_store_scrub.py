@@ -144,12 +144,3 @@ def test_a_scrub_round_from_the_future_blocks_no_other(store: Store, clock: Cloc
 def test_an_empty_store_has_nothing_to_read(store: Store) -> None:
     assert store.scrub_some(1 << 20) == 0
     assert store.verify().checked == 0
-
-
-def test_verify_reads_no_faster_than_its_pace(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    size_bytes = sum(put(store, name).artifacts[0].size_bytes for name in range(3))
-    waits: list[float] = []
-    monkeypatch.setattr(store._core.stopping, "wait", waits.append)
-    read_bytes = store.verify().read_bytes
-    assert read_bytes == size_bytes
-    assert sum(waits) == pytest.approx(read_bytes / integrity.VERIFY_BYTES_PER_S)
