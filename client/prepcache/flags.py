@@ -1,10 +1,19 @@
-"""For both commands, whose help shows flags as flags: newer versions of typer write `--json <bool>`."""
+"""For both commands: flags in the help are flags, where newer versions of typer write `--json <bool>`, and a
+terminal that knows few characters ends neither."""
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
+
+
+def escape_unknown_characters() -> None:
+    """Standard output shows what its encoding lacks, as ASCII lacks an umlaut, by an escape."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 class Command(TyperCommand):

@@ -22,7 +22,7 @@ import typer
 
 from prepcache import __version__
 from prepcache.errors import ConfigError, DaemonUnreachable, Forbidden, PrepcacheError, RootInUse
-from prepcache.flags import Command, Group
+from prepcache.flags import Command, Group, escape_unknown_characters
 from prepcache.protocol.listening import noted, stopping
 from prepcache.protocol.units import count_text
 from prepcached import config as settings_module
@@ -355,6 +355,7 @@ def _no_answer(path: Path, error: Exception) -> DaemonUnreachable:
 
 def main() -> None:
     """Runs the command. Errors of prepcache end it with one line and their exit code."""
+    escape_unknown_characters()
     try:
         app(prog_name="prepcached")
     except PrepcacheError as error:

@@ -172,6 +172,18 @@ def test_key_reads_a_file_and_never_runs_it(
     assert code == 2 and out == "" and "there is no file" in err
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_name_that_the_terminals_encoding_lacks_is_escaped(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "prep.py").write_text("def prüfe(item):\n    return item\n")
+    shown = subprocess.run(
+        [sys.executable, "-m", "prepcache", "key", f"{tmp_path}/prep.py:prüfe", *options],
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "NO_COLOR": "1"},
+        capture_output=True, check=True,
+    ).stdout.decode("ascii")  # fmt: skip
+    assert ("pr\\u00fcfe" if options else "pr\\xfcfe") in shown
+    assert not options or json.loads(shown)
+
+
 def test_help_does_not_load_what_it_does_not_need() -> None:
     code = (
         "import sys\nimport prepcache.command.cli\n"

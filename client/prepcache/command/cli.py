@@ -22,7 +22,7 @@ from prepcache import __version__
 from prepcache.command import cli_names, fill_commands, tier_commands
 from prepcache.command.json_output import AsJson, print_json
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
-from prepcache.flags import Command, Group
+from prepcache.flags import Command, Group, escape_unknown_characters
 from prepcache.protocol.sorts import SORTS
 from prepcache.protocol.units import count_text, parse_size, parse_span, size_text
 
@@ -459,6 +459,7 @@ def _confirm(gone: inspection.Purged) -> None:
 
 def main() -> None:
     """Runs the command; whatever is raised becomes one line and an exit code."""
+    escape_unknown_characters()
     try:
         app(prog_name="prepcache")
     except PrepcacheError as error:

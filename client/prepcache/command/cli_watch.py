@@ -33,7 +33,7 @@ def watch(look: Callable[[], Status], interval_s: float, as_json: bool) -> None:
         if as_json:
             for status, trouble in looks:
                 told = {"trouble": trouble} if trouble else cli_tables.status_json(status)
-                print(json.dumps({"at": time.time(), **told}, ensure_ascii=False), flush=True)
+                print(json.dumps({"at": time.time(), **told}), flush=True)
         elif not sys.stdout.isatty():
             for status, trouble in looks:
                 for line in [*_shown(status, trouble), Text()]:

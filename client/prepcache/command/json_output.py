@@ -11,5 +11,5 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def print_json(value: Any) -> None:
-    """Prints a value as one JSON text."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Prints a value as one JSON text, of characters that every encoding has."""
+    typer.echo(json.dumps(value, indent=2))
