@@ -44,6 +44,7 @@ nightly: check audit
 	NIGHTLY=all $(BIN)/python -m pytest -n 4 --dist worksteal -q -m "not soak" --cov --cov-report=
 	@for part in "*/store/*" "*/leases.py" "*/commit*.py" "*/keys/*"; do \
 	    echo "$$part: $$($(BIN)/coverage report --format total --include "$$part") % of lines and branches"; done
+	tests/system/openapi.sh 60
 	$(MAKE) dist soak
 
 ## make audit     known vulnerabilities in the pinned versions

@@ -48,6 +48,7 @@ def jobs() -> Iterator[Jobs]:
             (box.folder / "data" / name).write_text(f"Text {name}")
         (box.folder / "prep.py").write_text(PREP)
         jobs.write(JOB)
+        box.start_daemon()  # else the first job may end before the daemon that it starts answers
         yield jobs
         jobs.close()
 

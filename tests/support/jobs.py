@@ -18,10 +18,17 @@ import json, os, sys, threading, time
 from pathlib import Path
 import numpy as np
 import prepcache
+from prepcache.daemon import waits
 from prepcache.daemon.wait_budget import PROCESS
+from prepcache.fill.backlog import BACKLOG
 
-# On a crowded test machine a daemon may take longer to start than a job would wait for it.
-PROCESS.__init__(float(os.environ.get("BUDGET_S", 60)))
+# On a crowded machine a daemon may take longer to start, and to store what was made, than a job would wait.
+if "BUDGET_S" not in os.environ:
+    PROCESS.__init__(60.0)
+    waits.SPARE_S = waits.GOODBYE_S = 60.0
+    BACKLOG.__init__()
+else:
+    PROCESS.__init__(float(os.environ["BUDGET_S"]))
 
 def called(item):
     """Notes one call; an append of a short line is atomic."""
