@@ -232,8 +232,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
 
     reach = Dependencies(graph, places, untracked, root, file_digest)
     reach.hooks.plain.update(asked.get("plain", ()))
-    if is_again:
-        reach.look_again()
+    reach.hooks.is_again = is_again
     if code is not None:
         reach.add("preprocess", preprocess)
     leaves, config_digest = config_part(asked["config"], reach, memo, asked["trust"])

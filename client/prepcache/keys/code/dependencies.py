@@ -108,10 +108,6 @@ class Dependencies:
         self.count_value(label, value, self._giver)
         self.run()
 
-    def look_again(self) -> None:
-        """What was counted before is looked at; see `drift`."""
-        self.hooks.is_again = True
-
     @property
     def asks_cwd(self) -> bool:
         """Whether some code asks for the working directory."""

@@ -41,10 +41,9 @@ class Kind(Enum):
     EXTENSION = "extension"
     BYTECODE = "bytecode"
     NAMESPACE = "namespace"
-    STDLIB = "stdlib"
     SITE = "site"
-    SELF = "self"
-    MISSING = "missing"
+    UNCOUNTED = "uncounted"
+    """Of the standard library, of prepcache, or not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +61,7 @@ _LOADERS: tuple[tuple[Any, list[str]], ...] = (
     (SourcelessFileLoader, BYTECODE_SUFFIXES),
 )
 """In the order of the import system."""
-_MISSING = Found(Kind.MISSING)
-_STDLIB = Found(Kind.STDLIB)
-_SELF = Found(Kind.SELF)
+_UNCOUNTED = Found(Kind.UNCOUNTED)
 
 
 @dataclass(slots=True)
@@ -92,19 +89,17 @@ class Finder:
 
     def _find(self, name: str) -> Found:
         top, _, rest = name.partition(".")
-        if top in SELF_MODULES:
-            return _SELF
-        if top in sys.builtin_module_names:
-            return _STDLIB
+        if top in SELF_MODULES or top in sys.builtin_module_names:
+            return _UNCOUNTED
         loaded = self._of_loaded(name)
         if loaded is not None:
             return loaded
         if not rest:
             return self._searched(name, self.search) or self._of_editable(name)
         parent = self.find(name.rpartition(".")[0])
-        if parent.kind in (Kind.STDLIB, Kind.SITE, Kind.SELF, Kind.MISSING):
+        if parent.kind in (Kind.SITE, Kind.UNCOUNTED):
             return parent
-        return self._searched(name.rpartition(".")[2], parent.folders) or _MISSING
+        return self._searched(name.rpartition(".")[2], parent.folders) or _UNCOUNTED
 
     def _searched(self, tail: str, folders: Iterable[str]) -> Found | None:
         """What lies in folders under the last part of a module's name. The finders are not those of
@@ -126,7 +121,7 @@ class Finder:
         spec: ModuleSpec | None = getattr(module, "__spec__", None)
         origin = getattr(module, "__file__", None) or (spec.origin if spec is not None else None)
         if origin in ("built-in", "frozen"):
-            return _STDLIB
+            return _UNCOUNTED
         folders = tuple(folders_of(module))
         if not isinstance(origin, str) or not os.path.isfile(origin):
             return Found(Kind.NAMESPACE, "", folders) if folders else None
@@ -139,7 +134,7 @@ class Finder:
                 found = self._of_spec(finder.find_spec(name, None))
                 if found is not None:
                     return found
-        return _STDLIB if name in sys.stdlib_module_names else _MISSING
+        return _UNCOUNTED
 
     def _of_spec(self, spec: ModuleSpec | None) -> Found | None:
         if spec is None:
@@ -151,18 +146,13 @@ class Finder:
 
     def _classified(self, path: str, folders: tuple[str, ...]) -> Found:
         place = self.places.of(path)
-        if place is Place.STDLIB:
-            return _STDLIB
-        if place is Place.SELF:
-            return _SELF
-        kind = Kind.SOURCE
+        if place in (Place.STDLIB, Place.SELF):
+            return _UNCOUNTED
         if place is Place.SITE:
-            kind = Kind.SITE
-        elif path.endswith(tuple(EXTENSION_SUFFIXES)):
-            kind = Kind.EXTENSION
-        elif path.endswith(tuple(BYTECODE_SUFFIXES)):
-            kind = Kind.BYTECODE
-        return Found(kind, path, folders)
+            return Found(Kind.SITE, path, folders)
+        suffixes = {Kind.EXTENSION: EXTENSION_SUFFIXES, Kind.BYTECODE: BYTECODE_SUFFIXES}
+        kinds = (kind for kind, endings in suffixes.items() if path.endswith(tuple(endings)))
+        return Found(next(kinds, Kind.SOURCE), path, folders)
 
 
 @dataclass(slots=True)
