@@ -45,7 +45,7 @@ from prepcached.maintenance import Maintenance
 from prepcached.middleware import Middleware
 from prepcached.peer import unmapped_uid
 from prepcached.sockets import BACKLOG
-from prepcached.start import STOPS, Place, take
+from prepcached.start import STOPS, Place
 from prepcached.store import sharing
 from prepcached.store.layout import Layout
 from prepcached.store.records import Limits
@@ -102,21 +102,6 @@ def serve(place: Place, load: Callable[[], Settings], settings: Settings, enviro
         )
     if server.is_index_damaged:  # said already: an error as its last line would keep jobs from a new start
         sys.exit(IndexCorrupt.exit_code)
-
-
-def build(
-    settings: Settings,
-    environ: Mapping[str, str],
-    clock: Callable[[], float] = time.monotonic,
-    bounds: Bounds | None = None,
-) -> tuple[Server, list[socket.socket]]:
-    """A server over its opened store, and its listening sockets."""
-    place = take(settings, environ)
-    try:
-        return assemble(place, settings, environ, clock, bounds), place.listeners
-    except BaseException:
-        place.close()
-        raise
 
 
 def assemble(

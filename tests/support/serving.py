@@ -21,6 +21,7 @@ from prepcache.protocol import wire
 from prepcached import server as daemon_server
 from prepcached.config import Settings
 from prepcached.daemon import Bounds, Daemon
+from prepcached.start import take
 from prepcached.store.store import Store
 from support.sandbox import ROOM
 from support.stores import RECIPE, ROOMY, item, stage
@@ -154,6 +155,18 @@ def open_job(http: httpx.Client, name: str = "job") -> Job:
     return Job(http, answer.json()["session"], answer.json()["token"])
 
 
+def build(
+    settings: Settings, clock: Callable[[], float] = time.monotonic, bounds: Bounds | None = None
+) -> tuple[daemon_server.Server, list[socket.socket]]:
+    """A server over its opened store, and its listening sockets."""
+    place = take(settings, {})
+    try:
+        return daemon_server.assemble(place, settings, {}, clock, bounds), place.listeners
+    except BaseException:
+        place.close()
+        raise
+
+
 @contextlib.contextmanager
 def serving(
     folder: Path,
@@ -165,7 +178,7 @@ def serving(
     uds = folder / "s.sock"
     given = {"max_bytes": ROOMY.max_bytes, "min_free": 0, **members}
     settings = Settings(root=folder / "root", uds=uds, **given)
-    server, listeners = daemon_server.build(settings, {}, clock, bounds)
+    server, listeners = build(settings, clock, bounds)
     thread = threading.Thread(target=server.run, kwargs={"sockets": listeners}, name="daemon")
     thread.start()
     started = wait_until(lambda: server.started or not thread.is_alive())

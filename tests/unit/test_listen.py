@@ -26,7 +26,7 @@ from prepcached.store.root import Root
 from prepcached.store.store import Store
 from prepcached.systemd import is_activated
 from support.sandbox import ROOM
-from support.serving import READY_S
+from support.serving import READY_S, build
 from support.stores import ROOMY, put
 
 
@@ -61,7 +61,7 @@ def test_a_full_disk_is_reported_at_start(tmp_path: Path, caplog: pytest.LogCapt
     disk = os.statvfs(tmp_path)
     for min_free_bytes, is_said in ((0, False), (disk.f_blocks * disk.f_frsize, True)):
         given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free=min_free_bytes)
-        server, [listener] = daemon_server.build(given, {})
+        server, [listener] = build(given)
         listener.close()
         server.daemon.store.close()
         assert ("nothing can be kept" in caplog.text and "--min-free" in caplog.text) == is_said
@@ -188,7 +188,7 @@ def test_a_start_that_fails_says_why_and_leaves_no_socket(
         raise StoreError("the disk fails")
 
     monkeypatch.setattr(Daemon, "start", fails)
-    server, listeners = daemon_server.build(given, {})
+    server, listeners = build(given)
     assert given.uds is not None and given.uds.exists()
     with pytest.raises(StoreError, match="the disk fails"):
         server.run(sockets=listeners)

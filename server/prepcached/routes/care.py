@@ -53,18 +53,8 @@ def router(daemon: Daemon) -> APIRouter:
             listed = await daemon.listing(_first_to_go, daemon.store, wanted, asked.free_bytes, gone)
         else:
             log_purge(caller, gone)
-        keys = gone.keys[:TOLD_KEYS]
-        return messages.answer(
-            inspection.Purged(
-                gone.entries,
-                gone.size_bytes,
-                gone.disk_bytes,
-                keys,
-                asked.dry_run,
-                gone.pinned,
-                listed,
-            )
-        )
+        others = {"keys": gone.keys[:TOLD_KEYS], "dry_run": asked.dry_run, "listed": listed}
+        return messages.answer(messages.taken_over(inspection.Purged, gone, **others))
 
     @api.post(
         "/v1/verify",
@@ -85,9 +75,7 @@ def router(daemon: Daemon) -> APIRouter:
 
         is_awaited = messages.waiting(request)
         found = await daemon.verify(asked.keys, is_awaited, messages.caller(request).confined_to)
-        return messages.answer(
-            inspection.Verified(found.checked, found.read_bytes, found.bad, found.unreadable)
-        )
+        return messages.answer(messages.taken_over(inspection.Verified, found))
 
     @api.post("/v1/check", **endpoint(gives=inspection.Checked, refuses=(DaemonUnreachable,)))
     async def check(request: Request) -> Response:
@@ -116,16 +104,8 @@ async def _take_away(
 
 
 def _filter(asked: inspection.PurgeRequest) -> Filter:
-    wanted = Filter(
-        name=asked.name,
-        recipe=messages.hex_prefix(asked.recipe, "recipe"),
-        owner=asked.owner,
-        older_than_s=asked.older_than_s,
-        produced_by=asked.produced_by,
-        keys=asked.keys,
-        is_pinned=asked.is_pinned,
-        key=messages.hex_prefix(asked.key, "key"),
-    )
+    recipe = messages.hex_prefix(asked.recipe, "recipe")
+    wanted = messages.taken_over(Filter, asked, recipe=recipe)
     is_narrowed = wanted != Filter() or asked.free_bytes is not None
     if not is_narrowed and not asked.all:
         raise BadRequest('a purge of everything must say so: {"all": true}', field="all")

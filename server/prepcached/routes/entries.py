@@ -141,21 +141,5 @@ def check_owned(entry: Entry, caller: Caller) -> None:
 
 def told(entry: Entry) -> inspection.Entry:
     """An entry as a message; the owner is null for what came over TCP."""
-    return inspection.Entry(
-        key=entry.key,
-        digest=entry.digest,
-        recipe=entry.recipe,
-        name=entry.name,
-        size_bytes=entry.size_bytes,
-        disk_bytes=entry.disk_bytes,
-        items=entry.items,
-        rows=entry.rows,
-        cost_s=entry.cost_s,
-        owner=None if entry.owner == TOKEN_UID else entry.owner,
-        created_at=entry.created_at,
-        used_at=entry.used_at,
-        is_pinned=entry.is_pinned,
-        holds=entry.holds,
-        producer=dict(entry.producer),
-        observed=tuple(dict(one) for one in entry.observed),
-    )
+    owner = None if entry.owner == TOKEN_UID else entry.owner
+    return messages.taken_over(inspection.Entry, entry, owner=owner)

@@ -167,15 +167,7 @@ def _told(
         was_there=was_there,
         nearest=None
         if nearest is None
-        else inspection.NearestRecipe(
-            recipe=nearest.digest,
-            name=nearest.name,
-            used_at=nearest.used_at,
-            entries=nearest.entries,
-            items=nearest.items,
-            size_bytes=nearest.size_bytes,
-            cost_s=nearest.cost_s,
-        ),
+        else messages.taken_over(inspection.NearestRecipe, nearest, recipe=nearest.digest),
         differences=tuple(_difference(one) for one in kept),
         more=len(found) - len(kept),
         is_unreached_only=explain.is_unreached_only(found, subject.parts),

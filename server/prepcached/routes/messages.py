@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import fields
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Path, Query, Request, Response
 
@@ -29,6 +29,7 @@ from prepcached.json_response import JsonResponse
 from prepcached.sessions import Session
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 
 BODY_TIMEOUT_S = 30.0
 """From the head to the body's end, for bodies of messages."""
@@ -55,6 +56,12 @@ def session(request: Request, daemon: Daemon) -> Session:
         raise BadRequest(f"this request acts for a session: send the header {wire.SESSION_HEADER}: ID.TOKEN")
     session_id, token = wire.parse_session_header(header)
     return daemon.sessions.authenticate(session_id, token, caller(request).uid)
+
+
+def taken_over(cls: type[T], source: object, **others: Any) -> T:
+    """A dataclass with the members of `source` of the same names; `others` take the place of some."""
+    names = (one.name for one in fields(cast(Any, cls)))
+    return cls(**{name: getattr(source, name) for name in names if name not in others}, **others)
 
 
 async def read(request: Request, message: type[M], daemon: Daemon, limit: int = wire.MAX_BODY_BYTES) -> M:

@@ -34,7 +34,11 @@ def router(daemon: Daemon) -> APIRouter:
 
         def page() -> Response:
             found, following = daemon.store.recipes(cursor=cursor, limit=limit, scope=scope, prefix=prefix)
-            return messages.answer(inspection.RecipePage(tuple(map(_told, found)), following))
+            return messages.answer(
+                inspection.RecipePage(
+                    tuple(messages.taken_over(inspection.Recipe, one) for one in found), following
+                )
+            )
 
         return await daemon.listing(page)
 
@@ -42,7 +46,7 @@ def router(daemon: Daemon) -> APIRouter:
     async def show_recipe(digest: messages.HexInPath, request: Request) -> Response:
         """One recipe with its readable parts."""
         found = await daemon.quick(recipe_of, daemon.store, digest, messages.caller(request))
-        return messages.answer(_told(found))
+        return messages.answer(messages.taken_over(inspection.Recipe, found))
 
     return api
 
@@ -57,15 +61,3 @@ def recipe_of(store: Store, digest: str, caller: Caller) -> RecipeRecord:
     if caller.confined_to is not None:
         return store.recipe(digest, owner=caller.confined_to)
     return store.recipe(digest, any_scope=True)
-
-
-def _told(record: RecipeRecord) -> inspection.Recipe:
-    return inspection.Recipe(
-        digest=record.digest,
-        name=record.name,
-        generation=record.generation,
-        created_at=record.created_at,
-        entries=record.entries,
-        size_bytes=record.size_bytes,
-        parts=record.parts,
-    )

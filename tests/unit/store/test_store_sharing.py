@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from prepcached import server as daemon_server
 from prepcached.config import Settings
 from prepcached.store import sharing
 from prepcached.store.layout import Layout
 from prepcached.store.store import Store
+from support.serving import build
 from support.stores import ROOMY, put
 
 GROUP = 43213
@@ -28,7 +28,7 @@ def keep(root: Path, name: str) -> None:
 
 def start(root: Path, group: int) -> None:
     given = Settings(root=root, uds=root.parent / "s", group=group, max_bytes=ROOMY.max_bytes, min_free=0)
-    server, [listener] = daemon_server.build(given, {})
+    server, [listener] = build(given)
     listener.close()
     server.daemon.store.close()
 
