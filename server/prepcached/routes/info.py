@@ -41,6 +41,11 @@ _STATS = {
     "uptime_s": "since the start",
 }
 
+_SERVED = (
+    *("resolves", "misses", "found_items", "leased_items", "committed_items", "committed_bytes"),
+    *("declined_items", "declined_recipes"),
+)
+
 
 def router(
     daemon: Daemon, coordinator: Coordinator, metrics: Metrics, maintenance: Maintenance | None
@@ -121,14 +126,7 @@ def stats_of(daemon: Daemon, coordinator: Coordinator, stats: Stats, caller: Cal
         "sessions": len(daemon.sessions),
         "leases": len(daemon.leases),
         "waiting": daemon.leases.waiting,
-        "resolves": served["resolves"],
-        "misses": served["misses"],
-        "found_items": served["found_items"],
-        "leased_items": served["leased_items"],
-        "committed_items": served["committed_items"],
-        "committed_bytes": served["committed_bytes"],
+        **{name: served[name] for name in _SERVED},
         "seconds_saved": served["saved_s"],
-        "declined_items": served["declined_items"],
-        "declined_recipes": served["declined_recipes"],
         "uptime_s": daemon.clock() - daemon.started_clock,
     }
