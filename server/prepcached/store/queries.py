@@ -128,6 +128,12 @@ def add_recipe(
     return RecipeRow(*row)
 
 
+def has_parts(conn: sa.Connection, recipe: str) -> bool:
+    """Whether a recipe is there with its parts, which are not read."""
+    statement = sa.select(recipes.c.id).where(is_recipe(recipe), recipes.c.parts.is_not(None))
+    return conn.execute(statement).first() is not None
+
+
 def parts(conn: sa.Connection, recipe: str) -> bytes | None:
     """A recipe's readable parts, packed (recipes.py); None where they, or the recipe, are not known."""
     return conn.execute(sa.select(recipes.c.parts).where(is_recipe(recipe))).scalar_one_or_none()

@@ -38,7 +38,7 @@ def is_known(core: Core, recipe: str) -> bool:
     """Whether a recipe and its parts are registered. That it was asked for is noted in memory: nothing is
     written."""
     with core.index.read() as conn:
-        if queries.parts(conn, recipe) is None:
+        if not queries.has_parts(conn, recipe):
             return False
     with core.memory:
         core.asked[recipe] = core.clock()
