@@ -56,7 +56,7 @@ def test_a_job_that_names_its_protocol_may_say_more_in_it(served: Serving) -> No
     ("request_line", "field", "meant"),
     [
         ("GET /v1/entries?nam=foo", "nam", "name"),
-        ("GET /v1/recipes?name=foo", "name", "cursor, limit"),
+        ("GET /v1/recipes?name=foo", "name", "cursor, limit, digest"),
         ("GET /v1/stats?x=1", "x", "none"),
         ("POST /v1/purge?dry_run=true", "dry_run", "none"),
         (f"DELETE /v1/entries/{ABSENT}?dry_run=true", "dry_run", "none"),
