@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from types import ModuleType
 from typing import Any
 
 from prepcache.fill.recipe_guard import Steady
 from prepcache.keys import own_state
+from prepcache.keys.observation.observer import Observer
 from prepcache.keys.own_state import Attribute, changed_places
 from prepcache.keys.recipes import Recipe, recipe
 from support.projects import Project, project_fixture  # noqa: F401
@@ -20,6 +23,22 @@ def called(module: ModuleType, item: Any) -> Recipe:
     own_state.note(module.f, made.config, lambda: item, module.f(item), "a data set")
     steady.settle()
     return made
+
+
+def test_a_function_is_held_no_longer_than_by_its_job(project: Project) -> None:
+    project.write(prep=COUNTS)
+    function = project.load().P()
+    alive = weakref.ref(function)
+    made = recipe(function)
+    observer = Observer(made)
+    with observer.watching([], function):
+        sample = function(1)
+    own_state.note(function, {}, lambda: 1, sample, "a data set", observer)
+    Steady(made).settle()
+    assert recipe(function).digest == made.digest
+    del function, made, observer
+    gc.collect()
+    assert alive() is None
 
 
 def attributes(**written: Any) -> dict[str, Attribute]:

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MethodType
 from typing import Any, NamedTuple
 
 from prepcache.digests import RecipeDigest
@@ -128,7 +130,8 @@ class Observer:
         self._told_folders = 0
         self._met_loaded: set[int] = set()
         self._code = job_code.JobCode(scope.known, (*questions.CODES, questions.IMPORTS))
-        self._function: Any = None
+        self._function: Callable[[], Any] = lambda: None
+        """Of what was watched last, without holding it: observers outlive data sets, in own_state.py."""
         self._is_new = True
         self._told: set[str] = set()
         self._reads = unseen.Reads()
@@ -164,8 +167,9 @@ class Observer:
         """
         watch = Watch(self, context.absolute(item_paths))
         audit.install()
-        self._function = function if function is not None else self._function
-        self._code.look(self._function)
+        if function is not None:
+            self._function = _weakly(function)
+        self._code.look(self._function())
         try:
             with monitoring.watched(self._code, watch):
                 before = self._reads.begin()
@@ -235,7 +239,7 @@ class Observer:
         """See NOTE [ What is loaded once ]."""
         self._take_inherited()
         if _loaded:
-            self._code.look(self._function)
+            self._code.look(self._function())
         for number, (modules, caches, facts) in enumerate(list(_loaded)):
             if number in self._met_loaded:
                 continue
@@ -280,6 +284,14 @@ class Observer:
         if seen.is_relative and seen.is_absolute:
             names = [*names, *self._scope.roots.names(seen.path, False, is_literal)]
         return names
+
+
+def _weakly(function: Any) -> Callable[[], Any]:
+    """A weak reference where there can be one; else a strong one."""
+    try:
+        return weakref.WeakMethod(function) if isinstance(function, MethodType) else weakref.ref(function)
+    except TypeError:
+        return lambda: function
 
 
 def _drained(queue: deque[Any]) -> list[Any]:
