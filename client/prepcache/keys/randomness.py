@@ -35,7 +35,7 @@ from types import FunctionType, TracebackType
 from typing import Any
 
 from prepcache.keys.code.names import global_chains
-from prepcache.keys.code.object_adapters import is_generator, is_proxy
+from prepcache.keys.encoding.object_adapters import is_generator, is_proxy
 
 LOADER_THREAD = "prepcache-loader"
 """The one of our threads that runs code of the job's."""

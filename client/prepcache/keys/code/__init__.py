@@ -14,7 +14,7 @@
     project.py          where a file belongs: the project, a distribution, the standard library, prepcache
     labels.py           stable names for functions and classes
     value_hooks.py      the encoder's hooks: code as labels, objects by class and state
-    object_parts.py     the state of objects; object_adapters.py, torch_operators.py: of some libraries
+    object_parts.py     the state of objects; torch_operators.py: of torch's operators
     describe.py         short readable forms of values
     item_code.py        the code that items hold
 

@@ -25,17 +25,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from prepcache.keys.code.fingerprint import fingerprint
-from prepcache.keys.code.object_adapters import (
+from prepcache.keys.code.torch_operators import parts_of_operator
+from prepcache.keys.encoding.instances import slots_of
+from prepcache.keys.encoding.object_adapters import (
     Parts,
-    adapter_for,
     is_library_logger,
     is_proxy,
     parts_of_proxy,
     without_addresses,
     without_entropy,
 )
-from prepcache.keys.code.torch_operators import parts_of_operator
-from prepcache.keys.encoding.instances import slots_of
 from prepcache.keys.observation.job_code import was_watched
 
 _LOGGERS = (logging.Logger, logging.Handler, logging.LoggerAdapter)
@@ -82,13 +81,9 @@ def parts_of(value: Any, *, is_library: bool = False) -> Parts:
         return parts_of_proxy(value)
     if is_lock(value) or (is_library and is_library_logger(type(value))):
         return [("name", str(getattr(value, "name", "")) if isinstance(value, _LOGGERS) else "")]
-    kind: Any = type(value)
     try:
         if (operator := parts_of_operator(value)) is not None:
             return operator
-        adapter = adapter_for(kind)
-        if adapter is not None and (parts := adapter(value)) is not None:
-            return parts
         if (special := _special(value)) is not None:
             is_whole = special[0][0] in ("path", "stream", "referent", "is_set")
             return special if is_whole else special + _more_state(value, special)

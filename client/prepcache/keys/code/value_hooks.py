@@ -19,7 +19,7 @@ import sys
 import time
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any, Protocol
 
@@ -154,6 +154,15 @@ class Hooks:
         """Lets go of what was met: who holds the hooks may wait for a collection."""
         self._visited.clear()
         self._objects.clear()
+
+    @contextlib.contextmanager
+    def inside(self, value: Any) -> Iterator[None]:
+        """While an object is being written, by a key of its own."""
+        self._stack.append(id(value))
+        try:
+            yield
+        finally:
+            self._stack.pop()
 
     def place_above(self, value: Any) -> int | None:
         """How deep an object that is being written stands above the present one; None if it is none."""
@@ -454,6 +463,10 @@ class ConfigEncoder(Encoder):
 
     def put_attributes(self, owner: Any, pairs: list[tuple[str, Any]], put: Put) -> None:
         self._hooks.put_attributes(self, owner, pairs, put)
+
+    def put_key(self, value: Any, key: Any, put: Put) -> None:
+        with self._hooks.inside(value):
+            super().put_key(value, key, put)
 
 
 class _RuntimeEncoder(ConfigEncoder):

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from prepcache.errors import UnkeyableError
+from prepcache.keys.encoding import object_adapters
 from prepcache.keys.encoding.encoder import WAYS_OUT, length, register_adapter, text_bytes
 from prepcache.keys.encoding.instances import instance_state
 
@@ -27,7 +28,8 @@ Key = Callable[[Any], Any]
 def teach(kind: type) -> None:
     """Register what values of a class count by, and of its bases, where adapters know them."""
     for base in kind.__mro__:
-        key = _KEYS.get((base.__module__.partition(".")[0], base.__name__))
+        name = base.__module__.partition(".")[0], base.__name__
+        key = _KEYS.get(name) or object_adapters.KEYS.get(name)
         if key is not None:
             register_adapter(base, key)
 

@@ -172,7 +172,7 @@ class Encoder:
         self.active.pop(id(value), None)
 
     def refers_above(self, value: Any, put: Put) -> bool:
-        """Write a list or dict that is met inside itself as a place, where that may be; whether it did so."""
+        """Write what is met inside itself as a place, where that may be; whether it did so."""
         return False
 
     @property
@@ -319,15 +319,20 @@ def _object(encoder: Encoder, value: Any, put: Put) -> None:
 
 def _registered_writer(function: Callable[[Any], Any]) -> Writer:
     def write(encoder: Encoder, value: Any, put: Put) -> None:
-        encoder.enter(value)
+        if encoder.refers_above(value, put):
+            return
         try:
             key = function(value)
         except UnkeyableError as error:
             raise encoder.refuse(error.message) from error
         except Exception as error:
             raise encoder.refuse(f"its key function raised {type(error).__name__}: {error}") from error
-        encoder.put_key(value, key, put)
-        encoder.leave(value)
+        if key is NotImplemented:
+            encoder.put_object(value, put)
+        else:
+            encoder.enter(value)
+            encoder.put_key(value, key, put)
+            encoder.leave(value)
 
     return write
 

@@ -8,9 +8,8 @@
     polars      expressions; a lazy frame, or one that calls Python, is refused
     loggers     of any library, by their class alone; nothing comes from them into a sample
 
-They are told by the name of a class, so that no library is imported for them. A user teaches further classes
-with `register_key`, which comes first. All else counts by its `__reduce_ex__`, `__getstate__`, attributes and
-slots (object_parts.py), or is refused by name.
+They are taught with `register_key`, as those of adapters.py. All else counts by its `__reduce_ex__`,
+`__getstate__`, attributes and slots (code/object_parts.py), or is refused by name.
 """
 
 from __future__ import annotations
@@ -23,13 +22,14 @@ import sys
 import types
 import zipfile
 from collections.abc import Callable
-from functools import lru_cache
 from types import MethodType
 from typing import Any
 
+from prepcache.errors import UnkeyableError
+
 Parts = list[tuple[str, Any]]
-Adapter = Callable[[Any], Parts | None]
-"""From an object to what counts of it, besides its class; None where its copies say it."""
+Key = Callable[[Any], Any]
+"""From an object to what counts of it, by name; NotImplemented where its copies say it."""
 
 _LOGGER_METHODS = ("debug", "info", "warning", "error", "critical", "exception")
 _GENERATORS = frozenset(
@@ -41,13 +41,6 @@ _CALLS_PYTHON = (b"PLPYFN", b"OpaquePython")
 """How an expression of polars says that it calls functions of Python, which it holds as pickles."""
 _NOT_OF_A_SCRIPT = (".debug_pkl", "/.data/serialization_id")
 """Records of a saved script that say where its source was, and what the others sum up to."""
-
-
-@lru_cache(maxsize=4096)
-def adapter_for(kind: type) -> Adapter | None:
-    """The adapter for a class: that of the nearest base which has one."""
-    names = ((base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__)
-    return next((_ADAPTERS[name] for name in names if name in _ADAPTERS), None)
 
 
 def is_generator(value: Any) -> bool:
@@ -132,56 +125,44 @@ def module_attributes(parts: Parts) -> Parts:
     return [(name, ranked.get(name, part)) for name, part in parts]
 
 
-def _module(value: Any) -> Parts | None:
+def _module(value: Any) -> Any:
     kind: Any = type(value)
-    parts = module_attributes(sorted(vars(value).items()))
+    parts = dict(module_attributes(sorted(vars(value).items())))
     if kind.__module__ == "torch.nn.utils.parametrize":  # its `__getstate__` raises
-        return [("of", kind.__bases__[0]), *parts]
+        return {"of": kind.__bases__[0], **parts}
     base: Any = next(one for one in kind.__mro__ if one.__name__ == "Module")
     ways = ("__getstate__", "__reduce_ex__", "__reduce__")
-    return parts if all(getattr(kind, way) is getattr(base, way) for way in ways) else None
+    return parts if all(getattr(kind, way) is getattr(base, way) for way in ways) else NotImplemented
 
 
-def _script(value: Any) -> Parts:
+def _script(value: Any) -> dict[str, Any]:
     """What a script, or a scripted function, is saved as, and the hooks and attributes that Python keeps."""
     torch: Any = sys.modules["torch"]
     with zipfile.ZipFile(io.BytesIO(value.save_to_buffer())) as archive:
         paths = [path for path in archive.namelist() if not path.endswith(_NOT_OF_A_SCRIPT)]
-        parts: Parts = [(path.partition("/")[2], archive.read(path)) for path in paths]
+        parts: dict[str, Any] = {path.partition("/")[2]: archive.read(path) for path in paths}
     if isinstance(value, torch.nn.Module):
         for path, module in value.named_modules():
             for name, part in module_attributes(sorted(vars(module).items())):
                 if type(part).__name__ != "ScriptMethod" and ("hooks" in name or not name.startswith("_")):
-                    parts.append((f"{path}.{name}" if path else name, part))
+                    parts[f"{path}.{name}" if path else name] = part
     return parts
-
-
-def _torch_generator(value: Any) -> Parts:
-    return [("device", str(value.device)), ("state", value.get_state())]
-
-
-def _compiled(value: Any) -> Parts:
-    return [("compiled", value._modules["_orig_mod"])]
 
 
 # -- others -------------------------------------------------------------------------------------------------
 
 
-def _tokenizer(value: Any) -> Parts:
-    return [("text", value.to_str()), ("encode_special_tokens", value.encode_special_tokens)]
-
-
-def _seeded_transform(value: Any) -> Parts:
+def _seeded_transform(value: Any) -> dict[str, Any]:
     """What a transform was seeded with is an attribute beside its generators.
 
     Its table of its own methods is left out: the class says them, and it is made of a set, so that its order
     differs from process to process.
     """
-    return [
-        (name, part)
-        for name, part in sorted(vars(value).items())
+    return {
+        name: part
+        for name, part in vars(value).items()
         if not (is_generator(part) or _holds_own_methods(value, part))
-    ]
+    }
 
 
 def _holds_own_methods(value: Any, part: Any) -> bool:
@@ -205,43 +186,41 @@ def without_addresses(part: Any, key: Any = None) -> Any:
     return _ADDRESS.sub("", part) if key in _REFERENCES and type(part) is str else part
 
 
-def _validated(value: Any) -> Parts:
+def _validated(value: Any) -> dict[str, Any]:
     """The namespace that it looks the names of annotations up in is that of the function's module."""
-    return sorted((name, part) for name in _slots(value) if (part := getattr(value, name, None)) is not None)
+    names = {*getattr(value, "__slots__", ()), *getattr(value, "__dict__", ())} - {"ns_resolver"}
+    return {name: part for name in names if (part := getattr(value, name, None)) is not None}
 
 
-def _slots(value: Any) -> list[str]:
-    names = [*getattr(value, "__slots__", ()), *getattr(value, "__dict__", ())]
-    return [name for name in names if name != "ns_resolver"]
-
-
-def _jitted(value: Any) -> Parts:
+def _jitted(value: Any) -> dict[str, Any]:
     """The globals of the time when it was compiled are in what was compiled."""
-    return [
-        ("py_func", value.py_func),
-        ("targetoptions", dict(value.targetoptions)),
-        ("signatures", [str(signature) for signature in value.signatures]),
-    ]
+    return {
+        "py_func": value.py_func,
+        "targetoptions": dict(value.targetoptions),
+        "signatures": [str(signature) for signature in value.signatures],
+    }
 
 
-def _expression(value: Any) -> Parts:
+def _expression(value: Any) -> Any:
     state = value.__getstate__()
-    if any(mark in state for mark in _CALLS_PYTHON):
-        raise ValueError("it calls functions of Python: make it in the function that uses it")
-    return [("state", state)]
+    if any(word in state for word in _CALLS_PYTHON):
+        raise UnkeyableError("it calls functions of Python: make it in the function that uses it")
+    return state
 
 
-def _lazy_frame(value: Any) -> Parts:
-    raise ValueError("it may read files when it is collected: collect it before, or hand over their paths")
+def _lazy_frame(value: Any) -> Any:
+    raise UnkeyableError(
+        "it may read files when it is collected: collect it before, or hand over their paths"
+    )
 
 
-_ADAPTERS: dict[tuple[str, str], Adapter] = {
+KEYS: dict[tuple[str, str], Key] = {
     ("torch", "Module"): _module,
     ("torch", "ScriptModule"): _script,
     ("torch", "ScriptFunction"): _script,
-    ("torch", "OptimizedModule"): _compiled,
-    ("torch", "Generator"): _torch_generator,
-    ("tokenizers", "Tokenizer"): _tokenizer,
+    ("torch", "OptimizedModule"): lambda value: {"compiled": value._modules["_orig_mod"]},
+    ("torch", "Generator"): lambda value: {"device": str(value.device), "state": value.get_state()},
+    ("tokenizers", "Tokenizer"): lambda value: (value.to_str(), value.encode_special_tokens),
     ("albumentations", "BasicTransform"): _seeded_transform,
     ("albumentations", "BaseCompose"): _seeded_transform,
     ("albumentations", "Compose"): _seeded_transform,
