@@ -157,12 +157,10 @@ class ItemEncoder(Encoder):
         if id(value) in self._above:
             put(b"Y" + length(self._above.index(id(value))))
             return
-        cls = type(value)
         try:
-            parts = parts_of(value, is_library=_is_library(cls))
+            parts = parts_of(value, is_library=_is_library(type(value)))
         except Unstable as error:
-            name = f"{cls.__module__}.{cls.__qualname__}"
-            raise self.refuse(f"{name} has no stable bytes ({error}); {self.ways_out}") from error
+            raise self.refuse_object(value, str(error)) from error
         put(b"O")
         self.put_class_of(value, put)
         self._above.append(id(value))

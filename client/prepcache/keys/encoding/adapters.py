@@ -19,7 +19,7 @@ from typing import Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding import object_adapters
-from prepcache.keys.encoding.encoder import WAYS_OUT, length, register_adapter, text_bytes
+from prepcache.keys.encoding.encoder import length, register_adapter, text_bytes
 from prepcache.keys.encoding.instances import instance_state
 
 Key = Callable[[Any], Any]
@@ -124,7 +124,7 @@ def _tensor(value: Any) -> Any:
     said = f"{plain.dtype} {tuple(plain.shape)} {plain.device.type} {value.requires_grad} {plain.layout}"
     if plain.is_nested or plain.is_quantized or plain.device.type == "meta":
         kind = "meta" if plain.is_meta else "nested or quantized"
-        raise UnkeyableError(f"a {kind} tensor has no bytes that can be compared; {WAYS_OUT}")
+        raise UnkeyableError(f"a {kind} tensor has no bytes that can be compared")
     if plain.layout is torch.strided:
         return said, _tensor_data(plain), state
     if plain.layout is torch.sparse_coo:
@@ -134,7 +134,7 @@ def _tensor(value: Any) -> Any:
         return said, (plain.crow_indices(), plain.col_indices(), plain.values()), state
     if plain.layout in (torch.sparse_csc, torch.sparse_bsc):
         return said, (plain.ccol_indices(), plain.row_indices(), plain.values()), state
-    raise UnkeyableError(f"a tensor of layout {plain.layout} has no bytes that can be compared; {WAYS_OUT}")
+    raise UnkeyableError(f"a tensor of layout {plain.layout} has no bytes that can be compared")
 
 
 def _tensor_data(value: Any) -> Any:

@@ -185,6 +185,11 @@ class Encoder:
         place = self.where
         return UnkeyableError(f"{place}: {why}", path=place)
 
+    def refuse_object(self, value: Any, why: str = "") -> UnkeyableError:
+        """The error to raise when an object has no stable bytes, with the ways out."""
+        name = f"{type(value).__module__}.{type(value).__qualname__}"
+        return self.refuse(f"{name} has no stable bytes{why and f' ({why})'}; {self.ways_out}")
+
     # -- what hooks decide ---------------------------------------------------------------------------
 
     def put_path(self, value: Any, put: Put) -> bool:
@@ -261,8 +266,7 @@ class Encoder:
         payload = self.on_object(value, self) if self.on_object is not None else None
         self.leave(value)
         if payload is None:
-            cls = type(value)
-            raise self.refuse(f"{cls.__module__}.{cls.__qualname__} has no stable bytes; {self.ways_out}")
+            raise self.refuse_object(value)
         put(b"O" + length(len(payload)))
         put(payload)
 
@@ -324,9 +328,10 @@ def _registered_writer(function: Callable[[Any], Any]) -> Writer:
         try:
             key = function(value)
         except UnkeyableError as error:
-            raise encoder.refuse(error.message) from error
+            raise encoder.refuse_object(value, error.message) from error
         except Exception as error:
-            raise encoder.refuse(f"its key function raised {type(error).__name__}: {error}") from error
+            why = f"its key function raised {type(error).__name__}: {error}"
+            raise encoder.refuse_object(value, why) from error
         if key is NotImplemented:
             encoder.put_object(value, put)
         else:
