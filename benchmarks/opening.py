@@ -23,6 +23,8 @@ ITEMS = {
 }
 SECONDS, BYTES = 3.0, 200
 """At most of processor time for a million items, and of memory for each."""
+MOST_FILLS = 10
+"""A daemon on a busy machine does not take all at once."""
 
 JOB = """
 import gc, sys, time
@@ -36,22 +38,21 @@ def own_bytes():
     with open("/proc/self/smaps_rollup") as lines:
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))
 
-count, what = int(sys.argv[1]), sys.argv[2]
+count = int(sys.argv[1])
 items = [ITEM for i in range(count)]
 prepcache.CachedDataset(items[:10], length, progress=False)  # what the first opening imports and starts
 gc.collect()
 kept, began = own_bytes(), time.process_time()
 ds = prepcache.CachedDataset(items, length, progress=False)
 spent = time.process_time() - began
-assert what == "fill" or ds.report().hit == count, ds.report()
-print(spent, own_bytes() - kept)
+print(spent, own_bytes() - kept, ds.report().hit)
 """
 
 
-def opened(box: Sandbox, item: str, count: int, what: str) -> tuple[float, float]:
-    """The seconds of an opening, and the bytes that it keeps."""
-    spent, kept = box.python("-c", JOB.replace("ITEM", item), str(count), what).stdout.split()
-    return float(spent), float(kept)
+def opened(box: Sandbox, item: str, count: int) -> tuple[float, float, int]:
+    """The seconds of an opening, the bytes that it keeps, and how many items were there."""
+    spent, kept, hit = box.python("-c", JOB.replace("ITEM", item), str(count)).stdout.split()
+    return float(spent), float(kept), int(hit)
 
 
 def main() -> None:
@@ -64,10 +65,12 @@ def main() -> None:
         item = ITEMS[name]
         with sandbox() as box:
             box.start_daemon()
-            for _ in range(2):  # what a busy daemon did not take the first time
-                opened(box, item, options.items, "fill")
+            for _ in range(MOST_FILLS):
+                if opened(box, item, options.items)[2] == options.items:
+                    break
             for count in (options.items // 4, options.items // 2, options.items):
-                spent, kept = opened(box, item, count, "warm")
+                spent, kept, hit = opened(box, item, count)
+                assert hit == count, f"{count - hit} of {count} items were not there"
                 print(
                     f"{name:14} {count:>9,} items   {1e6 * spent / count:.2f} us of CPU and "
                     f"{kept / count:.0f} bytes an item   {spent:.2f} s in all",
