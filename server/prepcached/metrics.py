@@ -83,6 +83,8 @@ _GAUGES = {
     ),
     "free_bytes": ("free_bytes", "Bytes free on the filesystem."),
     "cost_s": ("cost_seconds", "Seconds of preprocessing that the entries stand for."),
+    "tier_up": ("tier_up", "1 while the tier answers, else 0."),
+    "tier_lead_up": ("tier_lead_up", "1 while the lead daemon answers, else 0."),
     "tier_waiting": ("tier_waiting", "Recipes that wait to be copied into the tier."),
     "coldest_age_s": ("coldest_age_seconds", "Seconds since the coldest entry was used."),
 }
@@ -141,7 +143,11 @@ class _Snapshot(Collector):
         values: dict[str, Any] = asdict(self.stats) if self.stats is not None else {}
         values |= self._coordinator.served
         if self._coordinator.tier is not None:
-            values |= {f"tier_{name}": value for name, value in self._coordinator.tier.status().items()}
+            told = self._coordinator.tier.status()
+            values |= {f"tier_{name}": value for name, value in told.items()}
+            values["tier_up"] = int(not told["is_paused"])
+            if told["upstream"]:
+                values["tier_lead_up"] = int(not told["is_upstream_away"])
         users = GaugeMetricFamily(
             "prepcache_user_bytes", "Bytes on disk of a user's entries.", labels=["uid"]
         )

@@ -17,6 +17,7 @@ import yaml
 
 from prepcache.errors import ConfigError
 from prepcached.config import KNOWN, load
+from support.fleet import upstream
 from support.serving import serving
 
 REPO = Path(__file__).resolve().parents[2]
@@ -122,8 +123,10 @@ def metrics(expression: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The series that a daemon exposes."""
-    with serving(tmp_path_factory.mktemp("metrics")) as served:
+    """The series that a daemon exposes which has a bucket and a lead."""
+    folder = tmp_path_factory.mktemp("metrics")
+    tier = {"url": f"file://{folder}", **upstream(folder, 1)}
+    with serving(folder, tier=tier) as served:
         http = served.http()
         http.get("/healthz")
         text = http.get("/metrics").text

@@ -66,7 +66,9 @@ def test_a_second_box_fetches_what_the_first_has_made(tmp_path: Path, tier: Path
         told = second.http().get("/v1/tier").json()
         assert (told["hits"], told["bad"]) == (1, 0) and told["hit_bytes"] > 0
         metrics = second.http().get("/metrics").text
-        assert "prepcache_tier_hits_total 1.0" in metrics
+        assert "prepcache_tier_hits_total 1.0" in metrics and "prepcache_tier_up 1.0" in metrics
+        page = second.http().get("/").text
+        assert "<dt>fetched</dt><dd><bdi>1 artifact," in page
         assert not second.store.check()
 
 

@@ -8,11 +8,10 @@ import typer
 
 from prepcache.command.json_output import AsJson, print_json
 from prepcache.flags import Command, Group
-from prepcache.protocol.units import count_text, size_text
+from prepcache.protocol import status_text
 
 if TYPE_CHECKING:
     from prepcache.daemon.client import Client
-    from prepcache.protocol import inspection
 
 app = typer.Typer(
     cls=Group,
@@ -32,7 +31,7 @@ def status(as_json: AsJson = False) -> None:
     if as_json:
         print_json(found.to_json())
         return
-    for name, text in _lines(found):
+    for name, text in status_text.tier(found):
         typer.echo(f"{name:16}{text}")
 
 
@@ -47,7 +46,7 @@ def push(as_json: AsJson = False) -> None:
     if as_json:
         print_json(done.to_json())
     else:
-        typer.echo(f"copied {_artifacts(done.artifacts)}")
+        typer.echo(f"copied {status_text.artifacts(done.artifacts)}")
 
 
 @app.command(cls=Command)
@@ -65,9 +64,11 @@ def pull(
         print_json(done.to_json())
     else:
         failed = (
-            f"; {_artifacts(done.failed)} could not be fetched, see the daemon's log" if done.failed else ""
+            f"; {status_text.artifacts(done.failed)} could not be fetched, see the daemon's log"
+            if done.failed
+            else ""
         )
-        typer.echo(f"fetched {_artifacts(done.artifacts)}{failed}")
+        typer.echo(f"fetched {status_text.artifacts(done.artifacts)}{failed}")
     raise typer.Exit(1 if done.failed else 0)
 
 
@@ -90,27 +91,8 @@ def gc(
     for name in done.names:
         typer.echo(name)
     left = f", {done.artifacts - len(done.names)} not listed here" if done.artifacts > len(done.names) else ""
-    typer.echo(f"{'deleted' if yes else 'found'} {_artifacts(done.artifacts)} that no manifest names{left}")
-
-
-def _lines(found: inspection.TierStatus) -> list[tuple[str, str]]:
-    answers = "yes" if not found.is_paused else f"no, retried in a few seconds: {found.last_failure}"
-    away = f", which does not answer: {found.last_upstream_failure}" if found.is_upstream_away else ""
-    return [
-        ("bucket", f"{found.url} ({found.mode})"),
-        ("answers", answers),
-        ("fetched", f"{_artifacts(found.hits)}, {size_text(found.hit_bytes)}"),
-        ("not there", count_text(found.misses, "request for work", "requests for work")),
-        ("could not tell", count_text(found.could_not_tell, "time", "times")),
-        ("damaged", _artifacts(found.bad)),
-        ("copied", f"{_artifacts(found.written)}, {size_text(found.written_bytes)}"),
-        ("waiting", f"{count_text(found.waiting, 'recipe', 'recipes')}, {found.dropped} dropped"),
-        *([("leases from", found.upstream + away)] if found.upstream else []),
-    ]
-
-
-def _artifacts(count: int) -> str:
-    return count_text(count, "artifact", "artifacts")
+    found = status_text.artifacts(done.artifacts)
+    typer.echo(f"{'deleted' if yes else 'found'} {found} that no manifest names{left}")
 
 
 def _client() -> Client:

@@ -96,3 +96,25 @@ def doing(one: inspection.SessionSeen) -> str:
     if not told:  # the first progress comes after a few seconds
         told = "preprocessing" if one.leases else "reading" if one.holds else "connected"
     return f"{told}, no room for {one.declined_items:,}" if one.declined_items else told
+
+
+def tier(found: inspection.TierStatus) -> list[tuple[str, str]]:
+    """What a daemon fetched from its bucket and copied into it: (name, text)."""
+    answers = "yes" if not found.is_paused else f"no, retried in a few seconds: {found.last_failure}"
+    away = f", which does not answer: {found.last_upstream_failure}" if found.is_upstream_away else ""
+    return [
+        ("bucket", f"{found.url} ({found.mode})"),
+        ("answers", answers),
+        ("fetched", f"{artifacts(found.hits)}, {size_text(found.hit_bytes)}"),
+        ("not there", count_text(found.misses, "request for work", "requests for work")),
+        ("could not tell", count_text(found.could_not_tell, "time", "times")),
+        ("damaged", artifacts(found.bad)),
+        ("copied", f"{artifacts(found.written)}, {size_text(found.written_bytes)}"),
+        ("waiting", f"{count_text(found.waiting, 'recipe', 'recipes')}, {found.dropped} dropped"),
+        *([("leases from", found.upstream + away)] if found.upstream else []),
+    ]
+
+
+def artifacts(count: int) -> str:
+    """`3 artifacts`."""
+    return count_text(count, "artifact", "artifacts")

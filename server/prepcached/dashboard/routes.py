@@ -25,7 +25,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 from prepcache.errors import BadRequest, Forbidden, StoreError
-from prepcache.protocol import inspection
+from prepcache.protocol import inspection, status_text
 from prepcache.protocol.explain import cues
 from prepcache.protocol.units import count_text, size_text
 from prepcached.auth import Caller
@@ -107,6 +107,7 @@ class Dashboard:
         shown = sorted(visible, key=_rank, reverse=True)[: view.MAX_SESSIONS]
         uids = {one.uid for one in shown} | {entry.owner for entry in found.entries}
         uids |= {one.owner for one in stats.users[: view.MAX_USERS]}
+        tier = self._coordinator.tier
         shown_view = view.View(
             info=info.info_of(daemon, stats),
             host=socket.gethostname(),
@@ -124,6 +125,7 @@ class Dashboard:
             caller=caller,
             history=self._history,
             sample=self._sample(stats.disk_bytes),
+            tier=() if tier is None else status_text.tier(inspection.TierStatus(**tier.status())),
         )
         what = f"{count_text(number, 'entry', 'entries')}, {size_text(nbytes)}"
         told = {"purge": f"Purged {what}.", "pin": "Pinned.", "unpin": "Unpinned."}.get(done, "")

@@ -104,6 +104,7 @@ class View:
         users: names of uids, where they have one.
         shares: of the room, by name, in percent of the limit.
         now: as a sample; its time is that of the page.
+        tier: what came from and went into the shared bucket, where there is one.
         token: protects the page's links with an effect from other sites.
     """
 
@@ -123,6 +124,7 @@ class View:
     caller: Caller
     history: History
     sample: Sample
+    tier: Sequence[tuple[str, str]] = ()
 
     @property
     def now(self) -> float:
