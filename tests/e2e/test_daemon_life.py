@@ -379,7 +379,7 @@ def test_the_budget_changes_while_the_daemon_runs(tmp_path: Path) -> None:
         assert http.post("/v1/purge", json={"owner": os.getuid() + 1}).status_code == 200
         config.write_text('max_bytes = "32MiB"\nmin_free = "2MiB"\nidle_exit = 60\nlog_level = "debug"\n')
         daemon.send_signal(signal.SIGHUP)
-        later = "in force only after a restart: idle_exit (None -> 60.0)"
+        later = "used only after a restart: idle_exit (None -> 60.0)"
         assert wait_until(lambda: later in (tmp_path / "log").read_text())
         config.write_text("max_bytes = nonsense")
         daemon.send_signal(signal.SIGHUP)

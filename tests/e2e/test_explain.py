@@ -60,6 +60,7 @@ def run(jobs: Jobs, options: dict[str, Any] | None = None, **environ: str) -> tu
     assert running.process.returncode == 0, err
     lines = [line for line in err.splitlines() if "; recipe " in line]
     assert len(lines) == 1, err
+    assert len(err.splitlines()) <= (2 if ": hit " in err else 4), err
     return lines[0].removeprefix("prepcache: "), json.loads(out.splitlines()[-1])
 
 
