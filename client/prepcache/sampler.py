@@ -124,7 +124,7 @@ class CachedFirstSampler(Sampler[int]):
             TypeError, ValueError: it is no state of a sampler like this one.
         """
         if not isinstance(state, Mapping) or set(state) != set(_KEYS):
-            raise TypeError(f"this is no state of a CachedFirstSampler: {state!r:.100}")
+            raise TypeError(f"not a state of a CachedFirstSampler: {state!r:.100}")
         here = {"replicas": self._replicas, "rank": self._rank, "samples": len(self._ds)}
         for name, value in here.items():
             if state[name] != value:

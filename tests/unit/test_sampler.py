@@ -99,7 +99,7 @@ def test_what_cannot_be_sampled_is_refused_by_name(ds: CachedDataset[int]) -> No
     sampler = CachedFirstSampler(ds)
     state = sampler.state_dict()
     for wrong in (None, {}, {**state, "more": 1}):
-        with pytest.raises(TypeError, match="no state of a CachedFirstSampler"):
+        with pytest.raises(TypeError, match="not a state of a CachedFirstSampler"):
             sampler.load_state_dict(wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="taken with samples=7, and this has 50"):
         sampler.load_state_dict({**state, "samples": 7})
