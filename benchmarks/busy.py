@@ -151,7 +151,7 @@ def outage(items: int, what: signal.Signals) -> dict[str, Any]:
             if what == signal.SIGSTOP:
                 time.sleep(STOPPED_S)
                 os.kill(pid, signal.SIGCONT)
-            answered_at = first_answer(own_socket(box.environ))
+            answered_at = first_answer(own_socket(box.environ), jobs)
             said = [ended(job)[1] for job in jobs]
         returns = [float(line) for line in _lines(box.folder / "returns")]
         made = calls(box)
@@ -165,15 +165,17 @@ def outage(items: int, what: signal.Signals) -> dict[str, Any]:
     }
 
 
-def first_answer(path: Path) -> float:
+def first_answer(path: Path, jobs: list[Any]) -> float:
     """When the daemon answers."""
-    while True:
+    while any(job.poll() is None for job in jobs):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
             probe.connect(str(path))
             probe.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             if probe.recv(1 << 10).startswith(b"HTTP/1.1 200"):
                 return time.monotonic()
         time.sleep(0.02)
+    said = "".join(ended(job)[1] for job in jobs)
+    raise SystemExit(f"the daemon did not answer again before all jobs had ended:\n{said}")
 
 
 def claims(item_s: float) -> dict[str, Any]:
