@@ -208,6 +208,7 @@ class Progress:
     def close(self) -> None:
         """Ends the bar; tells the daemon that no more is to come, however far it came."""
         if self._bar is not None:
+            self._draw("")  # the last numbers, which a notebook keeps
             with suppress(Exception), self._undrawn():
                 self._bar.stop()
             self._bar = None
