@@ -86,7 +86,7 @@ def _bytes(_: Encoder, value: bytes, put: Put) -> None:
     put(value)
 
 
-def put_elements(encoder: Encoder, tag: bytes, value: Any, put: Put) -> None:
+def _put_elements(encoder: Encoder, tag: bytes, value: Any, put: Put) -> None:
     """Tag, count and elements of a sequence."""
     if encoder.refers_above(value, put):
         return
@@ -122,12 +122,12 @@ def _in_bulk(value: Any, put: Put) -> bool:
     return False
 
 
-def put_list(encoder: Encoder, value: Any, put: Put) -> None:
-    put_elements(encoder, b"l", value, put)
+def _list(encoder: Encoder, value: Any, put: Put) -> None:
+    _put_elements(encoder, b"l", value, put)
 
 
 def _tuple(encoder: Encoder, value: Any, put: Put) -> None:
-    put_elements(encoder, b"t", value, put)
+    _put_elements(encoder, b"t", value, put)
 
 
 _SIMPLE_KEYS = {type(None), bool, int, float, complex, str, bytes}
@@ -316,7 +316,7 @@ WRITERS: dict[type, Writer] = {
     complex: _complex,
     str: _str,
     bytes: _bytes,
-    list: put_list,
+    list: _list,
     tuple: _tuple,
     dict: _dict,
     OrderedDict: _ordered_dict,
