@@ -37,7 +37,7 @@ from prepcache.fill.verify import put_away, verify
 from prepcache.fill.workers import Crew, crew_of
 from prepcache.index.item_index import MISSING, Array, Distinct
 from prepcache.index.snapshot import View, given
-from prepcache.keys.randomness import describe, guard
+from prepcache.keys.randomness import Guard, describe, guard
 from prepcache.pickling import sendable
 from prepcache.progress import Progress, say
 from prepcache.protocol.observed import draws_text, with_draws
@@ -184,6 +184,7 @@ class Samples:
         self._items = items
         self._stamps = stamps
         self._drawn: set[str] = set()
+        self._guards: list[Guard] = []
         self._keeps = by.is_lazy  # samples made on access
         self._is_part = False
         self._view: View | None = None
@@ -446,8 +447,20 @@ class Samples:
         if drifted and by.steady.is_news():
             by.say_of_it(line(drifted), "drifted")
         here = None if drifted else self._wanted()
-        if here is not None:
-            return here.samples(indices, self._kept_call)
+        watched = guard(by.job.function, by.job.probe)
+        self._guards.append(watched)
+        try:
+            with watched:
+                made = self._made(indices) if here is None else here.samples(indices, self._kept_call)
+        finally:
+            self._guards.remove(watched)
+            self._drawn |= watched.drawn
+        if watched.drawn and self.tally.note_drawn():
+            by.say(describe(by.name, watched.drawn), "drawn")
+        return made
+
+    def _made(self, indices: Sequence[int]) -> dict[int, Any]:
+        """The samples of distinct items, of which what is missing is made and not kept."""
         if self._is_keeping:
             self.look(not_within_s=LOOK_AGAIN_S)
         made = {}
@@ -474,16 +487,12 @@ class Samples:
 
     def _call(self, index: int, item: Any) -> Part:
         """Makes a sample of an item; says what is to be said of that."""
-        by = self.by
-        with guard(by.job.function, by.job.probe) as watched:
-            (part,) = by.job.parts(index, item)
-        by.steady.settle()
+        (part,) = self.by.job.parts(index, item)
+        self.by.steady.settle()
         if part.error is not None:
             self._fail(part)
-        self._refuse_draws(watched.drawn)
-        self._drawn |= watched.drawn
-        if watched.drawn and self.tally.note_drawn():
-            by.say(describe(by.name, watched.drawn), "drawn")
+        if isinstance(self.by.job.function, Wrapped):
+            self._refuse_draws(self._guards[-1].check())
         self.tally.note_made(index, part.cost_s)
         self._say_notices(part.notices)
         if part.unobserved:
@@ -528,6 +537,8 @@ class Samples:
 
     def _observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read on access, and the generators that it drew from."""
+        for watched in list(self._guards):
+            self._drawn |= watched.check()
         return with_draws(self.by.job.observed(), self._drawn)
 
     # -- what there is
@@ -562,7 +573,7 @@ class Samples:
         by = self.by.sendable(is_whole=is_whole)
         if not is_whole:
             self.tally.note_copied()
-        return {**self.__dict__, "by": by, "on_access": None, "_view": None}
+        return {**self.__dict__, "by": by, "on_access": None, "_view": None, "_guards": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

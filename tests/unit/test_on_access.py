@@ -90,6 +90,19 @@ def test_threads_of_one_job_make_an_item_once(daemon: FakeDaemon) -> None:
     job.forget()
 
 
+def test_cheap_items_asked_for_one_by_one_cost_no_request_each(daemon: FakeDaemon) -> None:
+    job = AccessJob(daemon, list(range(1, 9)))
+    assert [job.samples(index) for index in range(8)] == [[item * item] for item in range(1, 9)]
+    assert job.bench.session.calls.count("lease") == 1
+    other = AccessJob(daemon, list(range(1, 9)), "other")
+    other.samples(5, 6)
+    other.made.flush()
+    job.made.flush()
+    assert [sample for sample in job.bench.samples() if sample is not None] == [1, 4, 9, 16, 25, 64]
+    assert job.samples(5, 6) == [36, 49] and sorted(job.bench.called) == list(range(1, 9))
+    assert wait_until(lambda: left_behind(daemon) == 0)
+
+
 def test_a_function_may_ask_for_another_item_of_its_batch(daemon: FakeDaemon) -> None:
     def sum_of(item: int) -> Any:
         return np.int64(item + (job.samples(2)[0] if item == 1 else 0))

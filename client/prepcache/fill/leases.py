@@ -139,6 +139,10 @@ class Share:
         """Whether this job has an item, and it is not settled."""
         return bool(self._state[index] == OURS)
 
+    def take_unleased(self, indices: Sequence[int]) -> None:
+        """Takes items whose commit will lease them: to ask before costs more than to make them."""
+        self._state[np.asarray(indices)] = OURS
+
     def want(self, indices: Sequence[int]) -> None:
         """These are missing and wanted, too."""
         at = np.asarray(indices)

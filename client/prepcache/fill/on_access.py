@@ -8,7 +8,8 @@ Invariants:
        the latest when it ends.
     2. A sample is made under a lease or, in an outage, under a claim: jobs and workers that read one cold
        data set call the function once for each item. What others have leased is waited for. One request
-       leases several items of a batch, and leaves others their share of it.
+       leases what is missing of a batch or, where others want it too, a share of that. Only items that are
+       asked for one by one and cost less than a request may be made twice.
     3. Who waits for others has committed what it made, or a thread is at it: no two processes wait for each
        other. What was made is committed after `COMMIT_S`, whoever waits.
     4. Until then it is in memory, and is given from there. While `MAX_BYTES` of it wait, samples are made
@@ -73,6 +74,10 @@ COMMIT_S = 1.0
 COMMIT_PAUSES = 20
 """Or after so many times as long as the last commit took: committing takes a twentieth of a thread's time."""
 LONGEST_PAUSE_S = 30.0
+LEASE_FROM_S = 2e-3
+"""An item that costs less, and is asked for alone, is leased when it is committed: asking takes as long."""
+SHARED_S = 10.0
+"""So long after others had, or waited for, items of a batch, a lease leaves them their share of the next."""
 MAX_BYTES = COMMIT_BYTES
 """What may wait in memory."""
 RETRY_S = 5.0
@@ -118,6 +123,7 @@ class OnAccess:
         self._is_due = False
         self._commit_bytes = 0
         self._commit_s = 0.0
+        self._shared_at = -math.inf
         self._timer: threading.Timer | None = None
         # A forked or spawned worker ends without atexit; in the job itself the session ends first.
         at_end = Finalize(None, _end, (weakref.WeakMethod(self.end),), exitpriority=100)
@@ -153,7 +159,8 @@ class OnAccess:
         left, moved_at = list(indices), time.monotonic()
         try:
             while left:
-                mine = self._begin(left, is_alone=time.monotonic() - moved_at > STALLED_S)
+                is_alone = time.monotonic() - moved_at > STALLED_S
+                mine = self._begin(left, is_single=len(indices) == 1, is_alone=is_alone)
                 for index in mine:
                     self._make(index, call, found)
                 self._read(left, found)
@@ -165,10 +172,11 @@ class OnAccess:
             raise
         return found
 
-    def _begin(self, left: list[int], *, is_alone: bool) -> list[int]:
+    def _begin(self, left: list[int], *, is_single: bool, is_alone: bool) -> list[int]:
         """What this thread makes next; nothing where it has waited for others.
 
         Args:
+            is_single: the item is all that was asked for.
             is_alone: others have stood still for too long.
         """
         me, missing = threading.get_ident(), self._task.catalogue.is_missing
@@ -183,7 +191,11 @@ class OnAccess:
             if not todo:
                 self._changed.wait(WAIT_S)
                 return []
-            mine = todo if is_alone else self._leased(todo)
+            if is_single and 0 < self._pace.item_s < LEASE_FROM_S:
+                self._share.take_unleased(todo)
+                mine = todo
+            else:
+                mine = todo if is_alone else self._leased(todo)
             self._making.update(dict.fromkeys(mine, me))
             return mine
 
@@ -196,7 +208,11 @@ class OnAccess:
             return []
         share.generation = artifacts.generation
         share.want(todo)
-        want = self._pace.want(len(todo), len(share.holders))
+        if share.holders:
+            self._shared_at = time.monotonic()
+        is_shared = time.monotonic() - self._shared_at < SHARED_S
+        pace = self._pace
+        want = pace.want(len(todo), len(share.holders)) if is_shared else pace.want_all(len(todo))
         cost_s = want * self._pace.item_s
         try:
             granted = share.take(want, cost_s, 0)  # no bytes: what there is no room for, the commit halves
@@ -214,7 +230,7 @@ class OnAccess:
             granted = self._unleased(todo)
         self._grants += bool(granted)
         if share.is_waited_for:
-            share.is_waited_for = False
+            self._shared_at, share.is_waited_for = time.monotonic(), False
             self.flush_soon()
         return granted
 

@@ -83,6 +83,12 @@ class Pace:
         span_s = max(LEAST_S, min(LEASE_S, left_s / END_SHARE))
         return max(self.slots, min(MAX_ITEMS, int(span_s * self.slots / item_s)))
 
+    def want_all(self, fresh: int) -> int:
+        """How many items to lease of some that nobody else is known to want."""
+        if not self._count:
+            return self.slots
+        return max(self.slots, min(fresh, MAX_ITEMS, int(LEASE_S * self.slots / max(self.item_s, 1e-6))))
+
     def chunk(self, queued: int) -> int:
         """How many of the leased items one worker gets at once."""
         if not self._count:

@@ -1,0 +1,128 @@
+"""Jobs that train from the first second: python -m benchmarks.lazy [--items 400]
+
+K jobs open the same cold data with `lazy=True` and train at once, each in an order of its own, with two
+DataLoader workers. An item waits for I/O, 10 to 30 ms, and a step takes as long as a worker needs for its
+batch. Shown is when the last job has ended, beside a job that prepares for itself and then trains; how often
+the function was called for an item; and the first batch, beside that of a DataLoader without a cache. With
+`--full`, four jobs train three epochs on data of twice the cache, with `CachedFirstSampler`, beside a plain
+DataLoader without a cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from benchmarks import compile_sources  # noqa: E402
+from support.jobs import Jobs  # noqa: E402
+from support.sandbox import sandbox  # noqa: E402
+
+AIM_MAKESPAN, AIM_FIRST_S, AIM_FULL = 0.6, 1.0, 0.55
+BATCH = 16
+ROW_BYTES = 64 << 10
+
+JOB = """
+import torch
+from torch.utils.data import DataLoader
+
+how, items, epochs, batch, row_bytes = sys.argv[1], *map(int, sys.argv[2:6])
+
+def cost_s(item):
+    return 0.01 + 0.02 * (item * 7919 % 1000) / 999
+
+def make(item):
+    called(item)
+    time.sleep(cost_s(item))
+    return torch.full((row_bytes,), item % 251, dtype=torch.uint8), item
+
+class Plain(torch.utils.data.Dataset):
+    def __len__(self):
+        return items
+
+    def __getitem__(self, at):
+        return make(at)
+
+def main():
+    torch.manual_seed(os.getpid())
+    barrier()
+    began, first_s, steps = time.perf_counter(), 0.0, 0
+    if how == "plain":
+        ds = Plain()
+    else:
+        lazy = how != "prepare"
+        ds = prepcache.CachedDataset(range(items), make, version="1", code=None, lazy=lazy, progress=False)
+    chosen = {"shuffle": True}
+    if how == "cached first":
+        chosen = {"sampler": prepcache.CachedFirstSampler(ds)}
+    for epoch in range(epochs):
+        for rows, numbers in DataLoader(ds, batch_size=batch, num_workers=2, **chosen):
+            first_s = first_s or time.perf_counter() - began - sum(map(cost_s, numbers.tolist()))
+            assert (rows[:, 0] == numbers % 251).all()
+            time.sleep(0.02 * batch / 2)
+    tell(first_s=first_s, ended=time.time())
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def run(how: str, count: int, items: int, epochs: int = 1, **environ: str) -> tuple[float, Any, float]:
+    """The wall until the last job has ended, the calls, and the slowest first batch beyond its cost."""
+    with sandbox() as box:
+        jobs = Jobs(box)
+        box.python("-c", "import prepcache; prepcache.CachedDataset([1], abs, progress=False)")
+        script = jobs.write(JOB)
+        arguments = (how, items, epochs, BATCH, ROW_BYTES)
+        running = [jobs.start(script, *arguments, **environ) for _ in range(count)]
+        for one in running:
+            one.ready()
+        began = time.time()
+        for one in running:
+            one.go()
+        facts = [one.facts() for one in running]
+        wall_s = max(fact["ended"] for fact in facts) - began
+        return wall_s, jobs.calls(), max(fact["first_s"] for fact in facts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--items", type=int, default=400)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--full", action="store_true", help="data of twice the cache, too")
+    asked = parser.parse_args()
+    compile_sources()
+    alone_s, _, _ = run("prepare", 1, asked.items)
+    plain_s, _, plain_first_s = run("plain", asked.jobs, asked.items)
+    wall_s, calls, first_s = run("lazy", asked.jobs, asked.items)
+    _tell(f"{asked.jobs} lazy jobs: {wall_s:.1f} s", wall_s / alone_s, AIM_MAKESPAN, f"of {alone_s:.1f} s")
+    most = max(calls.values())
+    print(f"calls: {calls.total()} for {asked.items} items, at most {most} for one, {_verdict(most, 1)}")
+    beyond_s = first_s - plain_first_s
+    print(f"first batch: {beyond_s:.2f} s later than without a cache, {_verdict(beyond_s, AIM_FIRST_S)}")
+    if asked.full:
+        room = {"PREPCACHED_MAX_BYTES": str(asked.items * ROW_BYTES // 2), "PREPCACHED_MIN_FREE": "0"}
+        plain_s, _, _ = run("plain", 4, asked.items, 3)
+        full_s, calls, _ = run("cached first", 4, asked.items, 3, **room)
+        _tell(f"4 jobs, twice the cache: {full_s:.1f} s", full_s / plain_s, AIM_FULL, f"of {plain_s:.1f} s")
+        print(json.dumps({"calls": calls.total(), "without a cache": 12 * asked.items}))
+        print(f"of {Counter(calls.values()).most_common(4)}")
+
+
+def _tell(what: str, share: float, aim: float, of: str) -> None:
+    print(f"{what}, {share:.2f} {of}, {_verdict(share, aim)}")
+
+
+def _verdict(share: float, aim: float) -> str:
+    return f"within {aim}" if share <= aim else f"OVER {aim}"
+
+
+if __name__ == "__main__":
+    main()
