@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from prepcache.daemon.description import fitting
@@ -253,7 +253,7 @@ def _namer(root: str | os.PathLike[str] | None) -> Callable[[Any], str]:
     above = None if root is None else os.path.abspath(os.fspath(root)) + os.sep
 
     def name_of(item: Any) -> str:
-        names = paths_in(item)
+        names = paths_in(item) or list(_texts_in(item))
         if not names:
             return shortened(repr(item), TEXT_CHARS)
         name = _file_in(names)
@@ -263,6 +263,14 @@ def _namer(root: str | os.PathLike[str] | None) -> Callable[[Any], str]:
         return shortened(path[len(above) :] if above and path.startswith(above) else name, chars)
 
     return name_of
+
+
+def _texts_in(item: Any) -> Iterator[str]:
+    if isinstance(item, str):
+        yield item
+    elif isinstance(item, Mapping | tuple | list):
+        for part in item.values() if isinstance(item, Mapping) else item:
+            yield from _texts_in(part)
 
 
 def left_text(left: int, *, is_part: bool) -> str:
