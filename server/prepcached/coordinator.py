@@ -125,17 +125,20 @@ class Coordinator:
                 reason=refusal,
                 is_waited_for=self._is_waited_for(session, recipe),
             )
+        tier_limit_s = 0.0
         if self.tier is not None:
             if not table.knows(recipe):
                 await self._catch_up(session, request)
             if request.generation >= table.generation(recipe):
-                await self.tier.reading.claim(recipe, request.items, session)
-        return await self._grant(session, request, is_awaited)
+                began, limit_s = daemon.clock(), self.tier.reading.limit_s
+                await self.tier.reading.claim(recipe, request.items, session, limit_s)
+                tier_limit_s = max(0.1, limit_s - (daemon.clock() - began))
+        return await self._grant(session, request, is_awaited, tier_limit_s)
 
     async def _grant(
-        self, session: Session, request: wire.LeaseRequest, is_awaited: Alive
+        self, session: Session, request: wire.LeaseRequest, is_awaited: Alive, tier_limit_s: float = 0.0
     ) -> wire.LeaseAnswer:
-        """As `lease`, once the tier was asked."""
+        """As `lease`, once the tier was asked; `tier_limit_s` is how long it may be waited for once more."""
         daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe + session.scope
         upstream = None if self.tier is None or request.is_for_machine else self.tier.upstream
         until = daemon.clock() + min(request.wait_s, wire.MAX_WAIT_S)
@@ -144,7 +147,8 @@ class Coordinator:
             if not (table.knows(recipe) or request.is_for_machine):
                 await self._catch_up(session, request)
             if upstream is not None and request.generation >= table.generation(recipe):
-                share = await upstream.share(recipe, request, session, max(0.0, until - daemon.clock()))
+                wait_s = max(0.0, until - daemon.clock())
+                share = await upstream.share(recipe, request, session, wait_s, tier_limit_s)
             if session.id not in daemon.sessions:
                 raise UnknownSession(f"{session.label}: the session ended while it waited; open a new one")
             answer = table.grant(

@@ -80,11 +80,11 @@ def test_a_commit_is_hurried_while_another_box_waits(
 def test_what_a_dead_job_had_is_given_to_another_box(
     tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upstreams, "IDLE_S", 0.0)
     with fleet(tmp_path, bucket) as (_, first, second):
         dying, waiting = first.job(), second.job()
         assert leased(dying)["granted"]
         assert not leased(waiting)["granted"]
+        monkeypatch.setattr(upstreams, "IDLE_S", 0.0)
         dying.close()
         assert wait_until(lambda: leased(waiting, wait_s=2.0)["granted"] == [0, 1, 2])
 

@@ -15,7 +15,7 @@ from prepcache.errors import BadRequest, from_problem
 from prepcache.protocol import wire
 from prepcache.protocol.members import Message
 
-CALL_S = 1.5
+CALL_S = 1.0
 """Longest wait for an answer, beyond what the lead was asked to wait."""
 MAX_ANSWER_BYTES = 8 << 20
 

@@ -31,8 +31,9 @@ LOG = logging.getLogger(__name__)
 DOWNLOADS = 4
 """Artifacts that are fetched at once."""
 TIER_NAME = "the shared tier"
-ASKED_S = 2.0
-"""Longest a request for a lease waits for a manifest."""
+ASKED_S = 1.5
+"""Longest a request for a lease waits for manifests; with the wait for the lead, it is shorter than the 3 s
+after which a job takes its daemon for silent."""
 AGAIN_S = 600.0
 """How long an artifact that was fetched, or could not be, is not fetched again: if the job still asks for its
 items, they are no use to it."""
@@ -57,6 +58,7 @@ class ReadThrough:
     def __init__(self, daemon: Daemon, manifests: Manifests) -> None:
         self._daemon = daemon
         self._manifests = manifests
+        self.limit_s = ASKED_S
         self._slots = asyncio.Semaphore(DOWNLOADS)
         self._tried: dict[str, float] = {}
         self._fetches: set[asyncio.Task[bool]] = set()
@@ -67,13 +69,16 @@ class ReadThrough:
         for task in self._fetches:
             task.cancel()
 
-    async def claim(self, recipe: str, items: bytes, session: Session, max_age_s: float = FRESH_S) -> bool:
+    async def claim(
+        self, recipe: str, items: bytes, session: Session, limit_s: float, max_age_s: float = FRESH_S
+    ) -> bool:
         """Leases, and begins to fetch, every artifact of the bucket that has some of these items.
 
         Args:
             recipe: scoped, and registered.
             items: n * 32 bytes; what the job lacks, as far as this daemon knows too.
             session: the job, which will own what is fetched.
+            limit_s: how long the manifest may be waited for; of `ASKED_S`, what a request has left.
             max_age_s: how old the manifest may be.
 
         Returns:
@@ -81,7 +86,7 @@ class ReadThrough:
         """
         known, began = None, self._daemon.clock()
         with contextlib.suppress(TimeoutError):
-            known = await asyncio.wait_for(asyncio.shield(self._known(recipe, max_age_s)), ASKED_S)
+            known = await asyncio.wait_for(asyncio.shield(self._known(recipe, max_age_s)), limit_s)
         if known is None:
             if self._manifests.outage.is_usable:
                 self._manifests.outage.note_lost(self._daemon.clock() - began)

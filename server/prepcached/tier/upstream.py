@@ -132,7 +132,7 @@ class Upstream:
         return bool(self._waited_for) and _name(recipe) in self._waited_for
 
     async def share(
-        self, recipe: str, request: wire.LeaseRequest, session: Session, wait_s: float
+        self, recipe: str, request: wire.LeaseRequest, session: Session, wait_s: float, limit_s: float
     ) -> Share | None:
         """Leases what a job asks for and this machine may not preprocess yet.
 
@@ -140,6 +140,7 @@ class Upstream:
             recipe: scoped.
             session: the job.
             wait_s: how long the lead may be waited for while other machines hold everything.
+            limit_s: how long a manifest may be waited for.
 
         Returns:
             None where the lead does not answer: all leases are local.
@@ -174,7 +175,7 @@ class Upstream:
         new = {piece for item in free if (piece := mine.get(item)) and not piece.is_looked_for}
         if new or holders:
             max_age_s = 0.0 if new else HELD_AGE_S
-            is_read = await self._reading.claim(recipe, request.items, session, max_age_s)
+            is_read = await self._reading.claim(recipe, request.items, session, limit_s, max_age_s)
             if is_read or not self._manifests.outage.is_usable:
                 for piece in new:
                     piece.is_looked_for = True
