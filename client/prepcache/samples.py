@@ -184,7 +184,8 @@ class Samples:
         self._items = items
         self._stamps = stamps
         self._drawn: set[str] = set()
-        self._guards: list[Guard] = []
+        self._guards: dict[int, Guard] = {}
+        """Those of the calls on access that are under way, by `id`: they are equal to each other."""
         self._keeps = by.is_lazy  # samples made on access
         self._is_part = False
         self._view: View | None = None
@@ -448,12 +449,12 @@ class Samples:
             by.say_of_it(line(drifted), "drifted")
         here = None if drifted else self._wanted()
         watched = guard(by.job.function, by.job.probe)
-        self._guards.append(watched)
+        self._guards[id(watched)] = watched
         try:
             with watched:
                 made = self._made(indices) if here is None else here.samples(indices, self._kept_call)
         finally:
-            self._guards.remove(watched)
+            del self._guards[id(watched)]
             self._drawn |= watched.drawn
         if watched.drawn and self.tally.note_drawn():
             by.say(describe(by.name, watched.drawn), "drawn")
@@ -492,7 +493,7 @@ class Samples:
         if part.error is not None:
             self._fail(part)
         if isinstance(self.by.job.function, Wrapped):
-            self._refuse_draws(self._guards[-1].check())
+            self._refuse_draws(self._drawn_so_far())
         self.tally.note_made(index, part.cost_s)
         self._say_notices(part.notices)
         if part.unobserved:
@@ -537,9 +538,12 @@ class Samples:
 
     def _observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read on access, and the generators that it drew from."""
-        for watched in list(self._guards):
+        return with_draws(self.by.job.observed(), self._drawn_so_far())
+
+    def _drawn_so_far(self) -> set[str]:
+        for watched in list(self._guards.values()):
             self._drawn |= watched.check()
-        return with_draws(self.by.job.observed(), self._drawn)
+        return self._drawn
 
     # -- what there is
 
@@ -573,7 +577,7 @@ class Samples:
         by = self.by.sendable(is_whole=is_whole)
         if not is_whole:
             self.tally.note_copied()
-        return {**self.__dict__, "by": by, "on_access": None, "_view": None, "_guards": []}
+        return {**self.__dict__, "by": by, "on_access": None, "_view": None, "_guards": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

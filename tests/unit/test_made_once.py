@@ -39,3 +39,16 @@ def test_an_item_is_made_once_for_a_batch_and_given_in_copies(
         ([1], 1),
         ([1], 1),
     ]
+
+
+def test_a_function_may_read_its_own_lazy_data_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another item of it; generators are watched for both."""
+    monkeypatch.setenv("PREPCACHE", "off")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    held: list[Any] = []
+
+    def total(item: int) -> int:
+        return item + (held[0][item - 1] if item else 0)
+
+    held.append(CachedDataset(range(4), total, lazy=True, progress=False, version="1", code=None))
+    assert held[0].__getitems__([3, 1]) == [6, 1]
