@@ -188,13 +188,14 @@ class CachedDataset(Dataset[T_co]):
         samples = Samples(by, self.items, distinct, stamps, artifacts.index)
         samples.originals.read_again(hasher)
         artifacts.open()
-        samples.take_waiting()
+        if len(artifacts.index.missing):
+            samples.making.take_waiting()
         samples.note_hits()
         samples.say_opening(root)
         for note in (*recipe.notes, *notes):
             by.say_of_it(note)
         if verify_fraction:
-            samples.verify(verify_fraction)
+            samples.making.verify(verify_fraction)
         self._samples = samples
         if mode is not None and mode.prepares:
             samples.prepare(mode.part_of(len(digests)))

@@ -142,6 +142,8 @@ def test_no_room_for_a_recipe_is_said_with_the_remedy() -> None:
     assert done.stdout == "5\n"
     assert "nobody registered" not in done.stderr + lazy.stderr
     assert f"samples made on access are no longer kept: {why}" in lazy.stderr
-    kept = "6 items, which jobs preprocess on each access; 3 recipes of jobs, of which nothing is kept"
-    assert f"for want of room: {kept}\n" in status.stdout, "the job that started it had one item"
+    lacked = "declined for lack of room: 7 items, all samples of 3 recipes"
+    assert f"{lacked}\n" in status.stdout, (
+        "5 of the first job, and one each of the lazy one and of what started it"
+    )
     assert why in explained.stdout

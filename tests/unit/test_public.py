@@ -41,3 +41,11 @@ def test_a_type_checker_knows_the_types_of_public_names(tmp_path: Path) -> None:
     assert len(told) == len(names), checked
     assert not {name: told for name, told in zip(names, told, strict=True) if told in ("Any", "def ()")}
     assert 'no attribute "Misspelt"' in checked.stdout
+
+
+def test_what_makes_samples_is_loaded_when_one_is_missing() -> None:
+    script = "import sys, prepcache; prepcache.CachedDataset; print(*sys.modules)"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = {name for name in told.stdout.split() if name.startswith("prepcache")}
+    assert "prepcache.samples" in loaded
+    assert loaded.isdisjoint({"prepcache.making", "prepcache.fill.filler", "prepcache.fill.workers"})

@@ -28,14 +28,7 @@ from typing import Any
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
 from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
-from prepcache.fill.background_commit import Adopter
-from prepcache.fill.collect import Task
-from prepcache.fill.commit import Batch, wait_too, waiting_of
-from prepcache.fill.filler import Fill, Filled, Watcher
-from prepcache.fill.overflow import Spilled
 from prepcache.fill.pacing import commit_bytes
-from prepcache.fill.workers import Crew
-from prepcache.index.item_index import MISSING
 from prepcache.index.mapped import Observed, OpenRef, Verdicts, open_or_miss
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.recipes import Recipe
@@ -234,25 +227,9 @@ class ArtifactSet:
             self.index.refresh()
         self._look(0)
 
-    def take_waiting(self) -> list[Batch]:
-        """Takes what other data sets of this process have made and could give to no daemon yet: it starts.
-
-        Returns:
-            Batches of this data set to be given to it: the other may be gone before it answers.
-        """
-        catalogue, waiting = self.index, list[Batch]()
-        if not self.mode.is_writing or self.mode is Mode.REFRESH or catalogue.places.count is not None:
-            return []
-        for batch in waiting_of(self.recipe.digest) if len(catalogue.missing) else ():
-            if not self._opener.accepts(batch.observed):
-                continue
-            for spilled in batch.writers:
-                assert isinstance(spilled, Spilled)
-                catalogue.add_local([spilled])
-                indices = catalogue.distinct.find(spilled.artifact.item_digests)
-                if (indices != MISSING).all():
-                    waiting.append(wait_too(spilled, indices.tolist(), batch))
-        return waiting
+    def accepts(self, rows: Sequence[Row]) -> bool:
+        """Whether all is as it was observed when samples were made that this process has."""
+        return self._opener.accepts(rows)
 
     def look(self, *, not_within_s: float = 0.0) -> bool:
         """Takes in what has been committed since; whether anything was found."""
@@ -377,19 +354,15 @@ class ArtifactSet:
             self._touched_at = now
             self.session.touch([ref.digest for ref in self.index.refs])
 
-    def fill(self, crew: Crew, watcher: Watcher, task: Task, adopter: Adopter) -> Filled:
-        """Makes what is missing, together with other jobs; see filler.py."""
-        session = self.sharing if self.mode.is_writing else NoSession()
-        size = self.commit_bytes()
-        fill = Fill(task, session, crew, watcher, commit_bytes=size, adopter=adopter)
-        try:
-            filled = fill.run()
-        finally:
-            self.generation = fill.generation
+    def note_filled(self, reason: str, *, is_declined: bool) -> None:
+        """A fill has ended.
+
+        Args:
+            reason: why something of it was not committed.
+        """
         if self.mode.is_writing:
-            self.reason = filled.reason
-        self.is_known = self.is_known and (not filled.reason or filled.is_declined)
-        return filled
+            self.reason = reason
+        self.is_known = self.is_known and (not reason or is_declined)
 
     @property
     def sharing(self) -> Any:

@@ -23,7 +23,6 @@ from typing import Any
 from prepcache.fill.call import Job
 from prepcache.fill.on_access import OnAccess
 from prepcache.fill.recipe_guard import line
-from prepcache.fill.workers import Crew
 from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.item_index import Array, Distinct
 from prepcache.keys.observation.observer import Observer
@@ -126,10 +125,8 @@ class StreamPreprocessing(Preprocessing):
         assert self._flow is not None
         return self._flow.chunk(total, there)
 
-    def crew(self, item_of: Callable[[int], Any]) -> Crew:
-        if os.getpid() != self._opened_in:
-            self.executor = None
-        return super().crew(item_of)
+    def executor_here(self) -> Executor | None:
+        return self.executor if os.getpid() == self._opened_in else None
 
     def begin_keeping(self, make: Callable[[], OnAccess]) -> OnAccess | None:
         busy = [one for one in self._behind if one.pid == os.getpid() and one.is_collecting]
@@ -190,7 +187,7 @@ class Chunk:
         """
         self.samples.note_hits()
         if self._by.verify_fraction:
-            self.samples.verify(self._by.verify_fraction)
+            self.samples.making.verify(self._by.verify_fraction)
         if not self._by.is_lazy and not self._by.is_adrift(self.samples):
             self.samples.prepare()
         self.samples.originals.end_opening()
@@ -198,5 +195,5 @@ class Chunk:
     def given(self, items: Sequence[int]) -> Iterator[Any]:
         """The samples of its items at these positions."""
         yield from self.samples.of_items(items)
-        if (here := self.samples.present) is not None and self._by.artifacts.session.is_away:
+        if (here := self.samples.on_access) is not None and self._by.artifacts.session.is_away:
             here.flush(time.monotonic())  # into files of this job, where later chunks find it

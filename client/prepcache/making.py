@@ -1,0 +1,351 @@
+"""Making the missing samples of a data set: all of them together with other jobs, or one on access.
+
+Invariants:
+    1. What was made while something that counts in the recipe changed is given to the job, and not stored.
+    2. An error in the function names the item; what was done before it stays done.
+    3. Where items expand, a preparation ends with a view of all samples, or raises.
+
+Not here: the fill itself (filler.py), how samples made on access are leased and committed (on_access.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import tempfile
+import weakref
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from prepcache.errors import PreprocessError, SampleError
+from prepcache.fill.backlog import behind_text
+from prepcache.fill.call import Part, copied
+from prepcache.fill.collect import Task
+from prepcache.fill.commit import Batch, wait_too, waiting_of
+from prepcache.fill.filler import Fill, Filled
+from prepcache.fill.input_guard import SHOWN
+from prepcache.fill.on_access import OnAccess, made_by
+from prepcache.fill.overflow import Spilled
+from prepcache.fill.recipe_guard import line
+from prepcache.fill.verify import put_away, verify
+from prepcache.fill.workers import crew_of
+from prepcache.index.artifact_set import NoSession
+from prepcache.index.item_index import MISSING, Array
+from prepcache.index.snapshot import View
+from prepcache.keys.randomness import Guard, describe, guard
+from prepcache.protocol.observed import with_draws
+from prepcache.protocol.units import count_text
+from prepcache.reasons import WITHOUT, ended_early, left_text, unobserved_text
+from prepcache.settings import Mode
+from prepcache.wrapped import Wrapped
+
+if TYPE_CHECKING:
+    from prepcache.keys.observation.context import Notice
+    from prepcache.progress import Progress
+    from prepcache.samples import Samples
+
+MAX_FILLS = 3
+"""How often what is missing of a data set that expands is made, before it is said that nothing keeps it."""
+CHANGED_SAID = 3
+"""Items that changed during a fill and are named, each on a line."""
+LOOK_AGAIN_S = 5.0
+"""How often a lazy data set that misses asks what others have committed meanwhile."""
+
+
+class Making:
+    """Makes what is missing of some samples."""
+
+    def __init__(self, samples: Samples) -> None:
+        # No cycle: the files of a chunk that was read are closed at once, not when garbage is collected. What
+        # may outlive the samples (a commit that goes on) uses the other members.
+        self._of: Samples = weakref.proxy(samples)
+        self._by = samples.by
+        self._catalogue = samples.catalogue
+        self._originals = samples.originals
+        self._tally = samples.tally
+        self._guards: dict[int, Guard] = {}
+        """Those of the calls on access that are under way, by `id`: they are equal to each other."""
+        self._drawn: set[str] = set()
+        self.on_access: OnAccess | None = None
+
+    # -- all that is missing
+
+    def prepare(self, positions: range | None) -> None:
+        """Fills up what is missing.
+
+        Args:
+            positions: only of these items.
+
+        Raises:
+            PreprocessError, SampleError, OSError: as `CachedDataset.prepare`.
+        """
+        if (here := self.present) is not None:
+            here.flush_soon()  # what it has leased is no other job's to wait for
+        with self._by.artifacts.filling:
+            if len(missing := self._missing(positions)):
+                if not self._of.may_fill:
+                    return
+                self._fill(missing)
+            if self._of.is_expanded and positions is None:
+                view = self._whole_view()
+                self._of.set_view(view)
+                if self._of.count and not len(view) and not self._by.is_stream:
+                    which = count_text(self._of.count, "item", "items")
+                    text = f"{self._by.name} yielded no sample for any of {which}: is a yield missing?"
+                    self._by.say(text, is_wrong=True)
+
+    def _whole_view(self) -> View:
+        """A view of all samples; an artifact that was purged since the fill is made again.
+
+        Raises:
+            OSError: neither the cache nor the temporary folder takes them.
+        """
+        for _ in range(MAX_FILLS):
+            view = View(self._catalogue)
+            if view.is_whole:
+                return view
+            self._fill(self._catalogue.missing)
+        where = f"neither the cache nor {tempfile.gettempdir()} or /var/tmp takes the samples"
+        raise OSError(errno.ENOSPC, f"{self._by.name}: {where}: free space there, or set TMPDIR")
+
+    def _missing(self, positions: range | None) -> Array:
+        """The distinct items that are missing, of all or of those at these positions."""
+        missing = self._catalogue.missing
+        if positions is None:
+            return missing
+        return np.intersect1d(missing, self._catalogue.distinct.inverse[positions.start :: positions.step])
+
+    def _fill(self, todo: Array) -> None:
+        by, artifacts, catalogue = self._by, self._by.artifacts, self._catalogue
+        total, said = len(catalogue.distinct), artifacts.reason
+        progress = by.watcher(total, total - len(todo))
+        try:
+            self._originals.compare(todo)
+            self._try_one(int(todo[0]))
+            filled = self._filled(todo, progress)
+        except (KeyboardInterrupt, PreprocessError, SampleError) as error:
+            progress.close()
+            by.say_of_it(ended_early(error, catalogue.kept, total, is_part=by.is_stream), is_wrong=True)
+            raise
+        finally:
+            progress.close()
+        by.steady.filled()
+        artifacts.found(*self._tally.note_fill(filled, todo))
+        self._of.keeps = by.is_lazy or filled.is_cut_off or bool(filled.reason and not filled.is_declined)
+        if filled.aside and artifacts.mode.is_writing:
+            self._here().adopt(filled.aside)
+        self._say_filled(filled, said)
+        self._of.refuse_draws(filled.drawn)
+
+    def _filled(self, todo: Array, progress: Progress) -> Filled:
+        by, artifacts = self._by, self._by.artifacts
+        crew = crew_of(by.executor_here(), by.num_workers, by.job, self._originals.item, by.steady)
+        session = artifacts.sharing if artifacts.mode.is_writing else NoSession()
+        size = artifacts.commit_bytes()
+        fill = Fill(
+            self._task(todo), session, crew, progress, commit_bytes=size, adopter=lambda: self._here().adopt
+        )
+        try:
+            filled = fill.run()
+        finally:
+            artifacts.generation = fill.generation
+        artifacts.note_filled(filled.reason, is_declined=filled.is_declined)
+        return filled
+
+    def _task(self, todo: Array) -> Task:
+        by, originals = self._by, self._originals
+        return Task(
+            by.recipe, self._catalogue, todo, by.artifacts.generation, originals.item,
+            originals.position, originals.name, originals.changed, made_by(by.recipe.name), by.steady,
+            by.job.is_expanded,
+        )  # fmt: skip
+
+    def _try_one(self, index: int) -> None:
+        """Makes a sample of a wrapped dataset before any is stored: one that draws is refused."""
+        job = self._by.job
+        if isinstance(job.function, Wrapped):
+            with guard(job.function, job.probe) as watched:
+                next(iter(job.parts(index, self._originals.item(index))), None)
+            self._of.refuse_draws(watched.drawn)
+
+    def take_waiting(self) -> None:
+        """Takes what other data sets of this process have made and could give to no daemon yet.
+
+        It is offered to the daemon by this data set, too: the other may be gone before the daemon answers.
+        """
+        catalogue, waiting = self._catalogue, list[Batch]()
+        artifacts = self._by.artifacts
+        if not artifacts.mode.is_writing or artifacts.mode is Mode.REFRESH or self._of.is_expanded:
+            return
+        for batch in waiting_of(artifacts.recipe.digest):
+            if not artifacts.accepts(batch.observed):
+                continue
+            for spilled in batch.writers:
+                assert isinstance(spilled, Spilled)
+                catalogue.add_local([spilled])
+                indices = catalogue.distinct.find(spilled.artifact.item_digests)
+                if (indices != MISSING).all():
+                    waiting.append(wait_too(spilled, indices.tolist(), batch))
+        if waiting:
+            self._here().adopt(waiting)
+
+    def verify(self, fraction: float) -> None:
+        """Makes a share of what is there again, and compares."""
+        away = partial(put_away, self._by.artifacts)
+        verify(self._by.job, self._catalogue, self._originals, fraction, random.Random(), away)
+
+    # -- some, on access
+
+    def samples(self, indices: Sequence[int]) -> dict[int, Any]:
+        """The samples of distinct items that are missing."""
+        by = self._by
+        for index in indices:
+            by.job.refuse_itself(index)
+        drifted = by.steady.changed(is_due=not by.steady.is_settled)
+        if drifted and by.steady.is_news():
+            by.say_of_it(line(drifted), "drifted")
+        here = None if drifted else self._wanted()
+        watched = guard(by.job.function, by.job.probe)
+        self._guards[id(watched)] = watched
+        try:
+            with watched:
+                made = self._made(indices) if here is None else here.samples(indices, self._kept_call)
+        finally:
+            del self._guards[id(watched)]
+            self._drawn |= watched.drawn
+        if watched.drawn and self._tally.note_drawn():
+            by.say(describe(by.name, watched.drawn), "drawn")
+        return made
+
+    def _made(self, indices: Sequence[int]) -> dict[int, Any]:
+        """The samples of distinct items, of which what is missing is made and not kept."""
+        if self._is_keeping:
+            self._of.look(not_within_s=LOOK_AGAIN_S)
+        made = {}
+        for index in indices:
+            held, row = self._catalogue.slot_of(index)
+            if held is not None:
+                made[index] = held.artifact.sample(row)
+            else:  # the next call may give the same memory
+                made[index] = copied(self._call(index, self._originals.item(index)).samples[0])
+        return made
+
+    def _kept_call(self, index: int) -> tuple[Part, bool]:
+        """Makes a sample of an item; whether it may be kept.
+
+        Raises:
+            SampleError: no column can hold it.
+        """
+        part = self._call(index, self._originals.compared(index))
+        if part.unobserved or self._originals.changed(index):
+            return part, False
+        if (refusal := part.looked_at().refusal) is not None:
+            raise SampleError(f"{self._originals.name(index)}: {refusal.message}", **refusal.data)
+        return part, True
+
+    def _call(self, index: int, item: Any) -> Part:
+        """Makes a sample of an item; says what is to be said of that."""
+        (part,) = self._by.job.parts(index, item)
+        self._by.steady.settle()
+        if part.error is not None:
+            self._fail(part)
+        if isinstance(self._by.job.function, Wrapped):
+            self._of.refuse_draws(self._drawn_so_far())
+        self._tally.note_made(index, part.cost_s)
+        self._say_notices(part.notices)
+        if part.unobserved:
+            self._say_unobserved(index, part.unobserved)
+        elif changed := self._originals.changed(index):
+            self._say_changed({index: changed})
+        return part
+
+    def _fail(self, part: Part) -> None:
+        error, originals = part.error, self._originals
+        raise PreprocessError(
+            f"preprocessing {originals.name(part.index)} failed: {type(error).__qualname__}: {error}",
+            index=originals.position(part.index),
+            item=repr(originals.item(part.index))[:SHOWN],
+        ) from error
+
+    @property
+    def _is_keeping(self) -> bool:
+        """Whether samples made on access are kept, and looked for at other jobs."""
+        return self._of.keeps or self._by.artifacts.has_lost
+
+    def _wanted(self) -> OnAccess | None:
+        """Who makes and keeps samples on access; None if nobody wants them."""
+        if not self._is_keeping or not self._by.artifacts.mode.is_writing:
+            return None
+        here = self.present or self._by.begin_keeping(self._here)
+        return here if here is not None and here.wants_more else None
+
+    @property
+    def present(self) -> OnAccess | None:
+        """What this process makes on access, if it makes any."""
+        here = self.on_access
+        return here if here is not None and here.pid == os.getpid() else None
+
+    def _here(self) -> OnAccess:
+        here = self.present
+        if here is None:
+            here = self.on_access = OnAccess(
+                self._by.artifacts, self._task(self._catalogue.missing), self._observed
+            )
+        return here
+
+    def _observed(self) -> list[dict[str, Any]]:
+        """What the function was seen to read on access, and the generators that it drew from."""
+        return with_draws(self._by.job.observed(), self._drawn_so_far())
+
+    def _drawn_so_far(self) -> set[str]:
+        for watched in list(self._guards.values()):
+            self._drawn |= watched.check()
+        return self._drawn
+
+    # -- what is said
+
+    def _say_filled(self, filled: Filled, said: str) -> None:
+        """Says what there is to say of a fill.
+
+        Args:
+            said: the daemon's trouble before it, which was said.
+        """
+        by, artifacts = self._by, self._by.artifacts
+        self._say_changed(filled.changed)
+        self._say_notices(filled.notices)
+        if filled.unobserved:
+            self._say_unobserved(*next(iter(filled.unobserved.items())))
+        if filled.left:
+            by.say_of_it(behind_text(len(filled.left)), "slow")
+        if filled.nothing:
+            item = self._originals.item(filled.nothing[0])
+            by.say(f"{by.name} gave None for {item!r:.200}: is a return missing?", "nothing")
+        if filled.drawn:
+            by.say(describe(by.name, filled.drawn), "drawn")
+        if filled.reason and filled.reason != said and artifacts.mode.is_writing:
+            why = WITHOUT if filled.reason == artifacts.client.budget.warned else filled.reason
+            by.say_of_it(f"{left_text(len(self._catalogue.missing), is_part=by.is_stream)}: {why}", "left")
+
+    def _say_changed(self, changed: dict[int, list[str]]) -> None:
+        """Of items that were made at once: the first by name, as a folder may be written to meanwhile."""
+        news = [names for index, names in changed.items() if self._tally.note_changed(index, names)]
+        told = [", ".join(names[:3]) for names in news[:CHANGED_SAID]]
+        if len(news) > len(told):
+            told.append(f"{len(news) - len(told):,} more items")
+        for what in told:
+            self._by.say_of_it(f"{what} changed since the data set was opened: not stored", is_wrong=True)
+
+    def _say_notices(self, notices: Iterable[Notice]) -> None:
+        """Each topic once, whichever processes came upon it."""
+        for topic, text in notices:
+            if self._tally.note_once(topic):
+                self._by.say_of_it(text, topic)
+
+    def _say_unobserved(self, index: int, why: str) -> None:
+        """Once, whatever the number of such items: what one of them reads, the others mostly read, too."""
+        if self._tally.note_once("unobserved"):
+            self._by.say_of_it(unobserved_text(self._originals.name(index), why), is_wrong=True)
