@@ -16,7 +16,7 @@ cleanup() {
     rm -rf "$box"
 }
 trap cleanup EXIT
-trap 'echo "FAILED at line $LINENO: $BASH_COMMAND"; cat "$box/said"; podman logs $image-daemon 2>&1 | tail -20' ERR
+trap 'echo "FAILED at line $LINENO: $BASH_COMMAND"; cat "$box/said" 2> /dev/null; podman logs $image-daemon 2>&1 | tail -20' ERR
 
 tests/system/wheels.sh
 if ! podman image exists $base; then

@@ -7,4 +7,4 @@ mkdir -p $wheels
 rm -f $wheels/prepcache-*.whl
 $pip wheel --no-deps --wheel-dir $wheels .
 $pip download --constraint constraints.txt --only-binary :all: --python-version 3.11 --dest $wheels \
-    "$(ls $wheels/prepcache-*.whl)[server]" hatchling
+    "$(ls $wheels/prepcache-*.whl)[server,fleet]" hatchling
