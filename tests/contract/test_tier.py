@@ -13,10 +13,16 @@ import pytest
 from prepcache.errors import ConfigError
 from prepcached.config import load
 from prepcached.tier import bucket
+from support.fleet import be_patient
 from support.serving import Job, Serving, serving
 from support.stores import RECIPE
 
 ITEMS = ["a", "b", "c"]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient(monkeypatch)
 
 
 @contextlib.contextmanager

@@ -10,12 +10,17 @@ from typing import Any
 import pytest
 
 from prepcached.tier import manifest
-from support.fleet import box
+from support.fleet import be_patient, box
 from support.serving import Job, Serving
 from support.stores import RECIPE, item
 
 ITEMS = ["a", "b", "c"]
 OTHER_RECIPE = "cd" * 32
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient(monkeypatch)
 
 
 @pytest.fixture

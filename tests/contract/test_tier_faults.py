@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from prepcached.tier import manifests, outage, tier
+from prepcached.tier import bucket, manifests, outage, read_through, tier
 from support.fake_s3 import SECRETS, FakeS3, fake_s3
-from support.fleet import box
+from support.fleet import be_patient, box
 from support.serving import Job, Serving, wait_until
 
 URL = "s3://lab/prefix"
@@ -35,6 +35,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeS3]:
         for name, value in made.environ.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        be_patient(monkeypatch)
         monkeypatch.setattr(manifests, "RETRY_S", 0.0)
         monkeypatch.setattr(tier, "PROBE_S", 0.05)
         yield made
@@ -70,24 +71,29 @@ def status(served: Serving) -> dict[str, Any]:
 
 @pytest.mark.nightly(daily=READING[4:6])
 @pytest.mark.parametrize("fault", READING)
-def test_a_bucket_that_fails_at_reading_stops_no_job(fault: str, s3: FakeS3, tmp_path: Path) -> None:
+def test_a_bucket_that_fails_at_reading_stops_no_job(
+    fault: str, s3: FakeS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with box(tmp_path / "first", URL) as first:
         job = first.job()
         committed(first, job, OLD)
         committed(first, job, OTHERS)
         assert first.http().post("/v1/tier/push").json()["artifacts"] == 2
     s3.fault = fault
+    if fault == "slow":
+        monkeypatch.setattr(bucket, "STALL_S", 2.0)
+        monkeypatch.setattr(read_through, "ASKED_S", 1.5)
     with box(tmp_path / "second", URL) as second:
         job = second.job()
         assert len(asked(job, OLD)["granted"]) == 3
         assert status(second)["hits"] == 0
-        assert (
-            status(second)["bad" if fault in ("flipped", "swapped", "truncated") else "could_not_tell"] >= 1
-        )
+        counted = "bad" if fault in ("flipped", "swapped", "truncated") else "could_not_tell"
+        assert wait_until(lambda: status(second)[counted] >= 1)
         committed(second, job, NEW)
         assert not second.store.check()
         s3.fault = ""
         assert wait_until(lambda: not status(second)["is_paused"])
+    be_patient(monkeypatch)
     with box(tmp_path / "third", URL) as third:
         assert asked(third.job(), OTHERS)["look_again"]
 

@@ -19,7 +19,7 @@ from prepcache.protocol import wire
 from prepcached.config import load
 from prepcached.tier import upstream as upstreams
 from prepcached.tier.lead import Lead
-from support.fleet import TOKEN, box, lead, upstream
+from support.fleet import TOKEN, be_patient, box, lead, upstream
 from support.serving import Job, Serving, wait_until
 
 ITEMS = ["a", "b", "c"]
@@ -30,6 +30,11 @@ def bucket(tmp_path: Path) -> Path:
     folder = tmp_path / "bucket"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient(monkeypatch)
 
 
 @contextlib.contextmanager
@@ -52,6 +57,7 @@ def status(served: Serving) -> dict[str, Any]:
     return dict(served.http().get("/v1/tier").json())
 
 
+@pytest.mark.usefixtures("patient")
 def test_what_one_box_preprocesses_another_waits_for(tmp_path: Path, bucket: Path) -> None:
     with fleet(tmp_path, bucket) as (_, first, second):
         making, waiting = first.job(), second.job()
@@ -66,6 +72,7 @@ def test_what_one_box_preprocesses_another_waits_for(tmp_path: Path, bucket: Pat
         assert found and status(second)["hits"] == 1
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_commit_is_hurried_while_another_box_waits(
     tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +84,7 @@ def test_a_commit_is_hurried_while_another_box_waits(
         assert wait_until(lambda: making.heartbeat().json()["waited_for"] == [making.recipe])
 
 
+@pytest.mark.usefixtures("patient")
 def test_what_a_dead_job_had_is_given_to_another_box(
     tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +97,7 @@ def test_what_a_dead_job_had_is_given_to_another_box(
         assert wait_until(lambda: leased(waiting, wait_s=2.0)["granted"] == [0, 1, 2])
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_lead_that_began_anew_is_leased_from_again(tmp_path: Path, bucket: Path) -> None:
     with fleet(tmp_path, bucket) as (leader, first, second):
         assert leased(first.job(), ["x"])["granted"]

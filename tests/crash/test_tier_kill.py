@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from support.fleet import be_patient
 from support.fork_processes import Running
 from support.serving import Serving, serving
 from support.tier_actor import FILLS
 
 TURNS = 16
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient(monkeypatch)
 
 
 class Copying(Running):

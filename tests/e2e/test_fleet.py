@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from prepcached.tier import bucket as bucket_module
-from prepcached.tier import lead as lead_module
-from prepcached.tier import outage, read_through, upstream
-from support.fleet import box, lead
+from support.fleet import be_patient, box, lead
 from support.jobs import Jobs
 from support.serving import Serving
 
@@ -42,17 +39,11 @@ def run(jobs: Jobs, boxes: list[Serving], each: int) -> list[dict[str, Any]]:
     return [one.facts() for one in running]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that is busy is no lead, and no bucket, that fails."""
-    for module in (lead_module, upstream):
-        monkeypatch.setattr(module, "CALL_S", 60.0)
-    monkeypatch.setattr(read_through, "ASKED_S", 60.0)
-    monkeypatch.setattr(bucket_module, "STALL_S", 60.0)
-    monkeypatch.setattr(outage, "LOST_S", 1e9)
+    be_patient(monkeypatch)
 
 
-@pytest.mark.usefixtures("patient")
 def test_four_boxes_make_every_item_once(jobs: Jobs, tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     bucket.mkdir()

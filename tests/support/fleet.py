@@ -9,9 +9,27 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from prepcached.tier import bucket as bucket_module
+from prepcached.tier import lead as lead_module
+from prepcached.tier import outage, read_through
+from prepcached.tier import upstream as upstream_module
 from support.serving import Serving, serving
 
 TOKEN = "correct-horse-battery-staple"
+
+
+def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Daemons of this process wait a minute for buckets and leads: on a busy machine slow is not broken."""
+    for module, name in (
+        (lead_module, "CALL_S"),
+        (upstream_module, "CALL_S"),
+        (read_through, "ASKED_S"),
+        (bucket_module, "STALL_S"),
+    ):
+        monkeypatch.setattr(module, name, 60.0)
+    monkeypatch.setattr(outage, "LOST_S", 1e9)
 
 
 def tcp_port(served: Serving) -> int:
