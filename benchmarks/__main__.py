@@ -2,9 +2,9 @@
 
 Every contestant runs in a process of its own. Their epochs take turns, the limit's among them, for as many
 rounds as are asked for; a ratio is an epoch's speed over the limit's in the same round, and what is shown is
-the median over the rounds. A batch that is mapped and not copied costs its reader more than the copy of one
-would: `--read` counts that in, for all. `--workers 0 2 4` runs each contestant but the limit with so many
-DataLoader workers, in a table of its own. On a machine that others use, the ratio of CPU times (without
+the median over the rounds. `--read` counts in what it costs to read each batch once, for all.
+`--workers 0 2 4` runs each contestant but the limit with so many DataLoader workers, in a table of its own.
+On a machine that others use, the ratio of CPU times (without
 workers) is the steadier one. Results go to OUT/results.json, and as plots beside it.
 """
 
