@@ -10,12 +10,13 @@ Not here: the fill itself (filler.py), how samples made on access are leased and
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
 import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ import numpy as np
 
 from prepcache.errors import PreprocessError, SampleError
 from prepcache.fill.backlog import behind_text
-from prepcache.fill.call import Part, copied
+from prepcache.fill.call import Job, Part, copied
 from prepcache.fill.collect import Task
 from prepcache.fill.commit import Batch, wait_too, waiting_of
 from prepcache.fill.filler import Fill, Filled
@@ -56,6 +57,42 @@ LOOK_AGAIN_S = 5.0
 """How often a lazy data set that misses asks what others have committed meanwhile."""
 
 
+class _Watched:
+    """What the function was seen to do on access.
+
+    What commits samples holds this, and not `Making`: in a cycle, the samples of a chunk would stay in memory
+    until garbage is collected.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._drawn: set[str] = set()
+        self._guards: dict[int, Guard] = {}
+        """Those of the calls on access that are under way, by `id`: they are equal to each other."""
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[Guard]:
+        """Around calls of the function."""
+        watched = guard(self._job.function, self._job.probe)
+        self._guards[id(watched)] = watched
+        try:
+            with watched:
+                yield watched
+        finally:
+            del self._guards[id(watched)]
+            self._drawn |= watched.drawn
+
+    def drawn(self) -> set[str]:
+        """The generators that it drew from."""
+        for watched in list(self._guards.values()):
+            self._drawn |= watched.check()
+        return self._drawn
+
+    def observed(self) -> list[dict[str, Any]]:
+        """What it was seen to read, and the generators that it drew from."""
+        return with_draws(self._job.observed(), self.drawn())
+
+
 class Making:
     """Makes what is missing of some samples."""
 
@@ -67,9 +104,7 @@ class Making:
         self._catalogue = samples.catalogue
         self._originals = samples.originals
         self._tally = samples.tally
-        self._guards: dict[int, Guard] = {}
-        """Those of the calls on access that are under way, by `id`: they are equal to each other."""
-        self._drawn: set[str] = set()
+        self._watched = _Watched(samples.by.job)
         self.on_access: OnAccess | None = None
 
     # -- all that is missing
@@ -209,14 +244,8 @@ class Making:
         if drifted and by.steady.is_news():
             by.say_of_it(line(drifted), "drifted")
         here = None if drifted else self._wanted()
-        watched = guard(by.job.function, by.job.probe)
-        self._guards[id(watched)] = watched
-        try:
-            with watched:
-                made = self._made(indices) if here is None else here.samples(indices, self._kept_call)
-        finally:
-            del self._guards[id(watched)]
-            self._drawn |= watched.drawn
+        with self._watched.guarded() as watched:
+            made = self._made(indices) if here is None else here.samples(indices, self._kept_call)
         if watched.drawn and self._tally.note_drawn():
             by.say(describe(by.name, watched.drawn), "drawn")
         return made
@@ -254,7 +283,7 @@ class Making:
         if part.error is not None:
             self._fail(part)
         if isinstance(self._by.job.function, Wrapped):
-            self._of.refuse_draws(self._drawn_so_far())
+            self._of.refuse_draws(self._watched.drawn())
         self._tally.note_made(index, part.cost_s)
         self._say_notices(part.notices)
         if part.unobserved:
@@ -293,18 +322,9 @@ class Making:
         here = self.present
         if here is None:
             here = self.on_access = OnAccess(
-                self._by.artifacts, self._task(self._catalogue.missing), self._observed
+                self._by.artifacts, self._task(self._catalogue.missing), self._watched.observed
             )
         return here
-
-    def _observed(self) -> list[dict[str, Any]]:
-        """What the function was seen to read on access, and the generators that it drew from."""
-        return with_draws(self._by.job.observed(), self._drawn_so_far())
-
-    def _drawn_so_far(self) -> set[str]:
-        for watched in list(self._guards.values()):
-            self._drawn |= watched.check()
-        return self._drawn
 
     # -- what is said
 
