@@ -315,7 +315,8 @@ tell(ds, grown=grown)
 @pytest.mark.parametrize("how", ["lazy", "prepared"])
 def test_an_endless_stream_takes_no_more_memory_with_time(jobs: Jobs, how: str) -> None:
     facts = jobs.run(jobs.write(ENDLESS), how)
-    assert facts["grown"] < 60_000, "kB; the samples of 18,000 items would be 3.6 GB"
+    # What waits to be committed, of a few chunks, and artifacts of it that are mapped: 10 MB each.
+    assert facts["grown"] < 250_000, "kB; the samples of 18,000 items would be 3.6 GB"
     assert facts["items"] <= 20_000 + 256
     if how == "prepared":
         assert jobs.calls() == Counter(dict.fromkeys(range(50), 1))
