@@ -64,9 +64,9 @@ def test_the_limit_shrinks_to_keep_min_free() -> None:
 def test_a_refusal_names_the_setting_that_limits() -> None:
     mib = 1 << 20
     budget = Ledger(50 * mib, 10 * mib, live_bytes=50 * mib)
-    told = "no room for 2.0 MiB more: the cache may hold 50.0 MiB (--max-bytes), and what is in it is held"
+    told = "no room for 2.0 MiB more: the cache may hold 50.0 MiB (--max-bytes), and its contents are held"
     assert budget.refusal(2 * mib, free_bytes=24_000 * mib).startswith(told)
-    assert "promised" not in budget.refusal(2 * mib, free_bytes=24_000 * mib)
+    assert "reserved for" not in budget.refusal(2 * mib, free_bytes=24_000 * mib)
     told = "60.0 MiB are more than the cache may hold: 50.0 MiB (--max-bytes)"
     assert budget.refusal(60 * mib, free_bytes=24_000 * mib) == told
     disk = Ledger(500 * mib, 10 * mib, live_bytes=50 * mib)
