@@ -99,9 +99,9 @@ def test_folders_have_the_modes_that_keep_others_out(tmp_path: Path) -> None:
     root = Root(str(tmp_path))
     os.umask(old)
     layout = root.layout
-    looked_at = (layout.versioned, layout.staging, layout.tmp, layout.objects, layout.recipes)
+    looked_at = (layout.versioned, layout.staging, layout.tmp, layout.objects)
     modes = [os.stat(path).st_mode & 0o7777 for path in looked_at]
-    assert modes == [0o2710, 0o3730, 0o2700, 0o2711, 0o2700]
+    assert modes == [0o2710, 0o3730, 0o2700, 0o2711]
     assert os.stat(layout.object_folder("ab" * 32)).st_mode & 0o7777 == 0o2711
     root.close()
 
