@@ -14,7 +14,6 @@ import pytest
 
 from prepcache.errors import StoreError
 from prepcached.maintenance import Maintenance
-from prepcached.store import recipes
 from support.serving import Serving, serving, wait_until
 from support.stores import put
 
@@ -40,7 +39,6 @@ def taking_nothing(served: Serving) -> Iterator[None]:
     index: Any = served.store._core.index
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index, "write", no_transaction)
-        patch.setattr(recipes.durable, "write_file", fails)
         patch.setattr(os, "utime", fails)
         patch.setattr(served.store._core.staged_area, "sweep", fails)
         patch.setattr(served.store._core.staged_area, "discard", fails)
@@ -49,9 +47,6 @@ def taking_nothing(served: Serving) -> Iterator[None]:
 
 def test_a_warm_job_is_served(served: Serving) -> None:
     put(served.store, "a", "b")
-    path = Path(served.store.root) / "v1" / "recipes"
-    for recipe in path.iterdir():
-        os.utime(recipe, (1, 1))  # so long ago that it is to be noted that a job asks
     with taking_nothing(served):
         job = served.job("warm")
         found = job.resolve()

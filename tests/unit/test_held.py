@@ -42,7 +42,7 @@ class ByClosure(CachedDataset):
 def test_a_data_set_that_is_being_opened_is_refused(
     kind: Callable[..., Any], options: dict[str, Any]
 ) -> None:
-    words = r"(__self__|\[self\]): it is a data set that is not open yet: .*config="
+    words = r"(__self__|\[self\]): .* \(it is a data set that is not open yet: .*config="
     with pytest.raises(UnkeyableError, match=words):
         kind(**options)
 
