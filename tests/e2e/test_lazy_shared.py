@@ -89,7 +89,7 @@ tell(ds)
 CUT_OFF = """
 from prepcache.fill import on_access
 
-on_access.COMMIT_S, on_access.OWN_S, on_access.RETRY_S = 0.01, 0.3, 0.1
+on_access.COMMIT_S, on_access.RETRY_S = 0.01, 0.1
 
 def make(item):
     called(item)
