@@ -232,9 +232,10 @@ class CachedDataset(Dataset[T_co]):
         """
         if options.get("read", "path") != "path":
             raise ValueError("read= has no use in wrap(): the dataset reads its files by itself")
-        items, function, listings = wrapped(dataset, key)
+        if "config" in options:
+            raise TypeError("wrap() takes no config=: what the dataset holds counts by itself")
+        items, function = wrapped(dataset, key)
         options["name"] = options.get("name") or type(dataset).__qualname__
-        options["untracked"] = (*options.get("untracked", ()), *listings)
         return cls(items, function, None, transform, **options)
 
     def __init_subclass__(cls, **options: Any) -> None:

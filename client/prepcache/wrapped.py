@@ -5,15 +5,14 @@
 
 Invariants:
     1. An item is what `key(i)` gives: the files in it count by their bytes, in any order and subset.
-    2. Of the dataset, the code of `__getitem__` counts, and every attribute that it reads. Left out are
-       lists of one entry an item that `key` reads, too: `key` names their entries.
+    2. Of the dataset, the code of `__getitem__` counts, and every attribute that it reads, lists of all
+       files and labels included. A list whose entries `key` names entirely is left out by `untracked=`.
     3. A dataset that draws random numbers is refused: its samples would be the same in every epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from types import CodeType
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from prepcache.keys.items import load
@@ -37,7 +36,7 @@ class Wrapped:
 
     def __init__(self, dataset: Any, names: list[Any]) -> None:
         self.dataset = dataset
-        self._positions = {load(name): i for i, name in reversed([*enumerate(names)])}
+        self._positions = {_told_apart(load(name)): i for i, name in reversed([*enumerate(names)])}
 
     @property
     def method(self) -> Callable[..., Any]:
@@ -46,11 +45,18 @@ class Wrapped:
         return method
 
     def __call__(self, item: Any) -> Any:
-        return self.dataset[self._positions[item]]
+        return self.dataset[self._positions[_told_apart(item)]]
 
 
-def wrapped(dataset: Any, key: Callable[[int], Any]) -> tuple[list[Any], Wrapped, tuple[str, ...]]:
-    """The items of a dataset, the function that makes their samples, and the attributes that do not count.
+def _told_apart(name: Any) -> Any:
+    """A key of a dict for an item: 1, 1.0 and True are three items, and so they are in tuples."""
+    if isinstance(name, tuple):
+        return tuple(_told_apart(one) for one in name)
+    return type(name), repr(name) if isinstance(name, float) else name
+
+
+def wrapped(dataset: Any, key: Callable[[int], Any]) -> tuple[list[Any], Wrapped]:
+    """The items of a dataset, and the function that makes their samples.
 
     Raises:
         TypeError: it is no map-style dataset, or `key` gives what has no hash.
@@ -61,13 +67,15 @@ def wrapped(dataset: Any, key: Callable[[int], Any]) -> tuple[list[Any], Wrapped
             "for a stream there is CachedIterableDataset"
         )
     names = [key(i) for i in range(len(dataset))]
-    try:
-        function = Wrapped(dataset, names)
-    except TypeError as error:
-        raise TypeError(
-            f"key(0) gave {names[0]!r:.100}: a key is a path, a text, a number, or a tuple of those ({error})"
-        ) from None
-    return names, function, _listings(dataset, key)
+    for i, name in enumerate(names):
+        try:
+            hash(name)
+        except TypeError as error:
+            raise TypeError(
+                f"key({i}) gave {name!r:.100}: a key is a path, a text, a number, or a tuple of those "
+                f"({error})"
+            ) from None
+    return names, Wrapped(dataset, names)
 
 
 def draws_refused(name: str, drawn: set[str]) -> str:
@@ -77,34 +85,3 @@ def draws_refused(name: str, drawn: set[str]) -> str:
         "same in every epoch. Build the dataset with its deterministic transforms only, and pass the random "
         "ones to wrap() as transform=, which is called on every access."
     )
-
-
-def _listings(dataset: Any, key: Any) -> tuple[str, ...]:
-    """The attributes with one entry an item that `key` reads: by name, or as what it holds."""
-    function = getattr(key, "__func__", key)
-    code = getattr(function, "__code__", None)
-    names = set(_names(code)) if code is not None else set[str]()
-    scope = getattr(function, "__globals__", {})
-    held = [scope[name] for name in names if name in scope]
-    held += [getattr(key, "__self__", None)]
-    for cell in getattr(function, "__closure__", None) or ():
-        held.append(cell.cell_contents)
-    return tuple(
-        name
-        for name, value in sorted(getattr(dataset, "__dict__", {}).items())
-        if _is_listing(value, len(dataset)) and (name in names or any(value is one for one in held))
-    )
-
-
-def _is_listing(value: Any, count: int) -> bool:
-    try:
-        return not isinstance(value, str | bytes | dict) and len(value) == count
-    except TypeError:  # it has no length
-        return False
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names(inner)

@@ -33,7 +33,7 @@ def make_files(jobs: Jobs, count: int) -> Path:
 
 
 def test_two_thousand_files_cold_warm_edited_moved_and_filtered(jobs: Jobs) -> None:
-    """The acceptance of issue 2 in one go: each step says how many calls it may take."""
+    """All that a warm data set promises, in one go: each step says how many calls it may take."""
     folder = make_files(jobs, 2000)
     script = jobs.write(FILES)
     everything = {f"{number:05}.bin" for number in range(2000)}

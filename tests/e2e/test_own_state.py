@@ -190,7 +190,7 @@ def test_what_a_job_sets_counts_and_what_matters_counts(jobs: Jobs) -> None:
     assert facts["told"] == [
         [[[1.0, 1.0], [2.0, 2.0]], 0],
         [[[1.0] * 3, [2.0] * 3], 0],
-        [[[1.0, 1.0], [2.0, 2.0]], 2],
+        [[[1.0, 1.0], [2.0, 2.0]], 0],  # no fill of this size left the counter so
     ]
     (first, none), (second, none_again) = facts["means"]
     assert first == [1.0, 3.0] and none == none_again == 0

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from prepcache import CachedDataset, Client, UnkeyableError
+from prepcache import CachedDataset, Client
 from prepcache.daemon.session import Session
-from prepcache.daemon.wait_budget import WaitBudget
+from support.sandbox import sandbox
 from support.serving import serving
 
 CALLS: list[int] = []
@@ -63,13 +63,6 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
 
 
 @pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
-    """For a job whose process no thread of a daemon shares: else nobody can tell who drew."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return Client(f"unix://{tmp_path}/none.sock", budget=WaitBudget())
-
-
-@pytest.fixture
 def paths(tmp_path: Path) -> list[Path]:
     paths = [tmp_path / f"{number}.txt" for number in range(5)]
     for number, path in enumerate(paths):
@@ -77,10 +70,16 @@ def paths(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def made(client: Client, old: Numbers, key: Callable[[int], Any] | None = None) -> set[int]:
+def made(
+    client: Client,
+    old: Numbers,
+    key: Callable[[int], Any] | None = None,
+    untracked: tuple[str, ...] = ("paths", "labels"),
+) -> set[int]:
     """The positions whose samples were made, having compared all samples with those of the dataset."""
     CALLS.clear()
-    ds = CachedDataset.wrap(old, key=key or old.name, untracked=("CALLS",), client=client, progress=False)
+    options: Any = {"client": client, "progress": False, "untracked": ("CALLS", *untracked)}
+    ds = CachedDataset.wrap(old, key=key or old.name, **options)
     found = set(CALLS)
     assert list(ds) == [old[i] for i in range(len(old))]
     return found
@@ -104,25 +103,58 @@ def test_only_what_changed_is_made_again(client: Client, paths: list[Path]) -> N
     assert made(client, Numbers(paths, labels, Scale(3))) == {0, 1, 2, 3, 4}, "the transform counts"
 
 
-def test_a_list_that_the_key_does_not_name_counts_whole(client: Client, paths: list[Path]) -> None:
+def test_a_list_counts_whole_unless_it_is_left_out(client: Client, paths: list[Path]) -> None:
     labels = [10, 11, 12, 13, 14]
-    old = Numbers(paths, labels, Scale(2))
-    assert made(client, old, lambda i: old.paths[i]) == {0, 1, 2, 3, 4}
-    assert made(client, old, lambda i: paths[i]) == set(), "the same list under another name"
+    assert made(client, Numbers(paths, labels, Scale(2)), untracked=()) == {0, 1, 2, 3, 4}
+    assert made(client, Numbers(paths, [*labels], Scale(2)), untracked=()) == set(), "equal lists count alike"
     other = Numbers(paths, [10, 11, 12, 13, 99], Scale(2))
-    assert made(client, other, lambda i: other.paths[i]) == {0, 1, 2, 3, 4}, "never a stale label"
+    assert made(client, other, lambda i: other.paths[i], ()) == {0, 1, 2, 3, 4}, "never a stale label"
 
 
-@pytest.mark.parametrize("lazy", [False, True])
-def test_a_dataset_that_draws_is_refused_in_words(alone: Client, paths: list[Path], lazy: bool) -> None:
-    old = Numbers(paths, [0] * 5, Flip())
+class Items(Dataset[str]):
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
 
-    def read() -> Any:
-        options: Any = {"lazy": lazy, "untracked": ("CALLS",), "client": alone, "progress": False}
-        return CachedDataset.wrap(old, key=old.name, **options)[0]
+    def __len__(self) -> int:
+        return len(self.items)
 
-    with pytest.raises(UnkeyableError, match=r"Numbers draws random numbers \(torch\).* as transform="):
-        read()
+    def __getitem__(self, index: int) -> str:
+        return repr(self.items[index])
+
+
+def test_keys_that_are_equal_and_differ_are_told_apart(client: Client) -> None:
+    items = [1, True, 1.0, 0.0, -0.0, (1, "a"), (True, "a"), (1.0, "a")]
+    ds = CachedDataset.wrap(Items(items), key=lambda i: items[i], client=client, progress=False)
+    assert list(ds) == [repr(item) for item in items]
+
+
+DRAWS = """
+import sys
+import numpy as np
+from prepcache import CachedDataset, UnkeyableError
+
+class Flips:
+    def __len__(self):
+        return 5
+    def __getitem__(self, index):
+        return np.array([index + 1 if np.random.rand() < 0.5 else -index - 1])
+
+try:
+    CachedDataset.wrap(Flips(), key=lambda i: i, lazy=sys.argv[1] == "lazy", progress=False)[0]
+except UnkeyableError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("how", ["lazy", "prepared"])
+def test_a_dataset_that_draws_is_refused_in_words(tmp_path: Path, how: str) -> None:
+    """In a process of its own: where other threads run, nobody can tell who drew."""
+    script = tmp_path / "job.py"
+    script.write_text(DRAWS)
+    with sandbox() as box:
+        box.start_daemon()
+        said = box.python(script, how).stdout
+    assert re.search(r"Flips draws random numbers \(numpy.random\).* as transform=", said)
 
 
 def test_random_transforms_run_after_the_cache(client: Client, paths: list[Path]) -> None:

@@ -17,11 +17,12 @@ from support.projects import Project, project_fixture  # noqa: F401
 
 
 def called(module: ModuleType, item: Any) -> Recipe:
-    """The recipe of a data set whose function was called for one item."""
+    """The recipe of a data set whose fill called the function for one item."""
     made = recipe(module.f)
     steady = Steady(made)
     own_state.note(module.f, made.config, lambda: item, module.f(item), "a data set")
     steady.settle()
+    steady.filled()
     return made
 
 
@@ -34,9 +35,11 @@ def test_a_function_is_held_no_longer_than_by_its_job(project: Project) -> None:
     with observer.watching([], function):
         sample = function(1)
     own_state.note(function, {}, lambda: 1, sample, "a data set", observer)
-    Steady(made).settle()
+    steady = Steady(made)
+    steady.settle()
+    steady.filled()
     assert recipe(function).digest == made.digest
-    del function, made, observer
+    del function, made, observer, steady
     gc.collect()
     assert alive() is None
 
@@ -94,4 +97,24 @@ def test_what_a_job_sets_beside_what_calls_change_counts(project: Project) -> No
     made = called(module, 1)
     assert recipe(module.f).digest == made.digest
     module.f.size = 3
+    assert recipe(module.f).digest != made.digest
+
+
+TABLE = """
+class Table:
+    def __init__(self):
+        self.known = {}
+    def __call__(self, x):
+        return self.known.setdefault(x, x * 10)
+f = Table()
+"""
+
+
+def test_what_a_job_sets_in_what_calls_fill_counts(project: Project) -> None:
+    """The entry of an item that is not among those that are made again."""
+    project.write(prep=TABLE)
+    module = project.load()
+    made = called(module, 1)
+    assert recipe(module.f).digest == made.digest
+    module.f.known[6] = 777
     assert recipe(module.f).digest != made.digest

@@ -10,7 +10,7 @@ Invariants:
     3. An item that was found altered once stays so, though it be put back: another thread may be at a sample
        of what it was in between.
 
-Not here: files that change (stamps.py), what counts in a recipe (recipe_guard.py).
+Not here: files that change (keys/snapshot.py), what counts in a recipe (recipe_guard.py).
 """
 
 from __future__ import annotations

@@ -332,7 +332,10 @@ class OnAccess:
         """In a thread that nobody waits for; those of many data sets come one after the other."""
         if self._artifacts.session.is_away and self._made_bytes < self._commit_bytes:
             with self._changed:  # it is called again when the daemon answers
-                self._is_due, self._timer = False, None
+                self._is_due, self._grants = False, 0
+                if self._timer is not None:
+                    self._timer.cancel()
+                    self._timer = None
                 self._set_timer(RETRY_S)
             return
         with on_own_time(OWN_S), _turn:

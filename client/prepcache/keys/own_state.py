@@ -5,14 +5,15 @@ NOTE [ Own state ]
         train = CachedDataset(some, prep)  # prep.n == 200 where it was filled, 0 where everything was cached
         val = CachedDataset(others, prep)
 
-    Attributes and globals that calls were seen to change count as they were before the first call, in this
-    process as in every other, provided that a few items that are made again with the changed state give the
-    same bytes. Where they differ, or where anything else has changed too, the state counts as it is.
+    At the end of a fill, in which only the function ran, attributes and globals that calls were seen to
+    change count as they were before the first call, provided that a few items that are made again with the
+    changed state give the same bytes. A later opening that finds that very state gets that recipe. Any other
+    state counts as it is: who set an entry of a table that calls fill has changed it.
 
 Invariants:
     1. Only what changed while nothing but the function ran is its own state; what the job sets counts as set.
-    2. A changed state passes for the first one only in a recipe by which items were made again with it: a
-       window that was built for another size is no counter.
+    2. A changed state passes for the first one only as a fill left it, and in a recipe by which items were
+       made again with it: a window that was built for another size is no counter.
     3. A function's items, and its config, are held no longer than the function itself.
     4. What was read for the calls that changed the state is an input of every data set for which that state
        counts as before: its own calls may find loaded what they would have read.
@@ -269,10 +270,12 @@ def has_changed(function: Any) -> bool:
     return any(trial.own or trial.came for trial in _trials.get(_key(function), {}).values())
 
 
-def before_calls(made: Recipe) -> tuple[Before | None, list[str]]:
+def before_calls(made: Recipe, *, is_fill_over: bool = False) -> tuple[Before | None, list[str]]:
     """What the state counts as that a recipe is made of, if only calls of its function have changed it.
 
-    Makes items again, if it is not known yet whether these depend on what was changed.
+    Args:
+        is_fill_over: only the function ran since its data set was opened. Items are made again then, if it is
+            not known yet whether these depend on what was changed.
 
     Returns:
         None, and the places that do count as they are, if they do.
@@ -290,7 +293,7 @@ def before_calls(made: Recipe) -> tuple[Before | None, list[str]]:
             continue
         if not _is_alike(trial.parts, made.parts):
             continue
-        if not trial.gives_the_same():
+        if not (is_fill_over and trial.gives_the_same()):
             return None, differing(trial.state, made.state)
         before = Before(trial.digest, trial.parts, frozenset(trial.own), (trial.observer,))
         learn(made, before)

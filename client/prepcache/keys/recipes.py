@@ -170,14 +170,16 @@ def settle(made: Recipe) -> None:
     Only now is it known that nothing but the calls has changed since the recipe was made.
     """
     if made.preprocess is not None and own_state.has_changed(made.preprocess):
-        with suppress(UnkeyableError):
-            _settled(made.preprocess, made.asked)
+        without_classes = {name: value for name, value in made.asked.items() if name != "classes"}
+        for asked in [without_classes, made.asked][: 1 + ("classes" in made.asked)]:
+            with suppress(UnkeyableError):
+                _settled(made.preprocess, asked, is_fill_over=True)
 
 
-def _settled(preprocess: Callable[..., Any], asked: dict[str, Any]) -> Recipe:
+def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], *, is_fill_over: bool = False) -> Recipe:
     """The recipe, in which what calls have changed counts as before if it may; see NOTE [ Own state ]."""
     made, reach = _made(preprocess, asked)
-    before, material = own_state.before_calls(made)
+    before, material = own_state.before_calls(made, is_fill_over=is_fill_over)
     if before is None:
         for error in reach.hooks.unstable.values():
             raise error

@@ -8,7 +8,7 @@ Invariants:
     2. What comes from parts is text from somebody else's job: it is shown, cut to a bound, and never run.
     3. A part that one side lacks as a whole (too large to be kept) is not compared.
 
-Not here: what tells several recipes apart (apart.py).
+Not here: what tells several recipes apart (command/cli_apart.py).
 """
 
 from __future__ import annotations

@@ -246,7 +246,8 @@ class Upstream:
 
     async def _beat(self) -> None:
         if self._session:
-            lost, self._forgotten = tuple(self._forgotten[: wire.MAX_LEASES]), []
+            lost = tuple(self._forgotten[: wire.MAX_LEASES])
+            self._forgotten = self._forgotten[wire.MAX_LEASES :]
             beat = wire.BeatRequest(progress=tuple(self._progress()), lost=lost)
             try:
                 path = f"/sessions/{self._session.partition('.')[0]}/beat"
