@@ -218,6 +218,9 @@ class OnAccess:
             granted = share.take(want, cost_s, 0)  # no bytes: what there is no room for, the commit halves
             if not granted and not share.reason and share.has_rest:
                 self.flush_soon()
+                if self._made and not artifacts.session.is_away:
+                    self._changed.wait(WAIT_S)  # others may want what a thread commits, which needs the lock
+                    return []
                 granted = share.wait(want, cost_s, 0, WAIT_S)
         except PrepcacheError:
             if artifacts.session.is_away:
