@@ -223,7 +223,7 @@ class CachedDataset(Dataset[T_co]):
             dataset: `dataset[i]` is called for what is missing.
             key: names item i by all that differs between items: its files as paths, its label.
             transform: `sample -> sample`, on every access, never cached.
-            options: as `CachedDataset` takes them, without `read`.
+            options: as `CachedDataset` takes them, without `read` and `config`.
 
         Raises:
             UnkeyableError: the dataset draws random numbers; the message says what to do. Or as
