@@ -66,9 +66,10 @@ def test_what_one_box_preprocesses_another_waits_for(tmp_path: Path, bucket: Pat
         theirs = leased(waiting)
         assert theirs["granted"] == [] and theirs["lease"] is None
         assert theirs["held"][0]["items"] == 3 and "prepcached" in theirs["held"][0]["who"]
+        seen = waiting.resolve().json()["generation"]
         done = making.commit([mine["lease"]], [making.stage(first.store.staging, ITEMS)])
         assert done.status_code == 200
-        found = wait_until(lambda: bool(leased(waiting, wait_s=2.0).get("look_again")))
+        found = wait_until(lambda: bool(waiting.lease(ITEMS, seen, wait_s=2.0).json().get("look_again")))
         assert found and status(second)["hits"] == 1
 
 
