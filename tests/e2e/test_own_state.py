@@ -236,3 +236,29 @@ def test_a_file_that_was_loaded_for_another_data_set_counts(jobs: Jobs) -> None:
     assert jobs.run(script) == {"values": ["b", "a"] * 3, "hits": [2, 2, 2]}
     vocabulary.write_text("x y")
     assert jobs.run(script) == {"values": ["y", "x"] * 3, "hits": [0, 0, 0]}
+
+
+BESIDE = (
+    CALLABLES
+    + """
+STATE = {"counter": Counting(), "scale": 1}
+
+def scaled(item):
+    STATE["counter"].n += 1
+    return item * STATE["scale"]
+
+def main():
+    ds = prepcache.CachedDataset(list(range(1, 9)), scaled, lazy=True, progress=False)
+    given = [ds[0]]
+    STATE["scale"] = int(sys.argv[1])
+    tell(values=given + [ds[i] for i in range(1, 8)])
+
+main()
+"""
+)
+
+
+def test_what_a_job_sets_beside_a_counter_is_not_kept(jobs: Jobs) -> None:
+    script = jobs.write(BESIDE)
+    assert jobs.run(script, 5)["values"] == [1, *range(10, 41, 5)]
+    assert jobs.run(script, 1)["values"] == list(range(1, 9))

@@ -8,6 +8,8 @@ import weakref
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 from prepcache.fill.recipe_guard import Steady
 from prepcache.keys import own_state
 from prepcache.keys.observation.observer import Observer
@@ -45,7 +47,7 @@ def test_a_function_is_held_no_longer_than_by_its_job(project: Project) -> None:
 
 
 def attributes(**written: Any) -> dict[str, Attribute]:
-    return {name: Attribute(f"{value}".encode(), id(value)) for name, value in written.items()}
+    return {name: Attribute(f"{value}".encode(), address=id(value)) for name, value in written.items()}
 
 
 def test_of_what_changed_the_innermost_attribute_is_named() -> None:
@@ -66,6 +68,60 @@ def test_an_object_that_was_replaced_is_named_itself() -> None:
 def test_attributes_that_come_and_go_are_named() -> None:
     before, now = {"f": attributes(old=1)}, {"f": attributes(new=1)}
     assert list(changed_places(before, now)) == ["f.new", "f.old"]
+
+
+HOLDERS = """
+class Counter:
+    n = 0
+    def up(self):
+        self.n += 1
+class Other(Counter):
+    n = 1
+class P:
+    def __init__(self):
+        self.parts = [Counter(), 1]
+    def __call__(self, x):
+        self.parts[0].up()
+        return x * self.parts[1]
+p = P()
+def f(x, table):
+    table[0].up()
+    STATE["counter"].up()
+    return x * table[1] * STATE["scale"] * SHARED["scale"]
+STATE = {"counter": Counter(), "scale": 1}
+SHARED = {"counter": STATE["counter"], "scale": 1, "own": Counter()}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "key", "value"),
+    [
+        ("preprocess.parts", "p.parts", 1, 5),
+        ("prep.STATE", "STATE", "scale", 5),
+        ("prep.SHARED", "SHARED", "scale", 5),
+        ("config.table", "table", 1, 5),
+        ("prep.STATE", "STATE", "counter", "other class"),
+        ("prep.STATE", "STATE", "more", 1),
+    ],
+)
+def test_a_change_beside_a_counter_in_a_container_is_named(
+    project: Project, name: str, path: str, key: Any, value: Any
+) -> None:
+    project.write(prep=HOLDERS)
+    module = project.load()
+    if path == "p.parts":
+        made = recipe(module.p)
+    else:
+        made = recipe(module.f, config={"table": {0: module.Counter(), 1: 1}})
+    steady = Steady(made)
+    function: Any = made.preprocess
+    function(1, **made.config)
+    steady.settle()
+    function(2, **made.config)
+    assert steady.changed(is_due=True) == []
+    holders = {"p.parts": module.p.parts, "STATE": module.STATE, "SHARED": module.SHARED, **made.config}
+    holders[path][key] = module.Other() if value == "other class" else value
+    assert steady.changed(is_due=True) == [name]
 
 
 LAZY = "def f(x):\n    import helper\n    return x * helper.K if x > 5 else x\n"

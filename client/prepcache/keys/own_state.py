@@ -53,12 +53,14 @@ class Attribute(NamedTuple):
     """What a recipe wrote of an attribute, and which object that was.
 
     Args:
+        outline: what was written, without the attributes of objects in it that have places of their own.
         address: of the object; 0 in another process.
         is_library: whether what has the attribute is of a library's class.
         text: a readable form, of the first attributes only.
     """
 
     written: bytes
+    outline: bytes = b""
     address: int = 0
     kind: type = object
     is_library: bool = False
@@ -76,24 +78,26 @@ class State(NamedTuple):
         digest: of the recipe that is made of this state, whatever it counts as.
         values: digests of run-time values by label, and environment variables by `$NAME`.
         leaves: of the config.
+        outlines: of values, and of leaves by `config.<path>`, that hold objects with places; see `Attribute`.
     """
 
     digest: RecipeDigest
     values: dict[str, str | None]
     leaves: dict[str, Any]
     places: Attributes
+    outlines: dict[str, bytes]
 
     @classmethod
     def empty(cls) -> State:
-        return cls(RecipeDigest(""), {}, {}, {})
+        return cls(RecipeDigest(""), {}, {}, {}, {})
 
     def __reduce__(self) -> Any:
         """Addresses mean nothing elsewhere, and types may not be pickled."""
         places = {
-            at: {name: Attribute(one.written) for name, one in rows.items()}
+            at: {name: Attribute(one.written, one.outline) for name, one in rows.items()}
             for at, rows in self.places.items()
         }
-        return State, (self.digest, self.values, self.leaves, places)
+        return State, (self.digest, self.values, self.leaves, places, self.outlines)
 
 
 class Before(NamedTuple):
@@ -118,16 +122,17 @@ def is_below(place: str, holders: Iterable[str]) -> bool:
 def changed_places(before: Attributes, now: Attributes) -> dict[str, Attribute | None]:
     """The attributes that differ, with what they are now; not those in which only attributes of theirs do."""
     found: dict[str, Attribute | None] = {}
-    replaced: set[str] = set()
+    themselves: set[str] = set()
     for at in before.keys() & now.keys():
         for name in before[at].keys() | now[at].keys():
             then, there = before[at].get(name), now[at].get(name)
             if then is None or there is None or then.written != there.written:
                 found[place_of(at, name)] = there
-                if then and there and then.address and then.address != there.address:
-                    replaced.add(place_of(at, name))
+                is_replaced = then and there and then.address and then.address != there.address
+                if then is None or there is None or is_replaced or then.outline != there.outline:
+                    themselves.add(place_of(at, name))
     holders = {above for place in found for above in _above(place)}
-    return {place: found[place] for place in sorted(found) if place in replaced or place not in holders}
+    return {place: found[place] for place in sorted(found) if place in themselves or place not in holders}
 
 
 def _above(place: str) -> Iterator[str]:
@@ -142,7 +147,8 @@ def differing(before: State, now: State, *, own: Iterable[str] = ()) -> list[str
         own: what may differ, with all that is in it.
     """
     places = changed_places(before.places, now.places)
-    holders = {above for place in places for above in _above(place)}
+    above = {holder for place in places for holder in _above(place)}
+    holders = {row for row in above if before.outlines.get(row) == now.outlines.get(row)}
     rows = [
         *_rows(before.values, now.values),
         *(f"config.{path}" for path in _rows(before.leaves, now.leaves, is_whole=True)),

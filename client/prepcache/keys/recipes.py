@@ -285,7 +285,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         expand=bool(expand),
         notes=_notes(untracked, reach),
         asked={**asked, "config": given, "plain": reach.hooks.plain},
-        state=State(digest, values, leaves, reach.hooks.places),
+        state=State(digest, values, leaves, reach.hooks.places, reach.hooks.outlines),
     )
     return made, reach
 

@@ -92,7 +92,7 @@ class Hooks:
         self._walk: Walk = weakref.proxy(walk)  # in a ring, all that it holds would wait for a collection
         self._file_digest = file_digest
         self._stack: list[int] = []
-        self._objects: dict[int, tuple[Any, bytes]] = {}
+        self._objects: dict[tuple[int, str], tuple[Any, bytes]] = {}
         self.plain: dict[str, tuple[str, str]] = {}
         """Large plain data by label: what it is known again by, in a tenth of the time, and its digest."""
         self.held: set[FunctionType] = set()
@@ -105,6 +105,12 @@ class Hooks:
         """Lists and dicts inside themselves that were met."""
         self.places: Attributes = {}
         """What is written of attributes, by the place of their object."""
+        self.outlines: dict[str, bytes] = {}
+        """The outlines of values that hold such objects, by label; see `Attribute`."""
+        self._is_outline = False
+        """Whether an outline is being written: objects that have places are written as their class there."""
+        self._noted = 0
+        """Objects whose attributes were noted, to tell what holds some."""
         self.unstable: dict[str, UnkeyableError] = {}
         """What has no stable bytes: only calls of the function may have put it there."""
         self._visited: dict[str, Any] = {}
@@ -127,9 +133,11 @@ class Hooks:
         # Nobody can put a global into canonical order before the function sees it.
         encoder.opaque_depth = 1
         hasher = blake3()
-        began, files = time.perf_counter(), self._files
+        began, files, noted = time.perf_counter(), self._files, self._noted
         try:
             encoder.walk(value, hasher.update)
+            if self._noted > noted:
+                self.outlines[label] = self._outline(encoder, value)
         except RecursionError:
             raise UnkeyableError(f"{label}: it is nested too deeply", path=label) from None
         except UnkeyableError as error:
@@ -143,8 +151,12 @@ class Hooks:
 
     def encoded(self, encoder: Encoder, value: Any, path: str) -> bytes:
         """The bytes of a part of the config; none, where it is looked at again and has no stable ones."""
+        noted = self._noted
         try:
-            return encoder.encode(value, path)
+            raw = encoder.encode(value, path)
+            if self._noted > noted:
+                self.outlines[path] = self._outline(encoder, value)
+            return raw
         except UnkeyableError:
             if not self.is_again:
                 raise
@@ -316,8 +328,14 @@ class Hooks:
         """An object by its class and state."""
         if value is os.environ or value is os.environb:
             return b"environ"  # the variables that the code names count one by one
-        known = self._objects.get(id(value))
-        if known is not None:
+        at = encoder.where
+        if self._is_outline and at in self.places:
+            chunks: list[Any] = []
+            encoder.put_class_of(value, chunks.append)
+            return b"".join(chunks)
+        known = self._objects.get((id(value), at))
+        if known is not None and not self._is_outline:
+            self._noted += 1
             return known[1]
         circles = self.circles
         self._stack.append(id(value))
@@ -327,9 +345,9 @@ class Hooks:
         finally:
             self._stack.pop()
             encoder.opaque_depth -= 1
-        if not self._stack and circles == self.circles:
+        if not self._stack and circles == self.circles and not self._is_outline:
             # Inside another object the bytes may speak of that one; alone they are the object's own.
-            self._objects[id(value)] = (value, raw)
+            self._objects[id(value), at] = (value, raw)
         return raw
 
     def _object(self, value: Any, encoder: Encoder) -> bytes:
@@ -357,28 +375,51 @@ class Hooks:
     def put_attributes(self, encoder: Encoder, owner: Any, pairs: list[tuple[str, Any]], put: Put) -> None:
         """Writes attributes of an object, and notes what is written of each by its place."""
         at = encoder.where
+        if self._is_outline and at in self.places:
+            return
         pairs = [pair for pair in pairs if not self._walk.is_untracked(f"{at}.{pair[0]}")]
         is_library = not self._walk.is_project(type(owner))
         found: dict[str, Attribute] = {}
         put(b"%d:" % len(pairs))
         for name, part in pairs:
-            written = self._written(encoder, name, part)
-            found[name] = Attribute(written, id(part), type(part), is_library, self._text_of(part))
+            written, outline = self._written(encoder, name, part)
+            if not self._is_outline:
+                text = self._text_of(part)
+                found[name] = Attribute(written, outline, id(part), type(part), is_library, text)
             raw = name.encode("utf-8", "surrogatepass")
             put(b"%d:%s" % (len(raw), raw))
             put(written)
+        if self._is_outline:
+            return
+        self._noted += 1
         if self._visited.setdefault(at, owner) is owner and len(found) == len(pairs):
             self.places[at] = found
         else:  # keys of a dict that are objects, which have no names of their own
-            self.places[at] = {}
+            self._visited[at] = None
+            self.places.pop(at, None)
 
-    def _written(self, encoder: Encoder, name: str, part: Any) -> bytes:
-        """What is written of an attribute: if it has no stable bytes, which object it is."""
+    def _outline(self, encoder: Encoder, value: Any) -> bytes:
+        """The digest of a value without the attributes that `places` has of objects in it."""
+        hasher = blake3()
+        self._is_outline = True
+        try:
+            encoder.walk(value, hasher.update)
+        finally:
+            self._is_outline = False
+        return hasher.digest()
+
+    def _written(self, encoder: Encoder, name: str, part: Any) -> tuple[bytes, bytes]:
+        """What is written of an attribute, and its outline: if it has no stable bytes, which object it is."""
         depth = encoder.opaque_depth
         kept = [(entries, len(entries)) for entries in (encoder.steps, self._stack)]
-        active = len(encoder.active)
+        active, noted = len(encoder.active), self._noted
+        outline = b""
         try:
             raw = encoder.part(part, name)
+            if self._noted > noted:
+                encoder.steps.append(name)
+                outline = self._outline(encoder, part)
+                encoder.steps.pop()
         except UnkeyableError as error:
             encoder.opaque_depth = depth
             for entries, count in kept:
@@ -386,8 +427,9 @@ class Hooks:
             while len(encoder.active) > active:
                 encoder.active.popitem()
             self.unstable[place_of(encoder.where, name)] = error
-            return b"?%d" % id(part)
-        return raw if len(raw) <= _SHORT_BYTES else b"#" + blake3(raw).digest()
+            raw = b"?%d" % id(part)
+        written = raw if len(raw) <= _SHORT_BYTES else b"#" + blake3(raw).digest()
+        return written, outline or written
 
     def _text_of(self, part: Any) -> str:
         """A readable form of an attribute, for the first ones; no longer for what is large."""
