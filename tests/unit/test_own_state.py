@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from prepcache.errors import UnkeyableError
 from prepcache.fill.recipe_guard import Steady
 from prepcache.keys import own_state
 from prepcache.keys.observation.observer import Observer
@@ -174,3 +175,30 @@ def test_what_a_job_sets_in_what_calls_fill_counts(project: Project) -> None:
     assert recipe(module.f).digest == made.digest
     module.f.known[6] = 777
     assert recipe(module.f).digest != made.digest
+
+
+KEEPS = """
+class Lines:
+    it = None
+    def __call__(self, x):
+        self.it = self.it or opened()
+        return x
+def opened():
+    return (n for n in ())
+f = Lines()
+"""
+
+
+def test_an_iterator_at_the_address_of_another_is_another(project: Project) -> None:
+    project.write(prep=KEEPS)
+    module = project.load()
+    first = called(module, 1)
+    assert recipe(module.f).digest == first.digest, "the iterator that the calls left"
+    address, others = id(module.f.it), []
+    module.f.it = None
+    gc.collect()
+    while len(others) < 1000 and id(module.f.it) != address:
+        others.append(module.f.it)
+        module.f.it = module.opened()
+    with pytest.raises(UnkeyableError, match=r"preprocess\.it"):
+        recipe(module.f)

@@ -5,7 +5,9 @@ code of libraries by name, with what it wraps; other objects by class and state.
 
 Invariants:
     1. Equal bytes mean that the two values are made of the same labels, names and states.
-    2. In a run-time value an object, list or dict that reaches itself (a child its parent) is written as the
+    2. What has no stable bytes is written as a random name, which no other object ever has, also at the
+       address of one that is gone.
+    3. In a run-time value an object, list or dict that reaches itself (a child its parent) is written as the
        place where it stands above; in a config it is refused, but for methods bound to it.
 """
 
@@ -15,6 +17,7 @@ import contextlib
 import functools
 import marshal
 import os
+import secrets
 import sys
 import time
 import types
@@ -54,6 +57,11 @@ _FEW = 8
 _MOST_TEXTS = 512
 """Attributes that a recipe can show one by one."""
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
+_MOST_HELD = 16
+"""Objects without weak references that are held for their names; a former one gets another name."""
+
+_identities: dict[int, tuple[Callable[[], Any], str]] = {}
+"""What refers to an object, and its name, by its address."""
 
 
 class Walk(Protocol):
@@ -142,7 +150,7 @@ class Hooks:
             raise UnkeyableError(f"{label}: it is nested too deeply", path=label) from None
         except UnkeyableError as error:
             self.unstable[label] = error
-            return f"?{id(value)}"
+            return _identity(value)
         digest = hasher.hexdigest()
         is_dear = time.perf_counter() - began > DEAR_S
         if is_dear and files == self._files and _is_plain(value) and (state := _marshalled(value)):
@@ -427,7 +435,7 @@ class Hooks:
             while len(encoder.active) > active:
                 encoder.active.popitem()
             self.unstable[place_of(encoder.where, name)] = error
-            raw = b"?%d" % id(part)
+            raw = _identity(part).encode()
         written = raw if len(raw) <= _SHORT_BYTES else b"#" + blake3(raw).digest()
         return written, outline or written
 
@@ -439,6 +447,26 @@ class Hooks:
         is_short = isinstance(part, list | tuple | dict | set) and len(part) <= _FEW
         is_small = is_short or type(part) in SCALARS
         return readable(part) if is_small else type(part).__qualname__
+
+
+def _identity(value: Any) -> str:
+    """The name of an object that has no stable bytes: its own for as long as it lives."""
+    at, pop = id(value), _identities.pop  # at the interpreter's end the module's names are gone
+    refer, name = _identities.get(at, (None, ""))
+    if refer is None or refer() is not value:
+        try:
+            refer = weakref.ref(value, lambda _: pop(at, None))
+        except TypeError:
+            held = [key for key, (one, _) in list(_identities.items()) if not isinstance(one, weakref.ref)]
+            for key in held[: 1 - _MOST_HELD]:  # all but the last ones
+                pop(key, None)
+
+            def refer() -> Any:
+                return value
+
+        name = f"?{secrets.token_hex(8)}"
+        _identities[at] = refer, name
+    return name
 
 
 def _ways_out(steps: list[str | int]) -> str:
