@@ -75,7 +75,7 @@ class Preprocessing:
         self.recipe = recipe
         self.job = job
         self.artifacts = artifacts
-        self.steady = Steady(recipe)
+        self.steady = Steady(recipe, of=job.of)
         self.is_lazy = is_lazy
         self.num_workers = num_workers
         self.executor = executor
@@ -127,9 +127,8 @@ class Preprocessing:
         copy = object.__new__(type(self))
         job, recipe = sent
         artifacts = self.artifacts.sent_with(recipe)
-        copy.__dict__.update(
-            self.__dict__, job=job, recipe=recipe, steady=Steady(recipe), artifacts=artifacts
-        )
+        steady = Steady(recipe, of=job.of)
+        copy.__dict__.update(self.__dict__, job=job, recipe=recipe, steady=steady, artifacts=artifacts)
         return copy
 
     def __getstate__(self) -> dict[str, Any]:

@@ -19,12 +19,18 @@ from prepcache.keys.recipes import Recipe, recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
 
-def called(module: ModuleType, item: Any) -> Recipe:
-    """The recipe of a data set whose fill called the function for one item."""
-    made = recipe(module.f)
-    steady = Steady(made)
-    own_state.note(module.f, made.config, lambda: item, module.f(item), "a data set")
+def begun(module: ModuleType, item: Any, of: str = "a data set", **config: Any) -> tuple[Recipe, Steady]:
+    """A data set whose fill called the function for one item, and goes on."""
+    made = recipe(module.f, config=config)
+    steady = Steady(made, of=of)
+    own_state.note(module.f, made.config, lambda: item, module.f(item, **config), of)
     steady.settle()
+    return made, steady
+
+
+def called(module: ModuleType, item: Any, of: str = "a data set", **config: Any) -> Recipe:
+    """The recipe of a data set whose fill called the function for one item."""
+    made, steady = begun(module, item, of, **config)
     steady.filled()
     return made
 
@@ -38,7 +44,7 @@ def test_a_function_is_held_no_longer_than_by_its_job(project: Project) -> None:
     with observer.watching([], function):
         sample = function(1)
     own_state.note(function, {}, lambda: 1, sample, "a data set", observer)
-    steady = Steady(made)
+    steady = Steady(made, of="a data set")
     steady.settle()
     steady.filled()
     assert recipe(function).digest == made.digest
@@ -202,3 +208,35 @@ def test_an_iterator_at_the_address_of_another_is_another(project: Project) -> N
         module.f.it = module.opened()
     with pytest.raises(UnkeyableError, match=r"preprocess\.it"):
         recipe(module.f)
+
+
+TWO = """
+class Two:
+    seen = 0
+    def __call__(self, x, matters=False):
+        self.seen += 1
+        return x + self.seen if matters else x
+f = Two()
+"""
+
+
+def test_what_calls_change_is_told_of_their_own_data_set(project: Project) -> None:
+    """Two data sets of one function in turn; for one of them it matters what the calls changed."""
+    project.write(prep=TWO)
+    module = project.load()
+    made, steady = begun(module, 1, "one", matters=True)
+    begun(module, 1, "other")
+    steady.settle()
+    steady.filled()
+    assert recipe(module.f, config={"matters": True}).digest != made.digest
+
+
+def test_a_data_set_of_large_samples_has_no_trial_of_another(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(prep=TWO)
+    module = project.load()
+    called(module, 1, "other")
+    monkeypatch.setattr(own_state, "LARGEST_BYTES", 0)
+    made = called(module, 1, "one", matters=True)
+    assert recipe(module.f, config={"matters": True}).digest != made.digest

@@ -43,10 +43,14 @@ class Steady:
 
     Args:
         clock: monotonic seconds.
+        of: the data set, as its `Job` has it.
     """
 
-    def __init__(self, recipe: Recipe | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, recipe: Recipe | None, clock: Callable[[], float] = time.monotonic, *, of: str = ""
+    ) -> None:
         self._recipe = recipe
+        self._of = of
         self._clock = clock
         self._own: set[str] = set()
         self._came: dict[str, Any] = {}
@@ -104,7 +108,7 @@ class Steady:
                 self._take(label for label in self._drift() if not self._is_of_library(label))
         self._is_settled = True
         if self._recipe is not None:
-            note_changed(self._recipe, self._own, self._came)
+            note_changed(self._recipe, self._of, self._own, self._came)
 
     def filled(self) -> None:
         """A fill is over, in which only the function ran."""
@@ -115,7 +119,7 @@ class Steady:
         """Notes what the function has changed itself, for later data sets too."""
         self._own.update(labels)
         if self._recipe is not None:
-            note_changed(self._recipe, self._own, self._came)
+            note_changed(self._recipe, self._of, self._own, self._came)
 
     def _is_of_library(self, label: str) -> bool:
         """Whether it names a distribution, or a text, of which another was loaded: by no function's doing."""

@@ -216,7 +216,7 @@ class _Trial:
 
 
 _trials: dict[tuple[int, ...], dict[str, _Trial]] = {}
-"""By function, and by data set; the last one last."""
+"""By function, and by data set; the latest data set last."""
 _known: dict[RecipeDigest, Before] = {}
 """Changed states, by the recipe that is made of them as they are."""
 
@@ -257,15 +257,16 @@ def wants(function: Callable[..., Any], of: str) -> bool:
     return trial is None or len(trial.items) < MOST_ITEMS
 
 
-def note_changed(made: Recipe, places: Iterable[str], came: Mapping[str, Any]) -> None:
-    """Tells by which recipe a function made the items that were noted last, and what its calls changed.
+def note_changed(made: Recipe, of: str, places: Iterable[str], came: Mapping[str, Any]) -> None:
+    """Tells by which recipe a function made the items of a data set, and what its calls changed.
+
+    Nothing is kept of a data set none of whose items was noted.
 
     Args:
         came: digests of what came up with them, by label.
     """
-    trials = _trials.get(_key(made.preprocess))
-    if trials:
-        trial = next(reversed(trials.values()))
+    trial = _trials.get(_key(made.preprocess), {}).get(of)
+    if trial is not None:
         trial.state, trial.digest, trial.parts = made.state, made.digest, made.parts
         trial.own.update(made.own, places)
         trial.came.update(came)
