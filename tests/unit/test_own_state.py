@@ -9,8 +9,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from prepcache.errors import UnkeyableError
+from prepcache.fill.call import Job
 from prepcache.fill.recipe_guard import Steady
 from prepcache.keys import own_state
 from prepcache.keys.observation.observer import Observer
@@ -23,7 +25,7 @@ def begun(module: ModuleType, item: Any, of: str = "a data set", **config: Any) 
     """A data set whose fill called the function for one item, and goes on."""
     made = recipe(module.f, config=config)
     steady = Steady(made, of=of)
-    own_state.note(module.f, made.config, lambda: item, module.f(item, **config), of)
+    own_state.note(module.f, lambda f: f(item, **config), module.f(item, **config), of)
     steady.settle()
     return made, steady
 
@@ -43,7 +45,7 @@ def test_a_function_is_held_no_longer_than_by_its_job(project: Project) -> None:
     observer = Observer(made)
     with observer.watching([], function):
         sample = function(1)
-    own_state.note(function, {}, lambda: 1, sample, "a data set", observer)
+    own_state.note(function, lambda f: f(1), sample, "a data set", observer)
     steady = Steady(made, of="a data set")
     steady.settle()
     steady.filled()
@@ -240,3 +242,53 @@ def test_a_data_set_of_large_samples_has_no_trial_of_another(
     monkeypatch.setattr(own_state, "LARGEST_BYTES", 0)
     made = called(module, 1, "one", matters=True)
     assert recipe(module.f, config={"matters": True}).digest != made.digest
+
+
+ASKS = """
+import torch
+class Asks:
+    n = 0
+    def __call__(self, x):
+        self.n += 1
+        try:
+            JOB.refuse_itself(3)
+            is_refused = False
+        except RecursionError:
+            is_refused = True
+        return is_refused, torch.is_autocast_enabled("cpu")
+f = Asks()
+"""
+
+
+def test_items_are_made_again_as_they_were_made_first(project: Project) -> None:
+    """Outside of autocast, and told so where they ask their own data set for themselves."""
+    project.write(prep=ASKS)
+    module = project.load()
+    made = recipe(module.f)
+    module.JOB = job = Job(module.f, made.config, of="a data set")
+    steady = Steady(made, of=job.of)
+    with torch.autocast("cpu"):
+        assert job.call(3, 1) == [(True, False)]
+        steady.settle()
+        steady.filled()
+    assert recipe(module.f).digest == made.digest
+
+
+SLOTS = """
+class Slots:
+    __slots__ = ("n",)
+    def __call__(self, x, table):
+        return x
+class Table: pass
+"""
+
+
+def test_nothing_is_held_of_a_function_without_weak_references(project: Project) -> None:
+    project.write(prep=SLOTS)
+    module = project.load()
+    table = module.Table()
+    alive = weakref.ref(table)
+    assert Job(module.Slots(), {"table": table}, of="a data set").call(0, 1) == [1]
+    del table
+    gc.collect()
+    assert alive() is None

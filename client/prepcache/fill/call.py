@@ -12,14 +12,13 @@ Invariants:
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -149,8 +148,8 @@ class Job:
                 cost_s = time.perf_counter() - began
                 if moved := self.probe.moved(before):
                     made = copied(made)  # the function may use its memory again
-                    self._probe(moved, item, made)
-                self._note(item, made)
+                    self._probe(moved, index, item, made)
+                self._note(index, item, made)
                 yield self._last(index, [made], cost_s, missed)
                 return
             samples: list[Any] = []
@@ -170,30 +169,34 @@ class Job:
             cost_s = time.perf_counter() - began
             if is_whole:
                 if moved := self.probe.moved(before):
-                    self._probe(moved, item, samples)
-                self._note(item, samples)
+                    self._probe(moved, index, item, samples)
+                self._note(index, item, samples)
             yield self._last(index, samples, cost_s, missed)
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
             error.__traceback__ = _from_the_function_on(error.__traceback__)
             yield Part(index, [], True, time.perf_counter() - began, error)
 
-    def _probe(self, moved: list[Any], item: Any, made: Any) -> None:
+    def _probe(self, moved: list[Any], index: int, item: Any, made: Any) -> None:
         """Finds out whether what was made depends on the generators that moved meanwhile."""
+        again = self._again(index, item)
+        digest = own_state.digest_of(made)
+        self.probe.look(moved, digest, lambda: own_state.digest_of(again(self.function)))
 
-        def again() -> Any:
-            with _without_autocast():
-                sample = self.function(load(item, self.read), **self.config)
-                return own_state.digest_of(list(sample) if self.is_expanded else sample)
-
-        self.probe.look(moved, own_state.digest_of(made), again)
-
-    def _note(self, item: Any, made: Any) -> None:
+    def _note(self, index: int, item: Any, made: Any) -> None:
         """Keeps the first items, to see later whether what calls changed matters to what they make."""
         if own_state.wants(self.function, self.of):
-            given = functools.partial(load, item, self.read)
-            own_state.note(
-                self.function, self.config, given, made, self.of, self.observer, is_expanded=self.is_expanded
-            )
+            own_state.note(self.function, self._again(index, item), made, self.of, self.observer)
+
+    def _again(self, index: int, item: Any) -> Callable[[Any], Any]:
+        """What makes an item again, of the function that it is given: nothing of it is observed."""
+        of, read, config, is_expanded = self.of, self.read, self.config, self.is_expanded
+
+        def again(function: Callable[..., Any]) -> Any:
+            with _calling(of, index):
+                made = function(load(item, read), **config)
+                return list(made) if is_expanded else made
+
+        return again
 
     def _last(self, index: int, samples: list[Any], cost_s: float, missed: str) -> Part:
         notices = () if self.observer is None else self.observer.new_notices()
@@ -213,16 +216,23 @@ class Job:
 
     def _watched(self, index: int, item: Any, call: Callable[[], Any]) -> tuple[Any, str]:
         """What the call gives, and why something that it read may not have been seen, or ""."""
-        _AT_WORK.items.append((self.of, index))
-        try:
+        with _calling(self.of, index):
             if self.observer is None:
-                with _without_autocast():
-                    return call(), ""
-            with self.observer.watching(paths_in(item), self.function) as watch, _without_autocast():
+                return call(), ""
+            with self.observer.watching(paths_in(item), self.function) as watch:
                 made = call()
             return made, watch.failure
-        finally:
-            _AT_WORK.items.pop()
+
+
+@contextmanager
+def _calling(of: str, index: int) -> Iterator[None]:
+    """While the function is called for an item of a data set."""
+    _AT_WORK.items.append((of, index))
+    try:
+        with _without_autocast():
+            yield
+    finally:
+        _AT_WORK.items.pop()
 
 
 def _from_the_function_on(traceback: TracebackType | None) -> TracebackType | None:

@@ -165,12 +165,9 @@ def _rows(before: Mapping[str, Any], now: Mapping[str, Any], *, is_whole: bool =
 class _Trial:
     """The first items that a function made for a data set, to be made again."""
 
-    def __init__(
-        self, function: Callable[..., Any], config: Mapping[str, Any], key: tuple[int, ...], observer: Any
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], key: tuple[int, ...], observer: Any) -> None:
         self.observer = observer
-        self.items: list[tuple[Callable[[], Any], bytes, bool]] = []
-        self.config = config
+        self.items: list[tuple[Callable[[Any], Any], bytes]] = []
         self.state: State | None = None
         """What counted when its recipe was made, once that is known."""
         self.parts: dict[str, Any] = {}
@@ -185,13 +182,13 @@ class _Trial:
             pop(key, None)
 
         if isinstance(function, MethodType):
-            owner = _reference(function.__self__, forget)
+            owner = weakref.ref(function.__self__, forget)
             method = function.__func__
             self.function: Callable[[], Any] = lambda: (
                 None if (it := owner()) is None else MethodType(method, it)
             )
         else:
-            self.function = _reference(function, forget)
+            self.function = weakref.ref(function, forget)
 
     def gives_the_same(self) -> bool:
         """Whether the items come out as they did first, or as many of them as may be made."""
@@ -201,11 +198,10 @@ class _Trial:
         if function is None or not self.items:
             return False
         began = time.monotonic()
-        for item, before, is_expanded in self.items:
+        for again, before in self.items:
             try:
                 with Guard(function):
-                    sample = function(item(), **self.config)
-                    sample = list(sample) if is_expanded else sample
+                    sample = again(function)
                 if digest_of(sample) != before:
                     return False
             except Exception:  # noqa: BLE001 - whatever it raises, it is not what it was
@@ -222,20 +218,13 @@ _known: dict[RecipeDigest, Before] = {}
 
 
 def note(
-    function: Callable[..., Any],
-    config: Mapping[str, Any],
-    item: Callable[[], Any],
-    sample: Any,
-    of: str,
-    observer: Any = None,
-    *,
-    is_expanded: bool = False,
+    function: Callable[..., Any], again: Callable[[Any], Any], sample: Any, of: str, observer: Any = None
 ) -> None:
-    """Keeps the digest of one of the first samples that a function makes for a data set.
+    """Keeps the digest of one of the first samples that a function makes for a data set, if that `wants` it.
 
     Args:
-        item: gives what the function was given, as often as it is asked.
-        sample: what it made; where items expand, the list of all samples of this one.
+        again: makes the sample again, when it is given the function, which it does not hold.
+        sample: what the function made; where items expand, the list of all samples of this one.
         of: the data set.
         observer: its observer.
     """
@@ -245,16 +234,22 @@ def note(
     trials = _trials.setdefault(key, {})
     trial = trials.get(of)
     if trial is None:
-        trial = trials[of] = _Trial(function, config, key, observer)
+        trial = trials[of] = _Trial(function, key, observer)
         for former in list(trials)[:-MOST_DATA_SETS]:
             del trials[former]
-    trial.items.append((item, digest, is_expanded))
+    trial.items.append((again, digest))
 
 
 def wants(function: Callable[..., Any], of: str) -> bool:
-    """Whether one more sample that a function makes for a data set is to be noted."""
+    """Whether one more sample that a function makes for a data set is to be noted.
+
+    None is of a callable without weak references: what is kept of it would never be let go.
+    """
     trial = _trials.get(_key(function), {}).get(of)
-    return trial is None or len(trial.items) < MOST_ITEMS
+    if trial is not None:
+        return len(trial.items) < MOST_ITEMS
+    owner = function.__self__ if isinstance(function, MethodType) else function
+    return type(owner).__weakrefoffset__ != 0
 
 
 def note_changed(made: Recipe, of: str, places: Iterable[str], came: Mapping[str, Any]) -> None:
@@ -348,11 +343,3 @@ def _key(function: Any) -> tuple[int, ...]:
     if isinstance(function, MethodType):
         return id(function.__self__), id(function.__func__)
     return (id(function),)
-
-
-def _reference(value: Any, at_end: Callable[[Any], object]) -> Callable[[], Any]:
-    """A weak reference where there can be one; else a strong one."""
-    try:
-        return weakref.ref(value, at_end)
-    except TypeError:
-        return lambda: value
