@@ -5,18 +5,25 @@ NOTE [ Own state ]
         train = CachedDataset(some, prep)  # prep.n == 200 where it was filled, 0 where everything was cached
         val = CachedDataset(others, prep)
 
-    At the end of a fill, in which only the function ran, attributes and globals that calls were seen to
-    change count as they were before the first call, provided that a few items that are made again with the
-    changed state give the same bytes. A later opening that finds that very state gets that recipe. Any other
-    state counts as it is: who set an entry of a table that calls fill has changed it.
+    The recipe of val is that of a Prep with n == 0 in both cases: else it would be found in one of them only.
+    1. What differs after the first call, or after a fill in which only the function ran, its calls have
+       changed: attributes and globals, here `prep.n`.
+    2. At the end of the fill a few items are made again. If they give the same bytes as at first, the samples
+       do not depend on what was changed.
+    3. The state that the fill left is then remembered, with the recipe of the state before the first call. An
+       opening that finds exactly this state gets that recipe.
+    In all other cases the state counts as it is found. If calls fill a table, and the job sets an entry of it
+    before the next opening, the table counts as it is, too.
 
 Invariants:
-    1. Only what changed while nothing but the function ran is its own state; what the job sets counts as set.
-    2. A changed state passes for the first one only as a fill left it, and in a recipe by which items were
-       made again with it: a window that was built for another size is no counter.
+    1. What the job sets between two openings counts. What changed is put down to calls only where nothing but
+       the function ran meanwhile.
+    2. A state counts as the one before the first call only if it is exactly what a fill left, and nothing but
+       what calls changed differs from that one. If calls build a window for size 3, and the job then sets
+       size to 5, the window that is there counts.
     3. A function's items, and its config, are held no longer than the function itself.
-    4. What was read for the calls that changed the state is an input of every data set for which that state
-       counts as before: its own calls may find loaded what they would have read.
+    4. Files that calls read when they changed the state are inputs of every data set for which that state
+       counts as before: its own calls may find in memory what they would have read.
 """
 
 from __future__ import annotations
@@ -273,14 +280,14 @@ def has_changed(function: Any) -> bool:
 
 
 def before_calls(made: Recipe, *, is_fill_over: bool = False) -> tuple[Before | None, list[str]]:
-    """What the state counts as that a recipe is made of, if only calls of its function have changed it.
+    """What the state that a recipe is made of counts as, if only calls of its function have changed it.
 
     Args:
         is_fill_over: only the function ran since its data set was opened. Items are made again then, if it is
-            not known yet whether these depend on what was changed.
+            not known yet whether they depend on what was changed.
 
     Returns:
-        None, and the places that do count as they are, if they do.
+        That, and no places; or None where the state counts as it is, and the places that calls changed.
     """
     if (known := _known.get(made.state.digest)) is not None:
         return known, []

@@ -169,11 +169,15 @@ def settle(made: Recipe) -> None:
 
     Only now is it known that nothing but the calls has changed since the recipe was made.
     """
-    if made.preprocess is not None and own_state.has_changed(made.preprocess):
-        without_classes = {name: value for name, value in made.asked.items() if name != "classes"}
-        for asked in [without_classes, made.asked][: 1 + ("classes" in made.asked)]:
-            with suppress(UnkeyableError):
-                _settled(made.preprocess, asked, is_fill_over=True)
+    if made.preprocess is None or not own_state.has_changed(made.preprocess):
+        return
+    recipes = [made.asked]
+    if "classes" in made.asked:  # an opening asks for the recipe without them first, see `with_classes`
+        recipes.insert(0, {name: value for name, value in made.asked.items() if name != "classes"})
+    for asked in recipes:
+        # What calls left may have no key. The samples are made all the same; the next opening refuses it.
+        with suppress(UnkeyableError):
+            _settled(made.preprocess, asked, is_fill_over=True)
 
 
 def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], *, is_fill_over: bool = False) -> Recipe:
