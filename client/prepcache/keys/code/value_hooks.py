@@ -202,7 +202,8 @@ class Hooks:
         digest = b""
         with contextlib.suppress(OSError, ValueError):
             if (found := file_under(text)) is not None:
-                digest = self._file_digest(found)
+                with contextlib.suppress(UnkeyableError):  # unreadable, or growing: observation sees its use
+                    digest = self._file_digest(found)
                 self._files += 1
                 check_machine_code(found)
         if is_text and not is_inside and not digest:
