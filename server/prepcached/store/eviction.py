@@ -31,6 +31,7 @@ class Candidate(NamedTuple):
     id: int
     digest: bytes
     disk_bytes: int
+    used_at: float
 
 
 @dataclass(slots=True)

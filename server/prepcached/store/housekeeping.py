@@ -95,21 +95,21 @@ def keep_quotas(core: Core) -> None:
     with core.memory:
         over = {owner: core.quotas.shortfall(owner) for owner in core.quotas.over()}
     for owner, short in over.items():
-        _evict_pieces(core, *removal.idle(core, short, owner))
+        _evict_pieces(core, removal.idle(core, short, owner))
 
 
 def make_room_ahead(core: Core) -> None:
     """Evicts until the headroom is free, or less if only less is idle."""
     short = _room_to_make(core)
     if short > 0:
-        _evict_pieces(core, *removal.idle(core, short))
+        _evict_pieces(core, removal.idle(core, short))
 
 
-def _evict_pieces(core: Core, chosen: Iterable[Candidate], since: float) -> None:
+def _evict_pieces(core: Core, chosen: Iterable[Candidate]) -> None:
     for piece in _pieces(chosen):
         core.check_not_stopping()
         core.foreground.give_way()
-        removal.evict_chosen(core, piece, since)
+        removal.evict_chosen(core, piece)
 
 
 def _room_to_make(core: Core) -> int:

@@ -3,14 +3,17 @@
 Invariants:
     1. Rows go in batches, a transaction each: a purge of millions neither blocks commits nor fills
        memory. What is committed while it runs may stay.
-    3. A purge that frees a number of bytes takes the least recently used first, and neither pinned nor held
-       entries.
     2. What is counted is all that goes: the lower editions too that a removal takes along.
+    3. A purge that frees a number of bytes takes the least recently used first, and neither pinned nor held
+       entries, also where they come to be so meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -31,24 +34,22 @@ def purge(core: Core, filter: Filter, *, dry_run: bool, free_bytes: int | None =
     disk_reserve.give_up(core.layout)
     removal.write_recency(core)
     where = listing.conditions(filter, core.clock())
-    if free_bytes is None:
-        batches = _all_ids(core, where)
-    else:
-        chosen, _ = removal.idle(core, free_bytes, where=where)
-        batches = queries.chunks(candidate.id for candidate in chosen)
+    batches: Iterator[list[Any]] = _all_ids(core, where)
+    chosen: Callable[[Core, list[Any]], AbstractContextManager[list[Doomable]]] = _rows
+    if free_bytes is not None:
+        batches = queries.chunks(removal.idle(core, free_bytes, where=where))
+        chosen = removal.idle_still
     entries = size_bytes = disk_bytes = pinned = 0
     keys: list[Key] = []
     told: set[int] = set()  # lower editions that a dry run has counted
-    for ids in batches:
-        with io_told("a purge failed"), core.writer:
+    for batch in batches:
+        with io_told("a purge failed"), core.writer, chosen(core, batch) as rows:
             core.check_not_stopping()
-            rows = removal.rows_of(core, artifacts.c.id, ids)
-            along = _along(core, rows, where if dry_run else [artifacts.c.id.in_(ids)])
+            along = _along(core, rows, where if dry_run else [artifacts.c.id.in_([row.id for row in rows])])
             if not dry_run:
                 removal.remove(core, rows)
         if free_bytes is not None:
-            place = {entry_id: number for number, entry_id in enumerate(ids)}
-            rows.sort(key=lambda row: place[row.id])
+            rows.sort(key=lambda row: row.used_at)
         rows += [row for row in along if row.id not in told]
         if dry_run:
             told.update(row.id for row in along)
@@ -70,6 +71,11 @@ def _all_ids(core: Core, where: list[sa.ColumnElement[bool] | sa.TextClause]) ->
             return
         yield ids
         position = ids[-1]
+
+
+@contextlib.contextmanager
+def _rows(core: Core, ids: list[int]) -> Iterator[list[Doomable]]:
+    yield removal.rows_of(core, artifacts.c.id, ids)
 
 
 def _along(

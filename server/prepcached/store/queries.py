@@ -68,6 +68,7 @@ class Doomable(NamedTuple):
     is_pinned: bool
     edition: int
     owner: int
+    used_at: float
 
 
 class Totals(NamedTuple):
@@ -227,6 +228,7 @@ _DOOMABLE: sa.Select[Any] = sa.select(
     artifacts.c.is_pinned,
     artifacts.c.edition,
     artifacts.c.owner,
+    artifacts.c.used_at,
 )
 
 
@@ -285,7 +287,7 @@ def coldest(
 ) -> Iterator[Candidate]:
     """Unpinned entries, of one owner or of all, least recently used first; read as far as it is consumed."""
     statement = (
-        sa.select(artifacts.c.id, artifacts.c.digest, artifacts.c.disk_bytes)
+        sa.select(artifacts.c.id, artifacts.c.digest, artifacts.c.disk_bytes, artifacts.c.used_at)
         .where(_IS_UNPINNED, *([] if owner is None else [artifacts.c.owner == owner]), *where)
         .order_by(artifacts.c.used_at)
         .execution_options(stream_results=True, yield_per=256)

@@ -187,29 +187,39 @@ def evict(core: Core, need_bytes: int, owner: int | None = None) -> bool:
 
 def idle(
     core: Core, need_bytes: int, owner: int | None = None, where: Sequence[queries.Where] = ()
-) -> tuple[list[eviction.Candidate], float]:
-    """What would go first for so many bytes, or less where only less is idle; and when that was so. One walk
-    past everything that is held, for any number of calls of `evict_chosen`."""
+) -> list[eviction.Candidate]:
+    """What would go first for so many bytes, or less where only less is idle. One walk past everything that
+    is held, for any number of calls of `idle_still`."""
     with core.writer:
         write_recency(core)
-    now = core.clock()
     with core.index.read() as conn:
-        found = queries.coldest(conn, owner, where)
-        return eviction.idle_of(found, need_bytes, _protection(core)), now
+        return eviction.idle_of(queries.coldest(conn, owner, where), need_bytes, _protection(core))
 
 
-def evict_chosen(core: Core, chosen: Sequence[eviction.Candidate], since: float) -> None:
-    """Evicts those of these that are idle still: nobody holds, has pinned or has used them since."""
+@contextlib.contextmanager
+def idle_still(core: Core, chosen: Sequence[eviction.Candidate]) -> Iterator[list[Doomable]]:
+    """Those of these that nobody holds, has pinned or has used since they were chosen, condemned. Call it
+    with the writer lock."""
+    write_recency(core)
+    used_at = {candidate.id: candidate.used_at for candidate in chosen}
+    rows = rows_of(core, artifacts.c.id, used_at)
+    now = core.monotonic()
+    with core.memory:
+        going = [
+            row
+            for row in rows
+            if row.used_at == used_at[row.id] and not (row.is_pinned or core.holds.is_held(row.digest, now))
+        ]
+        core.holds.condemn(row.digest for row in going)
+    with condemned(core, going):
+        yield going
+
+
+def evict_chosen(core: Core, chosen: Sequence[eviction.Candidate]) -> None:
+    """Evicts those of these that are idle still."""
     disk_reserve.give_up(core.layout)
-    with core.writer:
-        write_recency(core)
-        is_unused = artifacts.c.used_at <= since
-        rows = rows_of(core, artifacts.c.id, [candidate.id for candidate in chosen], is_unused)
-        now = core.monotonic()
-        with core.memory:
-            going = [r for r in rows if not (r.is_pinned or core.holds.is_held(r.digest, now))]
-            core.holds.condemn(row.digest for row in going)
-        _evict(core, going)
+    with core.writer, idle_still(core, chosen) as rows:
+        _evict(core, rows)
 
 
 def _evict(core: Core, rows: list[Doomable]) -> None:

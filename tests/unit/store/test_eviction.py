@@ -10,7 +10,7 @@ def never(_: bytes) -> bool:
 
 
 def candidates(*sizes: int) -> list[Candidate]:
-    return [Candidate(n, bytes([n]), size) for n, size in enumerate(sizes)]
+    return [Candidate(n, bytes([n]), size, 0.0) for n, size in enumerate(sizes)]
 
 
 def test_the_coldest_go_first_and_no_more_than_needed() -> None:

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcached.store import eviction, models, queries
+from prepcached.store import eviction, models, queries, removal
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
 from support import stores
@@ -103,6 +103,28 @@ def test_doomed_bytes_that_return_are_kept(store: Store) -> None:
     put(store, 1)
     with store.snapshot() as conn:
         assert conn.execute(models.doomed.select()).all() == []
+
+
+@pytest.mark.parametrize("how", ["held", "pinned", "used"])
+def test_what_is_wanted_since_it_was_chosen_is_not_purged_to_free_bytes(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    refs = [put(store, name).artifacts[0] for name in range(2)]
+    choose = removal.idle
+
+    def want_meanwhile(*given: Any, **kinds: Any) -> list[eviction.Candidate]:
+        chosen = choose(*given, **kinds)
+        if how == "pinned":
+            store.pin(refs[0].key)
+        else:
+            clock.now += 1
+            stores.hold(store, "job", refs[0].digest)
+            store.release("job", [] if how == "held" else None)
+        return chosen
+
+    monkeypatch.setattr(removal, "idle", want_meanwhile)
+    assert store.purge(Filter(), free_bytes=2 * stores.BLOCK).keys == (refs[1].key,)
+    assert stores.items_of(store) == [item(0)]
 
 
 @pytest.mark.parametrize("how", ["evict", "purge"])
