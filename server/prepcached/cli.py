@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import io
 import json
 import logging
 import os
@@ -22,7 +23,6 @@ import typer
 
 from prepcache import __version__
 from prepcache.errors import ConfigError, DaemonUnreachable, Forbidden, PrepcacheError, RootInUse
-from prepcache.flags import Command, Group, escape_unknown_characters
 from prepcache.protocol.listening import noted, stopping
 from prepcache.protocol.units import count_text
 from prepcached import config as settings_module
@@ -40,7 +40,7 @@ SERVER_MODULES = frozenset(
 """What the extra `server` brings."""
 
 app = typer.Typer(
-    cls=Group,
+    rich_markup_mode=None,
     help="The daemon that keeps preprocessed tensors for the training jobs of this machine.",
     no_args_is_help=True,
     add_completion=False,
@@ -91,7 +91,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-@app.command(cls=Command)
+@app.command()
 def serve(
     ctx: typer.Context,
     config: Config = None,
@@ -161,7 +161,7 @@ def serve(
     start.serve(lambda: _load(config, activated, **options), os.environ)
 
 
-@app.command(cls=Command)
+@app.command()
 def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Json = False) -> None:
     """Stop the daemon that listens on the socket, and wait until it has ended.
 
@@ -203,7 +203,7 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
     typer.echo(json.dumps(told) if as_json else f"stopped the daemon at {path} (pid {pid})")
 
 
-@app.command(cls=Command)
+@app.command()
 def check(
     config: Config = None,
     root: Root = None,
@@ -239,7 +239,7 @@ def check(
         raise typer.Exit(1)
 
 
-@app.command(cls=Command)
+@app.command()
 def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> None:
     """Rebuild the index from the artifacts; the daemon must be stopped.
 
@@ -355,7 +355,8 @@ def _no_answer(path: Path, error: Exception) -> DaemonUnreachable:
 
 def main() -> None:
     """Runs the command. Errors of prepcache end it with one line and their exit code."""
-    escape_unknown_characters()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may know few characters
     try:
         app(prog_name="prepcached")
     except PrepcacheError as error:

@@ -17,7 +17,7 @@ import typer
 import prepcache
 from prepcache import errors
 from prepcache.command.cli import app as client_command
-from prepcache.protocol.sorts import SORTS
+from prepcache.protocol import SORTS
 from prepcached import config as settings
 from prepcached.cli import app as daemon_command
 from support.pages import REPO, all_pages, words

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from prepcache.protocol.processes import is_alive, start_ticks
+from prepcache.protocol.listening import is_alive, start_ticks
 from prepcached import peer
 from prepcached.peer import Peer, Watch, open_pidfd, unmapped_uid
 

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import sys
@@ -19,11 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prepcache import __version__
-from prepcache.command import cli_names, fill_commands, tier_commands
-from prepcache.command.json_output import AsJson, print_json
+from prepcache.command import AsJson, fill_commands, print_json, tier_commands
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
-from prepcache.flags import Command, Group, escape_unknown_characters
-from prepcache.protocol.sorts import SORTS
+from prepcache.protocol import SORTS
 from prepcache.protocol.units import count_text, parse_size, parse_span, size_text
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ MIN_PREFIX_DIGITS = 4
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.5, 3600.0
 
 app = typer.Typer(
-    cls=Group,
+    rich_markup_mode=None,
     help="Look after the cache of preprocessed tensors that the training jobs of this machine share.",
     epilog="The daemon is the one at $PREPCACHE_URL, else the system service, else your own.",
     no_args_is_help=True,
@@ -84,7 +83,7 @@ ProducedBy = Annotated[
 Keys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys, or their first digits.")]
 
 
-@app.command(cls=Command)
+@app.command()
 def status(
     is_watched: Annotated[bool, typer.Option("--watch", help="Update until Ctrl-C.")] = False,
     interval_s: Annotated[
@@ -129,7 +128,7 @@ def _look() -> Status:
         return Status(client.info(), client.stats(), client.sessions(), client.url, names, miss)
 
 
-@app.command("ls", cls=Command)
+@app.command("ls")
 def list_entries(
     name: Name = None,
     recipe: Recipe = None,
@@ -141,7 +140,7 @@ def list_entries(
     limit: Annotated[int, typer.Option(min=0, help="The most entries to list; 0 for all.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the entries. Where several recipes have one name, say what differs between them.
+    """List the entries. `prepcache show KEY` shows what an entry was made by.
 
     Example: prepcache ls --name "tokens*" --sort size_bytes
     """
@@ -157,14 +156,14 @@ def list_entries(
         if as_json:
             print_json([one.to_json() for one in shown])
         else:
-            from prepcache.command import cli_apart, cli_tables
+            from prepcache.command import cli_tables
 
-            cli_tables.entries(shown, next(found, None) is not None, cli_apart.apart(client, shown))
+            cli_tables.entries(shown, next(found, None) is not None)
         if not shown:
             _hint(client, name)
 
 
-@app.command(cls=Command)
+@app.command()
 def show(
     key: Annotated[str, typer.Argument(metavar="KEY", help="A key, or its first digits.")],
     as_json: AsJson = False,
@@ -187,7 +186,7 @@ def show(
             cli_tables.entry(entry, recipe)
 
 
-@app.command(cls=Command)
+@app.command()
 def explain(
     target: Annotated[
         str | None,
@@ -222,7 +221,7 @@ def explain(
         cli_explain.show(told)
 
 
-@app.command(cls=Command)
+@app.command()
 def purge(
     keys: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY...]", help="Keys, or their first digits.")
@@ -303,10 +302,12 @@ def _explain_less(
                 err=True,
             )
     elif not gone.entries and not keys and (left := next(client.entries(**filters), None)) is not None:
-        typer.echo(f"prepcache: {cli_names.left_to_others(left.owner)}", err=True)
+        whose = "the holders of the TCP token" if left.owner is None else f"uid {left.owner}"
+        line = f"the entries belong to {whose}: only their owner, root and the daemon's admins may purge them"
+        typer.echo(f"prepcache: {line}", err=True)
 
 
-@app.command(cls=Command)
+@app.command()
 def pin(keys: Keys, as_json: AsJson = False) -> None:
     """Keep entries from being evicted.
 
@@ -315,7 +316,7 @@ def pin(keys: Keys, as_json: AsJson = False) -> None:
     _set_pinned(keys, True, as_json)
 
 
-@app.command(cls=Command)
+@app.command()
 def unpin(keys: Keys, as_json: AsJson = False) -> None:
     """Let entries be evicted again.
 
@@ -324,7 +325,7 @@ def unpin(keys: Keys, as_json: AsJson = False) -> None:
     _set_pinned(keys, False, as_json)
 
 
-@app.command(cls=Command)
+@app.command()
 def verify(
     keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY...]", help="Default: all.")] = None,
     as_json: AsJson = False,
@@ -343,7 +344,7 @@ def verify(
         raise typer.Exit(1)
 
 
-@app.command("key", cls=Command)
+@app.command("key")
 def show_key(
     target: Annotated[str, typer.Argument(metavar="FILE:FUNCTION", help="A source file and a name in it.")],
     as_json: AsJson = False,
@@ -396,7 +397,9 @@ def _set_pinned(keys: list[str], is_pinned: bool, as_json: bool) -> None:
 
 def _hint(client: Client, name: str | None) -> bool:
     """Whether a name has no recipe at all; then says on standard error which it may have meant."""
-    if name is not None and (line := cli_names.hint(name, {one.name for one in client.recipes()})):
+    from prepcache.command.cli_explain import hint
+
+    if name is not None and (line := hint(name, {one.name for one in client.recipes()})):
         typer.echo(f"prepcache: {line}", err=True)
         return True
     return False
@@ -459,7 +462,8 @@ def _confirm(gone: inspection.Purged) -> None:
 
 def main() -> None:
     """Runs the command; whatever is raised becomes one line and an exit code."""
-    escape_unknown_characters()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may know few characters
     try:
         app(prog_name="prepcache")
     except PrepcacheError as error:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from prepcache.command import cli_names, cli_tables
+from prepcache.command import cli_tables
 from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import inspection
 from prepcache.protocol.explain import cues
@@ -31,7 +33,7 @@ def explained(client: Client, target: str | None, name: str | None) -> inspectio
         try:
             return client.explain(name=name)
         except NotFound as error:
-            line = "" if name is None else cli_names.hint(name, {one.name for one in client.recipes()})
+            line = "" if name is None else hint(name, {one.name for one in client.recipes()})
             raise NotFound(line or error.message, name=name) from None
     digits = target.lower()
     if set(digits) - set("0123456789abcdef") or not MIN_PREFIX_DIGITS <= len(digits) <= 64:
@@ -49,7 +51,19 @@ def explained(client: Client, target: str | None, name: str | None) -> inspectio
     raise NotFound(f"no key or recipe begins with {digits}; `prepcache ls` lists the entries", key=target)
 
 
-_CUES = (cli_tables.Column("CUE"), cli_tables.Column("STATE"), cli_tables.Column("WHAT"))
+def hint(name: str, known: Collection[str]) -> str:
+    """Which names may have been meant where none is `name`; empty where one is.
+
+    Args:
+        name: as given to `--name`: exact, or a beginning that ends in `*`.
+    """
+    wanted = name.removesuffix("*")
+    if name in known or (name.endswith("*") and any(one.startswith(wanted) for one in known)):
+        return ""
+    alike = sorted(one for one in known if wanted and wanted in one)
+    near = (alike or difflib.get_close_matches(wanted, sorted(known)))[:3]
+    instead = f"did you mean {', '.join(near)}?" if near else "`prepcache ls` lists the entries"
+    return f"no recipe is called {name!r}; {instead}"
 
 
 def explanation_json(told: inspection.Explanation) -> dict[str, Any]:
@@ -81,7 +95,7 @@ def show(told: inspection.Explanation) -> None:
     for one in cues(told):
         first, *others = one.lines or [""]
         lines += [[one.name, one.state, first], *(["", "", other] for other in others)]
-    cli_tables.table(_CUES, lines)
+    out.print(cli_tables.table(["CUE", "STATE", "WHAT"], lines))
     if told.more:
         out.print(Text(f"and {told.more:,} more", style="dim"))
     if told.is_unreached_only:

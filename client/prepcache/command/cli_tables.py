@@ -6,138 +6,81 @@ and control characters were refused when it was read (members.py).
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import pwd
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from prepcache import __version__
-from prepcache.command.cli_names import user_name
 from prepcache.protocol import inspection
 from prepcache.protocol.observed import RANDOM, draws_in, draws_text
 from prepcache.protocol.status_text import doing, helping, kept_back, room, warnings
-from prepcache.protocol.units import age_text, count_text, middle_cut, size_text, span_text
+from prepcache.protocol.units import age_text, count_text, size_text, span_text
 
 INPUTS_SHOWN = 20
 """Of the inputs of each kind that an entry observed; there may be a hundred thousand."""
 KEY_DIGITS = 12
 """Enough to tell entries apart; commands take any such beginning."""
-GAP = 2
+RECIPE_DIGITS = 8
+"""Commands take such a beginning for `--recipe`."""
+MOST_WIDTH = 10_000
 
 
 def console() -> Console:
-    """Standard output; nothing is wrapped or cut by it."""
-    return Console(highlight=False, soft_wrap=True)
+    """Standard output; where it is no terminal, nothing is wrapped or cut."""
+    out = Console(highlight=False, soft_wrap=True)
+    return out if out.is_terminal else Console(highlight=False, soft_wrap=True, width=MOST_WIDTH)
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table.
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> Table:
+    """Rows below their headings, without the columns in which no row has anything.
 
     Args:
-        is_right: numbers stand below each other.
-        least: characters to which its texts may be shortened, in the middle; 0: never.
-        is_spare: left out, in order, where a terminal is too narrow for all.
+        numbers: the columns whose cells stand below each other on the right.
     """
-
-    name: str
-    is_right: bool = False
-    least: int = 0
-    is_spare: bool = False
-
-
-def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Prints rows below their headings."""
-    for line in _table_lines(columns, rows):
-        console().print(line)
-
-
-def _table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Text]:
-    """Rows below their headings; on a terminal each fits into one line.
-
-    A column in which no row has anything is left out.
-    """
-    out, shown = console(), []
+    shown = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
-    widths = [max(len(row[i]) for row in [[c.name for c in columns], *rows]) for i in range(len(columns))]
-    if out.is_terminal:
-        least = [min(width, one.least or width) for width, one in zip(widths, columns, strict=True)]
-        while _total(least, kept) > out.width and any(columns[i].is_spare for i in kept):
-            kept.remove(min(i for i in kept if columns[i].is_spare))
-        for i in kept:
-            widths[i] = max(least[i], widths[i] - max(0, _total(widths, kept) - out.width))
-    lines = [[one.name for one in columns], *rows]
-    for number, line in enumerate(lines):
-        cells = [_cell(middle_cut(line[i], widths[i]), widths[i], columns[i].is_right) for i in kept]
-        shown.append(Text((" " * GAP).join(cells).rstrip(), style="bold" if number == 0 else ""))
+    for i in kept:
+        is_number = columns[i] in numbers
+        shown.add_column(columns[i], justify="right" if is_number else "left", no_wrap=columns[i] != "NAME")
+    for row in rows:
+        shown.add_row(*(Text(row[i]) for i in kept))
     return shown
 
 
-def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
-    return sum(widths[i] for i in kept) + GAP * (len(kept) - 1)
-
-
-def _cell(text: str, width: int, is_right: bool) -> str:
-    space = " " * (width - len(text))
-    return space + text if is_right else text + space
-
-
-_ENTRIES = (
-    Column("KEY"),
-    Column("NAME", least=14),
-    Column("WITH", least=14),
-    Column("OWNER", is_spare=True),
-    Column("ITEMS", is_right=True),
-    Column("SIZE", is_right=True),
-    Column("COST", is_right=True, is_spare=True),
-    Column("USED", is_right=True),
-    Column("KEPT", is_spare=True),
-)
-_NAMES = (
-    Column("NAME", least=14),
-    Column("ENTRIES", is_right=True),
-    Column("ITEMS", is_right=True),
-    Column("SIZE", is_right=True),
-    Column("COST", is_right=True, is_spare=True),
-    Column("USED", is_right=True),
-)
+_NUMBERS = ("ENTRIES", "ITEMS", "SIZE", "COST", "USED", "PID", "SINCE", "HOLDS")
 NAMES_SHOWN = 5
-_SESSIONS = (
-    Column("JOB", least=16),
-    Column("PID", is_right=True),
-    Column("HOST", least=8),
-    Column("SINCE", is_right=True),
-    Column("HOLDS", is_right=True, is_spare=True),
-    Column("DOING", least=24),
-)
 
 
-def entries(found: Sequence[inspection.Entry], more: bool, apart: Mapping[str, str] | None = None) -> None:
-    """A row for each entry, and the sum.
-
-    Args:
-        apart: what recipes have that others of their name do not have, by their digests.
-    """
-    rows_of(found, apart)
+def entries(found: Sequence[inspection.Entry], more: bool) -> None:
+    """A row for each entry, and the sum."""
+    rows_of(found)
     size_bytes = sum(one.size_bytes for one in found)
     total = f"{count_text(len(found), 'entry', 'entries')}, {size_text(size_bytes)}"
     console().print(Text(f"{total}; there are more: --limit 0 shows all" if more else total, style="dim"))
 
 
-def rows_of(found: Sequence[inspection.Entry], apart: Mapping[str, str] | None = None) -> None:
-    """A row for each entry, with its owner where not all are this user's or the token's; as `entries`."""
+def rows_of(found: Sequence[inspection.Entry]) -> None:
+    """A row for each entry, with its recipe where several have one name, and its owner where not all are this
+    user's or the token's.
+    """
     now = time.time()
     is_owner_told = {one.owner for one in found} not in ({os.getuid()}, {None})
+    recipes = Counter(name for name, _ in {(one.name, one.recipe) for one in found})
     rows = [
         [
             one.key[:KEY_DIGITS],
             one.name,
-            (apart or {}).get(one.recipe, ""),
+            one.recipe[:RECIPE_DIGITS] if recipes[one.name] > 1 else "",
             user_name(one.owner) if is_owner_told else "",
             f"{one.items:,}",
             size_text(one.size_bytes),
@@ -148,7 +91,19 @@ def rows_of(found: Sequence[inspection.Entry], apart: Mapping[str, str] | None =
         for one in found
     ]
     if rows:
-        table(_ENTRIES, rows)
+        columns = ["KEY", "NAME", "RECIPE", "OWNER", "ITEMS", "SIZE", "COST", "USED", "KEPT"]
+        console().print(table(columns, rows, _NUMBERS))
+
+
+@functools.cache
+def user_name(uid: int | None) -> str:
+    """What people call a user."""
+    if uid is None:
+        return "by token"
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def _kept(one: inspection.Entry) -> str:
@@ -203,13 +158,9 @@ def parts(of: Mapping[str, Any]) -> None:
 
 def fields(rows: Mapping[str, str]) -> None:
     """Prints names and values, one a line; nothing is cut off."""
-    for line in _field_lines(rows):
-        console().print(line)
-
-
-def _field_lines(rows: Mapping[str, str]) -> list[Text]:
     width = max((len(name) for name in rows), default=0)
-    return [Text.assemble((f"{name:<{width}}", "bold"), "  ", value) for name, value in rows.items()]
+    for name, value in rows.items():
+        console().print(Text.assemble((f"{name:<{width}}", "bold"), "  ", value))
 
 
 def _flat(path: str, value: Any) -> Iterable[tuple[str, str]]:
@@ -260,16 +211,16 @@ def status(look: Status) -> None:
         console().print(line)
 
 
-def status_lines(look: Status) -> list[Text]:
+def status_lines(look: Status) -> list[RenderableType]:
     """The daemon, then the answers to the questions that people have."""
-    sections = (
+    sections: tuple[tuple[str, Sequence[RenderableType]], ...] = (
         ("What is cached?", _cached(look)),
         ("Is it helping?", [Text(helping(look.stats))]),
         ("Why did the last job miss?", [Text(_last_miss(look.miss))]),
         ("How do I free 50 GB?", [Text(line) for line in _freeing(look.stats)]),
         ("Who is connected?", _connected(look.sessions)),
     )
-    lines = [Text(line) for line in _daemon(look)]
+    lines: list[RenderableType] = [Text(line) for line in _daemon(look)]
     for question, answer in sections:
         lines += [Text(), Text(question, style="bold"), *answer]
     return lines
@@ -289,7 +240,7 @@ def _daemon(look: Status) -> list[str]:
     return lines
 
 
-def _cached(look: Status) -> list[Text]:
+def _cached(look: Status) -> list[RenderableType]:
     stats, now = look.stats, time.time()
     rows = [
         [
@@ -303,11 +254,12 @@ def _cached(look: Status) -> list[Text]:
         for one in look.names.names
     ]
     entries = count_text(stats.get("entries", 0), "entry", "entries")
-    lines = [Text(f"{entries}, {room(stats)}")]
+    lines: list[RenderableType] = [Text(f"{entries}, {room(stats)}")]
     lines += [Text(line) for line in warnings(stats)]
     if "damaged index" in stats.get("recovered", {}):
         lines.append(Text(f"index {_REBUILT}"))
-    lines += _table_lines(_NAMES, rows) if rows else []
+    if rows:
+        lines.append(table(["NAME", "ENTRIES", "ITEMS", "SIZE", "COST", "USED"], rows, _NUMBERS))
     if look.names.more:
         lines.append(Text(f"and {count_text(look.names.more, 'more name', 'more names')}", style="dim"))
     return lines
@@ -325,7 +277,7 @@ def _freeing(stats: Mapping[str, Any]) -> list[str]:
     return [f"prepcache purge --free 50GB --dry-run{coldest}", kept_back(stats)]
 
 
-def _connected(sessions: Sequence[inspection.SessionSeen]) -> list[Text]:
+def _connected(sessions: Sequence[inspection.SessionSeen]) -> list[RenderableType]:
     if not sessions:
         return [Text("nobody", style="dim")]
     now = time.time()
@@ -333,4 +285,4 @@ def _connected(sessions: Sequence[inspection.SessionSeen]) -> list[Text]:
         [one.name, str(one.pid), one.host, age_text(one.opened_at, now), f"{one.holds:,}", doing(one)]
         for one in sessions
     ]
-    return _table_lines(_SESSIONS, jobs)
+    return [table(["JOB", "PID", "HOST", "SINCE", "HOLDS", "DOING"], jobs, _NUMBERS)]

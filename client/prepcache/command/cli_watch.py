@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -59,7 +59,7 @@ def _looks(look: Callable[[], Status], interval_s: float) -> Iterator[tuple[Stat
             trouble = error.message
 
 
-def _shown(status: Status, trouble: str) -> list[Text]:
+def _shown(status: Status, trouble: str) -> list[RenderableType]:
     lines = cli_tables.status_lines(status)
     return (
         [Text(f"the daemon does not answer: {trouble}; last known state:", style="bold"), *lines]

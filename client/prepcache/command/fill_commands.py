@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prepcache.command.json_output import AsJson, print_json
+from prepcache.command import AsJson, print_json
 from prepcache.errors import ConfigError
-from prepcache.flags import Command
 from prepcache.protocol.units import count_text, size_text, span_text
 
 if TYPE_CHECKING:
@@ -34,8 +33,8 @@ Target = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Makes both commands part of a program."""
-    app.command(cls=Command)(fill)
-    app.command(cls=Command)(plan)
+    app.command()(fill)
+    app.command()(plan)
 
 
 def fill(

@@ -6,21 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prepcache.command.json_output import AsJson, print_json
-from prepcache.flags import Command, Group
+from prepcache.command import AsJson, print_json
 from prepcache.protocol import status_text
 
 if TYPE_CHECKING:
     from prepcache.daemon.client import Client
 
 app = typer.Typer(
-    cls=Group,
+    rich_markup_mode=None,
     help="The bucket that daemons of several machines share.\n\nExample: prepcache tier status",
     no_args_is_help=True,
 )
 
 
-@app.command(cls=Command)
+@app.command()
 def status(as_json: AsJson = False) -> None:
     """Show the bucket, what was copied from and to it, and whether it answers.
 
@@ -35,7 +34,7 @@ def status(as_json: AsJson = False) -> None:
         typer.echo(f"{name:16}{text}")
 
 
-@app.command(cls=Command)
+@app.command()
 def push(as_json: AsJson = False) -> None:
     """Copy the artifacts that the bucket lacks. Commits are copied automatically, unless that failed.
 
@@ -49,7 +48,7 @@ def push(as_json: AsJson = False) -> None:
         typer.echo(f"copied {status_text.artifacts(done.artifacts)}")
 
 
-@app.command(cls=Command)
+@app.command()
 def pull(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's digest, 64 hex digits.")],
     as_json: AsJson = False,
@@ -72,7 +71,7 @@ def pull(
     raise typer.Exit(1 if done.failed else 0)
 
 
-@app.command(cls=Command)
+@app.command()
 def gc(
     yes: Annotated[bool, typer.Option("--yes", help="Delete them.")] = False,
     as_json: AsJson = False,

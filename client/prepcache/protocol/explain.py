@@ -8,7 +8,6 @@ Invariants:
     2. What comes from parts is text from somebody else's job: it is shown, cut to a bound, and never run.
     3. A part that one side lacks as a whole (too large to be kept) is not compared.
 
-Not here: what tells several recipes apart (command/cli_apart.py).
 """
 
 from __future__ import annotations

@@ -20,13 +20,14 @@ import stat
 from pathlib import Path
 
 from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES
-from prepcache.protocol.processes import is_alive, start_ticks
 
 NAME = "listening"
 STOPPING_NAME = "stopping"
 STARTING_NAME = "starting"
 MAX_TOLD_BYTES = 4096
 _SCHEME = "unix://"
+_STATE_FIELD, _START_TICKS_FIELD = 0, 19
+"""Of /proc/PID/stat, behind the name; see proc_pid_stat(5)."""
 
 
 def note(root: str | os.PathLike[str], socket: str) -> None:
@@ -109,3 +110,24 @@ def _write(path: Path, data: bytes) -> None:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, in ticks since boot; 0 if that cannot be read. (pid, this) is never reused."""
+    try:
+        return int(_fields(pid)[_START_TICKS_FIELD])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def is_alive(pid: int, ticks: int) -> bool:
+    """Whether the process that had this pid and start time still runs (a zombie does not)."""
+    try:
+        fields = _fields(pid)
+        return int(fields[_START_TICKS_FIELD]) == ticks and fields[_STATE_FIELD] not in "ZX"
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _fields(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()

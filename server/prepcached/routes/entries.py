@@ -9,8 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from prepcache.errors import BadRequest, NotFound
-from prepcache.protocol import inspection
-from prepcache.protocol.sorts import SORTS
+from prepcache.protocol import SORTS, inspection
 from prepcache.protocol.units import count_text, size_text
 from prepcached.auth import TOKEN_UID, Caller, owner_name
 from prepcached.daemon import Daemon
