@@ -53,6 +53,18 @@ class Data(Base):
         self.seen += 1
         return item * self.size
 
+    @property
+    def area(self) -> float:
+        return 0.0
+
+    @area.setter
+    def area(self, given: float) -> None:
+        self.side = given * self.scale
+
+    def set_by_property(self, item: float) -> float:
+        self.area = item
+        return self.side
+
     def nested_code(self, item: float) -> Any:
         def made(x: float) -> float:
             return x * self.size
@@ -81,6 +93,11 @@ class Dynamic(Data):
         return self.other * item
 
 
+class Setting(Data):
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value * self.scale if name == "seen" else value)
+
+
 def digest(name: str, cls: type[Data] = Data, **changed: Any) -> str:
     return recipe(getattr(cls(**changed), name), code="function").digest
 
@@ -102,6 +119,8 @@ def test_what_is_not_read_of_self_does_not_count(name: str) -> None:
         ("through", {"kind": "gray"}),
         ("counting", {"seen": 5}),
         ("nested_code", {"size": 3}),
+        ("set_by_property", {"scale": 2.0}),
+        ("through", {"table": [7]}),
     ],
 )
 def test_what_is_read_of_self_counts(name: str, changed: dict[str, Any]) -> None:
@@ -115,9 +134,10 @@ def test_an_object_that_is_handed_on_counts_whole(name: str) -> None:
     assert digest(name, trainer=None, batch_size=16) != digest(name, trainer=None)
 
 
-def test_a_class_that_looks_attributes_up_counts_whole() -> None:
+@pytest.mark.parametrize(("name", "cls"), [("unknown", Dynamic), ("counting", Setting)])
+def test_a_class_that_finds_or_sets_attributes_itself_counts_whole(name: str, cls: type[Data]) -> None:
     with pytest.raises(UnkeyableError, match=r"preprocess\.__self__\.trainer"):
-        digest("unknown", Dynamic)
+        digest(name, cls)
 
 
 def test_an_attribute_that_is_read_is_named_and_left_out() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import collections
 import dataclasses
-import functools
 import subprocess
 import sys
 import threading
@@ -137,20 +136,6 @@ def test_an_object_counts_by_class_and_every_field() -> None:
     extra.more = 1  # type: ignore[attr-defined]
     assert encode(Size(1)) != encode(extra)
     assert encode(Pair(1, 2)) != encode((1, 2))
-
-
-def test_a_cached_property_that_was_asked_for_does_not_count() -> None:
-    @dataclasses.dataclass
-    class Scale:
-        base: int
-
-        @functools.cached_property
-        def double(self) -> int:
-            return 2 * self.base
-
-    asked = Scale(1)
-    assert asked.double == 2
-    assert encode(asked) == encode(Scale(1)) != encode(Scale(2))
 
 
 def test_slots_count_as_fields_do() -> None:

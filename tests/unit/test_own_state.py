@@ -292,3 +292,17 @@ def test_nothing_is_held_of_a_function_without_weak_references(project: Project)
     del table
     gc.collect()
     assert alive() is None
+
+
+def test_what_a_cached_property_of_the_config_keeps_is_of_the_calls(project: Project) -> None:
+    project.write(
+        prep="import dataclasses, functools\n@dataclasses.dataclass\nclass Config:\n    size: int\n"
+        "    @functools.cached_property\n    def table(self): return [self.size] * 3\n"
+        "def f(x, cfg): return x + cfg.table[0]\n"
+    )
+    module = project.load()
+    cfg = module.Config(2)
+    made = called(module, 1, cfg=cfg)
+    assert cfg.table == [2, 2, 2]
+    assert recipe(module.f, config={"cfg": cfg}).digest == made.digest
+    assert recipe(module.f, config={"cfg": module.Config(3)}).digest != made.digest

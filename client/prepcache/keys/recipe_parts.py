@@ -37,11 +37,11 @@ LEAF_LIMIT = 64
 
 
 def config_part(
-    given: dict[str, Any], reach: Dependencies, memo: StatCache, trust: Trust
+    given: dict[str, Any], reach: Dependencies, stat_cache: StatCache, trust: Trust
 ) -> tuple[dict[str, Any], str]:
     """The leaves of a config by their paths, and the digest of it all."""
     hooks = reach.hooks
-    encoder = ConfigEncoder(hooks, path_hook(memo, trust))
+    encoder = ConfigEncoder(hooks, path_hook(stat_cache, trust))
     leaves: dict[str, Any] = {}
     digest = "" if hooks.is_again else blake3(encoder.encode(given)).hexdigest()
     for key in sorted(given):
@@ -76,7 +76,7 @@ def _add_leaves(
 
 
 def code_part(
-    code: str | Sequence[Any] | None, graph: ImportGraph, reach: Dependencies, memo: StatCache
+    code: str | Sequence[Any] | None, graph: ImportGraph, reach: Dependencies, stat_cache: StatCache
 ) -> dict[str, Any]:
     """What counts of the code: digests of files and definitions, and values."""
     if code is None:
@@ -87,7 +87,7 @@ def code_part(
         mode, paths = code, graph.files
     else:
         mode, paths = "files", _named_files(code)
-    digests = {file: source_digest(path, graph, memo) for file, path in sorted(paths.items())}
+    digests = {file: source_digest(path, graph, stat_cache) for file, path in sorted(paths.items())}
     if mode == "script":
         digests |= {file: EDITED for file, path in paths.items() if _is_edited(path, graph, reach)}
     return {
@@ -130,7 +130,7 @@ def _shown_variable(name: str, value: str | None) -> str | None:
     return "secret " + keyed_hash(value.encode("utf-8", "surrogateescape"))
 
 
-def source_digest(path: str, graph: ImportGraph, memo: StatCache) -> str:
+def source_digest(path: str, graph: ImportGraph, stat_cache: StatCache) -> str:
     """The digest of a counted file.
 
     Raises:
@@ -140,7 +140,7 @@ def source_digest(path: str, graph: ImportGraph, memo: StatCache) -> str:
     if source is not None:
         return source.digest
     check_machine_code(path)
-    return digest_file(path, memo, "stat").digest.hex()
+    return digest_file(path, stat_cache, "stat").digest.hex()
 
 
 def _named_files(paths: Sequence[str | os.PathLike[str]]) -> dict[str, str]:

@@ -53,10 +53,10 @@ from prepcache.keys.own_state import State, place_of
 from prepcache.keys.paths import Read, looks_like_path
 from prepcache.keys.recipe_parts import code_part, config_part, environment_part
 
-RECIPE_VERSION = 7
+RECIPE_VERSION = 8
 """First input of the digest; raised whenever the inputs or their order change."""
 
-RECIPE_DOMAIN = b"prepcache recipe v7\0"
+RECIPE_DOMAIN = b"prepcache recipe v8\0"
 _MATERIAL = (
     "{place} was changed by the function's own calls, and what it makes may depend on that: it counts as it "
     "is now, so the next job may make these samples again; set it back before the data set is opened, or "
@@ -134,7 +134,7 @@ def recipe(
         environment: the distributions that count, instead of those that the code imports.
         read: what the function receives for a path: "path", "bytes" or "text".
         name: for people; "module.qualname" by default.
-        trust: "content" reads every file of the config, whatever the memo knows.
+        trust: "content" reads every file of the config, whatever the stat cache knows.
 
     Raises:
         UnkeyableError: something has no stable bytes; the message names it and the ways out.
@@ -226,7 +226,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     """A recipe, and what it reaches."""
     code, expand, untracked = asked["code"], asked["expand"], asked["untracked"]
     function = _function_of(preprocess)
-    memo = user_stat_cache()
+    stat_cache = user_stat_cache()
     is_again = "is_again" in asked
     installed = lately() if is_again else Environment()
     places = Places(installed.installed)
@@ -234,14 +234,14 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     root = checkout_of(function)
 
     def file_digest(path: str) -> bytes:
-        return digest_file(path, memo, asked["trust"]).digest
+        return digest_file(path, stat_cache, asked["trust"]).digest
 
     reach = Dependencies(graph, places, untracked, root, file_digest)
     reach.hooks.plain.update(asked.get("plain", ()))
     reach.hooks.is_again = is_again
     if code is not None:
         reach.add("preprocess", preprocess)
-    leaves, config_digest = config_part(asked["config"], reach, memo, asked["trust"])
+    leaves, config_digest = config_part(asked["config"], reach, stat_cache, asked["trust"])
     given = _copied(asked["config"])
     reach.run()
     if code == "script" and not is_again:
@@ -250,7 +250,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     if code is not None:
         # By what they reach, also where the function's files count whole: theirs may be a script's.
         refer(asked.get("classes", ()), reach)
-    code_rows = code_part(code, graph, reach, memo)
+    code_rows = code_part(code, graph, reach, stat_cache)
     top_levels = reach.top_levels | graph.top_levels
     label = asked["name"] or _name_of(preprocess, function)
     parts: dict[str, Any] = {
@@ -267,7 +267,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         # Code tells by itself whether its asserts are there; files do not.
         by_file = reach.modules.is_followed and code is not None
         parts["environment"] |= environment_part(installed, top_levels, asked["environment"], by_file)
-    memo.flush()
+    stat_cache.flush()
     reach.hooks.forget()
     digest = _digest(parts, config_digest, reach)
     values: dict[str, str | None] = {name: value.digest for name, value in reach.values.items()}

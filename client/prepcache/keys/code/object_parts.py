@@ -35,7 +35,6 @@ from prepcache.keys.encoding.object_adapters import (
     without_addresses,
     without_entropy,
 )
-from prepcache.keys.observation.job_code import was_watched
 
 _LOGGERS = (logging.Logger, logging.Handler, logging.LoggerAdapter)
 _DESCRIPTORS = (staticmethod, classmethod)
@@ -297,20 +296,8 @@ def _at(space: Any, dotted: str) -> Any:
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Instance attributes and slots. What `cached_property` keeps is made again from the rest, where
-    it was seen from what."""
-    cls = type(value)
-    for name, part in getattr(value, "__dict__", {}).items():
-        made_by = _class_attribute(cls, name)
-        if not isinstance(made_by, functools.cached_property) or not was_watched(made_by):
-            yield str(name), part
-    for name in slots_of(cls):
+    """Instance attributes, what `cached_property` keeps included, and slots."""
+    yield from ((str(name), part) for name, part in getattr(value, "__dict__", {}).items())
+    for name in slots_of(type(value)):
         with contextlib.suppress(AttributeError):
             yield name, object.__getattribute__(value, name)
-
-
-def _class_attribute(cls: type, name: str) -> Any:
-    for base in cls.__mro__:
-        if name in base.__dict__:
-            return base.__dict__[name]
-    return None

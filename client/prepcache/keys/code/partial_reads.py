@@ -11,7 +11,8 @@ Read from bytecode, through the methods and properties that a method reaches by 
 
 Invariants:
     1. Where the object may be read otherwise (it is passed on or stored, its class looks attributes up by
-       code of its own, a text or the frame may lead to it), all of it counts.
+       code of its own, an attribute is set through code in C, a text or the frame may lead to it), all of it
+       counts.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
         function: the method's function.
     """
     cls = type(owner)
-    if _member(cls, "__getattribute__") is not vars(object)["__getattribute__"]:
+    if _has_own(cls, "__getattribute__"):
         return None
+    has_own_setter = _has_own(cls, "__setattr__") or _has_own(cls, "__delattr__")
     state = getattr(owner, "__dict__", {})
     found: dict[str, Any] = {}
     queue, seen = [function], set()
@@ -53,13 +55,20 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
         if function in seen:
             continue
         seen.add(function)
-        names = _read_by(function)
-        if names is None:
+        uses = _uses_by(function)
+        if uses is None:
             return None
-        for name in names:
+        for name, is_read in uses:
             member = _member(cls, name)
-            if isinstance(member, property | functools.cached_property):
-                queue.append(member.fget if isinstance(member, property) else member.func)
+            if isinstance(member, property):
+                queue += [part for part in (member.fget, member.fset, member.fdel) if part is not None]
+            elif not is_read:
+                is_slot = isinstance(member, MemberDescriptorType)
+                if has_own_setter or (hasattr(type(member), "__set__") and not is_slot):
+                    return None
+            elif isinstance(member, functools.cached_property):
+                queue.append(member.func)
+                found.update({name: state[name]} if name in state else {})
             elif isinstance(member, MemberDescriptorType):
                 if (value := getattr(owner, name, _ABSENT)) is not _ABSENT:
                     found[name] = value
@@ -82,36 +91,44 @@ def _member(cls: type, name: str) -> Any:
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), _ABSENT)
 
 
-def _read_by(function: Any) -> set[str] | None:
-    """The attributes that a function reads of its first argument; None if it does more with it."""
+def _has_own(cls: type, name: str) -> bool:
+    return _member(cls, name) is not vars(object)[name]
+
+
+def _uses_by(function: Any) -> set[tuple[str, bool]] | None:
+    """The attributes of its first argument that a function uses, and whether it reads them or sets them;
+    None if it does more with it."""
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType) or not code.co_argcount or not _UNSEEN.isdisjoint(all_names(code)):
         return None
-    names = set(_reads(code, code.co_varnames[0]))
-    return None if "" in names else names
+    found = set(_uses(code, code.co_varnames[0]))
+    return None if ("", True) in found else found
 
 
-def _reads(code: CodeType, name: str) -> Iterator[str]:
-    """The attributes that code reads of a variable, nested code included; empty for any other use of it."""
+def _uses(code: CodeType, name: str) -> Iterator[tuple[str, bool]]:
+    """The attributes of a variable that code reads or sets, nested code included; an empty name stands for
+    any other use of it."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP")]
     for at, step in enumerate(steps):
         operand = step.argval if isinstance(step.argval, tuple) else (step.argval,)
         if name not in operand:
             continue
         if step.opname.startswith(_STORES):
-            yield ""
+            yield "", True
         if not step.opname.startswith(_LOADS):
             continue
         after = steps[at + 1]
         if after.opname == "COPY" and after.arg == 1:  # `self.n += 1`
             after = steps[at + 2]
+            if after.opname in _READS:
+                yield str(after.argval), False
         if operand[-1] != name or operand.count(name) > 1 or after.opname not in _READS + _WRITES:
-            yield ""
-        elif after.opname in _READS:
-            yield str(after.argval)
+            yield "", True
+        else:
+            yield str(after.argval), after.opname in _READS
     for const in code.co_consts:
         if isinstance(const, CodeType) and name in const.co_freevars:
-            yield from _reads(const, name)
+            yield from _uses(const, name)
 
 
 def cell_chains(code: CodeType, name: str) -> set[tuple[str, ...]]:

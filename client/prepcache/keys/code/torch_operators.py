@@ -77,8 +77,8 @@ def parts_of_operator(value: Any) -> Parts | None:
         )
     if namespace in sys.modules:
         return [*parts, ("library", sys.modules[namespace])]
-    memo = user_stat_cache()
-    libraries = [digest_file(path, memo, "stat").digest for path in _own_libraries()]
+    stat_cache = user_stat_cache()
+    libraries = [digest_file(path, stat_cache, "stat").digest for path in _own_libraries()]
     if not libraries:
         raise ValueError("the library that brought this operator cannot be told")
     return [*parts, ("libraries", sorted(libraries))]

@@ -12,7 +12,6 @@ Invariants:
 from __future__ import annotations
 
 import enum
-import functools
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -50,15 +49,9 @@ def put_state(encoder: Encoder, names: Iterable[str], value: Any, put: Put) -> N
 
 
 def instance_state(value: Any) -> list[str]:
-    """The names of an instance's own attributes, slots included, sorted: their order does not count.
-
-    What a `cached_property` left behind is no state: it follows from the rest, and is not there before
-    somebody asks.
-    """
-    cls = type(value)
-    names = getattr(value, "__dict__", ())
-    own = [n for n in names if not isinstance(getattr(cls, n, None), functools.cached_property)]
-    return sorted({*own, *(name for name in slots_of(cls) if _is_set(value, name))})
+    """The names of an instance's own attributes, slots included, sorted: their order does not count."""
+    slots = (name for name in slots_of(type(value)) if _is_set(value, name))
+    return sorted({*getattr(value, "__dict__", ()), *slots})
 
 
 def slots_of(cls: type) -> tuple[str, ...]:

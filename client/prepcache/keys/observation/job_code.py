@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import weakref
 from collections.abc import Container, Iterable, Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -43,15 +42,6 @@ def _is_of_prepcache(name: str) -> bool:
     return is_of_daemon or name.startswith(OWN_FOLDER)
 
 
-_watched_properties: weakref.WeakSet[functools.cached_property[Any]] = weakref.WeakSet()
-"""Those of classes of the job's that a function was watched with: they may have been filled then."""
-
-
-def was_watched(cached: functools.cached_property[Any]) -> bool:
-    """Whether a cached property may have been filled while a function was watched."""
-    return cached in _watched_properties
-
-
 class JobCode:
     """The code objects of the modules that a recipe counts, and of a function.
 
@@ -69,7 +59,8 @@ class JobCode:
         self._asking = asking
         self._looked: tuple[int, int] = (0, 0)
         self._caches: list[Any] = []
-        self._properties: list[functools.cached_property[Any]] = []
+        self.keeps_in_instances = False
+        """Whether it has properties that keep what they gave."""
         self._misses: list[int] = []
 
     def look(self, function: Any) -> None:
@@ -79,7 +70,7 @@ class JobCode:
             self.begin()
             return
         self._looked = looked
-        self._caches, self._properties = [], []
+        self._caches, self.keeps_in_instances = [], False
         seen: set[int] = set()
         for space in self._spaces(function):
             for value in list(space.values()):
@@ -94,16 +85,10 @@ class JobCode:
         """Notes how often caches were filled, before an item is made."""
         self._misses = [cache.cache_info().misses for cache in self._caches]
 
-    @property
-    def keeps_in_instances(self) -> bool:
-        """Whether it has properties that keep what they gave."""
-        return bool(self._properties)
-
     def filled(self) -> list[Any]:
         """The caches into which something was put since `begin`."""
         before = self._misses
         self.begin()
-        _watched_properties.update(self._properties)
         return [
             cache for cache, old, new in zip(self._caches, before, self._misses, strict=False) if old != new
         ]
@@ -157,7 +142,7 @@ class JobCode:
             for part in (value.fget, value.fset, value.fdel):
                 self._add(part, seen)
         elif kind is functools.cached_property:
-            self._properties.append(value)
+            self.keeps_in_instances = True
             self._add(value.func, seen)
         elif issubclass(kind, type) or is_file_of_job(_file_of(kind)):
             cls = value if issubclass(kind, type) else kind
