@@ -35,7 +35,7 @@ start = time.perf_counter()
 for path in bare:
     os.stat(path)
 stat_s = time.perf_counter() - start
-hasher = ItemHasher(memo=StatCache(memo, window_ns=lambda device: -(10**20)))
+hasher = ItemHasher(stat_cache=StatCache(memo, window_ns=lambda device: -(10**20)))
 hasher.says_text_files = False
 start = time.perf_counter()
 _, stamps = hasher.digest_many(items)

@@ -395,7 +395,7 @@ def job_of(function: Callable[..., Any], recipe: Recipe, how: dict[str, Any], ro
     """How the function is called, and watched."""
     observer = None
     if how["code"] is not None:
-        observer = Observer(recipe, root=root, memo=user_stat_cache(), trust=how["trust"])
+        observer = Observer(recipe, root=root, stat_cache=user_stat_cache(), trust=how["trust"])
     return Job(function, recipe.config, how["expand"], how["read"], observer, of=secrets.token_hex(8))
 
 

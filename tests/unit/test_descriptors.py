@@ -16,7 +16,7 @@ def make(item: Path) -> str:
 
 
 def test_a_data_set_that_is_open_keeps_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment of the memo is mapped, and a map keeps a descriptor."""
+    """A segment of the stat cache keeps a descriptor."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PREPCACHE", "off")
     item = tmp_path / "a.txt"

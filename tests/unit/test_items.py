@@ -43,7 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def hasher(folder: Path, **options: Any) -> ItemHasher:
     memo = StatCache(folder / "memo", window_ns=lambda device: -(10**20))
-    return ItemHasher(memo=memo, **options)
+    return ItemHasher(stat_cache=memo, **options)
 
 
 def digests(hasher: ItemHasher, items: list[Any]) -> list[str]:
@@ -395,7 +395,7 @@ def test_a_file_changed_within_the_tick_of_its_stamp_is_seen(
 ) -> None:
     """Stamps that were young when the data set was opened are not trusted later: the bytes are read."""
     memo = StatCache(here / "memo", window_ns=lambda device: 10**18)
-    _, stamps = ItemHasher(memo=memo).digest_many([Path("a.txt")])
+    _, stamps = ItemHasher(stat_cache=memo).digest_many([Path("a.txt")])
     assert stamps.changed(0) == []
     monkeypatch.setattr(ItemHasher, "probe", lambda self, item: (["a.txt"], stamps._hashes))
     (here / "a.txt").write_bytes(b"z")

@@ -126,7 +126,7 @@ def test_a_file_that_changes_after_a_batch_fails_the_next(project: Project, tmp_
     path = project.put("v.txt", "one")
     project.write(prep=HERE + "def f(x): return (HERE / 'v.txt').read_text()")
     made = project.recipe()
-    observer = Observer(made, memo=StatCache(tmp_path / "memo", window_ns=lambda _: 0))
+    observer = Observer(made, stat_cache=StatCache(tmp_path / "memo", window_ns=lambda _: 0))
     with observer.watching():
         made.preprocess(0)  # type: ignore[misc]
     first, second = observer.taken(), observer.taken()

@@ -30,7 +30,7 @@ def observing(
     project.write(prep=source)
     made = project.recipe()
     memo = StatCache(project.folder.parent / "memo", window_ns=lambda _: window_ns)
-    observer = Observer(made, memo=memo, trust=trust)
+    observer = Observer(made, stat_cache=memo, trust=trust)
 
     def call(item: Any) -> Any:
         with observer.watching():

@@ -36,9 +36,9 @@ def test_inputs_of_a_nested_data_set_count_for_the_function(
     outer = Observer(recipe(module.outer))
     with outer.watching():
         if how == "items":
-            ItemHasher(memo=memo).digest_many([path, (1, path)])
+            ItemHasher(stat_cache=memo).digest_many([path, (1, path)])
         elif how == "tree":
-            ItemHasher(memo=memo).digest_many([path.parent])
+            ItemHasher(stat_cache=memo).digest_many([path.parent])
         elif how == "config":
             memo_knows.append(digest_file(str(path), memo, "stat").digest)
         elif how == "within":
@@ -62,5 +62,5 @@ def test_a_data_set_opened_by_another_thread_does_not_count(project: Project, tm
     with ThreadPoolExecutor(1) as pool:  # its thread is younger than the observer
         pool.submit(int).result()
         with outer.watching():
-            pool.submit(ItemHasher(memo=memo).digest_many, [path]).result()
+            pool.submit(ItemHasher(stat_cache=memo).digest_many, [path]).result()
     assert not [row for row in outer.taken() if row["name"].endswith("v.txt")]

@@ -14,7 +14,7 @@ from prepcache.keys.items import ItemHasher
 
 
 def opened(items: list[Any]) -> Originals:
-    digests, stamps = ItemHasher(memo=None).digest_many(items)
+    digests, stamps = ItemHasher(stat_cache=None).digest_many(items)
     originals = Originals(items, Distinct(digests), stamps)
     originals.end_opening()
     return originals

@@ -326,14 +326,33 @@ def test_a_single_look_up_needs_no_numpy(tmp_path: Path) -> None:
 
 def test_the_user_has_one_memo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "prepcache" / "digests-v2"
+    assert default_folder() == tmp_path / "prepcache" / "digests-v3"
     assert user_stat_cache() is user_stat_cache()
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert default_folder() == tmp_path / "home" / ".cache" / "prepcache" / "digests-v2"
+    assert default_folder() == tmp_path / "home" / ".cache" / "prepcache" / "digests-v3"
 
 
 def test_the_two_ways_to_mix_agree() -> None:
     rng = np.random.default_rng(1)
     rows = rng.integers(-(2**63), 2**63 - 1, (100, 5), dtype=np.int64)
     assert mix_columns(list(rows.T)).tolist() == [mix(row) for row in rows.tolist()]
+
+
+def test_a_segment_that_is_cut_short_while_in_use_only_knows_less(tmp_path: Path) -> None:
+    """A file that shrinks under a map would kill the process."""
+    memo = make(tmp_path)
+    fill(memo, range(2000))
+    memo.flush()
+    assert memo.get(stamp(7)) == digest(7)
+    (segment,) = (tmp_path / "memo").glob("*.seg")
+    os.truncate(segment, segment.stat().st_size // 2)
+    stamps = np.array([stamp(number) for number in range(2000)])
+    for asked in (stamps, stamps[:5]):
+        found, digests = memo.lookup(asked)
+        assert all(digests[n].tobytes() == digest(n) for n in np.flatnonzero(found).tolist())
+        assert found.tolist() == [memo.get(tuple(one)) is not None for one in asked.tolist()]
+    assert not memo.lookup(stamps)[0].all()
+    segment.unlink()
+    memo.refresh()
+    assert memo.get(stamp(7)) is None

@@ -247,9 +247,12 @@ PLACES = {
 
 
 @pytest.fixture
-def libraries(project: Project) -> Project:
-    """Look-alikes, as modules beside the project's."""
-    project.write(vision=TORCHVISION, albumentations=ALBUMENTATIONS, omegaconf=OMEGACONF)
+def libraries(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Look-alikes: one beside the project's modules, those that have an adapter where libraries lie."""
+    project.write(vision=TORCHVISION)
+    project.put("site-packages/albumentations.py", ALBUMENTATIONS)
+    project.put("site-packages/omegaconf.py", OMEGACONF)
+    monkeypatch.syspath_prepend(project.folder / "site-packages")
     return project
 
 
@@ -278,7 +281,7 @@ def test_a_table_of_own_methods_has_no_order_that_counts(libraries: Project) -> 
         subprocess.run(
             command,
             cwd=libraries.folder,
-            env={**os.environ, "PYTHONHASHSEED": seed},
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": "site-packages"},
             capture_output=True,
             check=True,
         ).stdout

@@ -128,8 +128,8 @@ class Batch:
         encoder, stamps = self.encoder, self.stamps
         context.depend_on(encoder.names)
         is_racy = np.zeros(len(stamps), np.bool_)
-        if encoder.memo is not None and encoder.trust == "stat":
-            is_known, digests = encoder.memo.lookup(stamps)
+        if encoder.stat_cache is not None and encoder.trust == "stat":
+            is_known, digests = encoder.stat_cache.lookup(stamps)
         else:
             is_known = np.zeros(len(stamps), np.bool_)
             digests = np.zeros((len(stamps), DIGEST_BYTES), np.uint8)
@@ -138,7 +138,7 @@ class Batch:
         to_read = np.flatnonzero(~is_known).tolist()
         if to_read:
             names = list(dict.fromkeys(encoder.names[slot] for slot in to_read))
-            read = dict(zip(names, read_files(names, encoder.memo), strict=True))
+            read = dict(zip(names, read_files(names, encoder.stat_cache), strict=True))
             for slot in to_read:
                 digested = read[encoder.names[slot]]
                 digests[slot] = np.frombuffer(digested.digest, np.uint8)
@@ -161,12 +161,12 @@ class Batch:
         return found
 
 
-def digest_one(item: Any, rules: PathRules, memo: StatCache) -> bytes:
+def digest_one(item: Any, rules: PathRules, stat_cache: StatCache) -> bytes:
     """The digest of one item, without the arrays that only pay for many."""
-    encoder = ItemEncoder(rules, memo)
+    encoder = ItemEncoder(rules, stat_cache)
     pieces: list[Any] = [_PREFIX]
     encoder.write(item, pieces.append, "item")
-    whole = [digest_file(encoder.names[p], memo).digest if type(p) is int else p for p in pieces]
+    whole = [digest_file(encoder.names[p], stat_cache).digest if type(p) is int else p for p in pieces]
     return blake3(b"".join(whole)).digest()
 
 

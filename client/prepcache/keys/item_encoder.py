@@ -42,21 +42,21 @@ class ItemEncoder(Encoder):
 
     Args:
         rules: what paths stand for.
-        memo, trust: for digests that cannot wait: of directories, and of what has to be sorted.
+        stat_cache, trust: for digests that cannot wait: of directories, and of what has to be sorted.
         is_probe: read nothing; digests are left zero.
     """
 
     def __init__(
         self,
         rules: PathRules,
-        memo: StatCache | None = None,
+        stat_cache: StatCache | None = None,
         trust: Trust = "stat",
         *,
         is_probe: bool = False,
     ) -> None:
         super().__init__()
         self.rules = rules
-        self.memo = memo
+        self.stat_cache = stat_cache
         self.trust = trust
         self.is_probe = is_probe
         self.ways_out = _WAYS_OUT
@@ -92,7 +92,7 @@ class ItemEncoder(Encoder):
                 put(bytes(DIGEST_BYTES))
             elif named.is_tree or self._is_part:
                 digest = digest_tree if named.is_tree else digest_file
-                self.known[slot] = digested = digest(named.name, self.memo, self.trust)
+                self.known[slot] = digested = digest(named.name, self.stat_cache, self.trust)
                 stamp = digested.stamp
                 put(digested.digest)
             else:

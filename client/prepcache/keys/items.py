@@ -90,7 +90,7 @@ class ItemHasher:
         root: paths under it count by their name relative to it.
         read: what the function receives for a path: the path, or the file's contents.
         trust: "content" reads every byte, whatever the stat cache knows.
-        memo: digests of files by stamp; None reads every file.
+        stat_cache: digests of files by stamp; None reads every file.
     """
 
     def __init__(
@@ -98,13 +98,13 @@ class ItemHasher:
         root: str | os.PathLike[str] | None = None,
         read: Read = "path",
         trust: Trust = "stat",
-        memo: StatCache | None = None,
+        stat_cache: StatCache | None = None,
     ) -> None:
         check_reading(read, trust)
         self.root = root
         self.read = read
         self.trust = trust
-        self.memo = memo
+        self.stat_cache = stat_cache
         self.rules = PathRules(root, read)
         self.says_text_files = True
         """Whether to say that str name files; said once."""
@@ -125,21 +125,21 @@ class ItemHasher:
         Raises:
             UnkeyableError: something in an item has no stable bytes; the message says where.
         """
-        if self.memo is not None:
-            self.memo.refresh()
+        if self.stat_cache is not None:
+            self.stat_cache.refresh()
         snapshot = StampsBuilder()
         text_file, text_files = "", 0
         for start in range(0, len(items), BLOCK_ITEMS):
             stop = min(start + BLOCK_ITEMS, len(items))
             some = items[start:stop] if type(items) is list else [items[i] for i in range(start, stop)]
-            encoder = ItemEncoder(self.rules, self.memo, self.trust)
+            encoder = ItemEncoder(self.rules, self.stat_cache, self.trust)
             batch = Batch(encoder, first + start * step, step)
             batch.collect(some)
             snapshot.add(batch, *batch.read())
             self.classes.update(dict.fromkeys(without_libraries(encoder.classes)))
             text_file, text_files = text_file or encoder.text_file, text_files + encoder.text_files
-        if self.memo is not None:
-            self.memo.flush()
+        if self.stat_cache is not None:
+            self.stat_cache.flush()
         if text_files and self.says_text_files:
             self.says_text_files = False
             log.warning(
@@ -166,11 +166,11 @@ class ItemHasher:
         Raises:
             UnkeyableError: something in an item has no stable bytes any more.
         """
-        if self.memo is None:
-            self.memo = user_stat_cache()  # it was left behind when this was pickled
+        if self.stat_cache is None:
+            self.stat_cache = user_stat_cache()  # it was left behind when this was pickled
         if len(items) == 1:
-            return [digest_one(items[0], self.rules, self.memo)]
-        batch = Batch(ItemEncoder(self.rules, self.memo))
+            return [digest_one(items[0], self.rules, self.stat_cache)]
+        batch = Batch(ItemEncoder(self.rules, self.stat_cache))
         batch.collect(items)
         return batch.read()[2]
 
@@ -181,7 +181,7 @@ class ItemHasher:
         return batch.read()[2][0]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "memo": None, "classes": {}}
+        return {**self.__dict__, "stat_cache": None, "classes": {}}
 
 
 def _probed(item: Any, rules: PathRules) -> ItemEncoder:

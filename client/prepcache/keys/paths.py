@@ -173,11 +173,11 @@ class PathRules:
         return "" if _folder(absolute) == self._absolute_root else None
 
 
-def path_hook(memo: StatCache | None, trust: Trust) -> Callable[[Any, Encoder], bytes | None]:
+def path_hook(stat_cache: StatCache | None, trust: Trust) -> Callable[[Any, Encoder], bytes | None]:
     """The `on_path` hook for configs and run-time values: file rules, directories only by `tree()`.
 
     Args:
-        memo: known digests of files.
+        stat_cache: known digests of files.
         trust: "content" reads every byte.
     """
     rules = PathRules(takes_directories=False)
@@ -189,7 +189,7 @@ def path_hook(memo: StatCache | None, trust: Trust) -> Callable[[Any, Encoder], 
         if named.info is None:
             return named.head
         digest = digest_tree if named.is_tree else digest_file
-        return named.head + digest(named.name, memo, trust).digest
+        return named.head + digest(named.name, stat_cache, trust).digest
 
     return on_path
 

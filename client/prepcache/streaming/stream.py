@@ -125,7 +125,7 @@ class Stream:
         first, reading.first = reading.first, None
         if first is None:
             return
-        hasher = ItemHasher(**self._reading, memo=user_stat_cache())
+        hasher = ItemHasher(**self._reading, stat_cache=user_stat_cache())
         hasher.says_text_files = False
         with suppress(PrepcacheError):  # whose share it is will raise it
             digests, _ = hasher.digest_many([first])
@@ -135,7 +135,7 @@ class Stream:
 
     def _begun(self, items: list[Any], numbers: range) -> list[tuple[Chunk, Sequence[int]]]:
         """Chunks of items that were read together, prepared, and each one's positions among them."""
-        hasher = ItemHasher(**self._reading, memo=user_stat_cache())
+        hasher = ItemHasher(**self._reading, stat_cache=user_stat_cache())
         hasher.says_text_files = says = self._said.is_news("files")
         digests, stamps = hasher.digest_many(items, numbers.start, numbers.step)
         if says and hasher.says_text_files:
@@ -172,7 +172,7 @@ class Stream:
             observer = None
             if self._observes:
                 root, trust = self._reading["root"], self._reading["trust"]
-                observer = Observer(made, root=root, memo=user_stat_cache(), trust=trust)
+                observer = Observer(made, root=root, stat_cache=user_stat_cache(), trust=trust)
             first = first.beside(made, observer)
             first.begin_epoch(is_speaker=self.first.is_speaker, others=self.first.others)
         return self._firsts.setdefault(classes, first)

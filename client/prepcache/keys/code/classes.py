@@ -210,7 +210,7 @@ def _of_pydantic(cls: type) -> Found:
     for name, info in sorted((vars(cls).get("__private_attributes__") or {}).items()):
         yield f"{name}.field", _public(info)
     decorators = vars(cls).get("__pydantic_decorators__")
-    for kind in slots_of(type(decorators)):  # the methods that pydantic calls, and for what
+    for kind in slots_of(*type(decorators).__mro__):  # the methods that pydantic calls, and for what
         for name, decorator in sorted(getattr(decorators, kind).items()):
             given = _public(decorator.info)
             given.pop("description", None)  # of a computed field, its docstring
@@ -219,7 +219,8 @@ def _of_pydantic(cls: type) -> Found:
 
 def _public(info: Any) -> dict[str, Any]:
     """What a field or decorator of pydantic's was given."""
-    names = [name for name in slots_of(type(info)) if not name.startswith("_") and name not in _LATER]
+    slots = slots_of(*type(info).__mro__)
+    names = [name for name in slots if not name.startswith("_") and name not in _LATER]
     given = {name: getattr(info, name, None) for name in names}
     if given.get("alias_priority") in (None, _GENERATED):  # a generator makes one later, or has made it
         given = {name: value for name, value in given.items() if "alias" not in name}

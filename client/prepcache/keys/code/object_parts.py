@@ -243,16 +243,24 @@ def _reduced(value: Any, state: Any, is_library: bool) -> Parts:
 
 
 def _held_beside(value: Any, told: Parts, is_library: bool) -> Parts:
-    """What a reduction only names: functions, as `toolz.curry` holds; all of what the job's own code looks up
-    in a table."""
+    """What a reduction does not say: functions, as `toolz.curry` holds; all of what the job's own code looks
+    up in a table, or what its class keeps beside a base that says how it is copied."""
     maker = dict(told).get("callable")
-    if isinstance(maker, type) or getattr(maker, "__module__", None) == "copyreg":
+    is_of_base = not is_library and _is_reduced_by_library(type(value))
+    if not is_of_base and (isinstance(maker, type) or getattr(maker, "__module__", None) == "copyreg"):
         return []
-    is_whole = not is_library and _is_looked_up(maker, value)
+    is_whole = not is_library and (is_of_base or _is_looked_up(maker, value))
     ids = {id(part) for _, held in told for part in (held if isinstance(held, tuple | list) else (held,))}
     parts = [(name, part) for name, part in _attributes(value) if id(part) not in ids]
     kept = [(name, part) for name, part in parts if is_whole or _is_function(part)]
     return sorted(kept, key=lambda pair: pair[0])
+
+
+def _is_reduced_by_library(cls: type) -> bool:
+    """Whether the way in which a class of the job's is copied is one that it has from another package."""
+    ways = ("__reduce_ex__", "__reduce__")
+    owner = next(base for base in cls.__mro__ if any(way in vars(base) for way in ways))
+    return owner.__module__.partition(".")[0] != cls.__module__.partition(".")[0]
 
 
 def _is_looked_up(maker: Any, value: Any) -> bool:
@@ -298,6 +306,6 @@ def _at(space: Any, dotted: str) -> Any:
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     """Instance attributes, what `cached_property` keeps included, and slots."""
     yield from ((str(name), part) for name, part in getattr(value, "__dict__", {}).items())
-    for name in slots_of(type(value)):
+    for name in slots_of(*type(value).__mro__):
         with contextlib.suppress(AttributeError):
             yield name, object.__getattribute__(value, name)

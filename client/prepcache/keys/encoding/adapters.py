@@ -7,7 +7,8 @@ Invariants:
     1. No library is imported here: a value of a library's type means that it is loaded already.
     2. Arrays and tensors count by dtype, shape and bytes in C order, whatever their strides. Bytes that
        carry no value (padding) are left out.
-    3. An instance of a subclass counts with the attributes of its own, too.
+    3. An instance counts with all of its attributes and slots, too (`instances.with_state`). Only a function
+       here that gives a dict says itself which attributes count.
     4. Where the function can see the order of a dict, the dict is nested, as there the order counts.
 """
 
@@ -20,7 +21,8 @@ from typing import Any
 from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding import object_adapters
 from prepcache.keys.encoding.encoder import length, register_adapter, text_bytes
-from prepcache.keys.encoding.instances import instance_state
+from prepcache.keys.encoding.instances import attributes_of
+from prepcache.keys.observation.job_code import is_library_file
 
 Key = Callable[[Any], Any]
 
@@ -30,12 +32,20 @@ def teach(kind: type) -> None:
     for base in kind.__mro__:
         name = base.__module__.partition(".")[0], base.__name__
         key = _KEYS.get(name) or object_adapters.KEYS.get(name)
-        if key is not None:
+        if key is not None and _is_of_library(base):
             register_adapter(base, key)
 
 
-def _attributes(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in instance_state(value)}
+def _is_of_library(cls: type) -> bool:
+    """Whether a class is the library's, and not one of a project that has a folder of the library's name."""
+    names = (cls.__module__, cls.__module__.partition(".")[0])
+    file = next((file for name in names if (file := getattr(sys.modules.get(name), "__file__", None))), None)
+    if file is None or is_library_file(file):
+        return True
+    from prepcache.keys.code.project import Place, Places  # where a library is installed is hardly ever asked
+    from prepcache.keys.environment import lately
+
+    return Places(lately().installed).of(file) is not Place.PROJECT
 
 
 # -- the standard library ---------------------------------------------------------------------------------
@@ -78,19 +88,19 @@ def _scalar(value: Any) -> Any:
 
 
 def _array(value: Any) -> Any:
-    numpy = sys.modules["numpy"]
-    plain = value.view(numpy.ndarray)
-    return _dtype(plain.dtype), plain.shape, _elements(plain), _array_state(value)
+    plain = value.view(sys.modules["numpy"].ndarray)
+    return _dtype(plain.dtype) + b"".join(map(length, (plain.ndim, *plain.shape))), _elements(plain)
 
 
-def _array_state(value: Any) -> dict[str, Any]:
-    """The attributes of a subclass of ndarray that are values."""
-    numpy = sys.modules["numpy"]
-    if type(value) is numpy.ndarray or isinstance(value, numpy.memmap):  # its bytes are a map's value
-        return {}
-    if hasattr(numpy, "ma") and isinstance(value, numpy.ma.MaskedArray):
-        return {name: getattr(value, name) for name in ("_mask", "_fill_value", "_hardmask")}
-    return _attributes(value)
+_NO_VALUES = frozenset(
+    {"_mmap", "filename", "offset", "mode", "_sharedmask", "_isfield", "_baseclass", "_basedict"}
+)
+"""What numpy keeps in a map of a file, whose bytes are its value, and in a masked array, beside its mask."""
+
+
+def _numpy_subclass(value: Any) -> dict[str, Any]:
+    state = attributes_of(value)
+    return {"array": _array(value), **{name: state[name] for name in state.keys() - _NO_VALUES}}
 
 
 def _elements(value: Any) -> Any:
@@ -114,11 +124,15 @@ _NOTED_BY_DYNAMO = frozenset({"_dynamo_static_input_type"})
 """What the first call of a compiled module leaves in its tensors: that they stay where they are."""
 
 
-def _tensor(value: Any) -> Any:
+def _tensor(value: Any) -> dict[str, Any]:
+    state = attributes_of(value)
+    return {"tensor": _layout(value), **{name: state[name] for name in state.keys() - _NOTED_BY_DYNAMO}}
+
+
+def _layout(value: Any) -> Any:
     torch = sys.modules["torch"]
     if type(value).__name__.startswith("Uninitialized"):
         raise UnkeyableError("a lazy parameter has no bytes until the module is called once")
-    state = {name: part for name, part in _attributes(value).items() if name not in _NOTED_BY_DYNAMO}
     plain = value.detach()
     plain = plain if type(plain) is torch.Tensor else plain.as_subclass(torch.Tensor)
     said = f"{plain.dtype} {tuple(plain.shape)} {plain.device.type} {value.requires_grad} {plain.layout}"
@@ -126,14 +140,14 @@ def _tensor(value: Any) -> Any:
         kind = "meta" if plain.is_meta else "nested or quantized"
         raise UnkeyableError(f"a {kind} tensor has no bytes that can be compared")
     if plain.layout is torch.strided:
-        return said, _tensor_data(plain), state
+        return said, _tensor_data(plain)
     if plain.layout is torch.sparse_coo:
         plain = plain.coalesce()
-        return said, (plain.indices(), plain.values()), state
+        return said, (plain.indices(), plain.values())
     if plain.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return said, (plain.crow_indices(), plain.col_indices(), plain.values()), state
+        return said, (plain.crow_indices(), plain.col_indices(), plain.values())
     if plain.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return said, (plain.ccol_indices(), plain.row_indices(), plain.values()), state
+        return said, (plain.ccol_indices(), plain.row_indices(), plain.values())
     raise UnkeyableError(f"a tensor of layout {plain.layout} has no bytes that can be compared")
 
 
@@ -154,13 +168,13 @@ def _molecule(value: Any) -> Any:
     """A molecule with its properties, which pickling leaves out; those that rdkit computes follow from it."""
     options = sys.modules["rdkit.Chem.rdchem"].PropertyPickleOptions
     wanted = int(options.AllProps) & ~int(options.ComputedProps) | int(getattr(options, "CoordsAsDouble", 0))
-    return value.ToBinary(wanted), _attributes(value)
+    return value.ToBinary(wanted)
 
 
 def _model(value: Any) -> dict[str, Any]:
     """A model of pydantic's by its fields, and by which of them were given: `exclude_unset=True` asks."""
     return {
-        **_attributes(value),
+        **attributes_of(value),
         "model_extra": getattr(value, "__pydantic_extra__", None),
         "private attributes": getattr(value, "__pydantic_private__", None),
         "fields that were given": sorted(getattr(value, "__pydantic_fields_set__", ())),
@@ -174,13 +188,15 @@ def _container(value: Any) -> dict[str, Any]:
 
 
 _KEYS: dict[tuple[str, str], Key] = {
-    ("argparse", "Namespace"): _attributes,
-    ("decimal", "Decimal"): lambda value: (str(value), _attributes(value)),
-    ("fractions", "Fraction"): _attributes,
-    ("types", "SimpleNamespace"): _attributes,
-    ("uuid", "UUID"): _attributes,
+    ("argparse", "Namespace"): attributes_of,
+    ("decimal", "Decimal"): str,
+    ("fractions", "Fraction"): attributes_of,
+    ("types", "SimpleNamespace"): attributes_of,
+    ("uuid", "UUID"): attributes_of,
     ("zoneinfo", "ZoneInfo"): _zone,
     ("numpy", "ndarray"): _array,
+    ("numpy", "memmap"): _numpy_subclass,
+    ("numpy", "MaskedArray"): _numpy_subclass,
     ("numpy", "generic"): _scalar,
     ("numpy", "dtype"): _dtype,
     ("torch", "Tensor"): _tensor,

@@ -26,7 +26,7 @@ from typing import Any
 from prepcache.errors import UnkeyableError
 from prepcache.keys import markers
 
-ENCODING_VERSION = 2
+ENCODING_VERSION = 3
 """First byte of every encoding; raised when the bytes of any value change."""
 
 Put = Callable[[Any], object]
@@ -313,7 +313,10 @@ def _find_writer(kind: type) -> Writer:
     if kind.__module__ != "builtins":
         adapters.teach(kind)
     if (base := _base_with_key(kind)) is not None:
-        return _registered_writer(_registered.get(base) or kind.__prepcache_key__)  # type: ignore[attr-defined]
+        function = _registered.get(base) or kind.__prepcache_key__  # type: ignore[attr-defined]
+        return _registered_writer(
+            instances.with_state(function, kind, base) if base in _adapted else function
+        )
     return builtins.WRITERS.get(kind) or instances.writer_for(kind) or _object
 
 

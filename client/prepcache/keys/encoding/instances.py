@@ -13,13 +13,17 @@ from __future__ import annotations
 
 import enum
 import os
-import sys
+import re
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from prepcache.keys.encoding.builtins import path_writer, put_code, put_pairs
+from prepcache.keys.encoding.builtins import path_writer, put_code
 from prepcache.keys.encoding.encoder import Encoder, Put, Writer, length, text_bytes
 from prepcache.namedtuples import is_namedtuple
+
+_SUNDER = re.compile(r"_.*_")
+"""Names that the enum module keeps for itself."""
 
 
 def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
@@ -32,6 +36,7 @@ def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
     encoder.put_plain(value._value_, put)
     encoder.steps.pop()
     encoder.opaque_depth -= 1
+    put_state(encoder, [n for n in instance_state(value) if not _SUNDER.fullmatch(n)], value, put)
 
 
 def put_state(encoder: Encoder, names: Iterable[str], value: Any, put: Put) -> None:
@@ -50,20 +55,45 @@ def put_state(encoder: Encoder, names: Iterable[str], value: Any, put: Put) -> N
 
 def instance_state(value: Any) -> list[str]:
     """The names of an instance's own attributes, slots included, sorted: their order does not count."""
-    slots = (name for name in slots_of(type(value)) if _is_set(value, name))
+    slots = (name for name in slots_of(*type(value).__mro__) if _is_set(value, name))
     return sorted({*getattr(value, "__dict__", ()), *slots})
 
 
-def slots_of(cls: type) -> tuple[str, ...]:
-    """The attributes that a class and its bases keep in slots, as they are read, in the order of the MRO."""
+def slots_of(*classes: type) -> tuple[str, ...]:
+    """The attributes that classes keep in slots of their own, as they are read, class by class."""
     found: list[str] = []
-    for base in cls.__mro__:
+    for base in classes:
         slots = base.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
             is_private = slot.startswith("__") and not slot.endswith("__")
             if slot not in ("__dict__", "__weakref__") and not slot.startswith("__pydantic_"):
                 found.append(f"_{base.__name__.lstrip('_')}{slot}" if is_private else slot)
     return tuple(found)
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """An instance's own attributes, by name."""
+    return {name: getattr(value, name) for name in instance_state(value)}
+
+
+def with_state(key_of: Callable[[Any], Any], kind: type, base: type) -> Callable[[Any], Any]:
+    """What instances of a class count by, if an adapter says it of a base: that, and their own attributes.
+
+    A dict that an adapter gives has those of the base's `__dict__` already; slots of subclasses join it.
+    """
+    slots = slots_of(*kind.__mro__[: kind.__mro__.index(base)])
+    if not slots and not kind.__dictoffset__:
+        return key_of
+
+    def whole(value: Any) -> Any:
+        key = key_of(value)
+        if key is NotImplemented:
+            return key
+        if type(key) is dict:
+            return {**{name: getattr(value, name) for name in slots if _is_set(value, name)}, **key}
+        return key, attributes_of(value)
+
+    return whole
 
 
 def _is_set(value: Any, name: str) -> bool:
@@ -74,14 +104,22 @@ def _is_set(value: Any, name: str) -> bool:
     return True
 
 
-def _dataclass(encoder: Encoder, value: Any, put: Put) -> None:
+def _instance(encoder: Encoder, value: Any, put: Put) -> None:
+    """Write a dataclass, or what is of a subclass of a built-in type: class, what the base holds, state."""
     encoder.enter(value)
     put(b"D")
     encoder.put_class_of(value, put)
-    # A value of a dataclass means that the module is loaded; it would cost an import of inspect.
-    fields = [f.name for f in sys.modules["dataclasses"].fields(value) if f.init or _is_set(value, f.name)]
-    others = [name for name in instance_state(value) if name not in fields]
-    put_state(encoder, [*fields, *others], value, put)
+    base = _content_base(type(value))
+    put(text_bytes("" if base is None else base.__name__))
+    if base is not None:
+        encoder.opaque_depth += 1
+        encoder.walk(_CONTENT[base](value), put)
+        encoder.opaque_depth -= 1
+    names = {*instance_state(value), *(["default_factory"] if isinstance(value, defaultdict) else [])}
+    for field in getattr(value, "__dataclass_fields__", {}).values():
+        if field.init or _is_set(value, field.name):
+            names.add(field.name)
+    put_state(encoder, sorted(names), value, put)
     encoder.leave(value)
 
 
@@ -97,7 +135,11 @@ def _namedtuple(encoder: Encoder, value: Any, put: Put) -> None:
     encoder.leave(value)
 
 
-_OWN: dict[type, Callable[[Any], Any]] = {
+_CONTENT: dict[type, Callable[[Any], Any]] = {
+    OrderedDict: lambda value: dict(OrderedDict.items(value)),
+    dict: lambda value: dict(dict.items(value)),
+    list: lambda value: list.__getitem__(value, slice(None)),
+    tuple: lambda value: tuple.__getitem__(value, slice(None)),
     str: str.__str__,
     bytes: lambda value: bytes.__getitem__(value, slice(None)),
     int: int.__int__,
@@ -106,46 +148,29 @@ _OWN: dict[type, Callable[[Any], Any]] = {
     set: set,
     frozenset: frozenset,
 }
-"""What a value of a subclass is as one of its base, however it converts itself."""
+"""What an instance of a subclass holds as one of its base, however it converts itself."""
 
 
-def _subclass(base: type) -> Writer:
-    """A writer for subclasses of a built-in type: class, value as the base's, other state."""
+def _content_base(kind: type) -> type | None:
+    return next((base for base in kind.__mro__ if base in _CONTENT), None)
 
-    def write(encoder: Encoder, value: Any, put: Put) -> None:
-        encoder.enter(value)
-        put(b"x" + length(8) + b"subclass")
-        encoder.put_class_of(value, put)
-        encoder.opaque_depth += 1
-        if base is dict:
-            put(b"m" + length(dict.__len__(value)))
-            put_pairs(encoder, [(k, dict.__getitem__(value, k)) for k in dict.keys(value)], put)
-        elif base in (list, tuple):
-            put(b"l" + length(base.__len__(value)))
-            for i, element in enumerate(base.__iter__(value)):
-                encoder.step(element, i, put)
-        else:
-            encoder.walk(_OWN[base](value), put)
-        encoder.opaque_depth -= 1
-        put_state(encoder, instance_state(value), value, put)
-        encoder.leave(value)
 
-    return write
+def _is_copied_by_a_base(kind: type) -> bool:
+    """Whether a dataclass has a base that says how it is copied: its content is for the object hook."""
+    ways = ("__reduce_ex__", "__reduce__")
+    owner = next(base for base in kind.__mro__ if any(way in vars(base) for way in ways))
+    return owner is not object and "__dataclass_fields__" not in vars(owner)
 
 
 def writer_for(kind: type) -> Writer | None:
     """The writer for a class that is not in the table, or None."""
     if issubclass(kind, enum.Enum):
         return _enum
-    if hasattr(kind, "__dataclass_fields__"):
-        return _dataclass
     if is_namedtuple(kind):
         return _namedtuple
     if issubclass(kind, type):
         return put_code
     if issubclass(kind, os.PathLike):
         return path_writer
-    for base in (*_OWN, list, tuple, dict):
-        if issubclass(kind, base):
-            return _subclass(base)
-    return None
+    is_dataclass = hasattr(kind, "__dataclass_fields__") and not _is_copied_by_a_base(kind)
+    return _instance if is_dataclass or _content_base(kind) is not None else None

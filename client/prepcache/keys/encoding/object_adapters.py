@@ -201,11 +201,11 @@ def _jitted(value: Any) -> dict[str, Any]:
     }
 
 
-def _expression(value: Any) -> Any:
+def _expression(value: Any) -> dict[str, Any]:
     state = value.__getstate__()
     if any(word in state for word in _CALLS_PYTHON):
         raise UnkeyableError("it calls functions of Python: make it in the function that uses it")
-    return state
+    return {"expression": state}
 
 
 def _lazy_frame(value: Any) -> Any:
@@ -219,7 +219,7 @@ KEYS: dict[tuple[str, str], Key] = {
     ("torch", "ScriptModule"): _script,
     ("torch", "ScriptFunction"): _script,
     ("torch", "OptimizedModule"): lambda value: {"compiled": value._modules["_orig_mod"]},
-    ("torch", "Generator"): lambda value: {"device": str(value.device), "state": value.get_state()},
+    ("torch", "Generator"): lambda value: (str(value.device), value.get_state()),
     ("tokenizers", "Tokenizer"): lambda value: (value.to_str(), value.encode_special_tokens),
     ("albumentations", "BasicTransform"): _seeded_transform,
     ("albumentations", "BaseCompose"): _seeded_transform,

@@ -93,40 +93,40 @@ def stat_or_none(path: str | bytes) -> os.stat_result | None:
         return None
 
 
-def digest_file(name: str | bytes, memo: StatCache | None = None, trust: Trust = "stat") -> Digested:
+def digest_file(name: str | bytes, stat_cache: StatCache | None = None, trust: Trust = "stat") -> Digested:
     """The BLAKE3 digest of a regular file's bytes, with its stamp.
 
     Args:
         name: the file; symlinks are followed.
-        memo: digests that are known by stamp; what is read is recorded there.
-        trust: "content" reads the bytes whatever the memo says.
+        stat_cache: digests that are known by stamp; what is read is recorded there.
+        trust: "content" reads the bytes whatever the stat cache says.
 
     Raises:
         UnkeyableError: it is not there, is no regular file, cannot be read, or changes all the while.
     """
     context.depend_on((name,))
-    if memo is not None and trust == "stat":
+    if stat_cache is not None and trust == "stat":
         try:
             info = os.stat(name)
         except (OSError, ValueError) as error:
             raise unreadable(name, error) from error
         if is_regular(info):
             stamp = stamp_of(info)
-            known = memo.get(stamp)
+            known = stat_cache.get(stamp)
             if known is not None:
                 return Digested(known, stamp, False)
-    return read_file(name, memo)
+    return read_file(name, stat_cache)
 
 
-def read_file(name: str | bytes, memo: StatCache | None) -> Digested:
-    """Read a file and record its digest in the memo. Raises as `digest_file` does."""
+def read_file(name: str | bytes, stat_cache: StatCache | None) -> Digested:
+    """Read a file and record its digest in the stat cache. Raises as `digest_file` does."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except (OSError, ValueError) as error:
         raise unreadable(name, error) from error
     try:
         for _ in range(MAX_ATTEMPTS):
-            read_at_ns = time.time_ns() if memo is None else memo.clock()
+            read_at_ns = time.time_ns() if stat_cache is None else stat_cache.clock()
             info = os.fstat(fd)
             if not is_regular(info):
                 what = special_kind(info) or "a directory"
@@ -134,9 +134,9 @@ def read_file(name: str | bytes, memo: StatCache | None) -> Digested:
             digest, size = _hash(fd, info.st_size)
             stamp = stamp_of(info)
             if size == info.st_size and stamp_of(os.fstat(fd)) == stamp:
-                if memo is None:
+                if stat_cache is None:
                     return Digested(digest, stamp, is_racy(stamp, read_at_ns, racy_window_ns(stamp[0])))
-                return Digested(digest, stamp, not memo.add(stamp, digest, read_at_ns))
+                return Digested(digest, stamp, not stat_cache.add(stamp, digest, read_at_ns))
     except OSError as error:
         raise unreadable(name, error) from error
     finally:
@@ -155,7 +155,7 @@ def _hash(fd: int, expected_bytes: int) -> tuple[bytes, int]:
 
 
 def read_files(
-    names: Sequence[str | bytes], memo: StatCache | None, threads: int | None = None
+    names: Sequence[str | bytes], stat_cache: StatCache | None, threads: int | None = None
 ) -> list[Digested]:
     """Read many files, with a bounded number of threads.
 
@@ -170,7 +170,7 @@ def read_files(
     if threads == 1 or not _are_large(names):
         began, worked = time.perf_counter(), time.thread_time()
         for name in names:
-            found.append(read_file(name, memo))
+            found.append(read_file(name, stat_cache))
             waited_s = time.perf_counter() - began - 2 * (time.thread_time() - worked)
             if threads > 1 and waited_s > SLOW_DISK_S:
                 break
@@ -181,7 +181,7 @@ def read_files(
         size = max(1, min(_BATCH_FILES, len(rest) // (4 * threads)))
         batches = [rest[at : at + size] for at in range(0, len(rest), size)]
         with ThreadPoolExecutor(threads, "prepcache-hash") as pool:
-            for some in pool.map(lambda batch: [read_file(name, memo) for name in batch], batches):
+            for some in pool.map(lambda batch: [read_file(name, stat_cache) for name in batch], batches):
                 found.extend(some)
     return found
 
@@ -201,7 +201,7 @@ def thread_count() -> int:
     return max(1, min(MAX_THREADS, len(os.sched_getaffinity(0))))
 
 
-def digest_tree(name: str | bytes, memo: StatCache | None, trust: Trust) -> Digested:
+def digest_tree(name: str | bytes, stat_cache: StatCache | None, trust: Trust) -> Digested:
     """The digest of a directory: the names and bytes of all that is under it.
 
     The stamp sums up all the stamps in it; its numbers have no other meaning.
@@ -210,12 +210,12 @@ def digest_tree(name: str | bytes, memo: StatCache | None, trust: Trust) -> Dige
     files = {path: stamp_of(info) for _, path, info in rows if info is not None and is_regular(info)}
     context.depend_on(files)
     known: dict[bytes, Digested] = {}
-    if memo is not None and trust == "stat":
+    if stat_cache is not None and trust == "stat":
         for path, stamp in files.items():
-            if (digest := memo.get(stamp)) is not None:
+            if (digest := stat_cache.get(stamp)) is not None:
                 known[path] = Digested(digest, stamp, False)
     unknown = [path for path in files if path not in known]
-    known.update(zip(unknown, read_files(unknown, memo), strict=True))
+    known.update(zip(unknown, read_files(unknown, stat_cache), strict=True))
     content, stamps = blake3(TREE_DOMAIN), blake3(TREE_DOMAIN)
     for relative, path, info in rows:
         digested = known.get(path)

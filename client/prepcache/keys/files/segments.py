@@ -1,22 +1,21 @@
-"""Segments: the files of the stat cache, columns of records sorted by hash of (device, inode).
+"""Segments: the files of the stat cache, records sorted by hash of (device, inode).
 
-    header   magic, byte order mark, count        32 bytes
-    hashes   uint64[n]     mix(device, inode), ascending, each once
-    checks   uint64[n]     mix(stamp, digest)
-    stamps   int64[n, 5]   device, inode, size, mtime_ns, ctime_ns
-    digests  uint8[n, 32]
+    header   magic, byte order mark, count         32 bytes
+    hashes   uint64[n]      mix(device, inode), ascending, each once
+    records  int64[n, 10]   device, inode, size, mtime_ns, ctime_ns, digest (4 words), mix of those nine
 
 Invariants:
     1. A file whose length or header does not fit is no segment. A record is believed only if its whole
        stamp is equal and its check fits. Neither is an error: a torn, mixed-up or zeroed file knows less.
-    2. `mix` and `mix_columns` agree: a single look-up needs no numpy, one of many has no loop.
+    2. Segments are read by calls, never mapped: whatever happens to the file, the process lives on.
+    3. `mix` and `mix_columns` agree: a single look-up needs no numpy, one of many has no loop.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,11 +28,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _HEADER = struct.Struct("=16sQQ")
-_MAGIC = b"prepcache stat 2"
+_MAGIC = b"prepcache stat 3"
 _ORDER = 0x0102030405060708
-_RECORD_BYTES = 8 + 8 + 40 + 32
-_STAMP = struct.Struct("=5q")
-_WORDS = struct.Struct("=4Q")
+_RECORD = struct.Struct("=10q")
+_WORDS = struct.Struct("=4q")
+_READ_WHOLE = 8
+"""A segment of up to so many records for each that is wanted is read whole."""
 _MASK = (1 << 64) - 1
 _SEED = 0x9E3779B97F4A7C15
 _FACTOR = 0xD6E8FEB86659FD93
@@ -62,17 +62,20 @@ def mix_columns(columns: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
 
 
 class Segment:
-    """A sorted, immutable file of records, mapped."""
+    """A sorted, immutable file of records."""
 
-    def __init__(self, raw: Any, count: int) -> None:
-        self.count = count
-        self._raw = raw
-        self._checks_at = _HEADER.size + 8 * count
-        self._stamps_at = self._checks_at + 8 * count
-        self._digests_at = self._stamps_at + 40 * count
-        view = memoryview(raw)
-        self._hashes = view[_HEADER.size : self._checks_at].cast("Q")
-        self._checks = view[self._checks_at : self._stamps_at].cast("Q")
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        magic, order, self.count = _HEADER.unpack(os.pread(fd, _HEADER.size, 0))
+        self._records_at = _HEADER.size + 8 * self.count
+        size = self._records_at + self.count * _RECORD.size
+        if magic != _MAGIC or order != _ORDER or os.fstat(fd).st_size != size:
+            raise ValueError("no segment")
+        self._hashes = array("Q")
+        self._hashes.frombytes(_read(fd, 8 * self.count, _HEADER.size))
+
+    def __del__(self) -> None:
+        os.close(self._fd)
 
     @classmethod
     def open(cls, path: Path) -> Segment | None:
@@ -81,85 +84,101 @@ class Segment:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
             return None
+        info = os.fstat(fd)
+        if info.st_uid != os.geteuid() or info.st_mode & 0o022 or info.st_nlink != 1:
+            os.close(fd)
+            return None
         try:
-            info = os.fstat(fd)
-            if info.st_uid != os.geteuid() or info.st_mode & 0o022 or info.st_nlink != 1:
-                return None
-            raw = mmap.mmap(fd, info.st_size, prot=mmap.PROT_READ)
-            magic, order, count = _HEADER.unpack_from(raw)
-            if magic != _MAGIC or order != _ORDER or len(raw) != _HEADER.size + count * _RECORD_BYTES:
-                return None
-            return cls(raw, count)
+            return cls(fd)
         except (OSError, ValueError, struct.error):
             return None
-        finally:
-            os.close(fd)
 
     def get(self, stamp: Stamp) -> bytes | None:
         """The digest of a stamp, found without numpy."""
         wanted = mix(stamp[:2])
         row = bisect_left(self._hashes, wanted)
-        if row == self.count or self._hashes[row] != wanted:
+        if row == len(self._hashes) or self._hashes[row] != wanted:
             return None
-        if _STAMP.unpack_from(self._raw, self._stamps_at + 40 * row) != stamp:
+        raw = self._record(row)
+        record = _RECORD.unpack(raw) if len(raw) == _RECORD.size else ()
+        if record[:5] != stamp or mix(record[:9]) != record[9] & _MASK:
             return None
-        start = self._digests_at + 32 * row
-        digest: bytes = self._raw[start : start + 32]
-        return digest if mix((*stamp, *_WORDS.unpack(digest))) == self._checks[row] else None
+        return _WORDS.pack(*record[5:9])
 
     def lookup(self, stamps: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.uint8]]:
         """Which of some stamps are recorded here, and the digests of those."""
         import numpy as np
 
-        if not self.count:
-            return np.zeros(len(stamps), np.bool_), np.empty((0, 32), np.uint8)
         hashes = np.frombuffer(self._hashes, np.uint64)
-        at = np.searchsorted(hashes, mix_columns([stamps[:, 0], stamps[:, 1]])) % self.count
-        stamps_here, digests_here = self._columns()
-        own, digests = stamps_here[at], digests_here[at]
-        is_here = (own == stamps).all(axis=1) & self._fits(own, digests, at)
-        return is_here, digests[is_here]
+        wanted = mix_columns([stamps[:, 0], stamps[:, 1]])
+        at = np.searchsorted(hashes, wanted)
+        rows = np.flatnonzero(at < len(hashes))
+        rows = rows[hashes[at[rows]] == wanted[rows]]
+        records = self._records(at[rows])
+        is_right = (records[:, :5] == stamps[rows]).all(axis=1) & _fits(records)
+        is_here = np.zeros(len(stamps), np.bool_)
+        is_here[rows[is_right]] = True
+        return is_here, np.ascontiguousarray(records[is_right, 5:9]).view(np.uint8)
 
-    def records(self) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-        """Stamps and digests of all records whose check fits."""
-        stamps, digests = self._columns()
-        is_whole = self._fits(stamps, digests, slice(None))
-        return stamps[is_whole], digests[is_whole]
-
-    def _columns(self) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    def records(self) -> NDArray[np.int64]:
+        """All records whose check fits."""
         import numpy as np
 
-        stamps = np.frombuffer(self._raw, np.int64, 5 * self.count, self._stamps_at)
-        digests = np.frombuffer(self._raw, np.uint8, 32 * self.count, self._digests_at)
-        return stamps.reshape(-1, 5), digests.reshape(-1, 32)
+        found = self._records(np.arange(self.count))
+        return found[_fits(found)]
 
-    def _fits(self, stamps: NDArray[np.int64], digests: NDArray[np.uint8], at: Any) -> NDArray[np.bool_]:
+    def _record(self, row: int) -> bytes:
+        return os.pread(self._fd, _RECORD.size, self._records_at + _RECORD.size * row)
+
+    def _records(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Some records; zeros, which are none, for what cannot be read any more."""
         import numpy as np
 
-        checks: NDArray[np.bool_] = _checks(stamps, digests) == np.frombuffer(self._checks, np.uint64)[at]
-        return checks
+        if _READ_WHOLE * len(rows) >= self.count:
+            size = self.count * _RECORD.size
+            raw = _read(self._fd, size, self._records_at).ljust(size, b"\0")
+            return np.frombuffer(raw, np.int64).reshape(-1, 10)[rows]
+        read = [self._record(row).ljust(_RECORD.size, b"\0") for row in rows.tolist()]
+        return np.frombuffer(b"".join(read), np.int64).reshape(-1, 10)
 
 
-def _checks(stamps: NDArray[np.int64], digests: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    return mix_columns([*stamps.T, *digests.view("u8").T])
+def _read(fd: int, size: int, at: int) -> bytes:
+    """Bytes of a file; fewer if they are not there."""
+    parts = []
+    while size and (part := os.pread(fd, size, at)):
+        parts.append(part)
+        at, size = at + len(part), size - len(part)
+    return b"".join(parts)
 
 
-def write_segment(path: Path, stamps: NDArray[np.int64], digests: NDArray[np.uint8]) -> None:
+def _fits(records: NDArray[np.int64]) -> NDArray[np.bool_]:
+    checks: NDArray[np.bool_] = mix_columns(list(records.T[:9])).view("i8") == records[:, 9]
+    return checks
+
+
+def with_checks(stamps: NDArray[np.int64], digests: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Records of stamps and digests."""
+    import numpy as np
+
+    record = [*stamps.T, *digests.view(np.int64).T]
+    return np.stack([*record, mix_columns(record).view(np.int64)], axis=1)
+
+
+def write_segment(path: Path, records: NDArray[np.int64]) -> None:
     """Write records as a segment; of several of one file the first.
 
     Rename makes it appear whole. No fsync: what a power cut tears, the checks refuse.
     """
     import numpy as np
 
-    hashes, first = np.unique(mix_columns([stamps[:, 0], stamps[:, 1]]), return_index=True)
-    stamps, digests = stamps[first], digests[first]
+    hashes, first = np.unique(mix_columns([records[:, 0], records[:, 1]]), return_index=True)
     temporary = path.with_name(f".{path.name}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(fd, "wb") as file:
             file.write(_HEADER.pack(_MAGIC, _ORDER, len(hashes)))
-            for column in (hashes, _checks(stamps, digests), stamps, digests):
-                file.write(column.data)
+            file.write(hashes.data)
+            file.write(records[first].data)
         os.rename(temporary, path)
     except BaseException:
         os.unlink(temporary)

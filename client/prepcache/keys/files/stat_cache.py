@@ -1,6 +1,6 @@
 """The stat cache: digests of files that were read before, found by stamp, kept per user.
 
-    $XDG_CACHE_HOME/prepcache/digests-v2/      mode 0700
+    $XDG_CACHE_HOME/prepcache/digests-v3/      mode 0700
         <time>-<pid>-<n>.seg                   a segment: records sorted by hash of (device, inode)
 
 Invariants:
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prepcache.keys.files.filesystems import Stamp, is_racy, racy_window_ns
-from prepcache.keys.files.segments import Segment, write_segment
+from prepcache.keys.files.segments import Segment, with_checks, write_segment
 from prepcache.protocol.places import cache_folder
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ log = logging.getLogger("prepcache")
 
 def default_folder() -> Path:
     """Where this user's cache lies."""
-    return cache_folder(os.environ) / "digests-v2"
+    return cache_folder(os.environ) / "digests-v3"
 
 
 class StatCache:
@@ -182,13 +182,13 @@ class StatCache:
 
         stamps = np.array([stamp for stamp, _ in self._pending.values()], np.int64)
         digests = np.frombuffer(b"".join(digest for _, digest in self._pending.values()), np.uint8)
-        self._write(stamps, digests.reshape(-1, 32))
+        self._write(with_checks(stamps, digests.reshape(-1, 32)))
         self._pending.clear()
 
-    def _write(self, stamps: NDArray[np.int64], digests: NDArray[np.uint8]) -> None:
+    def _write(self, records: NDArray[np.int64]) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = f"{self.clock():020d}-{os.getpid()}-{next(self._counter)}.seg"
-        write_segment(self.folder / name, stamps, digests)
+        write_segment(self.folder / name, records)
 
     def _merge(self) -> None:
         """Keep segments few and records bounded. Call with the lock, after `_load`."""
@@ -199,8 +199,7 @@ class StatCache:
         merged = by_size[: MAX_SEGMENTS // 2 + 1] if len(segments) > MAX_SEGMENTS else []
         if merged:
             newest_first = [segments[name] for name in sorted(merged, reverse=True)]
-            stamps, digests = zip(*(segment.records() for segment in newest_first), strict=True)
-            self._write(np.concatenate(stamps)[:MAX_RECORDS], np.concatenate(digests)[:MAX_RECORDS])
+            self._write(np.concatenate([segment.records() for segment in newest_first])[:MAX_RECORDS])
         total = 0
         for name in sorted(segments, reverse=True):
             total += segments[name].count

@@ -81,14 +81,14 @@ class Seen:
     known: tuple[str, tuple[int, ...]] | None = None
 
     def digest(
-        self, info: os.stat_result | None, memo: StatCache | None, trust: Trust
+        self, info: os.stat_result | None, stat_cache: StatCache | None, trust: Trust
     ) -> tuple[str, tuple[int, ...] | None]:
         """Its digest and stamp, from what is there. Each batch asks for those of all files seen so far."""
         if info is None:
             return ABSENT, None
         if self.known is not None and self.known[1] == stamp_at(info):
             return self.known
-        digest, stamp, is_racy = digest_now(self.path, memo, trust)
+        digest, stamp, is_racy = digest_now(self.path, stat_cache, trust)
         if stamp is not None and not is_racy and trust == "stat":
             self.known = digest, stamp
         return digest, stamp

@@ -85,7 +85,7 @@ def row_of(kind: str, name: str, digest: str) -> dict[str, str]:
 
 def still_true(
     observed: Iterable[Mapping[str, Any]],
-    memo: StatCache | None = None,
+    stat_cache: StatCache | None = None,
     roots: Roots | None = None,
     trust: Trust = "stat",
 ) -> str | None:
@@ -93,7 +93,7 @@ def still_true(
 
     Args:
         observed: as `Observer.taken` gave it.
-        memo: digests of files that are known by stamp.
+        stat_cache: digests of files that are known by stamp.
         roots: those of this job.
 
     Returns:
@@ -119,7 +119,7 @@ def still_true(
             if listing(path) != row.get("digest"):
                 return name
             continue
-        digest = digest_now(path, memo, trust)[0]
+        digest = digest_now(path, stat_cache, trust)[0]
         if digest != row.get("digest") or (kind == "module" and not runs_as_written(path)):
             return name
     return None
@@ -156,7 +156,7 @@ def stamp_at(info: os.stat_result | None) -> Stamp | None:
     return FOLDER_STAMP if is_directory(info) else stamp_of(info)
 
 
-def digest_now(path: str, memo: StatCache | None, trust: Trust) -> tuple[str, Stamp | None, bool]:
+def digest_now(path: str, stat_cache: StatCache | None, trust: Trust) -> tuple[str, Stamp | None, bool]:
     """The digest and stamp of what is there, and whether a later write could leave that as it is."""
     info = info_of(path)
     if info is None:
@@ -164,7 +164,7 @@ def digest_now(path: str, memo: StatCache | None, trust: Trust) -> tuple[str, St
     if is_directory(info):
         return FOLDER, FOLDER_STAMP, False
     try:
-        digested = digest_file(path, memo, trust)
+        digested = digest_file(path, stat_cache, trust)
     except UnkeyableError:
         return CHANGED, None, True
     return digested.digest.hex(), digested.stamp, digested.is_racy

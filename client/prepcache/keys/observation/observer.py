@@ -29,7 +29,7 @@ from prepcache.digests import RecipeDigest
 from prepcache.keys.code.source_files import runs_as_written
 from prepcache.keys.environment import lately
 from prepcache.keys.files.digest import Trust
-from prepcache.keys.files.stat_cache import StatCache
+from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
 from prepcache.keys.observation import audit, context, job_code, monitoring, questions, unseen
 from prepcache.keys.observation.context import MODULE, NAMED, Fact, Notice, Watch
 from prepcache.keys.observation.findings import MODULE_SUFFIXES, Findings, Seen
@@ -90,8 +90,8 @@ class Observer:
     Args:
         recipe: what is counted by it already is no observation.
         root: the data set's `root=`.
-        memo: digests of files that are known by stamp.
-        trust: "content" reads every file, whatever the memo knows.
+        stat_cache: digests of files that are known by stamp.
+        trust: "content" reads every file, whatever the stat cache knows.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Observer:
         recipe: Recipe,
         *,
         root: str | os.PathLike[str] | None = None,
-        memo: StatCache | None = None,
+        stat_cache: StatCache | None = None,
         trust: Trust = "stat",
     ) -> None:
         scope = _Scope(
@@ -112,17 +112,17 @@ class Observer:
             recipe.parts["environment"]["distributions"],
             recipe.asked.get("environment") is not None,
         )
-        self._begin(scope, memo, trust, (), recipe.inherits)
+        self._begin(scope, stat_cache, trust, (), recipe.inherits)
 
     def _begin(
         self,
         scope: _Scope,
-        memo: StatCache | None,
+        stat_cache: StatCache | None,
         trust: Trust,
         given: tuple[Seen, ...],
         inherited: tuple[Observer, ...] = (),
     ) -> None:
-        self._scope, self._memo, self._trust = scope, memo, trust
+        self._scope, self._stat_cache, self._trust = scope, stat_cache, trust
         self._given, self._inherited = given, inherited
         self._found = Findings(scope.known, scope.partly, is_narrowed=scope.is_narrowed)
         for seen in given:
@@ -264,7 +264,7 @@ class Observer:
         for seen in files:
             if self._found.seen.get(seen.path) is not seen or self._found.is_output(seen.path):
                 continue
-            digest, stamp = seen.digest(info_of(seen.path), self._memo, self._trust)
+            digest, stamp = seen.digest(info_of(seen.path), self._stat_cache, self._trust)
             if seen.has_changed or stamp != seen.stamp:
                 digest = CHANGED
             if seen.stamp == FOLDER_STAMP:
@@ -310,5 +310,5 @@ def _of_this_process(scope: _Scope, trust: Trust, given: tuple[Seen, ...]) -> Ob
         found._trust = trust
         return found
     made = Observer.__new__(Observer)
-    made._begin(scope, StatCache(), trust, given)
+    made._begin(scope, user_stat_cache(), trust, given)
     return _arrived.setdefault((scope.digest, scope.roots), made)
