@@ -24,7 +24,7 @@ MORE_CALLS = ["openat", "pwrite64", "fchmod", "ftruncate", "chmod", "setxattr", 
 """Every other call that changes a file, and every one that begins and ends with one."""
 DAILY = [
     *(f"commit-{call}" for call in CALLS),
-    "register-fdatasync", "replace-rename", "delete-unlink", "merge-fdatasync", "merge-held-unlink",
+    "register-fdatasync", "replace-rename", "delete-unlink", "merge-fdatasync",
 ]  # fmt: skip
 
 BEFORE = {item(name) for name in range(8)}
@@ -34,7 +34,6 @@ AFTER = {
     "replace": BEFORE,
     "delete": BEFORE - {item(0)},
     "merge": BEFORE,
-    "merge-held": BEFORE,
 }
 TIGHT = Limits(max_bytes=17 * BLOCK, min_free_bytes=0)
 """Eight artifacts and room for nine more: an act that wants fourteen has to evict."""

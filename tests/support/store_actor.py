@@ -40,11 +40,6 @@ def act(store: Store, name: str) -> Any:
         return evict_to_fit(store, stores.BLOCK * 14)
     elif name == "merge":
         return store.merge_some()
-    elif name == "merge-held":
-        store.resolve(RECIPE, holder=SESSION)
-        assert store.merge_some()
-        store.release(SESSION)
-        store.maintain()
     elif name == "resolve":
         return len(store.resolve(RECIPE).artifacts)
     elif name == "scrub":

@@ -60,7 +60,7 @@ def _temporary(core: Core, repair: bool) -> Iterator[Finding]:
 
 def _doomed(core: Core, repair: bool) -> Iterator[Finding]:
     with core.index.read() as conn:
-        doomed = [d.hex() for d in queries.doomed_digests(conn) if d not in core.lingering]
+        doomed = [digest.hex() for digest in queries.doomed_digests(conn)]
     left = [digest for digest in doomed if durable.is_there(core.layout.object_path(digest))]
     if repair:
         recovery.finish_doomed(core)

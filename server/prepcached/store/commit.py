@@ -133,7 +133,7 @@ def _commit(
     pinned = {r.key for r in (*older, *lost) if r.is_pinned and r.recipe_id == row.id}
     rows = [_new_row(core, file, row.id, owner_uid, pinned) for file in new.values()]
     generation = _place_and_insert(core, row, list(new.values()), rows, older, digests)
-    removal.finish(core, older, may_linger=True)
+    removal.finish(core, older)
     renamed = {file.name for file in new.values() if not file.is_copy}
     for file in files:
         if file.name not in renamed:

@@ -10,8 +10,8 @@ Locking:
 NOTE [ Holds against removals ]
     Who takes holds reads rows first, without locks, and takes them under `memory` afterwards. A
     removal may come between. So what is condemned at that moment is left out, and `removals` rises
-    when rows are gone: a taker that sees it moved reads again; nobody waits for a writer. What something
-    else took the place of is not condemned: who had taken a hold on it by then keeps its file (removal.py).
+    when rows are gone: a taker that sees it moved reads again; nobody waits for a writer. What a merge or a
+    replacement removes is not condemned: a taker who finds its file gone looks again.
 """
 
 from __future__ import annotations
@@ -88,12 +88,11 @@ class Core:
         self.unsettled: dict[bytes, float] = {}  # committed lately; see upkeep.settle
         self.staged_area = StagedArea(root.layout.staging)
         self.grown_recipes: set[int] = set()  # ids of recipes with new artifacts; see compaction.py
+        self.has_ended_session = False  # since the last look for a merge
         self.recent_evictions: deque[float] = deque(maxlen=100_000)
         self.recipe_bytes: Counter[str] = Counter()  # on disk, by scope; see recipes.py
         self.recipes_spared_at = -inf
         self.removals = 0
-        self.lingering: dict[bytes, tuple[bytes, int]] = {}
-        """Removed artifacts whose files stay (removal.py, invariant 4): their keys and owners, by digest."""
         self.writer = threading.RLock()
 
     def count_again(self) -> None:

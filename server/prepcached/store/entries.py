@@ -52,12 +52,7 @@ def open_entry(core: Core, key: str, owner: int | None, scope: str) -> tuple[int
 def open_artifact(core: Core, key: str, digest: str, owner: int | None) -> int:
     """See `Store.open_artifact`."""
     rows = removal.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest)])
-    having = [(row.key, row.owner) for row in rows]
-    with core.memory:
-        lingering = core.lingering.get(bytes.fromhex(digest))
-    if lingering is not None:
-        having.append(lingering)
-    if not any(of == bytes.fromhex(key) and owner in (None, whose) for of, whose in having):
+    if not any(row.key == bytes.fromhex(key) and owner in (None, row.owner) for row in rows):
         raise errors.NotFound(f"entry {key} has no artifact {digest} any more", key=key)
     return _opened(core, key, digest)
 

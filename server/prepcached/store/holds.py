@@ -86,10 +86,6 @@ class Holds:
         """Whether any session holds it, and not weakly."""
         return any(now - held[digest] < self.idle_s for held in self._held.values() if digest in held)
 
-    def is_mapped(self, digest: bytes) -> bool:
-        """Whether any session has it, though it was removed."""
-        return any(digest in gone for gone in self._gone.values())
-
     def count(self, digest: bytes) -> int:
         """How many sessions hold it."""
         return sum(digest in held for held in self._held.values())

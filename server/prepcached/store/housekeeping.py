@@ -45,7 +45,6 @@ class Housekeeping:
             recipes.write_asked(core)
         with io_told("upkeep failed"):
             core.look_at_staging()
-            removal.drop_lingering(core)
             with core.writer:
                 recovery.finish_doomed(core)
             settle(core)

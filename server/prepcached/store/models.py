@@ -6,8 +6,7 @@ Invariants:
        scopes (scopes.py) may have rows of one key.
     3. `recipes.generation` rises in the same transaction as every commit and every removal;
        `removed_generation` is its value at the last removal: who has seen less must take the whole list.
-    4. `doomed` names files whose rows were deleted and which may not have been unlinked yet; some stay while
-       a job holds them (removal.py, invariant 4).
+    4. `doomed` names files whose rows were deleted and which may not have been unlinked yet.
 
 Keys and digests are BLOBs of 32 bytes: half of hex, and the index has up to millions.
 """
@@ -17,7 +16,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 VERSION = 8
-"""`PRAGMA user_version`; an index of another version is set aside and made again."""
+"""`PRAGMA user_version`; an index of another version is deleted and made again."""
 
 metadata = sa.MetaData()
 

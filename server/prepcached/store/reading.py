@@ -67,4 +67,5 @@ def release(core: Core, session_id: str, digests: Iterable[str] | None) -> None:
     which = None if digests is None else [bytes.fromhex(d) for d in digests if is_hex64(d)]
     with core.memory:
         core.holds.drop(session_id, which)
+        core.has_ended_session |= which is None
         core.ledger.unlinked_bytes = core.holds.unlinked_bytes()

@@ -64,7 +64,7 @@ def begin(core: Core) -> None:
 def finish_doomed(core: Core) -> int:
     """Unlinks what was doomed and is still there, and makes that durable. Call it with the writer lock."""
     with core.index.read() as conn:
-        doomed = [digest for digest in queries.doomed_digests(conn) if digest not in core.lingering]
+        doomed = queries.doomed_digests(conn)
     if not doomed:
         return 0
     gone = [digest for digest in doomed if removal.unlink_object(core, digest.hex())]

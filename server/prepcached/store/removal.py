@@ -6,8 +6,6 @@ Invariants:
     2. Eviction never takes what is held; purge, damage and replacement do. What goes takes the lower
        editions of its recipe along, but for what others pinned.
     3. A file that cannot be unlinked stays doomed, and is tried again by `upkeep` and at the next start.
-    4. A file that something else took the place of (a merge, a replacement) lingers while a session holds it:
-       in memory only, its row is gone and its digest is doomed.
 """
 
 from __future__ import annotations
@@ -38,8 +36,7 @@ def remove(core: Core, rows: Sequence[Doomable]) -> None:
         lower = replaced(core, rows)
         with core.index.write() as conn:
             queries.delete(conn, [*rows, *lower])
-        finish(core, lower, may_linger=True)
-        finish(core, rows)
+        finish(core, [*lower, *rows])
 
 
 def remove_damaged(core: Core, rows: Sequence[Doomable], why: str) -> None:
@@ -67,20 +64,11 @@ def condemned(core: Core, rows: Sequence[Doomable]) -> Iterator[None]:
             core.removals += 1
 
 
-def finish(core: Core, rows: Sequence[Doomable], *, may_linger: bool = False) -> None:
-    """After the rows' deletion was committed: accounts and unlinks. Call it with the writer lock.
-
-    Args:
-        may_linger: what somebody holds keeps its file until he lets go; he finds what took its place when he
-            looks again, and until then may open it.
-    """
+def finish(core: Core, rows: Sequence[Doomable]) -> None:
+    """After the rows' deletion was committed: accounts and unlinks. Call it with the writer lock."""
     if not rows:
         return
-    now = core.monotonic()
     with core.memory:
-        held = [row for row in rows if may_linger and core.holds.is_held(row.digest, now)]
-        kept = {row.digest: (row.key, row.owner) for row in held}
-        core.lingering.update(kept)
         core.holds.removed([row.digest for row in rows])
         for row in rows:
             account(core, row, -1)
@@ -89,27 +77,7 @@ def finish(core: Core, rows: Sequence[Doomable], *, may_linger: bool = False) ->
         core.ledger.unlinked_bytes = core.holds.unlinked_bytes()
         core.removals += 1
     for row in rows:
-        if row.digest not in kept:
-            unlink_object(core, row.digest.hex())
-
-
-def drop_lingering(core: Core, *, is_last: bool = False) -> bool:
-    """Unlinks files of removed artifacts that nobody holds any more; whether there were any.
-
-    Args:
-        is_last: the store is closed, and so nobody holds anything.
-    """
-    with core.memory:
-        if not core.lingering:
-            return False
-    with core.writer:
-        with core.memory:
-            free = [d for d in core.lingering if is_last or not core.holds.is_mapped(d)]
-            for digest in free:
-                del core.lingering[digest]
-        for digest in free:
-            unlink_object(core, digest.hex())
-    return bool(free)
+        unlink_object(core, row.digest.hex())
 
 
 def replaced(core: Core, rows: Sequence[Doomable]) -> list[Doomable]:
@@ -131,7 +99,6 @@ def account(core: Core, row: Doomable, sign: int) -> None:
 
 def account_new(core: Core, values: Mapping[str, Any]) -> None:
     """Counts a new row in. Call it with `memory`."""
-    core.lingering.pop(values["digest"], None)
     core.ledger.live_bytes += values["disk_bytes"]
     core.quotas.used[values["owner"]] += values["disk_bytes"]
     core.counters.entries += 1
@@ -161,7 +128,7 @@ def unlink_if_absent(core: Core, digests: Sequence[str]) -> None:
     except errors.StoreError:
         log.exception("cannot tell whether a commit happened; its files stay for the next start")
         return
-    there = {row.digest.hex() for row in rows} | {digest.hex() for digest in core.lingering}
+    there = {row.digest.hex() for row in rows}
     for digest in digests:
         if digest not in there:
             unlink_object(core, digest)
@@ -193,7 +160,7 @@ def idle(
     with core.writer:
         write_recency(core)
     with core.index.read() as conn:
-        return eviction.idle_of(queries.coldest(conn, owner, where), need_bytes, _protection(core))
+        return eviction.idle_of(queries.coldest(conn, owner, where), need_bytes, is_held_now(core))
 
 
 @contextlib.contextmanager
@@ -240,16 +207,16 @@ def could_evict(core: Core, need_bytes: int, owner: int) -> bool:
     if need_bytes <= 0:
         return True
     with core.index.read() as conn:
-        return eviction.choose(queries.coldest(conn, owner), need_bytes, _protection(core)) is not None
+        return eviction.choose(queries.coldest(conn, owner), need_bytes, is_held_now(core)) is not None
 
 
 def _choose(core: Core, need_bytes: int, owner: int | None) -> list[eviction.Candidate] | None:
     write_recency(core)
     with core.index.read() as conn:
-        return eviction.choose(queries.coldest(conn, owner), need_bytes, _protection(core))
+        return eviction.choose(queries.coldest(conn, owner), need_bytes, is_held_now(core))
 
 
-def _protection(core: Core) -> Callable[[bytes], bool]:
+def is_held_now(core: Core) -> Callable[[bytes], bool]:
     """Whether a digest is held."""
     now = core.monotonic()
 
@@ -327,11 +294,11 @@ def _reserve_of_owner(core: Core, size_bytes: int, owner: int) -> None:
 
 
 @contextlib.contextmanager
-def spare_room(core: Core, size_bytes: int, beside_bytes: int) -> Iterator[bool]:
-    """Reserves room for a write if there is some, and so much beside it; evicts nothing."""
+def spare_room(core: Core, size_bytes: int) -> Iterator[bool]:
+    """Reserves room for a write if there is some; evicts nothing."""
     free = core.root.free_bytes()
     with core.memory:
-        is_there = core.ledger.shortfall(size_bytes + beside_bytes, free) <= 0
+        is_there = core.ledger.shortfall(size_bytes, free) <= 0
         core.ledger.reserved_bytes += size_bytes * is_there
     try:
         yield is_there
@@ -353,7 +320,7 @@ def reserve(core: Core, size_bytes: int) -> None:
             if short <= 0:
                 core.ledger.reserved_bytes += size_bytes
                 return
-        if attempt == 4 or not (drop_lingering(core) or evict(core, short)):
+        if attempt == 4 or not evict(core, short):
             break
     with core.memory:
         core.counters.declined += 1

@@ -312,9 +312,7 @@ class Store:
         return entries.open_entry(self._core, key, owner, scope)
 
     def open_artifact(self, key: str, digest: str, owner: int | None = None) -> int:
-        """An entry's artifact by its digest, also one that was merged or replaced, while somebody holds it,
-        open for reading; the caller closes it. Raises NotFound.
-        """
+        """An entry's artifact by its digest, open for reading; the caller closes it. Raises NotFound."""
         return entries.open_artifact(self._core, key, digest, owner)
 
     def name_sums(self, limit: int, owner: int | None = None) -> list[NameSums]:
@@ -453,7 +451,6 @@ class Store:
                 self._scrubber.close()
                 removal.write_recency(self._core)
                 recipes.write_asked(self._core)
-                removal.drop_lingering(self._core, is_last=True)
         finally:
             with contextlib.suppress(OSError):
                 self._core.index.look()

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from prepcache import errors
 from prepcached.store import eviction, models, queries, removal
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
@@ -28,18 +27,6 @@ def test_replaced_bytes_come_back_when_they_are_committed_again(store: Store) ->
     store.release("job", [old.digest])
     store.maintain()
     assert stores.digests_on_disk(store) == {old.digest}
-
-
-def test_a_commit_that_fails_leaves_the_file_of_a_held_twin(store: Store) -> None:
-    old = put(store, 1, seed=0, holder="job").artifacts[0]
-    put(store, 1, seed=1)
-
-    def fail(_: object) -> None:
-        raise errors.LeaseLapsed("too late")
-
-    with pytest.raises(errors.LeaseLapsed):
-        put(store, 1, seed=0, in_transaction=fail)
-    assert old.digest in stores.digests_on_disk(store)
 
 
 def test_what_was_purged_can_be_made_and_held_again(store: Store) -> None:
