@@ -73,7 +73,7 @@ def cached(
     """
     if fn is None:
         if data is not _NO_DATA:
-            raise TypeError("cached() got data without a function to call on it")
+            raise TypeError("cached() got data but no function")
         return functools.partial(_decorated, config=config, options=options)
     if data is _NO_DATA:
         return _decorated(fn, config=config, options=options)
@@ -90,8 +90,8 @@ def _decorated(
         if data is _NO_DATA or others:
             name = getattr(fn, "__name__", "fn")
             raise TypeError(
-                f"{name}() is cached: call it as {name}(data, option=value), with all that it reads in "
-                "the one argument before the options"
+                f"{name}() is cached: call it as {name}(data, option=value). Pass everything that it reads in "
+                "the one positional argument"
             )
         return _Whole([data], fn, {**(config or {}), **more}, **options)[0]
 

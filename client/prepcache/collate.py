@@ -113,13 +113,13 @@ def pad_collate(
     if isinstance(value, list):  # given to a DataLoader as it is
         return _PAD.collated(value, sys._getframe(1))
     if side not in ("left", "right"):
-        raise ValueError(f"side is 'left' or 'right', not {side!r}")
+        raise ValueError(f"side must be 'left' or 'right', not {side!r}")
     if also not in (None, "lengths", "mask"):
-        raise ValueError(f"also is 'lengths', 'mask' or None, not {also!r}")
+        raise ValueError(f"also must be 'lengths', 'mask' or None, not {also!r}")
     if multiple_of < 1:
         raise ValueError(f"multiple_of must be positive, not {multiple_of}")
     if cut is not None and cut < 0:
-        raise ValueError(f"cut must not be negative, not {cut}")
+        raise ValueError(f"cut must be 0 or more, not {cut}")
     return _Pad(_axes(leaves), value, side, multiple_of, cut, also)
 
 
@@ -145,7 +145,7 @@ def pack_collate(samples: list[Any] | None = None, /, *, leaves: Sequence[str] |
         TypeError: `leaves` names axes.
     """
     if isinstance(leaves, Mapping):
-        raise TypeError(f"leaves is a list of names: rows are packed along their first axis; not {leaves}")
+        raise TypeError(f"leaves must be a list of names, not {leaves}: rows are packed along their first axis")
     return _Pack(_axes(leaves)) if samples is None else _PACK.collated(samples, sys._getframe(1))
 
 
@@ -153,7 +153,7 @@ def _axes(leaves: Sequence[str] | Mapping[str, int] | None) -> dict[str, int] | 
     if leaves is None:
         return None
     if isinstance(leaves, str):
-        raise TypeError(f"leaves is a list of names, not the text {leaves!r}")
+        raise TypeError(f"leaves must be a list of names, not a str: {leaves!r}")
     return dict(leaves) if isinstance(leaves, Mapping) else dict.fromkeys(leaves, 0)
 
 
@@ -196,8 +196,8 @@ class _Collate:
     def _check(self, paths: Iterable[str]) -> None:
         there = list(paths)
         if self.axes is not None and (unknown := set(self.axes) - set(there)):
-            names = "is '', the sample itself" if there == [""] else f"are {', '.join(map(repr, there))}"
-            raise KeyError(f"no leaf of the samples is called {sorted(unknown)}; there {names}")
+            names = "'' (the sample itself)" if there == [""] else ", ".join(map(repr, there))
+            raise KeyError(f"the samples have no leaf {sorted(unknown)}; they have {names}")
 
     def axis(self, path: str, ndim: int) -> int | None:
         """Along which axis a tensor or array leaf is a sequence; None if it is none."""
@@ -206,7 +206,7 @@ class _Collate:
         axis = self.axes.get(path)
         if axis is not None and not -ndim <= axis < ndim:
             has = count_text(ndim, "axis", "axes")
-            raise ValueError(f"{leaf_text(path)} has {has}, and leaves= asks for its axis {axis}")
+            raise ValueError(f"{leaf_text(path)} has {has}, but leaves= names its axis {axis}")
         return axis
 
     def _padded(self, leaves: Iterable[tuple[str, int]]) -> Mapping[str, int]:
@@ -345,7 +345,7 @@ class _Pad(_Collate):
             if tensor.shape[1:] != place.shape[1:]:
                 raise apart(path, axis, [row.shape for row in rows], indices, self.axes)
             if tensor.dtype != place.dtype:
-                raise RuntimeError(f"{leaf_text(path)} has rows of {place.dtype} and of {tensor.dtype}")
+                raise RuntimeError(f"{leaf_text(path)} has rows with dtype {place.dtype} and {tensor.dtype}")
             place[slice(len(tensor)) if self.side == "right" else slice(width - len(tensor), None)] = tensor
         return self._with(padded.movedim(1, axis + 1 if axis >= 0 else axis), lengths)
 

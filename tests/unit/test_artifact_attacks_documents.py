@@ -140,7 +140,7 @@ def test_a_number_past_all_floats(path: Path) -> None:
     """1e999999 is read as infinity, which JSON cannot say again."""
     rewrite(path, lambda _, document: document["producer"].update(x="HUGE"))
     path.write_bytes(path.read_bytes().replace(rb"\"HUGE\"", b"1e999999"))
-    refused(path, "1e999999 is no JSON")
+    refused(path, "1e999999 is not JSON")
 
 
 def test_two_columns_of_one_name(path: Path) -> None:
@@ -153,7 +153,7 @@ def test_two_columns_of_one_name(path: Path) -> None:
         header["_fill.n"] = {"dtype": "U8", "shape": [data[1] - data[0]], "data_offsets": data}
 
     rewrite(path, double)
-    refused(path, "two columns called")
+    refused(path, "two columns are named")
 
 
 def test_items_of_equal_beginnings_do_not_keep_the_interpreter() -> None:
@@ -182,7 +182,7 @@ def test_an_item_that_stands_twice(path: Path) -> None:
 
     patch_tensor(path, "_items.digest", digests)
     rewrite(path, name_so)
-    refused(path, "an item stands twice")
+    refused(path, "duplicate item")
 
 
 TABLE_ATTACKS = {

@@ -60,14 +60,14 @@ def test_grown(path: Path) -> None:
 
 def test_announced_size_is_compared(path: Path) -> None:
     """A file of another size than the index says is refused by its size."""
-    with pytest.raises(ArtifactError, match="announced"):
+    with pytest.raises(ArtifactError, match="incomplete"):
         artifact.open(path, size_bytes=path.stat().st_size + 1)
 
 
 def test_a_longer_item_table_is_not_read(path: Path) -> None:
     """The daemon holds the table of a staged file in memory, and bounds it."""
     with open(path, "rb") as file:
-        with pytest.raises(ArtifactError, match="4 items, and at most 3"):
+        with pytest.raises(ArtifactError, match="4 items: the limit is 3"):
             artifact.check(file.fileno(), max_items=3)
         assert artifact.check(file.fileno(), max_items=4).items == 4
 
@@ -150,7 +150,7 @@ def test_a_name_that_stands_twice(path: Path, name: str) -> None:
     member = json.dumps(json.loads(text).get(name, {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}))
     count = 2 if name == "_fill.again" else 1
     replace_header(path, text[:-1] + f', "{name}": {member}'.encode() * count + b"}")
-    refused(path, "stands twice")
+    refused(path, "duplicate name")
 
 
 def test_a_member_of_the_document_that_stands_twice(path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_member_of_the_document_that_stands_twice(path: Path) -> None:
     document = header["__metadata__"]["document"]
     header["__metadata__"]["document"] = document[:-1] + f',"rows":{json.loads(document)["rows"]}}}'
     replace_header(path, json.dumps(header).encode())
-    refused(path, "stands twice")
+    refused(path, "duplicate name")
 
 
 def test_data_off_the_page(path: Path) -> None:
@@ -170,13 +170,13 @@ def test_data_off_the_page(path: Path) -> None:
     path.write_bytes(
         (length + 64).to_bytes(8, "little") + raw[8 : 8 + length] + b" " * 64 + raw[8 + length :]
     )
-    refused(path, "page border")
+    refused(path, "page boundary")
 
 
 def test_a_header_over_its_bound(path: Path) -> None:
     """A header over the bound is refused before it is read."""
     replace_header(path, b'{"__metadata__":{}}'.ljust(artifact_format.MAX_HEADER_BYTES + 8))
-    refused(path, "a header of")
+    refused(path, "header of")
 
 
 HeaderChange = Callable[[dict[str, Any]], Any]
@@ -268,7 +268,7 @@ def test_an_unaligned_column(path: Path) -> None:
         )
 
     rewrite(path, shift)
-    refused(path, "border")
+    refused(path, "boundary")
 
 
 def test_a_link_is_not_followed(path: Path) -> None:

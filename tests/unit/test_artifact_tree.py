@@ -92,14 +92,14 @@ CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 
 REFUSED = [
-    ({"a": [1, object()]}, "sample['a'][1]", "no column holds a value of type object"),
-    (iter(()), "sample", "namedtuple of those; with expand=True a function may yield many samples"),
+    ({"a": [1, object()]}, "sample['a'][1]", "a value of type object cannot be stored"),
+    (iter(()), "sample", "namedtuple of those; with expand=True a function may yield several samples"),
     ((1, {2}), "sample[1]", "set"),
     (Pair(1, Colour.RED), "sample.y", "int(x)"),
     ([Text("a")], "sample[0]", "str(x)"),
     (np.str_("a"), "sample", "str(x)"),
     (np.array([object()]), "sample", "dtype('O')"),
-    (np.zeros(2, "V0"), "sample", "no column holds numpy dtype"),
+    (np.zeros(2, "V0"), "sample", "numpy dtype"),
     (np.ma.masked_array([1], [True]), "sample", "numpy.ma.getmaskarray(x)"),
     (2**63, "sample", "return str(x)"),
     ([np.zeros(2, [("a", "i4")])], "sample[0]", "for name in x.dtype.names"),
@@ -114,7 +114,7 @@ REFUSED = [
     (collections.defaultdict(list), "sample", "dict(x)"),
     ([collections.UserDict(a=1)], "sample[0]", "dict(x)"),
     (torch.zeros(2, 2).max(0), "sample", "tuple(x)"),
-    (CYCLE, "sample[0][0]", "holds itself"),
+    (CYCLE, "sample[0][0]", "contain themselves"),
     (lambda: 1, "sample", "function"),
 ]
 

@@ -58,7 +58,7 @@ def test_too_many_trees_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> 
     writer = artifact.Writer(RECIPE)
     for number in range(3):
         writer.add(digest(number), [{str(number): 1}], 0.0)
-    with pytest.raises(SampleError, match="belong into values"):
+    with pytest.raises(SampleError, match="return them as values"):
         writer.add(digest(4), [{"x": 1}], 0.0)
     assert writer.items == 3
 
@@ -66,7 +66,7 @@ def test_too_many_trees_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> 
 def test_trees_too_large_for_a_header_are_refused(tmp_path: Path) -> None:
     """Wide trees that differ are refused one by one, and what was added before can still be written."""
     writer = artifact.Writer(RECIPE)
-    with pytest.raises(SampleError, match="belong into values"):
+    with pytest.raises(SampleError, match="return them as values"):
         for number in range(100):
             wide = {f"{number}/{key}" * 20: torch.zeros(key, 2) for key in range(300)}
             writer.add(digest(number), [wide], 0.0)

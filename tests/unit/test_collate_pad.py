@@ -67,7 +67,7 @@ def test_only_named_leaves_are_padded(take: Any) -> None:
 @pytest.mark.parametrize(
     ("collate", "shapes", "words"),
     [
-        (pad_collate(leaves={"": 0}), [(2, 3), (3, 4)], r"\[3, 4\]; .* axes 0 and 1, of which"),
+        (pad_collate(leaves={"": 0}), [(2, 3), (3, 4)], r"\[3, 4\]; .* axes 0 and 1; prepcache"),
         (pad_collate(leaves={"": 1}), [(2, 3), (3, 3)], r"\[3, 3\]; .* axis 0, .*leaves={'': 0}\) pads"),
         (pack_collate(leaves=[""]), [(2, 3), (2, 4)], r"\[2, 4\]; .* axis 1, .*leaves={'': 1}\) pads"),
     ],
@@ -76,14 +76,14 @@ def test_only_named_leaves_are_padded(take: Any) -> None:
 def test_rows_that_differ_along_another_axis_are_refused(
     take: Any, collate: Any, shapes: list[tuple[int, int]], words: str
 ) -> None:
-    with pytest.raises(RuntimeError, match=rf"^rows cannot be put together along axis .*{words}"):
+    with pytest.raises(RuntimeError, match=rf"^rows cannot be concatenated along axis .*{words}"):
         collate(take([torch.ones(shape) for shape in shapes]))
 
 
 def test_rows_of_different_kinds_are_refused_by_name() -> None:
-    with pytest.raises(RuntimeError, match=r"leaf 'x' has rows of torch\.float32 and of torch\.int64"):
+    with pytest.raises(RuntimeError, match=r"leaf 'x' has rows with dtype torch\.float32 and torch\.int64"):
         pad_collate()([{"x": torch.ones(2)}, {"x": torch.arange(3)}])
-    with pytest.raises(RuntimeError, match=r"\(leaf 'x' has rows of 1 and of 2 axes\)"):
+    with pytest.raises(RuntimeError, match=r"\(leaf 'x' has rows with 1 and with 2 axes\)"):
         pad_collate(leaves=["x"])([{"x": torch.ones(2)}, {"x": torch.ones(2, 3)}])
 
 
@@ -167,11 +167,11 @@ def test_collations_travel_to_workers() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"side": "top"}, ValueError, "side is 'left' or 'right', not 'top'"),
-        ({"also": "len"}, ValueError, "also is 'lengths', 'mask' or None, not 'len'"),
+        ({"side": "top"}, ValueError, "side must be 'left' or 'right', not 'top'"),
+        ({"also": "len"}, ValueError, "also must be 'lengths', 'mask' or None, not 'len'"),
         ({"multiple_of": 0}, ValueError, "multiple_of must be positive, not 0"),
-        ({"cut": -1}, ValueError, "cut must not be negative, not -1"),
-        ({"leaves": "tokens"}, TypeError, "leaves is a list of names, not the text 'tokens'"),
+        ({"cut": -1}, ValueError, "cut must be 0 or more, not -1"),
+        ({"leaves": "tokens"}, TypeError, "leaves must be a list of names, not a str: 'tokens'"),
     ],
 )
 def test_meaningless_arguments_are_refused_by_name(
@@ -187,17 +187,17 @@ def test_packing_along_another_axis_than_the_first_is_refused() -> None:
 
 
 def test_an_unknown_leaf_is_refused_with_the_known_ones(take: Any) -> None:
-    with pytest.raises(KeyError, match=r"is called \['tokenz'\]; there are 'tokens', 'label'"):
+    with pytest.raises(KeyError, match=r"no leaf \['tokenz'\]; they have 'tokens', 'label'"):
         pad_collate(leaves=["tokenz"])(take([{"tokens": torch.arange(n), "label": n} for n in LENGTHS]))
-    with pytest.raises(KeyError, match=r"is called \['sample'\]; there is '', the sample itself"):
+    with pytest.raises(KeyError, match=r"no leaf \['sample'\]; they have '' \(the sample itself\)"):
         pad_collate(leaves={"sample": 1})(take([torch.ones(2, n) for n in LENGTHS]))
 
 
 def test_an_axis_that_a_leaf_lacks_is_refused(take: Any) -> None:
     samples = [(torch.ones(2, n), torch.tensor(n)) for n in LENGTHS]
-    with pytest.raises(ValueError, match=r"leaf '0' has 2 axes, and leaves= asks for its axis 2"):
+    with pytest.raises(ValueError, match=r"leaf '0' has 2 axes, but leaves= names its axis 2"):
         pad_collate(leaves={"0": 2})(take(samples))
-    with pytest.raises(ValueError, match=r"leaf '1' has 0 axes, and leaves= asks for its axis 0"):
+    with pytest.raises(ValueError, match=r"leaf '1' has 0 axes, but leaves= names its axis 0"):
         pad_collate(leaves={"0": -1, "1": 0})(take(samples))
 
 

@@ -82,7 +82,7 @@ def image(item: int) -> Any:
         (lambda item: {item}, r"return sorted\(x\)"),
         (lambda item: Path("a"), r"return str\(path\)"),
         (lambda item: np.ma.masked_equal([1, 2], item), r"would lose its mask; return .*getmaskarray"),
-        (nothing, "with expand=True a function may yield many samples"),
+        (nothing, "with expand=True a function may yield several samples"),
     ],
 )
 def test_what_no_column_holds_is_told_how_to_return_it(function: Any, instead: str) -> None:

@@ -197,7 +197,7 @@ def test_an_unpicklable_sample_is_an_error_of_its_item() -> None:
     crew.close()
     assert [len(parts[index]) for index in range(5)] == [1] * 5
     refused, unpicklable = parts[1][0], parts[2][0]
-    assert refused.error is None and "no column holds a value of type function" in str(refused.refusal)
+    assert refused.error is None and "a value of type function cannot be stored" in str(refused.refusal)
     assert unpicklable.refusal is None and isinstance(unpicklable.error, pickle.PicklingError)
     assert all((parts[index][0].samples[0] == index).all() for index in (0, 3, 4))
 

@@ -134,11 +134,11 @@ def numpy_dtype(text: str) -> np.dtype[Any]:
     try:
         dtype = np.dtype(text)
         if dtype.str != text:
-            raise ValueError("not in its canonical spelling")
+            raise ValueError("not in canonical spelling")
     except (TypeError, ValueError, RecursionError, SyntaxError, OverflowError) as error:
-        raise ValueError(f"no numpy dtype: {text[:80]!r} ({error})") from None
+        raise ValueError(f"{text[:80]!r} is not a numpy dtype ({error})") from None
     if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in "biufcmMSU" or not dtype.isnative:
-        raise ValueError(f"a dtype that no column holds: {text[:80]!r}")
+        raise ValueError(f"columns cannot hold dtype {text[:80]!r}")
     return dtype
 
 
@@ -155,7 +155,7 @@ def storage(leaf: Leaf) -> tuple[str, np.dtype[Any], bool]:
     """
     if leaf.kind == "tensor":
         if leaf.dtype not in _TORCH:
-            raise ValueError(f"no torch dtype that a column holds: {leaf.dtype[:80]!r}")
+            raise ValueError(f"columns cannot hold torch dtype {leaf.dtype[:80]!r}")
         tag, text = _TORCH[leaf.dtype]
         dtype = np.dtype(text)
     elif leaf.kind in BYTE_KINDS or leaf.kind == "none":

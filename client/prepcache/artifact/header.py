@@ -156,13 +156,13 @@ def read_header(fd: int, *, size_bytes: int | None = None, max_items: int = MAX_
     """
     size = os.fstat(fd).st_size
     if size_bytes is not None and size != size_bytes:
-        raise ArtifactError(f"the file has {size} bytes where {size_bytes} were announced: it is not whole")
+        raise ArtifactError(f"the file has {size} bytes instead of {size_bytes}: it is incomplete")
     raw_length = pread(fd, 0, 8) if size >= 8 else b""
     length = int.from_bytes(raw_length, "little")
     if size < 8 or not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
-        raise ArtifactError(f"a header of {length} bytes in a file of {size}: truncated, or no artifact")
+        raise ArtifactError(f"header of {length} bytes in a file of {size}: truncated, or not an artifact")
     if (8 + length) % PAGE_BYTES:
-        raise ArtifactError("the data do not start on a page border: no artifact")
+        raise ArtifactError("the data do not start on a page boundary: not an artifact")
     spans, meta = _parse(pread(fd, 8, length), 8 + length, size)
     try:
         return _read(fd, spans, meta, size, max_items)
@@ -181,12 +181,12 @@ def named_recipe(fd: int) -> RecipeDigest:
     try:
         length = int.from_bytes(pread(fd, 0, 8), "little")
         if not 2 <= length <= MAX_HEADER_BYTES:
-            raise ValueError(f"a header of {length} bytes")
+            raise ValueError(f"invalid header length: {length} bytes")
         recipe = _loads(_loads(pread(fd, 8, length))["__metadata__"]["document"])["recipe"]
         if not is_hex64(recipe):
-            raise ValueError("a recipe has 64 hex digits")
+            raise ValueError("a recipe digest has 64 hex digits")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ArtifactError(f"it names no recipe: {type(error).__name__}: {error}") from None
+        raise ArtifactError(f"the recipe is missing or malformed: {type(error).__name__}: {error}") from None
     return RecipeDigest(recipe)
 
 
@@ -218,7 +218,7 @@ def read_array(fd: int, span: Span, dtype: str, start: int = 0, stop: int | None
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise ValueError("a name stands twice in one object")
+        raise ValueError("duplicate name in an object")
     return made
 
 
@@ -226,7 +226,7 @@ def _loads(text: str | bytes) -> Any:
     """JSON without what JSON parsers disagree about: names that stand twice, NaN, infinities."""
 
     def refuse(word: str) -> NoReturn:
-        raise ValueError(f"{word} is no JSON")
+        raise ValueError(f"{word} is not JSON")
 
     def finite(word: str) -> float:
         value = float(word)
@@ -258,10 +258,10 @@ def _parse(raw: bytes, data_start: int, size: int) -> tuple[dict[str, Span], dic
     for name, span in sorted(spans.items(), key=lambda pair: (pair[1].begin, pair[1].end)):
         if span.begin != position:
             raise ArtifactError(
-                f"tensor {name[:80]!r} starts at {span.begin} where {position} belongs: a gap or an overlap"
+                f"tensor {name[:80]!r} starts at {span.begin} instead of {position}: a gap or an overlap"
             )
         if span.begin % COLUMN_BYTES and not name.startswith(FILLER):
-            raise ArtifactError(f"tensor {name[:80]!r} is not on a {COLUMN_BYTES}-byte border")
+            raise ArtifactError(f"tensor {name[:80]!r} is not on a {COLUMN_BYTES}-byte boundary")
         position = span.end
     if position != size:
         raise ArtifactError(
@@ -273,11 +273,11 @@ def _parse(raw: bytes, data_start: int, size: int) -> tuple[dict[str, Span], dic
 def _span(entry: Any, data_start: int) -> Span:
     tag, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     if len(entry) != 3 or type(tag) is not str or tag not in ITEM_BYTES:
-        raise ValueError(f"a dtype that no artifact has: {str(tag)[:40]!r}")
+        raise ValueError(f"unknown dtype {str(tag)[:40]!r}")
     _counts(shape)
     elements = math.prod(shape)
     if type(begin) is not int or type(end) is not int or not 0 <= begin <= end:
-        raise ValueError(f"data offsets {str((begin, end))[:80]}")
+        raise ValueError(f"invalid data offsets {str((begin, end))[:80]}")
     if elements > MAX_ELEMENTS or end - begin != elements * ITEM_BYTES[tag]:
         raise ValueError(f"{end - begin} bytes for shape {str(shape)[:80]} of {tag}")
     return Span(tag, tuple(shape), data_start + begin, data_start + end)
@@ -286,17 +286,17 @@ def _span(entry: Any, data_start: int) -> Span:
 def _counts(values: Any) -> None:
     """Checks a list of sizes: plain non-negative integers whose products fit (1 in place of 0 included)."""
     if type(values) is not list or len(values) > columns.MAX_NDIM + 2:
-        raise ValueError("a shape is a short list")
+        raise ValueError("a shape must be a short list")
     if not all(type(value) is int and 0 <= value <= MAX_ELEMENTS for value in values):
-        raise ValueError(f"a shape of {str(values)[:80]}")
+        raise ValueError(f"invalid shape {str(values)[:80]}")
     if math.prod(max(value, 1) for value in values) > MAX_ELEMENTS:
-        raise ValueError(f"a shape of {str(values)[:80]}: too large")
+        raise ValueError(f"shape {str(values)[:80]} is too large")
 
 
 def _read(fd: int, spans: dict[str, Span], meta: dict[str, Any], size: int, max_items: int) -> Header:
     items, rows, edition = _count(meta, "items"), _count(meta, "rows"), _count(meta, "edition")
     if items > max_items:
-        raise ValueError(f"{items} items, and at most {max_items} are taken")
+        raise ValueError(f"{items} items: the limit is {max_items}")
     groups = tuple(_group(entry) for entry in _list(meta, "groups", MAX_GROUPS))
     if sum(group.rows for group in groups) != rows:
         raise ValueError("the groups' rows do not add up")
@@ -311,11 +311,11 @@ def _read(fd: int, spans: dict[str, Span], meta: dict[str, Any], size: int, max_
     counts = read_array(fd, spans[ITEM_ROWS], "<i8")
     first_row, costs = _check_items(digests, counts, rows), read_array(fd, spans[ITEM_COST], "<f8")
     if not ((costs >= 0) & (costs <= MAX_ITEM_COST_S)).all():
-        raise ValueError("a cost is negative, no number, or of more than 30 years")
+        raise ValueError("a cost is negative, not a number, or over 30 years")
     recipe = RecipeDigest(meta["recipe"])
     key = entry_key(recipe, digests.tobytes())
     if key != meta["key"]:
-        raise ValueError("the key is not that of this recipe and these items")
+        raise ValueError("the key does not match the recipe and items")
     cost_s = float(costs.sum())
     return Header(
         recipe,
@@ -339,14 +339,14 @@ def _read(fd: int, spans: dict[str, Span], meta: dict[str, Any], size: int, max_
 def _count(meta: dict[str, Any], name: str) -> int:
     value = meta[name]
     if type(value) is not int or not 0 <= value <= MAX_ELEMENTS:
-        raise ValueError(f"{name} is {str(value)[:40]}")
+        raise ValueError(f"invalid {name}: {str(value)[:40]}")
     return value
 
 
 def _list(meta: dict[str, Any], name: str, limit: int = MAX_HEADER_BYTES) -> list[Any]:
     value = meta[name]
     if type(value) is not list or len(value) > limit:
-        raise ValueError(f"{name} is not a list, or longer than {limit}")
+        raise ValueError(f"{name} must be a list of at most {limit}")
     return value
 
 
@@ -363,26 +363,26 @@ def _group(entry: Any) -> GroupSpec:
     rows = _count(entry, "rows")
     specs = tuple(_column(column) for column in _list(entry, "columns"))
     if rows == 0 or sample_tree.count_leaves(entry["tree"]) != len(specs):
-        raise ValueError("a group without rows, or whose tree has other leaves than it has columns")
+        raise ValueError("a group has no rows, or its columns do not match the leaves of its tree")
     return GroupSpec(entry["tree"], specs, rows)
 
 
 def _column(entry: Any) -> ColumnSpec:
     name, kind, dtype, ndim, shape = (entry[word] for word in ("name", "kind", "dtype", "ndim", "shape"))
     if not all(type(text) is str for text in (name, kind, dtype)) or kind not in columns.KINDS:
-        raise ValueError(f"a column of kind {str(kind)[:40]!r}")
+        raise ValueError(f"unknown column kind {str(kind)[:40]!r}")
     if type(ndim) is not int or not 0 <= ndim <= (columns.MAX_NDIM if kind in ("tensor", "ndarray") else 0):
-        raise ValueError(f"a {kind} of {str(ndim)[:40]} axes")
+        raise ValueError(f"{kind} column with {str(ndim)[:40]} axes")
     if not name or len(name) > 200 or name.startswith("_"):
-        raise ValueError(f"a column called {name[:40]!r}")
+        raise ValueError(f"invalid column name {name[:40]!r}")
     leaf = Leaf(kind, dtype, ndim)
     columns.storage(leaf)
     if (kind in columns.VALUE_KINDS) != bool(dtype):
-        raise ValueError(f"a {kind} of dtype {dtype[:40]!r}")
+        raise ValueError(f"{kind} column with dtype {dtype[:40]!r}")
     if shape is not None:
         _counts(shape)
     if (shape is None) != leaf.is_ragged_kind if ndim == 0 else shape is not None and len(shape) != ndim:
-        raise ValueError(f"a {kind} of {ndim} axes with shape {str(shape)[:80]}")
+        raise ValueError(f"{kind} column with {ndim} axes and shape {str(shape)[:80]}")
     return ColumnSpec(name, leaf, None if shape is None else tuple(shape))
 
 
@@ -402,7 +402,7 @@ def _expected(groups: Sequence[GroupSpec], items: int, rows: int) -> Expected:
         for column in group.columns:
             parts = column.tensors(group.rows)
             if not expected.keys().isdisjoint(parts):
-                raise ValueError(f"two columns called {column.name[:80]!r}")
+                raise ValueError(f"two columns are named {column.name[:80]!r}")
             expected.update(parts)
     return expected
 
@@ -430,12 +430,12 @@ def _check_items(digests: Array, counts: Array, rows: int) -> Array:
     """Proves the item table, and gives each item's first row."""
     items = len(counts)
     if items and (counts.min() < 0 or counts.max() > rows):
-        raise ValueError("an item has a row count outside the rows")
+        raise ValueError("an item's row count is out of range")
     past = np.cumsum(counts)
     if (int(past[-1]) if items else 0) != rows or (past[1:] < past[:-1]).any():
         raise ValueError("the items' row counts do not add up to the rows")
     if has_twice(digests):
-        raise ValueError("an item stands twice in the item table")
+        raise ValueError("duplicate item in the item table")
     return past - counts
 
 

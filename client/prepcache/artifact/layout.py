@@ -182,7 +182,7 @@ def _encode_header(document: dict[str, Any], tensors: Sequence[Tensor]) -> tuple
     raw = json.dumps(entries, separators=(",", ":")).encode()
     if len(raw) > MAX_HEADER_BYTES - PAGE_BYTES:
         raise ArtifactError(
-            f"a header of {len(raw)} bytes, over {MAX_HEADER_BYTES}: "
+            f"the header has {len(raw)} bytes, over the limit of {MAX_HEADER_BYTES}: "
             f"too many different trees or observed inputs ({WAY_OUT})"
         )
     raw += b" " * (-(8 + len(raw)) % PAGE_BYTES)

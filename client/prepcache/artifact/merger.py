@@ -83,12 +83,12 @@ def merge(
 
 def _merge(fds: list[int], headers: Sequence[Header], fd: int, producer: dict[str, Any] | None) -> Written:
     if len({header.recipe for header in headers}) != 1:
-        raise ArtifactError("only artifacts of one recipe merge")
+        raise ArtifactError("cannot merge artifacts of different recipes")
     if len({header.edition for header in headers}) != 1:
-        raise ArtifactError("only artifacts of one edition merge")
+        raise ArtifactError("cannot merge artifacts of different editions")
     digests = np.concatenate([header.item_digests for header in headers])
     if has_twice(digests):
-        raise ArtifactError("an item is in two of the artifacts: they do not merge")
+        raise ArtifactError("cannot merge artifacts that share an item")
     merged: dict[str, list[_Part]] = {}
     numbers: list[list[int]] = []
     for source, header in zip(fds, headers, strict=True):
@@ -97,7 +97,7 @@ def _merge(fds: list[int], headers: Sequence[Header], fd: int, producer: dict[st
     order = {sign: number for number, sign in enumerate(merged)}
     numbers = [[order[_signature(group)] for group in header.groups] for header in headers]
     if len(merged) > MAX_GROUPS:
-        raise ArtifactError(f"over {MAX_GROUPS} different trees: these artifacts do not merge")
+        raise ArtifactError(f"cannot merge artifacts with over {MAX_GROUPS} different trees")
     names = ColumnNames()
     groups, bodies = [], []
     for number, parts in enumerate(merged.values()):
@@ -132,7 +132,7 @@ def _union(headers: Sequence[Header]) -> list[dict[str, Any]]:
             first = seen.setdefault((entry["kind"], entry["name"]), entry)
             if first["digest"] != entry["digest"]:
                 raise ArtifactError(
-                    f"{entry['name']!r} was observed with two digests: the artifacts do not merge"
+                    f"cannot merge artifacts that observed {entry['name']!r} with different digests"
                 )
     return list(seen.values())
 

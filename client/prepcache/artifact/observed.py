@@ -19,7 +19,7 @@ from prepcache.errors import ArtifactError
 MAX_TEXT_BYTES = 32 << 20
 """Unpacked."""
 MAX_INPUTS = 1 << 18
-WAY_OUT = "where the function opens so many files, put their paths in the items"
+WAY_OUT = "if the function opens that many files, put their paths in the items"
 _NAMES = ("kind", "name", "digest")
 
 
@@ -33,12 +33,12 @@ def pack(observed: Iterable[Mapping[str, str]]) -> str:
     """
     fields = [one[name] for one in observed for name in _NAMES]
     if any("\0" in field for field in fields):
-        raise ValueError("an observed input has a NUL in it")
+        raise ValueError("an observed input contains a NUL")
     if not fields:
         return ""
     text = "\0".join(fields).encode("utf-8", "surrogatepass")
     if len(fields) > len(_NAMES) * MAX_INPUTS or len(text) > MAX_TEXT_BYTES:
-        raise ArtifactError(f"{len(fields) // len(_NAMES)} observed inputs ({WAY_OUT})")
+        raise ArtifactError(f"too many observed inputs: {len(fields) // len(_NAMES)} ({WAY_OUT})")
     return base64.b64encode(zlib.compress(text, 1)).decode()
 
 
@@ -48,7 +48,7 @@ def unpack(packed: Any) -> list[dict[str, str]]:
         ValueError: these are no observed inputs, or more than any artifact has.
     """
     if type(packed) is not str:
-        raise ValueError("observed inputs are no text")
+        raise ValueError("observed inputs are not text")
     if not packed:
         return []
     inflate = zlib.decompressobj()

@@ -191,7 +191,7 @@ class Artifact:
             IndexError: there is no such row.
         """
         if not 0 <= row < self.header.rows:
-            raise IndexError(f"row {row} of {self.header.rows}")
+            raise IndexError(f"row {row} is out of range for {self.header.rows} rows")
         group = 0
         if self.row_group is not None and self.row_index is not None:
             group, row = int(self.row_group[row]), int(self.row_index[row])
@@ -211,7 +211,7 @@ class Artifact:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.path is None:
-            raise TypeError("an artifact that was opened by descriptor has no path to be pickled as")
+            raise TypeError("an artifact that was opened by descriptor cannot be pickled: it has no path")
         return _reopen, (self.path, self._identity)
 
     def __repr__(self) -> str:

@@ -66,10 +66,10 @@ def check_rows(header: Header, read: Read) -> None:
         for start, stop in _chunks(header.rows):
             counted = np.bincount(read(ROW_GROUP, start, stop), minlength=len(seen))
             if len(counted) != len(seen):
-                raise ArtifactError("a row is in a group that does not exist")
+                raise ArtifactError("a row refers to a missing group")
             seen += counted
         if seen.tolist() != [group.rows for group in header.groups]:
-            raise ArtifactError("the rows of the groups are not those that the document counts")
+            raise ArtifactError("the groups' rows do not match the row counts in the header")
     for group in header.groups:
         for column in group.columns:
             if column.shape is None:
@@ -82,13 +82,13 @@ def _check_ragged(header: Header, group: GroupSpec, column: ColumnSpec, read: Re
     total = span.shape[0] if span.shape else -1
     if span.shape != ((total, dtype.itemsize) if has_byte_axis else (total,)):
         raise ArtifactError(
-            f"column {column.name!r}: ragged values are one axis long, not {list(span.shape)}"
+            f"column {column.name!r}: ragged values must have one axis, not shape {list(span.shape)}"
         )
     last = 0
     for start, stop in _chunks(group.rows):
         offsets = read(column.name + ".offsets", start, stop + 1)
         if offsets[0] != last or (offsets[1:] < offsets[:-1]).any():
-            raise ArtifactError(f"column {column.name!r}: offsets do not rise")
+            raise ArtifactError(f"column {column.name!r}: offsets decrease")
         last = int(offsets[-1])
         if column.leaf.ndim >= 2:
             ndim = column.leaf.ndim
@@ -97,7 +97,7 @@ def _check_ragged(header: Header, group: GroupSpec, column: ColumnSpec, read: Re
             if (shapes < 0).any() or (np.maximum(shapes, 1).astype("f8").prod(axis=1) > MAX_ELEMENTS).any():
                 raise ArtifactError(f"column {column.name!r}: a shape is negative or too large")
             if (shapes.prod(axis=1) != np.diff(offsets)).any():
-                raise ArtifactError(f"column {column.name!r}: shapes do not fit the offsets")
+                raise ArtifactError(f"column {column.name!r}: shapes do not match the offsets")
     if last != total:
         raise ArtifactError(f"column {column.name!r}: offsets end at {last} of {total} values")
 

@@ -125,7 +125,7 @@ def _walk(value: Any, parts: list[Any], leaves: list[Any], depth: int) -> None:
     simple = _SIMPLE.get(kind)
     if simple is not None:
         if kind is int and not -_INT64 <= value < _INT64:
-            raise _Refused("an int must fit 64 bits; return str(x), or its parts")
+            raise _Refused("an int must fit into 64 bits; return str(x), or split it")
         parts.append(simple)
         leaves.append(value)
     elif kind is tuple or kind is list:
@@ -150,7 +150,7 @@ def _walk(value: Any, parts: list[Any], leaves: list[Any], depth: int) -> None:
                 if type(key) not in _KEY_TYPES:
                     raise _Refused(f"a dict key must be a str, int, bool or None, not {_name(type(key))}")
                 if type(key) is int and not -_INT64 <= key < _INT64:
-                    raise _Refused("a dict key that is an int must fit 64 bits")
+                    raise _Refused("an int dict key must fit into 64 bits")
                 # True == 1 and hash alike: the type keeps their trees apart.
                 parts.append(key)
                 parts.append(type(key))
@@ -178,7 +178,7 @@ def _walk_other(value: Any, kind: type, parts: list[Any], leaves: list[Any], dep
     elif is_namedtuple(kind):
         _enter(depth)
         if len(value) > MAX_FIELDS:
-            raise _Refused(f"a namedtuple of over {MAX_FIELDS} fields; return a dict or a tuple")
+            raise _Refused(f"a namedtuple has over {MAX_FIELDS} fields; return a dict or a tuple")
         parts.append(kind)
         position = 0
         try:
@@ -200,12 +200,12 @@ def _walk_other(value: Any, kind: type, parts: list[Any], leaves: list[Any], dep
 
 def _enter(depth: int) -> None:
     if depth >= MAX_DEPTH:
-        raise _Refused(f"more than {MAX_DEPTH} containers within each other, or one that holds itself")
+        raise _Refused(f"containers are nested more than {MAX_DEPTH} deep, or contain themselves")
 
 
 def _ndim(ndim: int) -> int:
     if ndim > columns.MAX_NDIM:
-        raise _Refused(f"{ndim} axes; a column holds at most {columns.MAX_NDIM}")
+        raise _Refused(f"an array has {ndim} axes; the limit is {columns.MAX_NDIM}")
     return ndim
 
 
@@ -221,10 +221,10 @@ def _numpy_dtype(dtype: np.dtype[Any]) -> Any:
     if dtype not in _numpy_known:
         if dtype.names is not None:
             raise _Refused(
-                "no column holds a structured array; return {name: x[name] for name in x.dtype.names}"
+                "structured arrays cannot be stored; return {name: x[name] for name in x.dtype.names}"
             )
         if columns.describe_dtype(dtype) is None:
-            raise _Refused(f"no column holds numpy dtype {dtype!r}; convert it (numbers, dates, bytes)")
+            raise _Refused(f"numpy dtype {dtype!r} cannot be stored; convert it (numbers, dates, bytes)")
         _numpy_known.add(dtype)
     return dtype
 
@@ -232,11 +232,11 @@ def _numpy_dtype(dtype: np.dtype[Any]) -> Any:
 def _check_tensor(value: Any, torch: Any) -> None:
     if value.dtype not in _torch_known:
         if not columns.holds_tensor_dtype(str(value.dtype).removeprefix("torch.")):
-            raise _Refused(f"no column holds {value.dtype}; convert it, or return its parts")
+            raise _Refused(f"{value.dtype} cannot be stored; convert it, or return its parts")
         _torch_known.add(value.dtype)
     if value.requires_grad:
         # A detached copy would come back from the cache where the function returns one with a graph.
-        raise _Refused("the tensor requires grad, and a graph cannot be stored; return x.detach()")
+        raise _Refused("the tensor requires grad, and its graph cannot be stored; return x.detach()")
     if not value.is_cpu:
         raise _Refused(f"the tensor is on {value.device}; return x.cpu()")
     if value.layout is not torch.strided or value.is_nested:
@@ -286,10 +286,10 @@ def _why_not(kind: type) -> str:
     if issubclass(kind, Mapping):
         return f"a {name} would come back as a plain dict; return dict(x)"
     if instead := _instead(kind):
-        return f"no column holds a value of type {name}; return {instead}"
-    many = "; with expand=True a function may yield many samples for one item"
+        return f"a value of type {name} cannot be stored; return {instead}"
+    many = "; with expand=True a function may yield several samples for one item"
     return (
-        f"no column holds a value of type {name}; return tensors, arrays, numbers, str, bytes or None, "
+        f"a value of type {name} cannot be stored; return tensors, arrays, numbers, str, bytes or None, "
         f"or a dict, list, tuple or namedtuple of those{many if issubclass(kind, Iterator) else ''}"
     )
 
@@ -343,10 +343,10 @@ def count_leaves(tree: Tree) -> int:
 def _count(tree: Any, seen: int, depth: int) -> int:
     if type(tree) is int:
         if tree != seen:
-            raise ValueError(f"leaf {tree} stands where leaf {seen} belongs")
+            raise ValueError(f"leaf {tree} is where leaf {seen} should be")
         return seen + 1
     if depth >= MAX_DEPTH or type(tree) is not list or len(tree) < 2:
-        raise ValueError("a node is neither a leaf nor a container, or lies too deep")
+        raise ValueError("a node is neither a leaf nor a container, or is nested too deeply")
     word, children = tree[0], tree[-1]
     if type(children) is not list:
         raise ValueError(f"the children of a {word!r} are not a list")
@@ -354,20 +354,20 @@ def _count(tree: Any, seen: int, depth: int) -> int:
         if not all(
             type(pair) is list and len(pair) == 2 and type(pair[0]) in _KEY_TYPES for pair in children
         ):
-            raise ValueError("a dict's children are not pairs of key and child")
+            raise ValueError("a dict's children must be pairs of key and child")
         if len({pair[0] for pair in children}) != len(children):
-            raise ValueError("a dict has a key twice")
+            raise ValueError("duplicate key in a dict")
         children = [pair[1] for pair in children]
     elif word == "named" and len(tree) == 5:
         _, module, name, fields, _ = tree
         if not (type(module) is str and type(name) is str and type(fields) is list):
-            raise ValueError("a namedtuple has no module, name or fields")
+            raise ValueError("a namedtuple lacks its module, name or fields")
         if len(fields) != len(children) or len(fields) > MAX_FIELDS:
-            raise ValueError("a namedtuple has other children than fields, or too many")
+            raise ValueError("a namedtuple's children do not match its fields, or are too many")
         if len(set(map(str, fields))) != len(fields) or not all(map(_is_field, fields)):
-            raise ValueError("a namedtuple has fields that no namedtuple can have")
+            raise ValueError("a namedtuple has invalid field names")
     elif word not in ("list", "tuple") or len(tree) != 2:
-        raise ValueError(f"no container is called {word!r}")
+        raise ValueError(f"unknown container {word!r}")
     for child in children:
         seen = _count(child, seen, depth + 1)
     return seen

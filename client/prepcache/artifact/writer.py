@@ -81,7 +81,7 @@ class Writer:
             SampleError: a sample that no column can hold; the message holds the path of the leaf.
         """
         if len(item_digest) != DIGEST_BYTES or item_digest in self._digests:
-            raise ValueError("an item digest has 32 bytes and is added once")
+            raise ValueError("an item digest must have 32 bytes and be added once")
         taken = []
         for sample in samples:  # all are looked at before the first is taken
             sign, leaves = sample_tree.signature(sample)
@@ -109,8 +109,8 @@ class Writer:
         size = len(json.dumps(json.dumps(spec))) + len(leaves) * _COLUMN_HEADER_BYTES
         if len(self._groups) == MAX_GROUPS or self._tree_bytes + size > MAX_HEADER_BYTES // 2:
             raise SampleError(
-                f"sample: its tree is one of too many different or too large ones in an artifact (after "
-                f"{len(self._groups)}); keys that differ from sample to sample belong into values",
+                f"sample: too many different sample trees, or too large ones (after {len(self._groups)}); "
+                f"if keys differ from sample to sample, return them as values",
                 leaf="sample",
             )
         self._tree_bytes += size

@@ -181,12 +181,12 @@ def _found(token: str, count: int) -> Source:
     lengths: dict[int, Source] = {len(one): one for one in _sources() if one.token == token}
     if not lengths:
         raise RuntimeError(
-            "a DataLoader worker sent positions in a CachedDataset that this process does not have any more: "
-            "keep the data set for as long as batches of it are on their way"
+            "a DataLoader worker sent positions of a CachedDataset that this process has already deleted: "
+            "keep the data set until its last batch has arrived"
         )
     if count not in lengths:
         raise RuntimeError(
-            f"the data set has {max(lengths):,} samples by now, and had {count:,} when its DataLoader "
-            "workers started: begin another epoch after prepare()"
+            f"the data set has {max(lengths):,} samples now, but had {count:,} when its DataLoader "
+            "workers started: start a new epoch after prepare()"
         )
     return lengths[count]

@@ -162,7 +162,7 @@ def positions(indices: Any, count: int) -> Indices:
     at = np.asarray(indices)
     if at.dtype == np.bool_:
         if at.shape != (count,):
-            raise IndexError(f"a mask of shape {at.shape} for a data set of {count} samples")
+            raise IndexError(f"a mask of shape {at.shape} does not fit a data set of {count} samples")
         return np.flatnonzero(at)
     if at.dtype.kind not in "iu" and at.size:
         raise TypeError(f"positions must be integers, not {at.dtype}")

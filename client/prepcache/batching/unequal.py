@@ -54,19 +54,19 @@ def apart(
     others: Mapping[str, int] | None,
 ) -> RuntimeError:
     """Of rows that differ along other axes than the one along which they are padded or packed."""
-    told = f"rows cannot be put together along axis {axis}"
+    told = f"rows cannot be concatenated along axis {axis}"
     if len(counts := sorted(set(map(len, shapes)))) > 1:
-        return RuntimeError(f"{told} ({leaf_text(path)} has rows of {counts[0]} and of {counts[-1]} axes)")
+        return RuntimeError(f"{told} ({leaf_text(path)} has rows with {counts[0]} and with {counts[-1]} axes)")
     return RuntimeError(told + hint(path, np.array(shapes), indices, others))
 
 
 def none_hint(path: str) -> str:
     """What torch's error does not say of a leaf that is None: no batch can be made of it."""
-    return f" ({leaf_text(path)} is None: leave it out of the sample, give a number, or write a collate_fn)"
+    return f" ({leaf_text(path)} is None: leave it out of the sample, return a number, or pass a collate_fn)"
 
 
 def _remedy(path: str, axes: list[int], others: Mapping[str, int] | None) -> str:
     if len(axes) > 1:
-        return f"axes {' and '.join(map(str, axes))}, of which prepcache.pad_collate pads one"
+        return f"axes {' and '.join(map(str, axes))}; prepcache.pad_collate pads one axis"
     leaves = "" if others is None else f"leaves={ {**others, path: axes[0]} }"
     return f"axis {axes[0]}, which prepcache.pad_collate({leaves}) pads"

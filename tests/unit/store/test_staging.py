@@ -200,7 +200,7 @@ def test_an_item_table_over_its_bound_is_not_read(ready: Store, monkeypatch: pyt
     staged = stage(ready, ["a", "b", "c"])
     monkeypatch.setattr(staging, "MAX_ITEMS", 2)
     monkeypatch.setattr(artifact_format, "read_array", None)
-    refused(ready, staged, "3 items, and at most 2 are taken")
+    refused(ready, staged, "3 items: the limit is 2")
 
 
 def test_as_many_items_are_taken_as_may_be_leased() -> None:
