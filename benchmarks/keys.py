@@ -1,10 +1,9 @@
-"""The key corpus, run against other caches: wrong hits and needless misses, side by side.
+"""The key corpus, run against other caches: stale samples and needless misses, side by side.
 
     python -m benchmarks.keys [--peers PYTHON]
 
-PYTHON is an interpreter that has joblib, datasets, monai and torch (`make peers` makes one). A wrong hit is a
-case whose key had to change and did not: stale samples. A needless miss is one whose key had to stay and did
-not.
+PYTHON is an interpreter that has joblib, datasets, monai and torch (`make peers` makes one). A case counts as
+a stale sample if its key had to change and did not, as a needless miss if its key had to stay and did not.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if not arguments.peers.exists():
         parser.error(f"{arguments.peers} is not there: `make peers` installs the other caches")
-    print("| cache | wrong hits | needless misses | no key |\n|---|---|---|---|")
+    print("| cache | stale samples | needless misses | refused |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         print("\n".join(rows("prepcache", run(CASES, Path(folder), OWN))), flush=True)
     for name, (maker, mode) in KEYERS.items():

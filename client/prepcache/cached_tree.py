@@ -90,8 +90,8 @@ def _decorated(
         if data is _NO_DATA or others:
             name = getattr(fn, "__name__", "fn")
             raise TypeError(
-                f"{name}() is cached: call it as {name}(data, option=value). Pass everything that it reads in "
-                "the one positional argument"
+                f"{name}() is cached: call it as {name}(data, option=value). Pass everything that it reads "
+                "in the one positional argument"
             )
         return _Whole([data], fn, {**(config or {}), **more}, **options)[0]
 

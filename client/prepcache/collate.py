@@ -145,7 +145,7 @@ def pack_collate(samples: list[Any] | None = None, /, *, leaves: Sequence[str] |
         TypeError: `leaves` names axes.
     """
     if isinstance(leaves, Mapping):
-        raise TypeError(f"leaves must be a list of names, not {leaves}: rows are packed along their first axis")
+        raise TypeError(f"leaves must be a list of names, not {leaves}: only first axes are packed")
     return _Pack(_axes(leaves)) if samples is None else _PACK.collated(samples, sys._getframe(1))
 
 

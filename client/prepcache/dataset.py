@@ -231,9 +231,9 @@ class CachedDataset(Dataset[T_co]):
             TypeError, ValueError: it is no map-style dataset, or an option that cannot be.
         """
         if options.get("read", "path") != "path":
-            raise ValueError("read= has no use in wrap(): the dataset reads its files by itself")
+            raise ValueError("wrap() takes no read=: the dataset reads its files itself")
         if "config" in options:
-            raise TypeError("wrap() takes no config=: what the dataset holds counts by itself")
+            raise TypeError("wrap() takes no config=: the dataset's own attributes count")
         items, function = wrapped(dataset, key)
         options["name"] = options.get("name") or type(dataset).__qualname__
         return cls(items, function, None, transform, **options)
@@ -286,8 +286,8 @@ class CachedDataset(Dataset[T_co]):
             at = operator.index(index)
         except TypeError:
             raise TypeError(
-                f"a data set gives one sample, by its position, not by {shortened(reprlib.repr(index), 40)}: "
-                "for several ask a DataLoader, or take a torch.utils.data.Subset"
+                f"a data set is indexed by one position, not by {shortened(reprlib.repr(index), 40)}: "
+                "for several samples use a DataLoader or a torch.utils.data.Subset"
             ) from None
         samples = self._samples
         count = len(samples) if samples.is_expanded else samples.count

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from prepcache.dataset import CachedDataset
 
 _NOT_OPEN = (
-    "it is a data set that is not open yet: its own function cannot hold it, as a method of it does. Let "
-    "preprocess be a function, or a method of another object, and hand it what it needs in config="
+    "it is a data set that is not open yet, so its own preprocess cannot refer to it. Make "
+    "preprocess a function, or a method of another object, and pass it what it needs in config="
 )
 _OWN = frozenset({"items", "transform", "lazy", "_samples"})
 """The attributes of a data set itself. Others are of a class derived from it, whose methods may use them."""
@@ -61,7 +61,7 @@ def key_of(ds: CachedDataset[Any]) -> Any:
     job, catalogue = members["_samples"].by.job, members["_samples"].catalogue
     if _OPENING.stack and _is_same(job.function, _OPENING.stack[-1][0]):
         note = (
-            f"the function holds {ds!r}, which it made itself, so that every opening makes other samples: "
+            f"the function holds {ds!r}, which it created itself, so the key differs at every opening: "
             "keep it elsewhere, or name its attribute or variable in untracked="
         )
         _OPENING.stack[-1][1][note] = None

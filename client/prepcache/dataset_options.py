@@ -57,15 +57,15 @@ def check(
     if not (executor is None or isinstance(executor, Executor)):
         raise TypeError(f"executor must be a concurrent.futures.Executor, not {type(executor).__name__}")
     if not 0.0 <= verify_fraction <= 1.0:
-        raise ValueError(f"verify_fraction={verify_fraction}: a share of the hits is between 0 and 1")
+        raise ValueError(f"verify_fraction must be between 0 and 1, not {verify_fraction}")
     if num_workers < 0:
-        raise ValueError(f"num_workers={num_workers}: 0 preprocesses in this process, N forks N workers")
+        raise ValueError(f"num_workers must be 0 (this process) or a number of workers, not {num_workers}")
     if num_workers and executor is not None:
-        raise ValueError("num_workers= and executor= both say who preprocesses: give one of them")
+        raise ValueError("num_workers= and executor= exclude each other: give one of them")
     if lazy and expand:
         raise ValueError(
-            "lazy=True and expand=True exclude each other: how many samples an item gives is known only "
-            "after it was preprocessed, so a data set that expands is prepared at its opening"
+            "lazy=True and expand=True exclude each other: the length is known only after all items are "
+            "preprocessed"
         )
 
 
@@ -86,15 +86,17 @@ def taken_from(
         return preprocess, how
     given = [name for name, value in how.items() if value != _OF_A_RECIPE[name].default]
     if given:
-        raise TypeError(f"the recipe says {', '.join(given)} already: give it to prepcache.recipe() only")
+        raise TypeError(f"the recipe already has {', '.join(given)}: pass it to prepcache.recipe() only")
     if preprocess.preprocess is None:
-        raise TypeError(f"{preprocess!r} came from another process without its function: make it here")
+        raise TypeError(
+            f"{preprocess!r} came from another process without its function: create it in this process"
+        )
     asked = {name: value for name, value in preprocess.asked.items() if name in _OF_A_RECIPE}
     made = recipes.recipe(preprocess.preprocess, **asked)
     if made.digest != preprocess.digest and "classes" not in preprocess.asked:
         raise UnkeyableError(
-            f"{preprocess.name}: its code, config or environment changed since the recipe was made: make it "
-            "again with prepcache.recipe()"
+            f"{preprocess.name}: its code, config or environment changed since the recipe was created: "
+            "call prepcache.recipe() again"
         )
     return preprocess.preprocess, asked
 
@@ -124,17 +126,17 @@ def sequence_of(items: Any) -> Sequence[Any]:
         UnkeyableError: it is one item, or has no positions.
     """
     if isinstance(items, (str, bytes)):
-        raise UnkeyableError(f"items is one {type(items).__name__}, not a sequence of items: give a list")
+        raise UnkeyableError(f"items is a single {type(items).__name__}, not a sequence: pass a list")
     if isinstance(items, Mapping):
         raise UnkeyableError(
             f"items is a {type(items).__name__}, which has no positions: give list(d.items()) or list(d)"
         )
     if isinstance(items, set | frozenset):
         raise UnkeyableError(
-            f"items is a {type(items).__name__}, whose order is another in each process: give sorted(items)"
+            f"items is a {type(items).__name__}, whose order differs between processes: give sorted(items)"
         )
     if not hasattr(items, "__getitem__") and not isinstance(items, Iterable):
-        raise UnkeyableError(f"items is one {type(items).__name__}, not a sequence of items: give a list")
+        raise UnkeyableError(f"items is a single {type(items).__name__}, not a sequence: pass a list")
     if hasattr(items, "iloc"):
         if items.ndim != 1:
             how = "give df.to_dict('records'), or one of its columns"

@@ -49,9 +49,9 @@ def to_device(device: Any) -> Copier | Sender:
         return Copier(device) if device.type == "cuda" else Sender(device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         why = str(error).partition("\n")[0][:200]
-        mend = f"torch {torch.__version__} has to be built for it, and the machine to have one"
+        mend = f"torch {torch.__version__} must be built for it, and the machine must have one"
         raise RuntimeError(
-            f"device={str(device)!r} cannot be used: {why}; {mend}: without device= batches stay on the CPU"
+            f"device={str(device)!r} cannot be used: {why}; {mend}. Without device=, batches stay on the CPU"
         ) from error
 
 

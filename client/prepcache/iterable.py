@@ -159,7 +159,7 @@ class CachedIterableDataset(IterableDataset[T_co]):
     def __prepcache_key__(self) -> Any:
         """How it counts where a function holds it."""
         if isinstance(self._over, Stream):
-            raise UnkeyableError(f"{self!r} is a stream, whose items nobody knows: name it in untracked=")
+            raise UnkeyableError(f"{self!r} is a stream, whose items are unknown: name it in untracked=")
         return key_of(self._over.ds), self.transform
 
     def __repr__(self) -> str:
@@ -179,7 +179,7 @@ class CachedIterableDataset(IterableDataset[T_co]):
 
     def _tell(self, split: Split) -> None:
         if split.ranks > 1 and split.is_first and self._said.is_news("ranks"):
-            share = f"this is rank {split.rank}, and its workers give one item in {split.ranks}"
+            share = f"this is rank {split.rank}, which yields one item in {split.ranks}"
             say(f"{self.name}: split over {split.ranks} ranks: {share}", self._progress)
 
     def set_epoch(self, epoch: int) -> None:

@@ -228,7 +228,7 @@ def test_purge_frees_so_much_and_the_coldest_go_first(run: Run, box: Serving, id
     assert box.job().resolve().status_code == 200
     ended = run("purge", "--free", "90KB", "--dry-run")
     assert ended.out == "would remove 0 entries, 0 B\n"
-    assert ended.err.startswith("prepcache: 0 B of 87.9 KiB: the rest is pinned, read by jobs")
+    assert ended.err.startswith("prepcache: 0 B of 87.9 KiB: other entries are pinned, in use")
     assert run("purge", "--free", "90KB", idle[3]).code == 2
 
 
@@ -312,7 +312,7 @@ def test_a_purge_that_left_all_to_others_says_so(
     for chosen in (("--name", "tests.recipe"), ("--all",)):
         ended = run("purge", *chosen, "--yes")
         assert (ended.code, ended.out) == (0, "removed 0 entries, 0 B\n")
-        assert f"the entries belong to uid {os.getuid()}: only their owner, root" in ended.err
+        assert f"the entries belong to uid {os.getuid()}: only the owner, root" in ended.err
     assert run("purge", "--older-than", "300d", "--yes").err == ""
     ended = run("purge", keys[0], "--yes")
     assert ended.code == 18 and f"entry {keys[0][:12]} (tests.recipe) belongs to uid" in ended.err

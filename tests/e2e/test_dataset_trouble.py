@@ -141,7 +141,7 @@ def test_no_room_for_a_recipe_is_said_with_the_remedy() -> None:
     assert left.startswith(f"prepcache: builtins.abs: 5 items are preprocessed on access: {why}")
     assert done.stdout == "5\n"
     assert "nobody registered" not in done.stderr + lazy.stderr
-    assert f"samples made on access are no longer kept: {why}" in lazy.stderr
+    assert f"samples preprocessed on access are no longer stored: {why}" in lazy.stderr
     lacked = "declined for lack of room: 7 items, all samples of 3 recipes"
     assert f"{lacked}\n" in status.stdout, (
         "5 of the first job, and one each of the lazy one and of what started it"

@@ -152,7 +152,7 @@ def test_a_repeat_that_differs_names_the_item_and_is_removed(jobs: Jobs) -> None
     outside.write_bytes(b"22")
     assert run(jobs, "by_file")[1]["hit"] == 10, "a stat is not seen; the README says so"
     _, err = run(jobs, "by_file", verify_fraction=1.0, exit_code=1)
-    assert "VerifyError: item 0 (0), preprocessed again, is not what the cache holds" in err
+    assert "VerifyError: item 0 (0), preprocessed again, differs from the cached sample" in err
     assert "was removed" in err
     told = run(jobs, "by_file", verify_fraction=1.0)[1]
     assert (told["hit"], told["computed"]) == (0, 10), "and is made anew"

@@ -14,7 +14,7 @@ import pytest
 
 STRANGER, GROUP = 43211, 43212
 STATUS = "import sys; from prepcache.command.cli import main; sys.argv = ['prepcache', 'status']; main()"
-COUNTS = "from their next login on"
+COUNTS = "ask an administrator to add you, then log in again"
 
 needs_users = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("setpriv") is None,
@@ -26,7 +26,7 @@ needs_users = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("mode", "says"),
     [
-        (0o660, f"permission denied; who is in the group {GROUP} may connect: "),
+        (0o660, f"permission denied; only members of the group {GROUP} may connect: "),
         (0o600, "permission denied; only user 0 may connect\n"),
     ],
 )

@@ -61,7 +61,7 @@ def said_by(jobs: Jobs, function: str, how: str = "fill") -> list[str]:
 @pytest.mark.parametrize("how", ["fill", "lazy", "workers"])
 def test_reads_of_a_c_library_are_said_once_with_the_remedy(jobs: Jobs, how: str) -> None:
     (line,) = said_by(jobs, "by_c", how)
-    assert "reads files in a way that Python does not tell of" in line
+    assert "reads files that prepcache cannot observe" in line
     assert "pass their paths in the item, or change version=" in line
     assert said_by(jobs, "by_c", how) == [], "a hit reads nothing"
 
@@ -73,5 +73,5 @@ def test_what_was_seen_being_read_is_not_said(jobs: Jobs, function: str) -> None
 
 def test_a_start_of_a_process_is_said_once_with_the_remedy(jobs: Jobs) -> None:
     (line,) = said_by(jobs, "by_process")
-    assert "starts processes (wc): what they read beside the files on their command line" in line
+    assert "starts processes (wc). Of the files that they read" in line
     assert "change version=" in line

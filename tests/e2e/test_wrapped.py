@@ -171,5 +171,5 @@ def test_what_cannot_be_wrapped_is_refused(paths: list[Path]) -> None:
         CachedDataset.wrap(iter(paths), key=old.name)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=re.escape("key(0) gave [")):
         CachedDataset.wrap(old, key=lambda i: [paths[i]])
-    with pytest.raises(ValueError, match="reads its files by itself"):
+    with pytest.raises(ValueError, match="takes no read="):
         CachedDataset.wrap(old, key=old.name, read="bytes")

@@ -113,7 +113,7 @@ def test_no_daemon_is_started_to_say_that_nothing_is_cached(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for command in ("ls", "status"):
         code, _, err = run(monkeypatch, capsys, command)
-        assert code == 3 and "the first job starts one" in err
+        assert code == 3 and "The first job starts a daemon" in err
     assert not (tmp_path / "cache").exists()
 
 
@@ -305,7 +305,7 @@ def shown(capsys: pytest.CaptureFixture[str], stats: dict[str, Any], **members: 
             ["hit rate 90 % (900 items found), 14.2 hours saved in 2.0 d"],
             [],
         ),
-        ({"coldest_age_s": 1e6}, ["--free 50GB --dry-run; the coldest was used 12 d ago"], []),
+        ({"coldest_age_s": 1e6}, ["--free 50GB --dry-run; the least recently used: 12 d ago"], []),
     ],
 )
 def test_status_tells_how_full_the_store_is_and_whether_it_helps(

@@ -81,7 +81,7 @@ class Staging(Absent):
     ("number", "mend"),
     [
         (errno.ENOSPC, "free space there or "), (errno.EDQUOT, "free space there or "),
-        (errno.EROFS, "let it be written to or "), (errno.EACCES, "let it be written to or "),
+        (errno.EROFS, "make it writable or "), (errno.EACCES, "make it writable or "),
         (errno.EIO, ""),
     ],
 )  # fmt: skip
@@ -94,7 +94,7 @@ def test_a_full_filesystem_is_reported_with_its_folder(
     [outcome] = Commits(Staging(tmp_path / "scratch"), "0" * 64, {}).commit(batch, 0)
     said = f"[Errno {number}] {os.strerror(number)}, in {tmp_path}"
     assert outcome.reason == f"{said}/scratch: {mend}set XDG_CACHE_HOME to another folder"
-    assert f"dropped and preprocessed again: {said}: {mend}set TMPDIR to another folder" in caplog.text
+    assert f"are dropped and recomputed: {said}: {mend}set TMPDIR to another folder" in caplog.text
 
 
 def test_a_missing_folder_is_named_with_the_remedy(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def whole(item: int) -> int:
     ("options", "words"),
     [
         ({"verify_fraction": 1.5}, "between 0 and 1"),
-        ({"num_workers": -1}, "forks N workers"),
+        ({"num_workers": -1}, "a number of workers, not -1"),
         ({"num_workers": 2, "executor": ThreadPoolExecutor(1)}, "give one of them"),
     ],
 )
@@ -98,12 +98,12 @@ def test_what_a_decorator_takes_is_not_known(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("items", "words"),
     [
-        ("abc", "items is one str, not a sequence of items: give a list"),
+        ("abc", "items is a single str, not a sequence: pass a list"),
         ({"a": 1}, r"items is a dict, which has no positions: give list\(d.items\(\)\) or list\(d\)"),
         (Counter("ab"), r"items is a Counter, .* list\(d\)"),
-        ({"a", "b"}, r"items is a set, whose order is another in each process: give sorted\(items\)"),
-        (Path("a"), "items is one PosixPath, not a sequence of items: give a list"),
-        (5, "items is one int, not a sequence of items: give a list"),
+        ({"a", "b"}, r"items is a set, whose order differs between processes: give sorted\(items\)"),
+        (Path("a"), "items is a single PosixPath, not a sequence: pass a list"),
+        (5, "items is a single int, not a sequence: pass a list"),
     ],
 )
 def test_items_without_positions_are_refused(items: Any, words: str) -> None:

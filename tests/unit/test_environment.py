@@ -312,7 +312,7 @@ def test_a_library_installed_before_loading_counts_by_its_record(site: Path) -> 
 @pytest.mark.parametrize("text", ["LIMIT = 1\ndef f(): return 2", "LIMIT = 2\ndef f(): return LIMIT"])
 def test_what_is_installed_after_it_was_loaded_is_refused(site: Path, tmp_path: Path, text: str) -> None:
     steps = f"import one\n{INSTALL.format(text)}"
-    refusal = "refused: one was installed again after this process had loaded it"
+    refusal = "refused: one was reinstalled after this process had loaded it"
     for folder in (site, tmp_path / "vendored"):  # `pip install --target`
         assert in_a_job(folder, steps).startswith(refusal)
     fork = "if os.fork(): sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))"

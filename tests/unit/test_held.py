@@ -42,7 +42,7 @@ class ByClosure(CachedDataset):
 def test_a_data_set_that_is_being_opened_is_refused(
     kind: Callable[..., Any], options: dict[str, Any]
 ) -> None:
-    words = r"(__self__|\[self\]): .* \(it is a data set that is not open yet: .*config="
+    words = r"(__self__|\[self\]): .* \(it is a data set that is not open yet, .*config="
     with pytest.raises(UnkeyableError, match=words):
         kind(**options)
 
@@ -77,7 +77,7 @@ def test_a_function_that_asks_for_its_own_sample_is_refused() -> None:
 def test_a_function_that_asks_for_its_own_length_does_not_wait(who: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         options: Any = {"here": {}, "a worker": {"num_workers": 1}, "a thread": {"executor": pool}}[who]
-        with pytest.raises(PreprocessError, match="waits for itself: hand it what it needs in config="):
+        with pytest.raises(PreprocessError, match="would wait forever: pass it what it needs in config="):
             Known([1, 2], length_of_itself, expand=True, **options)
 
 
@@ -103,22 +103,22 @@ def test_a_function_that_holds_its_own_samples_is_warned(
     caplog.set_level(logging.INFO, "prepcache")
     holder = Holder()
     first = holder.set_up(holder.make_by_state)
-    assert "which it made itself" not in caplog.text
+    assert "which it created itself" not in caplog.text
     assert holder.set_up(holder.make_by_state) != first
-    assert caplog.text.count("which it made itself") == 1
+    assert caplog.text.count("which it created itself") == 1
     assert "untracked=" in caplog.text
     caplog.clear()
     holder = Holder()
     options: Any = {"untracked": ("made",)}
     function = holder.make_by_state
     assert holder.set_up(function, **options) == holder.set_up(function, **options)
-    assert "which it made itself" not in caplog.text
+    assert "which it created itself" not in caplog.text
 
 
 def test_samples_beside_a_method_that_reads_none_do_not_count(caplog: pytest.LogCaptureFixture) -> None:
     holder = Holder()
     assert holder.set_up(holder.make) == holder.set_up(holder.make)
-    assert "which it made itself" not in caplog.text
+    assert "which it created itself" not in caplog.text
 
 
 class Scaled(CachedDataset):

@@ -106,8 +106,12 @@ def test_what_has_no_stable_bytes_is_refused_with_the_ways_out() -> None:
         item_digest([Plain(deep=held)])
     message = caught.value.message
     assert message.startswith("items[0][0].deep: socket.socket has no stable bytes")
-    assert "__prepcache_key__" in message and "register_key" in message and "let the item be" in message
-    with pytest.raises(UnkeyableError, match=r"items\[0\]: sys \(module\).*let the item be"):
+    assert (
+        "__prepcache_key__" in message
+        and "register_key" in message
+        and "pass plain values as the item" in message
+    )
+    with pytest.raises(UnkeyableError, match=r"items\[0\]: sys \(module\).*pass plain values as the item"):
         item_digest(sys)
 
 
@@ -180,7 +184,7 @@ def test_two_functions_of_one_name_are_refused(project: Project) -> None:
     project.write(prep="def f(x): return x", specs="a, b = (lambda: 1), (lambda: 2)")
     made, specs, hasher = project.recipe(), project.load("specs"), ItemHasher()
     hasher.digest_many([specs.a, specs.b])
-    with pytest.raises(UnkeyableError, match=r"two functions are called specs\.<lambda>"):
+    with pytest.raises(UnkeyableError, match=r"two functions are named specs\.<lambda>"):
         with_classes(made, hasher.classes)
 
 

@@ -197,7 +197,7 @@ def test_a_daemon_that_fails_to_start_is_reported_once(make: Callable[..., Launc
 
 def test_one_that_dies_without_a_word_is_not_started_for_ever(make: Callable[..., Launcher]) -> None:
     launcher = make("pass")
-    assert "ended at once" in start_until_refused(launcher)
+    assert "exited at once" in start_until_refused(launcher)
     assert launcher._starts == launcher_module.MAX_STARTS
 
 
@@ -206,7 +206,7 @@ def test_one_that_dies_without_a_word_is_not_started_for_ever(make: Callable[...
     [
         (subprocess.TimeoutExpired("/bin/sh", 5.0), "/bin/sh took more than 5 s"),
         (subprocess.CalledProcessError(2, "/bin/sh"), "/bin/sh ended with exit code 2"),
-        (subprocess.CompletedProcess("/bin/sh", 0, b""), "/bin/sh named no process"),
+        (subprocess.CompletedProcess("/bin/sh", 0, b""), "/bin/sh reported no process"),
         (BlockingIOError(11, "Resource temporarily unavailable"), "Resource temporarily unavailable"),
     ],
 )

@@ -152,7 +152,7 @@ def test_uncommitted_samples_are_offered_later(
     assert sorted(filled.left) == ITEMS and adopted == []
     hung.end()
     assert [sorted(batch.indices) for batch in adopted] == [ITEMS] * is_offered
-    said = [message for message in caplog.messages if "not stored yet" in message]
+    said = [message for message in caplog.messages if "samples are not stored" in message]
     assert len(said) == (not is_offered) and all(str(error) in message for message in said)
     assert set(given_by) == {threading.current_thread()}
     assert left_behind(daemon) == 0

@@ -45,7 +45,7 @@ def test_a_recipe_brings_its_function_and_options() -> None:
     assert ds[1].tolist() == [6, 6, 6] and (ds.name, ds.recipe) == ("mine", recipe)
     assert prepcache.CachedDataset([1, 2], ds.recipe, progress=False).recipe == recipe
     assert [s.tolist() for s in prepcache.CachedIterableDataset([4], recipe, progress=False)] == [[12] * 3]
-    with pytest.raises(TypeError, match="the recipe says config, code already"):
+    with pytest.raises(TypeError, match="the recipe already has config, code"):
         prepcache.CachedDataset([1], recipe, {"by": 2}, code="function")  # type: ignore[call-overload]
 
 
@@ -59,7 +59,7 @@ def by_global(item: int) -> int:
 def test_a_recipe_of_what_changed_since_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = prepcache.recipe(by_global)
     monkeypatch.setitem(globals(), "FACTOR", 3)
-    with pytest.raises(UnkeyableError, match="changed since the recipe was made"):
+    with pytest.raises(UnkeyableError, match="changed since the recipe was created"):
         prepcache.CachedDataset([1], recipe)
 
 

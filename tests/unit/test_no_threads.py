@@ -35,7 +35,7 @@ def test_a_session_that_nobody_could_keep_is_not_used(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refuse(monkeypatch, heartbeat)
-    with pytest.raises(DaemonUnreachable, match="nobody can keep its session: can't start new thread"):
+    with pytest.raises(DaemonUnreachable, match="its session cannot be kept alive: can't start new thread"):
         bench.session.resolve(SomeRecipe())
     assert bench.session.is_gone and len(caplog.records) == 1
 

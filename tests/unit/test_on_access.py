@@ -278,7 +278,7 @@ def test_a_refused_batch_does_not_stop_the_next(
     job.bench.session.fail = fail
     job.made.flush()
     assert job.made.is_idle and job.made.is_declined
-    assert [text.partition("no longer kept: ")[2] for text in caplog.messages] == [str(error)]
+    assert [text.partition("no longer stored: ")[2] for text in caplog.messages] == [str(error)]
     assert Bench(daemon, [1, 2, 3], "after").task().todo.tolist() == [0, 2]
     assert left_behind(daemon) == 0
 
@@ -294,7 +294,7 @@ def test_samples_of_a_hanging_commit_are_offered_until_stored(
 
     def hang(leases: Any, staged: Any) -> Any:
         hung.append(daemon.table.begin_commit("job", [(lease.id, lease.token) for lease in leases]))
-        raise DaemonUnreachable("it has not stored what it was given", why="broken")
+        raise DaemonUnreachable("it did not store the samples", why="broken")
 
     with monkeypatch.context() as patch:
         patch.setattr(job.bench.session, "commit", hang)

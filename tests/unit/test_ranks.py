@@ -69,14 +69,14 @@ def test_the_rank_its_line_and_the_way_out_are_named(
 ) -> None:
     function = getattr(module, name)
     (note,) = made(function).notes
-    assert note.startswith(f"{variable} tells the processes of this job apart")
+    assert note.startswith(f"{variable} differs between the processes of this job")
     assert line in note and f"untracked=({variable!r},)" in note
     assert made(function, untracked=(variable,)).notes == ()
 
 
 def test_a_rank_that_an_object_holds_is_named(module: Any) -> None:
     (note,) = made(module.Prep(1)).notes
-    assert note.startswith("local_rank tells") and "prep.py:22" in note
+    assert note.startswith("local_rank differs") and "prep.py:22" in note
     left_out = [made(module.Prep(rank), untracked=("local_rank",)) for rank in (0, 1)]
     assert left_out[0].digest == left_out[1].digest and left_out[0].notes == ()
 

@@ -136,7 +136,7 @@ def test_holds_of_a_new_session_are_those_that_the_old_one_had(bench: Bench) -> 
 def test_a_daemon_that_forgets_for_ever_is_given_up(bench: Bench) -> None:
     bench.session.resolve(SomeRecipe())
     bench.world.said["POST resolve"] = lambda r: problem("unknown-session", 410)
-    with pytest.raises(DaemonUnreachable, match="forgets a session"):
+    with pytest.raises(DaemonUnreachable, match="does not know a session"):
         bench.session.resolve(SomeRecipe())
     assert bench.world.opened == 2
 

@@ -82,7 +82,7 @@ def test_a_lease_on_items_that_were_not_asked_for_is_a_lie(bench: Bench) -> None
     bench.world.said["POST leases"] = lambda r: reply(
         {"lease": {"id": "l", "token": "t", "deadline_s": 1}, "granted": [5]}
     )
-    with pytest.raises(DaemonUnreachable, match="makes no sense"):
+    with pytest.raises(DaemonUnreachable, match="answer is invalid"):
         bench.session.lease(RECIPE, 0, items(2), want=2)
     assert bench.session.is_gone
 
@@ -226,7 +226,7 @@ def test_a_hanging_background_commit_ends_at_no_cost(bench: Bench, monkeypatch: 
     before = bench.session.budget.remaining_s
     bench.world.said["POST leases/commit"] = hang
     bench.world.said["GET "] = lambda r: reply({})
-    told = pytest.raises(DaemonUnreachable, match=r"has not stored within 0\.3 s what it was given")
+    told = pytest.raises(DaemonUnreachable, match=r"did not store the samples within 0\.3 s")
     with bench.session.stage() as staged, charged_while(lambda: False), told:
         bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
     assert len(bench.sent("GET", "/healthz")) > 1, "it was asked whether it lives"

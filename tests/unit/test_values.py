@@ -326,7 +326,7 @@ def test_an_object_reduced_to_a_global_counts_by_state(monkeypatch: pytest.Monke
 
 
 def test_an_object_reduced_to_a_missing_global_is_refused() -> None:
-    with pytest.raises(UnkeyableError, match="which no module holds"):
+    with pytest.raises(UnkeyableError, match="which no module has"):
         digest_of(Named("NAMED"))
 
 

@@ -56,7 +56,7 @@ def apart(
     """Of rows that differ along other axes than the one along which they are padded or packed."""
     told = f"rows cannot be concatenated along axis {axis}"
     if len(counts := sorted(set(map(len, shapes)))) > 1:
-        return RuntimeError(f"{told} ({leaf_text(path)} has rows with {counts[0]} and with {counts[-1]} axes)")
+        return RuntimeError(f"{told} ({leaf_text(path)} has rows with {counts[0]} and {counts[-1]} axes)")
     return RuntimeError(told + hint(path, np.array(shapes), indices, others))
 
 

@@ -61,7 +61,7 @@ def _tell_version(is_asked: bool) -> None:
 def program(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and end."),
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     pass
@@ -101,7 +101,7 @@ def status(
     """
     if not SHORTEST_INTERVAL_S <= interval_s <= LONGEST_INTERVAL_S:
         span = f"{SHORTEST_INTERVAL_S:g} to {LONGEST_INTERVAL_S:g} seconds"
-        raise typer.BadParameter(f"takes {span}", param_hint="--interval")
+        raise typer.BadParameter(f"must be {span}", param_hint="--interval")
     from prepcache.command import cli_tables
 
     if is_watched:
@@ -145,7 +145,7 @@ def list_entries(
     Example: prepcache ls --name "tokens*" --sort size_bytes
     """
     if sort not in SORTS:
-        raise typer.BadParameter(f"one of {', '.join(SORTS)}", param_hint="--sort")
+        raise typer.BadParameter(f"must be one of {', '.join(SORTS)}", param_hint="--sort")
     with _client() as client:
         found = client.entries(
             **_filters(name, recipe, owner, older_than, produced_by),
@@ -296,14 +296,13 @@ def _explain_less(
         raise typer.Exit(1)
     if free_bytes:
         if gone.disk_bytes < free_bytes:
-            freed = f"{size_text(gone.disk_bytes)} of {size_text(free_bytes)}"
-            typer.echo(
-                f"prepcache: {freed}: the rest is pinned, read by jobs, or another user's",
-                err=True,
-            )
+            left = client.stats()["entries"] - (gone.entries if gone.dry_run else 0)
+            stay = "other entries are pinned, in use, another user's, or do not match"
+            why = stay if left else "no entry is left"
+            typer.echo(f"prepcache: {size_text(gone.disk_bytes)} of {size_text(free_bytes)}: {why}", err=True)
     elif not gone.entries and not keys and (left := next(client.entries(**filters), None)) is not None:
         whose = "the holders of the TCP token" if left.owner is None else f"uid {left.owner}"
-        line = f"the entries belong to {whose}: only their owner, root and the daemon's admins may purge them"
+        line = f"the entries belong to {whose}: only the owner, root and the daemon's admins may purge them"
         typer.echo(f"prepcache: {line}", err=True)
 
 
@@ -357,7 +356,7 @@ def show_key(
     """
     file, _, function = target.rpartition(":")
     if not file or not function:
-        raise typer.BadParameter("is not FILE:FUNCTION, as train.py:tokenize", param_hint=target)
+        raise typer.BadParameter("must be FILE:FUNCTION, such as train.py:tokenize", param_hint=target)
     if not Path(file).is_file():
         raise typer.BadParameter(f"there is no file {file}", param_hint=target)
     from prepcache.keys.static import static_key
@@ -457,7 +456,7 @@ def _amount(gone: inspection.Purged) -> str:
 
 
 def _confirm(gone: inspection.Purged) -> None:
-    typer.confirm(f"This removes {_amount(gone)}. Go on?", abort=True, err=True)
+    typer.confirm(f"This removes {_amount(gone)}. Continue?", abort=True, err=True)
 
 
 def main() -> None:
@@ -475,7 +474,7 @@ def main() -> None:
     except KeyboardInterrupt:
         _end("interrupted", INTERRUPTED)
     except Exception as error:  # noqa: BLE001 - invariant 1; what it was is told
-        _end(f"this should not happen, please report it: {type(error).__name__}: {error}", INTERNAL)
+        _end(f"internal error, please report it: {type(error).__name__}: {error}", INTERNAL)
 
 
 def _mend(error: PrepcacheError) -> str:

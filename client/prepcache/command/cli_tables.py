@@ -123,7 +123,7 @@ def entry(one: inspection.Entry, recipe: inspection.Recipe | None) -> None:
         "cost": f"{span_text(one.cost_s)} of preprocessing",
         "used": age_text(one.used_at, now),
         "made": age_text(one.created_at, now),
-        "kept": _kept(one) or "until it is the least recently used",
+        "kept": _kept(one) or "until it is the least recently used entry",
         "recipe": one.recipe,
         "digest": one.digest,
     }
@@ -178,7 +178,7 @@ def _value(value: Any) -> str:
 
 _RESTART = "run `prepcached stop` or restart the service to use it"
 _REBUILT = "rebuilt when the daemon started, because it was damaged: pins are lost (see the daemon's log)"
-_ISOLATED = "by user: each user sees only his own entries; admins and trusted users see all"
+_ISOLATED = "by user: users see only their own entries; admins and trusted users see all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ def _last_miss(miss: inspection.Explanation | None) -> str:
 
 def _freeing(stats: Mapping[str, Any]) -> list[str]:
     coldest_s = stats.get("coldest_age_s")
-    coldest = "" if coldest_s is None else f"; the coldest was used {span_text(coldest_s)} ago"
+    coldest = "" if coldest_s is None else f"; the least recently used: {span_text(coldest_s)} ago"
     return [f"prepcache purge --free 50GB --dry-run{coldest}", kept_back(stats)]
 
 

@@ -69,9 +69,9 @@ def fill(
         print_json(told)
     else:
         made = f"{told['computed']:,} computed in {span_text(told['seconds'])} of work"
-        others = f"{told['waited']:,} made by others, {told['declined']:,} declined"
+        others = f"{told['waited']:,} by other jobs, {told['declined']:,} declined"
         items = count_text(told["items"], "item", "items")
-        typer.echo(f"{items}: {told['hit']:,} were there, {made}, {others}")
+        typer.echo(f"{items}: {told['hit']:,} hit, {made}, {others}")
     if told["declined"]:
         raise typer.Exit(1)
 
@@ -93,10 +93,10 @@ def plan(target: Target, as_json: AsJson = False) -> None:
         print_json(plans)
         return
     for one in plans:
-        cost = "unknown: the cache has nothing of this function to estimate from"
+        cost = "unknown: the cache has no samples of this function to estimate from"
         if one["seconds"] is not None:
             cost = f"about {span_text(one['seconds'])} of work and {size_text(one['bytes'])}"
-        typer.echo(f"{one['name']}: {one['items']:,} items, {one['hit']:,} there, {one['missing']:,} missing")
+        typer.echo(f"{one['name']}: {one['items']:,} items, {one['hit']:,} hit, {one['missing']:,} missing")
         if one["missing"]:
             typer.echo(f"  to come  {cost}")
             for line in one["why"]:
@@ -139,11 +139,11 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
     if not file or not name.isidentifier():
         raise ConfigError(f"{target}: write FILE:DATASET, as in train.py:make_dataset")
     if not path.is_file():
-        raise ConfigError(f"{file}: there is no such file")
+        raise ConfigError(f"{file}: no such file")
     loaded_from = getattr(sys.modules.get(path.stem), "__file__", None) or "Python itself"
     if path.stem in sys.modules and loaded_from != str(path):
         raise ConfigError(
-            f"{file}: a module named {path.stem} is loaded already, from {loaded_from}: rename the file"
+            f"{file}: a module named {path.stem} is already loaded from {loaded_from}: rename the file"
         )
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
@@ -162,7 +162,7 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
         sys.argv = argv
     if not mode.opened:
         what = "is not there" if found is None else "opened no CachedDataset"
-        raise ConfigError(f"{file}: {name} {what}: name a function without arguments that returns one")
+        raise ConfigError(f"{file}: {name} {what}: give a function without arguments that returns one")
     return mode.opened
 
 

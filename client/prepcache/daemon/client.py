@@ -121,7 +121,7 @@ class Client:
             raise self._nothing_cached(launcher)
         ending = stopping(launcher.root)
         if ending is not None:
-            why = f"the daemon of {launcher.root} (pid {ending[0]}) stops, and waits for {ending[1]}"
+            why = f"the daemon of {launcher.root} (pid {ending[0]}) is stopping and waits for {ending[1]}"
             raise DaemonUnreachable(why, url=self.url)
         beginning = starting(launcher.root)
         if beginning is not None:
@@ -129,7 +129,7 @@ class Client:
             raise DaemonUnreachable(why, url=self.url)
         raise DaemonUnreachable(
             f"no daemon listens for {launcher.root}: the next job starts one, and so does a command that "
-            "needs it, as `prepcache ls`",
+            "needs it, such as `prepcache ls`",
             url=self.url,
         )
 
@@ -185,7 +185,7 @@ class Client:
             return waits.SILENT_WAIT_S, ""
         if (since := noted(self.url)) is not None:
             at = time.strftime("%H:%M:%S", time.localtime(since))
-            return waits.SILENT_WAIT_S, f", as another job has found no answer since {at}"
+            return waits.SILENT_WAIT_S, f", because another job has had no answer since {at}"
         return math.inf, ""
 
     def call(self, gives: type[M], method: str, path: str, body: Message | None = None, **options: Any) -> M:
@@ -225,8 +225,8 @@ class Client:
 
     def _nothing_cached(self, launcher: Launcher) -> DaemonUnreachable:
         return DaemonUnreachable(
-            f"no daemon runs, and nothing is cached in {launcher.root} yet: the first job starts one; "
-            "for another daemon set PREPCACHE_URL",
+            f"no daemon runs, and nothing is cached in {launcher.root} yet. The first job starts a daemon. "
+            "To use another daemon, set PREPCACHE_URL",
             url=self.url,
         )
 

@@ -103,7 +103,7 @@ class Stream(httpcore.NetworkStream):
                     raise
             else:
                 if self._is_asked and not data.startswith(b"HTTP/"[: len(data)]):
-                    raise httpcore.RemoteProtocolError(f"it says {data[:40]!r}")  # h11 would wait for more
+                    raise httpcore.RemoteProtocolError(f"it sent {data[:40]!r}")  # h11 would wait for more
                 self._is_asked = False
                 DUE.hear(len(data))
                 DUE.has_ended = not data

@@ -224,11 +224,11 @@ def _check(fd: int, digest: Digest, size_bytes: int) -> None:
 
     size = os.fstat(fd).st_size
     if size != size_bytes:
-        raise ArtifactError(f"the download of {digest} has {size} bytes, and {size_bytes} were announced")
+        raise ArtifactError(f"the download of {digest} has {size} bytes instead of {size_bytes}")
     hasher = blake3()
     offset = 0
     while piece := os.pread(fd, 1 << 20, offset):
         hasher.update(piece)
         offset += len(piece)
     if hasher.hexdigest() != digest:
-        raise ArtifactError(f"the download of {digest} has other bytes: digest {hasher.hexdigest()}")
+        raise ArtifactError(f"the download of {digest} has digest {hasher.hexdigest()}")

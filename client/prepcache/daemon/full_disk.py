@@ -16,9 +16,9 @@ from pathlib import Path
 _MENDS = {
     errno.ENOSPC: "free space there",
     errno.EDQUOT: "free space there",
-    errno.EROFS: "let it be written to",
-    errno.EACCES: "let it be written to",
-    errno.EPERM: "let it be written to",
+    errno.EROFS: "make it writable",
+    errno.EACCES: "make it writable",
+    errno.EPERM: "make it writable",
 }
 
 
@@ -51,8 +51,8 @@ def for_whom(path: str) -> str:
         if status.st_gid not in (os.getegid(), *os.getgroups()):
             group = _group_name(status.st_gid)
             return (
-                f"who is in the group {group} may connect: an administrator adds users to it, which counts "
-                "from their next login on"
+                f"only members of the group {group} may connect: ask an administrator to add you, then log "
+                "in again"
             )
     return ""
 

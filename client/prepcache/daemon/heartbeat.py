@@ -287,5 +287,5 @@ def _run(kept: weakref.ref[Session], stop: threading.Event, pause_s: float) -> N
         except PrepcacheError:
             pass  # the daemon restarts, or is gone: the foreground finds out, on its budget
         except Exception:
-            log.exception("prepcache: a heartbeat failed in prepcache itself")
+            log.exception("prepcache: internal error in a heartbeat")
         del session

@@ -146,7 +146,7 @@ class Transport:
             if response.status not in (200, 206):
                 self._json(response)
             if response.status not in (200, 206) or _headers(response).get("etag") != etag:
-                raise self._nonsense(f"another file than {etag}")
+                raise self._nonsense(f"a file other than {etag}")
             offset, kept = start if response.status == 206 else 0, bytearray()
             try:
                 for piece in self._pieces(response):
@@ -220,7 +220,7 @@ class Transport:
             span = f"within {DUE.limit_s:.1f} s" if DUE.limit_s >= 1 else "in time"
             return self._unreachable("broken", f"no answer {span}")
         if isinstance(error, BlockingIOError):
-            return self._unreachable("broken", "too many connections wait for it")
+            return self._unreachable("broken", "too many connections are waiting for it")
         return self._unreachable(why, _reason(error))
 
     def _pieces(self, response: httpcore.Response) -> Iterator[bytes]:

@@ -86,13 +86,13 @@ def barred(service: Path = SYSTEM_SOCKET) -> str:
         return ""
     if os.access(service, os.W_OK):
         return ""
-    there = f"the system service's socket, {service}, is not open to you, so your own daemon is asked"
+    there = f"the system service's socket, {service}, is not open to you, so your own daemon is used"
     try:
         group, user = grp.getgrgid(gid), pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return f"{there}; the socket's group is {gid}"
     if user in group.gr_mem:
-        return f"{there}; you are in its group {group.gr_name} since after this login: log in again"
+        return f"{there}; you joined its group {group.gr_name} after this login: log in again"
     return f"{there}; join its group and log in again: sudo usermod --append --groups {group.gr_name} {user}"
 
 
@@ -202,32 +202,34 @@ class Launcher:
                     pid = self._spawn()
                     os.pwrite(lock, f"{pid:<20}".encode(), 0)
         except OSError as error:
-            where = "set XDG_CACHE_HOME or PREPCACHED_ROOT to a folder that can be written to"
+            where = "set XDG_CACHE_HOME or PREPCACHED_ROOT to a writable folder"
             raise self._failed(f"{error.filename or self.root}: {error.strerror}: {where}") from error
         except subprocess.TimeoutExpired as error:
             raise self._failed(f"/bin/sh took more than {error.timeout:.0f} s") from error
         except subprocess.CalledProcessError as error:
             raise self._failed(f"/bin/sh ended with exit code {error.returncode}") from error
         except ValueError as error:
-            raise self._failed(f"/bin/sh named no process: {error}") from error
+            raise self._failed(f"/bin/sh reported no process: {error}") from error
         return True
 
     def _check_installed(self) -> None:
         if not self._command[0]:
-            why = "this Python is part of another program, and names no command that runs it"
+            why = "this Python is embedded in another program, so its command is unknown"
             raise self._failed(f"{why}: start `prepcached serve` yourself")
         missing = [name for name in SERVER_MODULES if importlib.util.find_spec(name) is None]
         if missing:
             raise self._failed(
                 f"its dependencies are not installed ({', '.join(missing)}): "
-                'pip install "prepcache[server]", or set PREPCACHE_URL to a daemon that runs'
+                'pip install "prepcache[server]", or set PREPCACHE_URL to a running daemon'
             )
 
     def _check_last_start(self) -> None:
         """Whether the one that we started, and that is gone now, makes another start pointless."""
         is_young = self._starts and time.monotonic() - self._started_at < waits.FAILED_START_S
         if self._starts >= MAX_STARTS or (is_young and self._told_error()):
-            raise self._failed(f"it ended at once: {self._told_error() or 'no reason'} (log: {self.log})")
+            raise self._failed(
+                f"it exited at once: {self._told_error() or 'no reason given'} (log: {self.log})"
+            )
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[int | None]:

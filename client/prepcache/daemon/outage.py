@@ -88,7 +88,7 @@ def _run(kept: weakref.ref[Session], stop: threading.Event, is_over: threading.E
             del session
             pause_s = min(2 * pause_s, waits.LOOK_LONGEST_S)
     except Exception:
-        log.exception("prepcache: looking for the daemon failed in prepcache itself")
+        log.exception("prepcache: internal error while looking for the daemon")
     finally:
         is_over.set()
 

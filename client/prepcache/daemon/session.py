@@ -327,12 +327,14 @@ class Session:
             # Not this job's fault, nor anything that it could mend: it goes on by itself.
             raise self.budget.give_up(self.client.url, error.message) from error
         if answer.protocol != wire.PROTOCOL:
-            raise self._lied(f"protocol {answer.protocol}, and this client speaks {wire.PROTOCOL}")
+            raise self._lied(f"it speaks protocol {answer.protocol}, this client {wire.PROTOCOL}")
         self._handover.look_for_folder(answer)
         try:
             self.heartbeat.start(answer.beat_s)
         except RuntimeError as error:  # there are too many threads, or the process ends
-            raise self.budget.give_up(self.client.url, f"nobody can keep its session: {error}") from error
+            raise self.budget.give_up(
+                self.client.url, f"its session cannot be kept alive: {error}"
+            ) from error
         self._answer = answer
         self._close_at_exit()
         return wire.session_header(answer.session, answer.token)
@@ -417,7 +419,7 @@ class Session:
             header = self.open()
             return self.run(attempt, wait_s=wait_s)
         except UnknownSession as error:
-            raise self._lied("it forgets a session that it has just opened") from error
+            raise self._lied("it does not know a session that it has just opened") from error
 
     def run(self, attempt: Callable[[float], T], *, wait_s: float = 0.0) -> T:
         """Within the process's wait budget; threads of the session's own have theirs, and say nothing."""
@@ -474,7 +476,7 @@ class Session:
         self.budget.come_back()
         silence.forget(self.client.url)
         if warned:
-            log.warning("prepcache: %s: the daemon answers%s, and is used", self.client.url, again)
+            log.warning("prepcache: %s: the daemon answers%s; using it", self.client.url, again)
         for callback in [kept() for kept in self._at_return]:
             if callback is not None:
                 callback()
@@ -506,7 +508,7 @@ class Session:
             if looks == 2 and not self._has_said_it_waits:
                 self._has_said_it_waits = True
                 log.warning(
-                    "prepcache: %s; waiting up to %.0f s more to hand over samples that it has not taken",
+                    "prepcache: %s; waiting up to %.0f s more for it to accept this job's samples",
                     self.client.starts() or "the daemon does not answer",
                     left_s,
                 )
@@ -515,7 +517,7 @@ class Session:
         return 0.0 if self.is_gone else max(0.0, self._closes_at - time.monotonic())
 
     def _lied(self, what: str) -> DaemonUnreachable:
-        return self.budget.give_up(self.client.url, f"the daemon's answer makes no sense: {what}")
+        return self.budget.give_up(self.client.url, f"the daemon's answer is invalid: {what}")
 
 
 _EVERY: weakref.WeakSet[Session] = weakref.WeakSet()

@@ -107,8 +107,8 @@ class Handover:
                 if error.data.get("why") == "broken":
                     is_theirs = True
                     if time.monotonic() >= until:
-                        told = f"the daemon at {self._client.url} has not stored within {limit_s:.1f} s"
-                        raise DaemonUnreachable(f"{told} what it was given", **error.data) from error
+                        told = f"the daemon at {self._client.url} did not store the samples"
+                        raise DaemonUnreachable(f"{told} within {limit_s:.1f} s", **error.data) from error
                 raise
             except PrepcacheError:
                 is_theirs = False  # this is its answer

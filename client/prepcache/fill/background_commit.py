@@ -212,7 +212,8 @@ class Committer:
                 elif outcome.reason and not self._has_told:
                     self._has_told = True
                     log.warning(
-                        "prepcache: samples that were not stored yet stay with this job: %s", outcome.reason
+                        "prepcache: some samples are not stored, and only this job has them: %s",
+                        outcome.reason,
                     )
         forsake(self._commits.session, [held for held in job.leases if held.is_over])
 

@@ -106,7 +106,7 @@ BACKLOG = Backlog()
 def behind_text(left: int) -> str:
     """What becomes of so many items whose commits were left behind."""
     which = count_text(left, "item is", "items are")
-    return f"the daemon is slow to store samples: {which} kept for this job, which goes on meanwhile"
+    return f"the daemon is slow to store samples: {which} waiting in temporary files, the job goes on"
 
 
 os.register_at_fork(after_in_child=BACKLOG.forked)

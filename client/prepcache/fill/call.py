@@ -210,8 +210,8 @@ class Job:
         """
         if self.of and any(of == self.of and index in (None, at) for of, at in _AT_WORK.items):
             raise RecursionError(
-                "the function asks the data set that it makes samples for, and waits for itself: hand it "
-                "what it needs in config=, or give it another data set"
+                "the function reads from its own data set, which would wait forever: pass it what it needs "
+                "in config=, or let it read from another data set"
             )
 
     def _watched(self, index: int, item: Any, call: Callable[[], Any]) -> tuple[Any, str]:

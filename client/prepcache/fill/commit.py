@@ -269,7 +269,7 @@ class Commits:
             outcome.is_retryable = isinstance(error, StoreError)
             return [outcome]
         except Exception as error:
-            log.exception("prepcache: a commit failed in prepcache itself; its samples stay with this job")
+            log.exception("prepcache: internal error in a commit; only this job has its samples")
             return [self.keep(batch, repr(error))]
 
     def _halved(self, batch: Batch, generation: int, depth: int, deadline: _Deadline) -> list[Outcome]:
@@ -415,5 +415,5 @@ class Commits:
         except Exception as error:  # noqa: BLE001 - whoever waits for the outcome would wait for ever
             why = repr(error) if not isinstance(error, OSError) else str(error)
             count = len(batch.indices)
-            log.warning("prepcache: samples of %d items are dropped and preprocessed again: %s", count, why)
+            log.warning("prepcache: samples of %d items are dropped and recomputed: %s", count, why)
             return Outcome(batch, reason=reason or why, is_declined=is_declined)

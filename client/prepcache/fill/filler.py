@@ -204,7 +204,7 @@ class Fill:
         if self._session.is_away:
             self._is_away = True
             if (waiting := waiting_bytes()) > AWAY_BYTES:
-                self._stop(f"{size_text(waiting)} wait for a daemon that does not answer")
+                self._stop(f"{size_text(waiting)} are waiting for a daemon that does not answer")
         elif self._is_away and not self._session.is_gone:
             self._share_again()
         if not self._is_stopped:
@@ -282,7 +282,7 @@ class Fill:
             self._still_since = (seen, now)
         elif now - self._still_since[1] > self._stalled_s:
             names = ", ".join(holder.who for holder in self._share.holders) or "nobody"
-            self._stop(f"{names}: no progress for {self._stalled_s:.0f} s, so this job goes on by itself")
+            self._stop(f"{names}: no progress for {self._stalled_s:.0f} s; this job preprocesses by itself")
 
     def _granted(self, want: int, ask: Callable[[int, float, int], list[int]]) -> list[int]:
         """What is granted of so many; where there is no room for them there may be for fewer."""

@@ -29,8 +29,8 @@ SHOWN = 500
 
 
 UNSTEADY = (
-    "its items are random: item 0 gave other bytes when it was read twice, so its samples would never be "
-    "found again; pass the items before the random step, and move that step to transform="
+    "its items are random: item 0 had different bytes when it was read twice, so its samples would never "
+    "hit; pass the items before the random step, and move that step to transform="
 )
 _LISTS = (list, tuple, range, str, bytes, dict)
 """What gives the same object whenever it is asked."""

@@ -455,7 +455,7 @@ class OnAccess:
     def _decline(self, reason: str) -> None:
         """No more is kept; said once, and not where the fill has said it."""
         if not self.is_declined and reason != self._artifacts.reason:
-            log.warning("prepcache: samples made on access are no longer kept: %s", reason)
+            log.warning("prepcache: samples preprocessed on access are no longer stored: %s", reason)
         self.is_declined, self._artifacts.reason = True, reason
 
 

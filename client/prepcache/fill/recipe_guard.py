@@ -31,7 +31,7 @@ from prepcache.keys.recipes import Recipe, counted, settle
 
 EVERY_S = 5.0
 MAX_SHARE = 0.02
-_MOVING = "a dict or set, in the middle of being looked at,"
+_MOVING = "a dict or set, while it was being read,"
 """Another thread grows it: whose it is, and whether it had changed before, is not told."""
 
 _met: set[tuple[str, str]] = set()
@@ -165,10 +165,10 @@ def line(changed: list[str]) -> str:
     names = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
     if any(name.endswith(OF_ANOTHER_TIME) for name in changed):
         return (
-            f"{names} is loaded where it is preprocessed, so what is preprocessed now is not kept: restart "
-            "the executor, or open the data set again"
+            f"{names} is loaded in the executor, so its samples are not stored: restart the executor, or "
+            "open the data set again"
         )
     return (
-        f"{names} changed since the data set was opened, so what is preprocessed now is not kept: set it "
-        "before, open the data set again, or name it in untracked="
+        f"{names} changed since the data set was opened, so new samples are not stored: set it earlier, "
+        "open the data set again, or name it in untracked="
     )

@@ -69,9 +69,9 @@ def verify(
                 ref = held[0][0].ref if held else None
                 fate = "" if ref is None else condemn(ref, f"{name} differs")
                 raise VerifyError(
-                    f"{name}, preprocessed again, is not what the cache holds: the "
+                    f"{name}, preprocessed again, differs from the cached sample: the "
                     "function depends on something that is not in its key (time, network, randomness, a "
-                    f"file read by a C library); put it in config, or raise version={fate}",
+                    f"file read by a C library); put it in config, or change version={fate}",
                     index=originals.position(index),
                 )
             compared += 1

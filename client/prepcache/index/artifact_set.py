@@ -274,12 +274,12 @@ class ArtifactSet:
     def _way_out(self) -> str:
         """What makes room where the disk is too full for a single recipe."""
         if self.client.endpoint.launcher is None:
-            return "who runs that daemon can free space there, or set --min-free"
+            return "its administrator can free space there, or set a lower --min-free"
         with contextlib.suppress(PrepcacheError):
             if int(self.session.limits().get("min_free_bytes", 0)) <= LESS_FREE_BYTES:
-                return "free some, or `prepcached stop` and `export PREPCACHED_ROOT=DIR` on another disk"
+                return "free some, or run `prepcached stop` and `export PREPCACHED_ROOT=DIR` on another disk"
         return (
-            "free some, or `prepcached stop` and, for the daemon that the next job starts, "
+            "free some, or run `prepcached stop` and, for the daemon that the next job starts, "
             f"`export PREPCACHED_MIN_FREE={LESS_FREE_BYTES >> 30}GiB`, or PREPCACHED_ROOT=DIR on another disk"
         )
 
@@ -345,7 +345,7 @@ class ArtifactSet:
         if self._lost and self.is_owner:  # here: a beat thread says nothing
             lost, self._lost = self._lost, 0
             which = count_text(lost, "item was", "items were")
-            then = "made once more, and kept" if self.mode.is_writing else "made on each access"
+            then = "preprocessed once more" if self.mode.is_writing else "preprocessed on each access"
             log.warning(
                 "prepcache: %s: %s purged or evicted while this job reads: %s", self.recipe.name, which, then
             )

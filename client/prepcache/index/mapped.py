@@ -122,11 +122,11 @@ def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any], recipe
         mapped = artifact.open(path_of(ref), size_bytes=ref.size_bytes)
         if (mapped.recipe, mapped.key) != (recipe, ref.key):
             raise ArtifactError(
-                f"it is entry {mapped.key[:12]} of recipe {mapped.recipe[:12]}, and was told to "
-                f"be {ref.key[:12]} of {recipe[:12]}"
+                f"it is entry {mapped.key[:12]} of recipe {mapped.recipe[:12]}, not {ref.key[:12]} of "
+                f"{recipe[:12]}"
             )
         if mapped.meta["observed"] and not ref.observed:
-            raise ArtifactError("the inputs that it observed were not told")
+            raise ArtifactError("the answer lacks its observed inputs")
         return mapped
     except (FileNotFoundError, NotFound):
         return None

@@ -31,7 +31,7 @@ PACKAGING_TOOLS = frozenset(
 )
 """Not counted as requirements. Neither are stubs for type checkers (`types-*`, `*-stubs`)."""
 
-REPLACED = "installed again after it was loaded"
+REPLACED = "reinstalled after it was loaded"
 
 
 class Environment:
@@ -71,7 +71,7 @@ class Environment:
         else:
             names = {normalised(name) for name in only}
             for name in names - set(self.distributions):
-                raise UnkeyableError(f"environment names {name!r}, which is not installed; leave it out")
+                raise UnkeyableError(f"environment= names {name!r}, which is not installed; leave it out")
         return {name: self._state(name) for name in sorted(names)}
 
     def observed(self, top_levels: Iterable[str]) -> dict[str, str]:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from prepcache.keys.code.project import Places
 
 _WAYS_OUT = (
-    "let the item be what it is made of (a path, a number, a dict of plain values), give its class "
-    "`__prepcache_key__()`, or teach prepcache with `register_key(type, function)`"
+    "pass plain values as the item (a path, a number, a dict), give its class a "
+    "`__prepcache_key__()` method, or call `register_key(type, function)`"
 )
 _NO_STAMP = (0, 0, 0, 0, 0)
 

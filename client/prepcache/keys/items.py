@@ -143,9 +143,9 @@ class ItemHasher:
         if text_files and self.says_text_files:
             self.says_text_files = False
             log.warning(
-                "prepcache: %d str in the items name files, such as %r: the bytes of these files count too. "
-                "Pass prepcache.plain(text) where it is only text, or a pathlib.Path to confirm it, which "
-                "preprocesses these items once more.",
+                "prepcache: %d str in the items name files, such as %r, so the bytes of these files count. "
+                "Pass prepcache.plain(text) if it is only text, or a pathlib.Path to confirm it (these items "
+                "are then preprocessed again).",
                 text_files,
                 text_file,
             )

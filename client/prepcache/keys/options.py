@@ -23,11 +23,11 @@ def check_config(config: Any) -> None:
         kind = type(config).__name__
         raise TypeError(
             f"config must be a mapping of keyword arguments, not {kind}: "
-            f'config={{"cfg": {kind}(...)}} gives it to the function as its keyword argument cfg'
+            f'config={{"cfg": {kind}(...)}} passes it as keyword argument cfg'
         )
     for key in config or {}:
         if not isinstance(key, str):
-            raise TypeError(f"config keys are keyword arguments, so str, not {key!r}")
+            raise TypeError(f"config keys must be str, since they are keyword arguments, not {key!r}")
 
 
 def check_code(code: Any, version: Any) -> None:
@@ -36,7 +36,7 @@ def check_code(code: Any, version: Any) -> None:
     if not (code is None or is_list or code in ("script", "function")):
         raise ValueError(f"code must be 'script', 'function', a list of paths or None, not {code!r}")
     if code is None and version is None:
-        raise UnkeyableError("code=None counts no code, so version= must say which code it is")
+        raise UnkeyableError("code=None counts no code: give version= to name the code")
     if version is not None and not isinstance(version, str | int):
         raise TypeError(f"version must be a str or int, not {type(version).__name__}")
 
@@ -45,4 +45,4 @@ def check_names(**lists: Any) -> None:
     """Raises TypeError for one text where a list of names is meant: its letters would be the names."""
     for name, given in lists.items():
         if isinstance(given, str | bytes):
-            raise TypeError(f"{name} is a list of names, not the text {given!r}: {name}=[{given!r}]")
+            raise TypeError(f"{name} must be a list of names, not a str: {name}=[{given!r}]")

@@ -126,14 +126,14 @@ class PathRules:
             return None
         if not is_directory(info):
             what = special_kind(info) or "a special file"
-            raise encoder.refuse(f"{os.fsdecode(name)!r} is {what}, which has no bytes that can be counted")
+            raise encoder.refuse(f"{os.fsdecode(name)!r} is {what}, which has no bytes to hash")
         if not is_marked and not self.takes_directories:
             raise encoder.refuse(
-                f"{os.fsdecode(name)!r} names a directory; say prepcache.tree(path) to count all files under "
+                f"{os.fsdecode(name)!r} is a directory; pass prepcache.tree(path) to count all files under "
                 "it, or prepcache.plain(value) to count only the name"
             )
         if not is_marked and self._is_read(is_text, encoder):
-            raise encoder.refuse(f"{os.fsdecode(name)!r} is a directory; read={self.read!r} takes files")
+            raise encoder.refuse(f"{os.fsdecode(name)!r} is a directory, but read={self.read!r} needs files")
         return Named(name, b"t" + self.named(name), info, True)
 
     def _is_read(self, is_text: bool, encoder: Encoder) -> bool:
@@ -143,9 +143,9 @@ class PathRules:
 
     def _nothing(self, name: Any, is_text: bool, is_marked: bool, encoder: Encoder) -> Named | None:
         if is_marked:
-            raise encoder.refuse(f"tree({os.fsdecode(name)!r}) names nothing")
+            raise encoder.refuse(f"tree({os.fsdecode(name)!r}): no such directory")
         if self._is_read(is_text, encoder):
-            raise encoder.refuse(f"{os.fsdecode(name)!r} names no file, and read={self.read!r} takes files")
+            raise encoder.refuse(f"{os.fsdecode(name)!r}: no such file, but read={self.read!r} needs files")
         if is_text:
             return None
         return Named(name, b"0" + self.named(name), None, False)

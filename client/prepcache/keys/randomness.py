@@ -72,7 +72,7 @@ _LONGEST = 1000
 """Longer lists hold data, not transforms."""
 
 REMEDY = (
-    "what it returns is kept, so every epoch sees the same draw; move the random part to transform=, which "
+    "its samples are cached, so every epoch sees the same draw. Move the random part to transform=, which "
     "runs on every access, or seed it from the item"
 )
 

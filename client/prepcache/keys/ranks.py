@@ -61,8 +61,8 @@ def _line(name: str, reading: tuple[str, int] | None) -> str:
         path, number = reading
         where = f" ({os.path.basename(path)}:{number}: {linecache.getline(path, number).strip()})"
     return (
-        f"{name} tells the processes of this job apart and is in the key{where}, so every rank makes all "
-        f"samples by itself: leave it out with untracked=({name!r},), or read it outside of the function"
+        f"{name} differs between the processes of this job and is in the key{where}, so every rank "
+        f"preprocesses all items: exclude it with untracked=({name!r},), or read it outside the function"
     )
 
 

@@ -58,9 +58,9 @@ RECIPE_VERSION = 8
 
 RECIPE_DOMAIN = b"prepcache recipe v8\0"
 _MATERIAL = (
-    "{place} was changed by the function's own calls, and what it makes may depend on that: it counts as it "
-    "is now, so the next job may make these samples again; set it back before the data set is opened, or "
-    "leave it out with untracked=({name!r},)"
+    "the function's own calls changed {place}, and samples may depend on it. It counts by its present "
+    "value, so the next job may preprocess again. Reset it before opening the data set, or exclude it with "
+    "untracked=({name!r},)"
 )
 Code = Literal["script", "function"] | list[Any] | tuple[str | os.PathLike[str], ...] | None
 """A list of files, and not any sequence: a misspelt word is one too."""

@@ -51,8 +51,8 @@ def check_distribution(name: str, metadata: str, folder: str, top_levels: tuple[
         _compared[metadata, installed_ns] = any(_is_other(module, path) for module, path in own)
     if _compared[metadata, installed_ns]:
         raise UnkeyableError(
-            f"{name} was installed again after this process had loaded it, so what runs is not what is "
-            f"installed: restart the kernel, or the process",
+            f"{name} was reinstalled after this process had loaded it, so the loaded version is not the "
+            f"installed one: restart the kernel, or the process",
             path=metadata,
         )
 
@@ -61,7 +61,7 @@ def check_machine_code(path: str) -> None:
     """Refuses an extension module, or a library of `ctypes`, that was built again after it was loaded."""
     if is_other_machine_code(path):
         raise UnkeyableError(
-            f"{path} was built again after this process had loaded it, so what runs is not what is there: "
+            f"{path} was rebuilt after this process had loaded it, so the loaded code is not the file's: "
             f"restart the kernel, or the process",
             path=path,
         )

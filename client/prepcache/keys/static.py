@@ -48,7 +48,7 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
     if f"{module}.{function_name}" not in definitions:
         own = sorted(code.co_qualname for code in nested(graph.sources[file].code))
         known = ", ".join([name for name in own if "<" not in name][:10])
-        raise UnkeyableError(f"{path} defines no {function_name!r}; it defines {known or 'nothing'}")
+        raise UnkeyableError(f"{path} does not define {function_name!r}; it defines {known or 'nothing'}")
     return {
         "files": {n: source_digest(p, graph, user_stat_cache()) for n, p in sorted(graph.files.items())},
         "definitions": definitions,

@@ -215,7 +215,7 @@ class ImportGraph:
         if found.kind is Kind.BYTECODE:
             raise UnkeyableError(
                 f"module {module} exists only as bytecode ({found.path}), so what it imports is unknown; "
-                f"keep its source, or count by hand with code=None and version=",
+                f"keep its source, or use code=None and version=",
                 path=found.path,
             )
         name = self._free_name(name, found.path)

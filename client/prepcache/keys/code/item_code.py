@@ -33,8 +33,8 @@ def refer(all_held: Sequence[Held], reach: Dependencies) -> None:
         if name_of(before) == name_of(held):
             kind = "classes" if isinstance(held, type) else "functions"
             raise UnkeyableError(
-                f"items: two {kind} are called {name_of(held)}: rename one, or let the items be plain values "
-                "that the function makes them from"
+                f"items: two {kind} are named {name_of(held)}: rename one, or pass plain values as items and "
+                "let the function build the objects"
             )
     for held in own:
         if isinstance(held, FunctionType):

@@ -204,7 +204,7 @@ def _contents_of_cache(cached: Any) -> list[tuple[Any, Any]]:
             results = {id(key): result for key, result, _ in zip(*[iter(held[first:])] * 3, strict=False)}
             if all(id(key) in results for key in tables[0]):
                 return [(key, results[id(key)]) for key in tables[0]]
-    raise ValueError("what it holds cannot be seen")
+    raise ValueError("its contents are not accessible")
 
 
 def _standard_stream(value: io.TextIOBase) -> str | None:
@@ -292,7 +292,7 @@ def _of_name(value: Any, name: str) -> Parts:
     home = sys.modules.get(str(getattr(value, "__module__", None)))
     homes = list(sys.modules.values()) if home is None else [home]
     if not any(_at(getattr(module, "__dict__", {}), name) is value for module in homes):
-        raise Unstable(f"it says that it is a global {name!r}, which no module holds")
+        raise Unstable(f"it pickles as global {name!r}, which no module has")
     return [("name", name), *sorted(_attributes(value), key=lambda pair: pair[0])]
 
 

@@ -157,14 +157,14 @@ def read_source(path: str, name: str) -> SourceFile:
         found = SourceFile(path, stamp, data, _code_of(path, stamp, data))
     except OSError as error:
         raise UnkeyableError(
-            f"{name}: its source cannot be read ({error.strerror or error}: {path}); restore it, or count by "
-            f"hand with code=None and version=",
+            f"{name}: its source cannot be read ({error.strerror or error}: {path}); restore it, or use "
+            f"code=None and version=",
             path=path,
         ) from error
     except (SyntaxError, ValueError, EOFError, RecursionError, MemoryError) as error:
         raise UnkeyableError(
             f"{name} cannot be parsed ({error}), so what it imports is unknown; correct it, or name the "
-            f"files that count with code=[paths], or count by hand with code=None and version=",
+            f"files that count with code=[paths], or use code=None and version=",
             path=path,
         ) from error
     if len(_read) >= _READ_LIMIT:
@@ -247,7 +247,7 @@ def _read_stamped(path: str) -> tuple[bytes, Stamp]:
             data = file.read()
             if stamp_of(os.fstat(file.fileno())) == before:
                 return data, before
-    raise UnkeyableError(f"{path} is being written: it changed each time while it was read", path=path)
+    raise UnkeyableError(f"{path} is being written: it changed during every attempt to read it", path=path)
 
 
 class _Loader(SourceFileLoader):

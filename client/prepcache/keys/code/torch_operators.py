@@ -73,14 +73,14 @@ def parts_of_operator(value: Any) -> Parts | None:
     implemented = getattr(sys.modules.get("torch.library"), "_impls", ())
     if any(one.startswith(f"{name.partition('.')[0].replace('::', '/')}/") for one in implemented):
         raise ValueError(
-            "its kernel in Python is held by the dispatcher alone; torch.library.custom_op keeps it"
+            "its Python kernel is known only to torch's dispatcher; define it with torch.library.custom_op"
         )
     if namespace in sys.modules:
         return [*parts, ("library", sys.modules[namespace])]
     stat_cache = user_stat_cache()
     libraries = [digest_file(path, stat_cache, "stat").digest for path in _own_libraries()]
     if not libraries:
-        raise ValueError("the library that brought this operator cannot be told")
+        raise ValueError("the library that defines this operator is unknown")
     return [*parts, ("libraries", sorted(libraries))]
 
 

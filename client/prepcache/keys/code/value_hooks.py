@@ -44,10 +44,10 @@ from prepcache.keys.paths import looks_like_path, name_bytes
 from prepcache.keys.restart import check_machine_code
 
 WAYS_OUT = (
-    "put what matters of it in config, give its class `__prepcache_key__()`, teach prepcache with "
-    "`register_key(type, function)`, or leave it out with untracked=({name!r},), so that nothing of it counts"
+    "put what matters into config, give its class a `__prepcache_key__()` method, call "
+    "`register_key(type, function)`, or exclude it with untracked=({name!r},)"
 )
-METHOD = ", or let preprocess be a function that does not hold it"
+METHOD = ", or make preprocess a function that does not hold it"
 DEAR_S = 0.01
 """Seconds. What took longer to encode and is plain data is known again by its marshalled bytes."""
 _SHORT_BYTES = 32
@@ -251,7 +251,7 @@ class Hooks:
             return name
         if home is None and value.__module__ and _is_of_pybind(owner):
             raise encoder.refuse(
-                f"the extension module {value.__module__}, which {value.__qualname__} is of, is neither in "
+                f"the extension module {value.__module__}, which defines {value.__qualname__}, is neither in "
                 f"sys.modules nor reached by the code: put it there, or call it as an attribute of the module"
             )
         if (held := self._held_by_library(value)) is not None:
@@ -362,7 +362,7 @@ class Hooks:
     def _object(self, value: Any, encoder: Encoder) -> bytes:
         if len(self._stack) == 1 and not isinstance(encoder, _RuntimeEncoder) and is_lock(value):
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
-            raise encoder.refuse(f"{kind} has no value that a sample could depend on; {encoder.ways_out}")
+            raise encoder.refuse(f"{kind} has no stable value; {encoder.ways_out}")
         chunks: list[Any] = []
         encoder.put_class_of(value, chunks.append)
         is_project = self._walk.is_project(type(value))

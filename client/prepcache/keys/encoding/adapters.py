@@ -53,7 +53,7 @@ def _is_of_library(cls: type) -> bool:
 
 def _zone(value: Any) -> str:
     if value.key is None:
-        raise UnkeyableError("a time zone that was read from a file has no name to count by")
+        raise UnkeyableError("a time zone that was read from a file has no name")
     return str(value.key)
 
 
@@ -132,13 +132,13 @@ def _tensor(value: Any) -> dict[str, Any]:
 def _layout(value: Any) -> Any:
     torch = sys.modules["torch"]
     if type(value).__name__.startswith("Uninitialized"):
-        raise UnkeyableError("a lazy parameter has no bytes until the module is called once")
+        raise UnkeyableError("a lazy parameter has no value until the module is called once")
     plain = value.detach()
     plain = plain if type(plain) is torch.Tensor else plain.as_subclass(torch.Tensor)
     said = f"{plain.dtype} {tuple(plain.shape)} {plain.device.type} {value.requires_grad} {plain.layout}"
     if plain.is_nested or plain.is_quantized or plain.device.type == "meta":
         kind = "meta" if plain.is_meta else "nested or quantized"
-        raise UnkeyableError(f"a {kind} tensor has no bytes that can be compared")
+        raise UnkeyableError(f"a {kind} tensor has no comparable bytes")
     if plain.layout is torch.strided:
         return said, _tensor_data(plain)
     if plain.layout is torch.sparse_coo:
@@ -148,7 +148,7 @@ def _layout(value: Any) -> Any:
         return said, (plain.crow_indices(), plain.col_indices(), plain.values())
     if plain.layout in (torch.sparse_csc, torch.sparse_bsc):
         return said, (plain.ccol_indices(), plain.row_indices(), plain.values())
-    raise UnkeyableError(f"a tensor of layout {plain.layout} has no bytes that can be compared")
+    raise UnkeyableError(f"a tensor of layout {plain.layout} has no comparable bytes")
 
 
 def _tensor_data(value: Any) -> Any:

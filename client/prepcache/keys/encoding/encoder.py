@@ -37,8 +37,8 @@ _LENGTH = struct.Struct(">Q")
 length = _LENGTH.pack
 
 WAYS_OUT = (
-    "put what matters of it in config as plain values, give its class `__prepcache_key__()`, "
-    "or teach prepcache with `register_key(type, function)`"
+    "put what matters into config as plain values, give its class a `__prepcache_key__()` method, "
+    "or call `register_key(type, function)`"
 )
 
 _registered: dict[type, Callable[[Any], Any]] = {}
@@ -213,8 +213,8 @@ class Encoder:
         """Refuse a marker that cannot be taken off before the function is called."""
         if self.opaque_depth and not self._is_key:
             raise self.refuse(
-                f"{value!r} is inside an object, from which the marker cannot be taken off before the "
-                "function sees it; put the marker around the object, or the path in a tuple, list or dict"
+                f"{value!r} is inside an object, where prepcache cannot remove the marker before the "
+                "function sees it; wrap the whole object, or pass the path in a tuple, list or dict"
             )
 
     def put_plain(self, value: Any, put: Put) -> None:

@@ -204,14 +204,12 @@ def _jitted(value: Any) -> dict[str, Any]:
 def _expression(value: Any) -> dict[str, Any]:
     state = value.__getstate__()
     if any(word in state for word in _CALLS_PYTHON):
-        raise UnkeyableError("it calls functions of Python: make it in the function that uses it")
+        raise UnkeyableError("it calls Python functions: create it inside the function that uses it")
     return {"expression": state}
 
 
 def _lazy_frame(value: Any) -> Any:
-    raise UnkeyableError(
-        "it may read files when it is collected: collect it before, or hand over their paths"
-    )
+    raise UnkeyableError("it may read files when it is collected: collect it first, or pass their paths")
 
 
 KEYS: dict[tuple[str, str], Key] = {

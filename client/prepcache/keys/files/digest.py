@@ -130,7 +130,7 @@ def read_file(name: str | bytes, stat_cache: StatCache | None) -> Digested:
             info = os.fstat(fd)
             if not is_regular(info):
                 what = special_kind(info) or "a directory"
-                raise UnkeyableError(f"{printable(name)} is {what}, not a file whose bytes can be counted")
+                raise UnkeyableError(f"{printable(name)} is {what}, not a regular file")
             digest, size = _hash(fd, info.st_size)
             stamp = stamp_of(info)
             if size == info.st_size and stamp_of(os.fstat(fd)) == stamp:
@@ -141,7 +141,7 @@ def read_file(name: str | bytes, stat_cache: StatCache | None) -> Digested:
         raise unreadable(name, error) from error
     finally:
         os.close(fd)
-    raise UnkeyableError(f"{printable(name)} changes while it is read; wait for its writer, then open again")
+    raise UnkeyableError(f"{printable(name)} changes while it is read; wait for its writer to finish")
 
 
 def _hash(fd: int, expected_bytes: int) -> tuple[bytes, int]:
@@ -259,7 +259,7 @@ def walk_tree(name: str | bytes) -> list[tuple[bytes, bytes, os.stat_result | No
         except OSError as error:
             raise unreadable(folder, error) from error
         if (info.st_dev, info.st_ino) in above:
-            raise UnkeyableError(f"{printable(folder)} is a link to a directory that it lies in")
+            raise UnkeyableError(f"{printable(folder)} is a link to one of its parent directories")
         above |= {(info.st_dev, info.st_ino)}
         for entry in entries:
             path, relative = os.path.join(folder, entry), prefix + entry
@@ -268,7 +268,7 @@ def walk_tree(name: str | bytes) -> list[tuple[bytes, bytes, os.stat_result | No
             except OSError as error:
                 raise unreadable(path, error) from error
             if inner is not None and (what := special_kind(inner)):
-                raise UnkeyableError(f"{printable(path)} is {what}, which has no bytes that can be counted")
+                raise UnkeyableError(f"{printable(path)} is {what}, which has no bytes to hash")
             found.append((relative, path, inner))
             if inner is not None and is_directory(inner):
                 visit(path, relative + b"/", above)

@@ -193,7 +193,7 @@ def _note_in_folders(kind: str, name: str, watches: tuple[Watch, ...]) -> None:
             context.note(READ, os.path.join(folder, name))
             continue
         for watch in watches:
-            watch.failure = watch.failure or "os.open writes by a relative name while a folder is open"
+            watch.failure = watch.failure or "os.open writes a relative name while a folder is open"
 
 
 def _note_listing(folder: Any) -> None:

@@ -52,12 +52,12 @@ _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
 _loaded: list[tuple[set[str], list[Any], list[Fact]]] = []
 """The modules and caches that items loaded and filled, and what was read meanwhile."""
 _STARTED = (
-    "it starts processes ({programs}): what they read beside the files on their command line is not "
-    "observed, so change version= when that changes"
+    "it starts processes ({programs}). Of the files that they read, only those on their command line are "
+    "observed: change version= when others change"
 )
 _UNSEEN = (
-    "it reads files in a way that Python does not tell of ({size} for one item; in a C library, as "
-    "cv2.imread does): an edit of them would not be noticed, so pass their paths in the item, or change "
+    "it reads files that prepcache cannot observe ({size} for one item; in a C library, as "
+    "cv2.imread does). Their edits would not be noticed: pass their paths in the item, or change "
     "version= with them"
 )
 
