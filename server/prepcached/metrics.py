@@ -71,7 +71,6 @@ _GAUGES = {
     "stray_bytes": ("stray_bytes", "Bytes on disk in the staging folder without a lease; they are swept."),
     "reserved_bytes": ("reserved_bytes", "Bytes promised to writes that are under way."),
     "index_bytes": ("index_bytes", "Bytes on disk of the index, beside the budget."),
-    "recipes_bytes": ("recipe_bytes", "Bytes on disk of the recipes' readable parts, beside the budget."),
     "held_bytes": ("held_bytes", "Bytes on disk of artifacts that jobs hold."),
     "pinned_bytes": ("pinned_bytes", "Bytes on disk of pinned entries."),
     "yielding_bytes": ("evictable_bytes", "Bytes on disk that go when room is needed."),

@@ -87,10 +87,11 @@ def put(
     holder: str | None = None,
     owner_uid: int | None = None,
     in_transaction: Callable[[Any], None] | None = None,
+    parts: Any = None,
     **kinds: Any,
 ) -> Committed:
     """Registers, stages and commits one artifact."""
-    store.register(recipe + scope, "tests.recipe", {"format": 1})
+    store.register(recipe + scope, "tests.recipe", parts or {"format": 1})
     staged = stage(store, names, recipe=recipe, **kinds)
     owner = os.getuid() if owner_uid is None else owner_uid
     scoped = recipe + scope

@@ -19,10 +19,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import inf
 
 from prepcache import errors
 from prepcached.store import queries
@@ -90,8 +89,6 @@ class Core:
         self.grown_recipes: set[int] = set()  # ids of recipes with new artifacts; see compaction.py
         self.has_ended_session = False  # since the last look for a merge
         self.recent_evictions: deque[float] = deque(maxlen=100_000)
-        self.recipe_bytes: Counter[str] = Counter()  # on disk, by scope; see recipes.py
-        self.recipes_spared_at = -inf
         self.removals = 0
         self.writer = threading.RLock()
 

@@ -93,7 +93,6 @@ def stats(core: Core) -> Stats:
             evictions_per_s=recent / RATE_S,
             coldest_age_s=None if coldest is None else max(0.0, now - coldest),
             index_bytes=index_bytes,
-            recipes_bytes=core.recipe_bytes.total(),
             users=tuple(UserBytes(*one) for one in core.quotas.told()),
         )
 

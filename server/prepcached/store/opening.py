@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prepcache import errors
-from prepcached.store import db, disk_reserve, recipes, recovery
+from prepcached.store import db, disk_reserve, recovery
 from prepcached.store.core import Core, log
 from prepcached.store.db import Index, open_index
 from prepcached.store.eviction import Ledger
@@ -82,7 +82,6 @@ def _open(
                 log.info("recovered: %s", ", ".join(f"{n} {what}" for what, n in sorted(done.items())))
                 core.count_again()
             core.counters.recovered = done
-        recipes.count(core)
         core.look_at_staging()
         if recover:
             disk_reserve.take(root.layout)  # others may fill the disk before upkeep does

@@ -140,27 +140,23 @@ def parts(conn: sa.Connection, recipe: str) -> bytes | None:
     return conn.execute(sa.select(recipes.c.parts).where(is_recipe(recipe))).scalar_one_or_none()
 
 
-def parts_bytes(conn: sa.Connection) -> Counter[str]:
-    """What the parts of all recipes take, by scope."""
-    size = sa.func.sum(sa.func.length(recipes.c.parts))
-    sums = sa.select(recipes.c.scope, sa.func.coalesce(size, 0)).group_by(recipes.c.scope)
-    return Counter({row[0]: row[1] for row in conn.execute(sums)})
-
-
 def note_asked(conn: sa.Connection, asked: Mapping[str, float]) -> None:
     """Writes down when recipes were asked for."""
     for recipe, at in asked.items():
         conn.execute(recipes.update().where(is_recipe(recipe)).values(asked_at=at))
 
 
-def drop_idle_recipes(conn: sa.Connection, before: float, scope: str | None) -> None:
-    """Forgets recipes, of one scope or of all, without artifacts and not asked for since; generations start
-    beyond theirs from now on."""
+def drop_idle_recipes(conn: sa.Connection, before: float, most_bytes: int) -> None:
+    """Forgets recipes without artifacts that were not asked for since, and of each scope all but the last so
+    many bytes; generations start beyond theirs from now on."""
     has_any = sa.exists().where(artifacts.c.recipe_id == recipes.c.id)
-    idle = recipes.delete().where(recipes.c.asked_at < before, ~has_any)
-    if scope is not None:
-        idle = idle.where(recipes.c.scope == scope)
-    gone = conn.execute(idle.returning(recipes.c.id, recipes.c.generation)).all()
+    size = sa.func.coalesce(sa.func.length(recipes.c.parts), 0)
+    order = [recipes.c.asked_at.desc(), recipes.c.id.desc()]
+    newer = sa.func.sum(size).over(partition_by=recipes.c.scope, order_by=order)
+    idle = sa.select(recipes.c.id, recipes.c.asked_at, newer.label("bytes")).where(~has_any).subquery()
+    going = sa.select(idle.c.id).where(sa.or_(idle.c.asked_at < before, idle.c.bytes > most_bytes))
+    dropped = recipes.delete().where(recipes.c.id.in_(going))
+    gone = conn.execute(dropped.returning(recipes.c.id, recipes.c.generation)).all()
     for chunk in chunks(recipe_id for recipe_id, _ in gone):
         conn.execute(notes.delete().where(notes.c.name.in_([f"damaged {recipe_id}" for recipe_id in chunk])))
         conn.execute(observed_table.delete().where(observed_table.c.recipe_id.in_(chunk)))

@@ -209,7 +209,7 @@ class UserBytes:
 class Stats:
     """Counters and gauges of the store. Bytes are bytes on disk (blocks), except `size_bytes`.
 
-    `index_bytes` and `recipes_bytes` lie beside what counts against the budget. `yielding_bytes` are those of
+    `index_bytes` lie beside what counts against the budget. `yielding_bytes` are those of
     `disk_bytes` that go for new ones; the others are held, pinned or open, and some are several of these.
 
     `stray_bytes` lie in the staging folder without a lease: they count against nothing and are swept.
@@ -246,6 +246,5 @@ class Stats:
     damaged: int
     scrubbed_bytes: int
     index_bytes: int
-    recipes_bytes: int
     recovered: Mapping[str, int] = field(default_factory=dict)
     users: tuple[UserBytes, ...] = ()

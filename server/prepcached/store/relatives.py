@@ -6,6 +6,7 @@ Invariants:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ MOST_DRAWS = 100
 
 MAX_RELATIVES = 32
 MAX_READ_BYTES = 8 << 20
-"""Of packed parts, which take some 5 kB as a rule."""
+"""Of parts, which take some 20 kB as a rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +95,12 @@ def with_parts(
     """Those of a scope whose readable parts are known, in order, up to the bound."""
     left = MAX_READ_BYTES
     for one in found:
-        packed = queries.parts(conn, one.digest + scope)
-        left -= len(packed or b"")
+        text = unpacked(queries.parts(conn, one.digest + scope))
+        left -= len(text or b"")
         if left < 0:
             return
-        if packed is not None:
-            yield one, unpacked(packed)
+        if text is not None:
+            yield one, json.loads(text)
 
 
 def _with_entries(conn: sa.Connection, *where: sa.ColumnElement[bool]) -> list[Relative]:
