@@ -59,7 +59,7 @@ class PrepcacheError(Exception):
     exit_code: ClassVar[int] = 1
     is_retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, **data: Any) -> None:
+    def __init__(self, message: str, /, **data: Any) -> None:
         super().__init__(message)
         self.data: dict[str, Any] = data
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import (
     BadRequest,
     Declined,
@@ -36,7 +35,7 @@ from prepcache.errors import (
 )
 from prepcache.protocol import inspection, wire
 from prepcached.daemon import Alive, Daemon
-from prepcached.leases import TIER_SESSION, Commit, Lease
+from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, Lease, digests
 from prepcached.misses import Miss, Misses
 from prepcached.sessions import Session
 from prepcached.store import scopes
@@ -354,9 +353,8 @@ class Coordinator:
         daemon = self._daemon
         seen: list[bytes] = []
 
-        def allowed(digests: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-            run = digests.tobytes()
-            items = [run[start : start + DIGEST_BYTES] for start in range(0, len(run), DIGEST_BYTES)]
+        def allowed(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            items = digests(rows.tobytes())
             seen.extend(items)
             return np.fromiter((item in commit.items for item in items), bool, len(items))
 
@@ -418,7 +416,7 @@ class Coordinator:
             else:
                 yield self._holder(session_id, recipe, items)
         if fetched:
-            yield wire.Holder(who="the shared tier (being fetched)", items=fetched)
+            yield wire.Holder(who=TIER_NAME, items=fetched)
 
     def _holder(self, session_id: str, recipe: str, items: int) -> wire.Holder:
         session = self._daemon.sessions.get(session_id)

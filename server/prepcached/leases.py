@@ -40,7 +40,9 @@ STALL_S = 600.0
 """How long beats alone keep a lease whose holder reports no progress."""
 STALL_COST_FACTOR = 40.0
 TIER_SESSION = "tier-"
-"""What the sessions are called by which the shared tier leases the items that it fetches."""
+"""The sessions by which the shared tier leases the items that it fetches begin with this."""
+TIER_NAME = "the shared tier"
+"""What people read as the holder of those items."""
 _BLOCK = 2048
 WAITING_S = 5.0
 """How long a wait is remembered: longer than one long poll and the pause between two."""
@@ -95,6 +97,12 @@ class Commit:
     items: frozenset[bytes]
 
 
+def digests(items: bytes) -> list[bytes]:
+    """The item digests of a run of them."""
+    found: list[bytes] = np.frombuffer(items, f"V{DIGEST_BYTES}").tolist()
+    return found
+
+
 def _look(
     items: bytes, by_item: Mapping[bytes, Lease], want: int, allowed: Container[bytes] | None = None
 ) -> tuple[list[int], set[bytes], dict[str, int]]:
@@ -105,7 +113,7 @@ def _look(
     granted: list[int] = []
     taken: set[bytes] = set()
     held: dict[str, int] = {}
-    keys: list[bytes] = np.frombuffer(items, f"V{DIGEST_BYTES}").tolist()
+    keys = digests(items)
     for start in range(0, len(keys), _BLOCK):
         if len(granted) == want:
             break

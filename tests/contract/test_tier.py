@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import pytest
 
 from prepcache.errors import ConfigError
 from prepcached.config import load
-from prepcached.tier import bucket
+from prepcached.tier import bucket, manifests
+from prepcached.tier.manifests import Manifests
 from support.fleet import be_patient
-from support.serving import Job, Serving, serving
+from support.serving import Job, Serving, serving, wait_until
 from support.stores import RECIPE
 
 ITEMS = ["a", "b", "c"]
@@ -130,6 +132,72 @@ def test_garbage_is_what_no_manifest_names(tmp_path: Path, tier: Path) -> None:
     assert len(objects(tier)) == 1
 
 
+def test_what_is_copied_during_a_collection_stays(
+    tmp_path: Path, tier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path / "first", tier)
+    [path] = objects(tier)
+    [named] = (tier / "manifests").rglob("*.json")
+    named.rename(tier / "aside")
+    os.utime(path, (0, 0))
+
+    async def read(self: Manifests, recipe: str, **options: Any) -> Any:
+        known = await of(self, recipe, **options)
+        os.utime(path)  # another machine copies it again
+        return known
+
+    of = Manifests.of
+    monkeypatch.setattr(Manifests, "of", read)
+    stray = tier / "manifests/v1" / ("ab" * 32) / "shared/empty.json"
+    stray.parent.mkdir(parents=True)
+    stray.write_text('{"version": 1, "artifacts": []}')
+    with box(tmp_path / "second", tier) as second:
+        assert second.http().post("/v1/tier/gc", json={"delete": True}).json()["artifacts"] == 0
+        assert path.exists()
+        os.utime(path, (0, 0))
+        monkeypatch.setattr(Manifests, "of", of)
+        assert second.http().post("/v1/tier/gc", json={"delete": True}).json()["artifacts"] == 1
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("harm", ["expired", "damaged"])
+def test_what_the_bucket_lost_is_made_and_copied_again(harm: str, tmp_path: Path, tier: Path) -> None:
+    """By a lifecycle rule, for example, while a manifest still names it."""
+    filled(tmp_path / "first", tier)
+    [path] = objects(tier)
+    if harm == "expired":
+        path.unlink()
+    else:
+        path.write_bytes(bytes(path.stat().st_size))
+    with box(tmp_path / "second", tier) as second:
+        trying = second.job()
+        assert asked(trying) == (3, 0)
+        trying.close()
+        second.job().fill(second.store.staging, ITEMS)
+        assert second.http().post("/v1/tier/push").json()["artifacts"] == 1
+    with box(tmp_path / "third", tier) as third:
+        assert asked(third.job()) == (0, 3)
+
+
+def test_could_not_tell_is_no_miss_that_is_remembered(
+    tmp_path: Path, tier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: Any) -> AsyncIterator[bytes]:
+        raise bucket.CouldNotTell("the test says so")
+        yield b""
+
+    monkeypatch.setattr(manifests, "RETRY_S", 0.0)
+    filled(tmp_path / "first", tier)
+    with box(tmp_path / "second", tier) as second:
+        with monkeypatch.context() as patched:
+            patched.setattr(bucket.Bucket, "stream", broken)
+            job = second.job()
+            assert asked(job) == (3, 0)
+            job.close()
+        assert wait_until(lambda: not second.http().get("/v1/tier").json()["is_paused"])
+        assert asked(second.job()) == (0, 3)
+
+
 def test_garbage_stays_where_a_manifest_cannot_be_read(tmp_path: Path, tier: Path) -> None:
     """A manifest of another version names artifacts, too."""
     filled(tmp_path / "first", tier)
@@ -203,7 +271,8 @@ def test_a_daemon_without_a_tier_says_so(tmp_path: Path) -> None:
         ("bucket/prefix", "give a URL such as"),
         ("s3://key:secret@bucket/prefix", "must not hold credentials"),
         ("s3://bucket/prefix?X-Amz-Signature=secret", "must not hold credentials"),
-        ("file:///no/such/folder", "cannot be opened"),
+        ("file:///no/such/folder", "/no/such/folder is not a folder: create it, or mount"),
+        ("file://nfs/prepcache", "has three slashes"),
     ],
 )
 def test_a_url_that_cannot_work_is_refused(url: str, text: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prepcached.tier import bucket, manifests, outage, read_through, tier
+from prepcached.tier import bucket, manifests, outage, read_through
 from support.fake_s3 import SECRETS, FakeS3, fake_s3
 from support.fleet import be_patient, box
 from support.serving import Job, Serving, wait_until
@@ -37,7 +38,6 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeS3]:
         monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
         be_patient(monkeypatch)
         monkeypatch.setattr(manifests, "RETRY_S", 0.0)
-        monkeypatch.setattr(tier, "PROBE_S", 0.05)
         yield made
 
 
@@ -127,7 +127,7 @@ def test_a_bucket_whose_clock_is_wrong_is_used(clock_s: float, s3: FakeS3, tmp_p
         assert asked(second.job(), OLD)["look_again"]
 
 
-def test_jobs_wait_five_seconds_an_hour_for_a_bucket() -> None:
+def test_jobs_wait_five_seconds_an_hour_for_a_bucket(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     bucket = outage.Outage("the tier", "jobs preprocess", 30.0, 2.0, lambda: now[0])
     waits = 0
@@ -138,9 +138,53 @@ def test_jobs_wait_five_seconds_an_hour_for_a_bucket() -> None:
             bucket.note_failure(TimeoutError("slow"))
             bucket.note_lost(2.0)
         now[0] += 30.0
-        if bucket.is_due:
-            bucket.note_answer()
+        bucket.note_answer()
     assert waits == 4, "two in each of two hours"
+    assert sum("is not used for up to an hour" in one.getMessage() for one in caplog.records) == 3
+
+
+def test_a_service_is_asked_until_it_answers(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever goes wrong with the asking."""
+    monkeypatch.setattr(outage, "TICK_S", 0.0)
+    service = outage.Outage("the tier", "jobs preprocess", 0.0, 2.0, lambda: 0.0)
+    errors: list[Exception] = [bucket.CouldNotTell("away"), ValueError("unforeseen")]
+
+    async def ask() -> None:
+        if errors:
+            raise errors.pop()
+
+    async def watched() -> None:
+        watching = asyncio.create_task(service.watch(ask))
+        service.note_failure(bucket.CouldNotTell("away"))
+        while service.is_on:
+            await asyncio.sleep(0)
+        await outage.end([watching])
+        assert watching.done()
+
+    asyncio.run(watched())
+    assert (service.failures, service.is_usable) == (3, True)
+    assert [one.levelname for one in caplog.records if one.exc_info] == ["ERROR"]
+
+
+def test_a_cancelled_task_has_ended_before_a_stop_goes_on() -> None:
+    done = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0)
+            done.append("gave back what it had")
+
+    async def stopped() -> None:
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        await outage.end([task])
+        assert done and task.cancelled()
+
+    asyncio.run(stopped())
 
 
 def test_no_credential_is_written_anywhere(

@@ -18,6 +18,7 @@ from prepcache.errors import ConfigError
 from prepcache.protocol import wire
 from prepcached.config import load
 from prepcached.tier import upstream as upstreams
+from prepcached.tier.bucket import Bucket, CouldNotTell
 from prepcached.tier.lead import Lead
 from support.fleet import TOKEN, be_patient, box, lead, upstream
 from support.serving import Job, Serving, wait_until
@@ -71,6 +72,21 @@ def test_what_one_box_preprocesses_another_waits_for(tmp_path: Path, bucket: Pat
         assert done.status_code == 200
         found = wait_until(lambda: bool(waiting.lease(ITEMS, seen, wait_s=2.0).json().get("look_again")))
         assert found and status(second)["hits"] == 1
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_was_copied_a_moment_ago_is_not_granted(tmp_path: Path, bucket: Path) -> None:
+    """A manifest that was read before does not name it yet."""
+    with fleet(tmp_path, bucket) as (_, first, second):
+        job = second.job()
+        assert leased(job, ["x"])["granted"]  # which reads the manifest
+        making = first.job()
+        mine = leased(making)
+        making.commit([mine["lease"]], [making.stage(first.store.staging, ITEMS)])
+        assert first.http().post("/v1/tier/push").status_code == 200
+        assert wait_until(lambda: status(first)["written"] == 1)
+        answer = leased(job)
+        assert not answer.get("granted") and (answer.get("look_again") or answer["held"])
 
 
 @pytest.mark.usefixtures("patient")
@@ -167,6 +183,7 @@ def liar(answer: dict[str, Any] | bytes, code: int = 200) -> Iterator[int]:
 
 
 LEASE = {"id": "1", "token": "2", "deadline_s": 15.0}
+RESOLVED = {"generation": 7, "is_complete": True, "objects": "/o", "artifacts": []}
 LIES: dict[str, Any] = {
     "nonsense": (b"\0nonsense", 200),
     "a list": (b"[]", 200),
@@ -178,6 +195,9 @@ LIES: dict[str, Any] = {
     "broken": (b"", 502),
     "refused": ({"code": "unauthorized", "detail": "another token", "status": 401}, 401),
     "redirected": (b"", 302),
+    "declined": ({"is_declined": True, "reason": "full"}, 200),
+    "look again": ({"look_again": RESOLVED}, 200),
+    "odd members": ({"code": "bad-request", "detail": "no", "message": "x", "self": "y"}, 400),
 }
 
 
@@ -192,6 +212,47 @@ def test_a_lead_that_lies_is_done_without(lie: str, tmp_path: Path, bucket: Path
         told = status(served)
         assert told["is_upstream_away"] and told["upstream_failures"] == 1
         assert TOKEN not in json.dumps(told)
+
+
+@pytest.mark.usefixtures("patient")
+def test_without_its_bucket_a_box_leases_from_the_lead(
+    tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a manifest named when it was last read is preprocessed, once in the fleet."""
+
+    async def away(*_: Any, **__: Any) -> Any:
+        raise CouldNotTell("the test says so")
+
+    with fleet(tmp_path, bucket) as (_, first, second):
+        first.job().fill(first.store.staging, ITEMS)
+        assert first.http().post("/v1/tier/push").json()["artifacts"] == 1
+        job = second.job()
+        assert leased(job, ["x"])["granted"]  # which reads the manifest
+        for name in ("get", "names"):
+            monkeypatch.setattr(Bucket, name, away)
+        assert second.http().post("/v1/tier/push").status_code == 500
+        assert leased(job)["granted"] == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_the_bucket_lost_is_made_on_one_box(tmp_path: Path, bucket: Path) -> None:
+    with box(tmp_path / "earlier", bucket) as earlier:
+        earlier.job().fill(earlier.store.staging, ITEMS)
+        assert earlier.http().post("/v1/tier/push").json()["artifacts"] == 1
+    for path in (bucket / "cas").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    with fleet(tmp_path, bucket) as (_, first, second):
+        making, waiting = first.job(), second.job()
+        assert wait_until(lambda: leased(making, wait_s=2.0)["granted"] == [0, 1, 2])
+        answers: list[dict[str, Any]] = []
+
+        def is_held_by_first() -> bool:
+            answers.append(leased(waiting))
+            return any("prepcached" in one["who"] for one in answers[-1]["held"])
+
+        assert wait_until(is_held_by_first)
+        assert not any(one["granted"] for one in answers)
 
 
 @pytest.mark.parametrize("kind", ["away", "slow"])

@@ -30,6 +30,8 @@ def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(module, name, 60.0)
     monkeypatch.setattr(outage, "LOST_S", 1e9)
+    monkeypatch.setattr(outage, "TICK_S", 0.05)
+    monkeypatch.setattr(upstream_module, "BEAT_S", 0.1)
 
 
 def tcp_port(served: Serving) -> int:

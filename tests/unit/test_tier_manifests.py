@@ -6,6 +6,8 @@ import asyncio
 import base64
 import json
 import random
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -102,9 +104,9 @@ def test_what_was_refreshed_or_read_other_inputs_is_new() -> None:
 def test_of_an_item_the_highest_edition_is_read() -> None:
     new = row(1, edition=2)
     told = manifest.index([row(1), new, row(1, edition=1)])
-    assert set(told.values()) == {new}
+    assert set(told.values()) == {(new,)}
     both = manifest.index([row(1, observed=("a",)), row(1, observed=("b",))])
-    assert all(isinstance(rows, tuple) and len(rows) == 2 for rows in both.values())
+    assert all(len(rows) == 2 for rows in both.values())
 
 
 def test_artifacts_over_the_budget_are_left_out() -> None:
@@ -130,6 +132,45 @@ def test_scopes_have_manifests_of_their_own() -> None:
         return [set((await manifests.of(one)).rows) for one in (RECIPE, f"{RECIPE}.1000", f"{RECIPE}.1001")]
 
     assert asyncio.run(work()) == [{row(1).digest}, {row(2).digest}, set()]
+
+
+def test_what_the_bucket_lost_is_named_no_longer() -> None:
+    """Until it is copied again."""
+
+    async def work() -> list[set[str]]:
+        store = Bucket(MemoryStore(), "memory:///")
+        manifests, found = Manifests(store, LARGEST), []
+        for number in range(2):
+            await manifests.add(RECIPE, [row(number)])
+        known = await manifests.of(RECIPE)
+        known.note_lacking(row(1))
+        found.append(set((await manifests.of(RECIPE, max_age_s=0)).rows))
+        assert not known.offered(row(1).each_item(), 0.0) and known.offered(row(0).each_item(), 0.0)
+        await manifests.compact(RECIPE)
+        found.append(set((await Manifests(store, LARGEST).of(RECIPE)).rows))
+        await Manifests(store, LARGEST).add(RECIPE, [row(1)])
+        found.append(set((await manifests.of(RECIPE, max_age_s=0)).rows))
+        return found
+
+    first, second = row(0).digest, row(1).digest
+    assert asyncio.run(work()) == [{first}, {first}, {first, second}]
+
+
+def test_manifests_are_coded_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row may have 262,144 items."""
+    threads: list[int] = []
+
+    def noted(work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            threads.append(threading.get_ident())
+            return work(*args)
+
+        return call
+
+    for name in ("encode", "decode", "index"):
+        monkeypatch.setattr(manifest, name, noted(getattr(manifest, name)))
+    asyncio.run(Manifests(Bucket(MemoryStore(), "memory:///"), LARGEST).add(RECIPE, [row(1)]))
+    assert len(threads) == 3 and threading.get_ident() not in threads
 
 
 class Racing(Bucket):

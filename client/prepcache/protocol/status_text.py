@@ -100,7 +100,7 @@ def doing(one: inspection.SessionSeen) -> str:
 
 def tier(found: inspection.TierStatus) -> list[tuple[str, str]]:
     """What a daemon fetched from its bucket and copied into it: (name, text)."""
-    answers = "yes" if not found.is_paused else f"no, retried in a few seconds: {found.last_failure}"
+    answers = "yes" if not found.is_paused else f"no, jobs do without it: {found.last_failure}"
     away = f", which does not answer: {found.last_upstream_failure}" if found.is_upstream_away else ""
     return [
         ("bucket", f"{found.url} ({found.mode})"),

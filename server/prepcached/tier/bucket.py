@@ -15,14 +15,16 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import obstore
 from obstore import exceptions
 from obstore.store import LocalStore, from_url
 
 from prepcache.errors import ConfigError
+from prepcached.tier.outage import ServiceFailed
 
 CONNECT_S = 2.0
 STALL_S = 2.0
@@ -41,7 +43,7 @@ class Absent(Exception):
     """There is no such object."""
 
 
-class CouldNotTell(Exception):
+class CouldNotTell(ServiceFailed):
     """The object store did not answer, or refused to."""
 
 
@@ -74,8 +76,9 @@ class Bucket:
             return bytes(await _soon(found.bytes_async()))
 
     async def stream(self, name: str, size_bytes: int, limit_s: float) -> AsyncIterator[bytes]:
-        """The pieces of a large object of that size. It is given up as soon as it seems to take longer than
-        `limit_s`.
+        """The pieces of a large object of that size.
+
+        It is given up when, at the rate so far, all of it would take longer than `limit_s`.
 
         Raises:
             Absent, CouldNotTell.
@@ -95,7 +98,7 @@ class Bucket:
                 yield bytes(piece)
 
     async def put(self, name: str, data: Any, *, timeout_s: float = WRITE_S) -> None:
-        """Writes an object: bytes, or a path.
+        """Writes an object: bytes, or an open file.
 
         Raises:
             CouldNotTell.
@@ -153,12 +156,11 @@ def opened(url: str) -> Bucket:
     if parts.username or parts.password or parts.query:
         raise ConfigError(
             "tier: the URL must not hold credentials or parameters: set them where the SDK looks for them, "
-            "such as "
-            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the daemon's environment"
+            "such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the daemon's environment"
         )
     try:
         if parts.scheme == "file":
-            return Bucket(LocalStore(prefix=parts.path), url)
+            return Bucket(_folder(url, parts), url)
         store = from_url(
             url,
             client_options={
@@ -171,6 +173,15 @@ def opened(url: str) -> Bucket:
     except (exceptions.BaseError, ValueError, OSError) as error:
         raise ConfigError(f"tier: {url} cannot be opened: {_first_line(error)}") from None
     return Bucket(store, url)
+
+
+def _folder(url: str, parts: SplitResult) -> LocalStore:
+    if parts.netloc:
+        raise ConfigError(f"tier: {url}: a folder's URL has three slashes, such as file:///nfs/prepcache")
+    folder = unquote(parts.path)
+    if not Path(folder).is_dir():
+        raise ConfigError(f"tier: {folder} is not a folder: create it, or mount what holds it")
+    return LocalStore(prefix=folder)
 
 
 async def _soon(work: Awaitable[T]) -> T:

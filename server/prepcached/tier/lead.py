@@ -14,6 +14,7 @@ import httpcore
 from prepcache.errors import BadRequest, from_problem
 from prepcache.protocol import wire
 from prepcache.protocol.members import Message
+from prepcached.tier.outage import ServiceFailed
 
 CALL_S = 1.0
 """Longest wait for an answer, beyond what the lead was asked to wait."""
@@ -31,7 +32,7 @@ _BROKEN = (
 )
 
 
-class LeadAway(Exception):
+class LeadAway(ServiceFailed):
     """The lead did not answer in time, or what it said is no answer."""
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Literal
 
-from prepcache.digests import DIGEST_BYTES, Digest, is_hex64
+import msgspec
+from msgspec import Meta
 
-VERSION = 1
+from prepcache.digests import DIGEST_BYTES, Digest
+
 MAX_OBJECT_BYTES = 32 << 20
 """A larger object is not read: rows of about 500,000 items."""
 MAX_ROWS = 100_000
@@ -27,8 +24,7 @@ class ManifestError(ValueError):
     """An object under a manifest's prefix that is not a manifest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One artifact.
 
     Args:
@@ -39,12 +35,18 @@ class Row:
         observed: names of the chunks of inputs that its function was seen to read.
     """
 
-    digest: Digest
-    size_bytes: int
-    items: bytes
-    cost_s: float
-    edition: int = 0
-    observed: tuple[str, ...] = ()
+    digest: Annotated[Digest, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+    size_bytes: Annotated[int, Meta(gt=0, lt=1 << 50)]
+    items: Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=MAX_ITEMS * DIGEST_BYTES)]
+    cost_s: Annotated[float, Meta(ge=0)]
+    edition: Annotated[int, Meta(ge=0, lt=1 << 60)] = 0
+    observed: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=128)], ...], Meta(max_length=MAX_OBSERVED)
+    ] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.items) % DIGEST_BYTES:
+            raise ValueError("items are whole digests")
 
     def each_item(self) -> Iterator[bytes]:
         for start in range(0, len(self.items), DIGEST_BYTES):
@@ -56,7 +58,12 @@ class Row:
         return len(self.items) <= MAX_ITEMS * DIGEST_BYTES and len(self.observed) <= MAX_OBSERVED
 
 
-Index = dict[bytes, "Row | tuple[Row, ...]"]
+class _Object(msgspec.Struct):
+    version: Literal[1]
+    artifacts: Annotated[list[Row], Meta(max_length=MAX_ROWS)]
+
+
+Index = dict[bytes, tuple[Row, ...]]
 """By item, the artifacts of its highest edition; mostly one."""
 
 
@@ -64,55 +71,43 @@ def index(rows: Iterable[Row]) -> Index:
     """Which artifacts have an item."""
     found: Index = {}
     for row in rows:
+        alone = (row,)
         for item in row.each_item():
             others = found.get(item)
-            if others is None:
-                found[item] = row
-                continue
-            known = others if isinstance(others, tuple) else (others,)
-            if row.edition > known[0].edition:
-                found[item] = row
-            elif row.edition == known[0].edition:
-                found[item] = (*known, row)
+            if others is None or row.edition > others[0].edition:
+                found[item] = alone
+            elif row.edition == others[0].edition:
+                found[item] = (*others, row)
     return found
 
 
 def is_told(row: Row, told: Index) -> bool:
-    """Whether the bucket has all items of an artifact, as new, and made of the same observed inputs.
+    """Whether others are told of all items of an artifact, in as new an edition, and of the same observed
+    inputs.
 
     A merged artifact observed what its parts observed, so it is told by them.
     """
     observed: set[str] = set()
     for item in row.each_item():
         others = told.get(item)
-        known = others if isinstance(others, tuple) else () if others is None else (others,)
-        if not known or known[0].edition < row.edition:
+        if others is None or others[0].edition < row.edition:
             return False
-        observed.update(*(one.observed for one in known))
+        observed.update(*(one.observed for one in others))
     return observed.issuperset(row.observed)
 
 
-def encode(rows: Iterable[Row]) -> Iterator[bytes]:
+def encode(rows: Iterable[Row]) -> list[bytes]:
     """Manifest objects that hold these rows: one, or several where one would be too large to be read."""
-    part: list[dict[str, Any]] = []
-    size = 0
+    parts: list[list[msgspec.Raw]] = []
+    size_bytes = 0
     for row in rows:
-        told: dict[str, Any] = {
-            "digest": row.digest,
-            "size_bytes": row.size_bytes,
-            "cost_s": row.cost_s,
-            "edition": row.edition,
-            "observed": row.observed,
-            "items": base64.b64encode(row.items).decode(),
-        }
-        length = len(told["items"]) + 80 * len(row.observed) + 300
-        if part and size + length > MAX_OBJECT_BYTES // 2:
-            yield _object(part)
-            part, size = [], 0
-        size += length
-        part.append(told)
-    if part:
-        yield _object(part)
+        encoded = msgspec.json.encode(row)
+        if not parts or size_bytes + len(encoded) > MAX_OBJECT_BYTES // 2:
+            parts.append([])
+            size_bytes = 0
+        parts[-1].append(msgspec.Raw(encoded))
+        size_bytes += len(encoded)
+    return [msgspec.json.encode({"version": 1, "artifacts": part}) for part in parts]
 
 
 def decode(data: bytes, max_artifact_bytes: int) -> list[Row]:
@@ -126,42 +121,7 @@ def decode(data: bytes, max_artifact_bytes: int) -> list[Row]:
         ManifestError: it is not a manifest of this version.
     """
     try:
-        told = json.loads(data)
-        if told["version"] != VERSION:
-            raise ManifestError(f"version {told['version']!r}, and this daemon reads {VERSION}")
-        rows = [_row(one) for one in told["artifacts"][:MAX_ROWS]]
-    except ManifestError:
-        raise
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ManifestError(f"not a manifest ({type(error).__name__})") from None
-    return [row for row in rows if row.size_bytes <= max_artifact_bytes]
-
-
-def _row(told: Mapping[str, Any]) -> Row:
-    digest, size_bytes, cost_s = told["digest"], told["size_bytes"], told["cost_s"]
-    edition, observed = told["edition"], told["observed"]
-    try:
-        items = base64.b64decode(told["items"], validate=True)
-    except binascii.Error:
-        raise ManifestError("items are not base64") from None
-    if not (isinstance(digest, str) and is_hex64(digest)):
-        raise ManifestError("a digest is 64 hex digits")
-    if not (type(size_bytes) is int and 0 < size_bytes < 1 << 50):
-        raise ManifestError("a size is a positive number of bytes")
-    if not (type(cost_s) in (int, float) and math.isfinite(cost_s) and cost_s >= 0):
-        raise ManifestError("a cost is a number of seconds")
-    if not (type(edition) is int and 0 <= edition < 1 << 60):
-        raise ManifestError("an edition is a number")
-    if not (isinstance(observed, list) and len(observed) <= MAX_OBSERVED and all(map(_is_name, observed))):
-        raise ManifestError("observed inputs are names of chunks")
-    if not items or len(items) % DIGEST_BYTES or len(items) > MAX_ITEMS * DIGEST_BYTES:
-        raise ManifestError("items are whole digests, at least one")
-    return Row(Digest(digest), size_bytes, items, float(cost_s), edition, tuple(observed))
-
-
-def _is_name(told: Any) -> bool:
-    return isinstance(told, str) and 0 < len(told) <= 128
-
-
-def _object(rows: list[dict[str, Any]]) -> bytes:
-    return json.dumps({"version": VERSION, "artifacts": rows}).encode()
+        found = msgspec.json.decode(data, type=_Object)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ManifestError(f"not a manifest of this version ({error})") from None
+    return [row for row in found.artifacts if row.size_bytes <= max_artifact_bytes]

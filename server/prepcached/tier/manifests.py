@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from prepcached.store import scopes
@@ -26,7 +26,7 @@ PREFIX = "manifests/v1"
 FRESH_S = 10.0
 """How long a manifest that was read counts as the newest."""
 RETRY_S = 30.0
-"""How long a bucket that could not tell is left alone."""
+"""How often a bucket that could not tell is asked until it answers."""
 KEPT_RECIPES = 64
 KEPT_ITEMS = 4_000_000
 """Of all recipes together: about 600 MB; what was used longest ago is read again when it is asked for."""
@@ -37,16 +37,47 @@ TRIES = 4
 """Readings of a list whose objects are compacted away meanwhile."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Known:
-    """What was read of one recipe: its rows by digest, and which objects they came from."""
+    """What was read of one recipe.
+
+    Args:
+        rows: by digest, without those in `lacking`.
+        objects: the rows of each object.
+        refused: objects that are not manifests.
+        lacking: artifacts that a manifest names and that the bucket lacks, or has damaged. They count again
+            when an object names them that was not there before.
+        tried: until when artifacts are not fetched, since they were or could not be.
+        is_whole: False where an object was refused or a limit reached, so that there may be more artifacts.
+    """
 
     rows: dict[str, Row] = field(default_factory=dict)
-    objects: dict[str, list[Row]] = field(default_factory=dict)
-    read_at: float = float("-inf")
     by_item: Index = field(default_factory=dict)
+    objects: dict[str, list[Row]] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    lacking: set[str] = field(default_factory=set)
+    tried: dict[str, float] = field(default_factory=dict)
+    read_at: float = float("-inf")
     is_whole: bool = True
-    """False where an object was refused or a limit reached, so that there may be more artifacts."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def offered(self, items: Iterable[bytes], now: float) -> dict[bytes, list[Row]]:
+        """Which of these items the bucket has, and in which artifacts that may be fetched."""
+        found = {}
+        for item in items:
+            rows = [row for row in self.by_item.get(item, ()) if self.tried.get(row.digest, now) <= now]
+            if rows:
+                found[item] = rows
+        return found
+
+    def note_lacking(self, row: Row) -> None:
+        """The bucket lacks an artifact that the manifest names: it is to be made, and copied again."""
+        self.lacking.add(row.digest)
+        self.rows.pop(row.digest, None)
+        for item in row.each_item():
+            others = tuple(one for one in self.by_item.pop(item, ()) if one.digest != row.digest)
+            if others:
+                self.by_item[item] = others
 
 
 class Manifests:
@@ -66,16 +97,13 @@ class Manifests:
         )
         self._max_artifact_bytes = max_artifact_bytes
         self._clock = clock
-        self.on_read: Callable[[str, Index], None] = _ignore
-        """Called whenever a recipe's manifest was read."""
+        self.on_read: Callable[[str], object] | None = None
+        """Called with a recipe whenever its manifest was read."""
         self._known: OrderedDict[str, Known] = OrderedDict()
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._refused: set[str] = set()
 
-    def told(self, recipe: str) -> Index:
-        """By item, what the bucket had of a recipe when it was last asked."""
-        known = self._known.get(recipe)
-        return {} if known is None else known.by_item
+    def known(self, recipe: str) -> Known | None:
+        """What the bucket had of a recipe when it was last asked."""
+        return self._known.get(recipe)
 
     async def of(self, recipe: str, *, max_age_s: float = FRESH_S) -> Known:
         """What the bucket has of a recipe.
@@ -87,38 +115,36 @@ class Manifests:
         Raises:
             CouldNotTell.
         """
-        async with self._locks.setdefault(recipe, asyncio.Lock()):
-            known = self._known.pop(recipe, None) or Known()
-            self._known[recipe] = known
-            while len(self._known) > 1 and (
-                len(self._known) > KEPT_RECIPES
-                or sum(len(one.by_item) for one in self._known.values()) > KEPT_ITEMS
-            ):
-                gone, _ = self._known.popitem(last=False)
-                self._locks.pop(gone, None)
+        known = self._known.setdefault(recipe, Known())
+        self._known.move_to_end(recipe)
+        while len(self._known) > 1 and (
+            len(self._known) > KEPT_RECIPES
+            or sum(len(one.by_item) for one in self._known.values()) > KEPT_ITEMS
+        ):
+            self._known.popitem(last=False)
+        async with known.lock:
             if self._clock() - known.read_at >= max_age_s:
                 await self._read(recipe, known)
-            return known
+        return known
 
     async def add(self, recipe: str, rows: Sequence[Row]) -> None:
         """Appends rows, and compacts a manifest of many objects. Raises CouldNotTell."""
-        if rows:
-            await self._write(recipe, rows)
+        await self._write(recipe, rows)
         known = await self.of(recipe, max_age_s=0)
-        if len(known.objects.keys() - self._refused) >= COMPACTED_AT:
+        if len(known.objects.keys() - known.refused) >= COMPACTED_AT:
             await self.compact(recipe)
 
     async def compact(self, recipe: str) -> None:
         """Rewrites the objects of a recipe as one. Raises CouldNotTell."""
         known = await self.of(recipe, max_age_s=0)
-        read = [name for name in known.objects if name not in self._refused]
+        read = [name for name in known.objects if name not in known.refused]
         rows = {row.digest: row for name in read for row in known.objects[name]}
         if len(read) > 1:
-            await self._write(recipe, list(rows.values()))
+            await self._write(recipe, [row for row in rows.values() if row.digest not in known.lacking])
             await self.bucket.delete(read)
 
     async def _write(self, recipe: str, rows: Sequence[Row]) -> None:
-        for data in manifest.encode(rows):
+        for data in await asyncio.to_thread(manifest.encode, rows):
             await self.bucket.put(f"{_folder(recipe)}/{secrets.token_hex(16)}.json", data)
 
     async def _read(self, recipe: str, known: Known) -> None:
@@ -131,17 +157,24 @@ class Manifests:
                 continue
         else:
             raise CouldNotTell(f"the manifest of {recipe} changes too quickly to be read")
+        new = objects.keys() - known.objects.keys()
+        known.lacking.difference_update(row.digest for name in new for row in objects[name])
         rows = {row.digest: row for part in objects.values() for row in part}
         known.is_whole = (
-            not self._refused.intersection(objects)
+            not known.refused.intersection(objects)
             and len(names) < MAX_OBJECTS
             and len(rows) <= manifest.MAX_ROWS
         )
+        there = (row for row in rows.values() if row.digest not in known.lacking)
+        shown = list(itertools.islice(there, manifest.MAX_ROWS))
+        by_item = await asyncio.to_thread(manifest.index, shown)
         known.objects = objects
-        known.rows = dict(itertools.islice(rows.items(), manifest.MAX_ROWS))
-        known.by_item = await asyncio.to_thread(manifest.index, known.rows.values())
+        known.rows, known.by_item = {row.digest: row for row in shown}, by_item
+        for digest in known.lacking & known.rows.keys():  # found out meanwhile
+            known.note_lacking(known.rows[digest])
         known.read_at = self._clock()
-        self.on_read(recipe, known.by_item)
+        if self.on_read is not None:
+            self.on_read(recipe)
 
     async def _object(self, name: str, known: Known) -> list[Row]:
         if name in known.objects:
@@ -150,14 +183,10 @@ class Manifests:
             data = await self.bucket.get(name, manifest.MAX_OBJECT_BYTES)
             return await asyncio.to_thread(manifest.decode, data, self._max_artifact_bytes)
         except (ManifestError, TooLarge) as error:
-            if name not in self._refused:
+            if name not in known.refused:
                 LOG.warning("%s in the tier is ignored: %s", name, error)
-            self._refused.add(name)
+            known.refused.add(name)
             return []
-
-
-def _ignore(_recipe: str, _told: Index) -> None:
-    """Nobody listens."""
 
 
 def _folder(recipe: str) -> str:

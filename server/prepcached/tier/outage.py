@@ -1,20 +1,32 @@
-"""A service on another machine that may fail: when it is used, and how much jobs lose to it. Pure.
+"""A service on another machine that may fail: when it is used, and how much jobs lose to it.
 
 Invariant: jobs wait at most `LOST_S` in `LOST_SPAN_S` for a service that fails. After a failure it is not
-used until it has answered a probe, for which no job waits. Where one more failure could cost jobs more than
+used until it has answered a question for which no job waits. Where one more failure could cost jobs more than
 that, they do without it until the span is over.
+
+Locking: none; everything runs on the daemon's event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
+
+from prepcache.errors import PrepcacheError
 
 LOG = logging.getLogger(__name__)
 
 LOST_S = 5.0
 LOST_SPAN_S = 3600.0
+TICK_S = 0.5
+END_S = 1.0
+"""How long a stop waits for a task that it has cancelled."""
+
+
+class ServiceFailed(Exception):
+    """A service did not answer in time, refused to, or said what is no answer."""
 
 
 class Outage:
@@ -23,7 +35,7 @@ class Outage:
     Args:
         name: of the service, for people.
         meanwhile: what happens without it.
-        retry_s: how long after a failure it is probed.
+        retry_s: how long after a failure it is asked.
         longest_s: the longest that one more failure may cost a job.
         clock: seconds, monotonic.
     """
@@ -33,52 +45,82 @@ class Outage:
     ) -> None:
         self.failures = 0
         self.last_failure = ""
+        self.is_on = False
+        """Whether it failed, and has not answered since."""
+        self.was_asked = asyncio.Event()
         self._name = name
         self._meanwhile = meanwhile
         self._retry_s = retry_s
         self._longest_s = longest_s
         self._clock = clock
-        self._is_on = False
-        self._probe_at = float("-inf")
+        self._ask_at = float("inf")
         self._lost: deque[tuple[float, float]] = deque()
-
-    @property
-    def is_on(self) -> bool:
-        """Whether it failed, and has not answered since."""
-        return self._is_on
 
     @property
     def is_usable(self) -> bool:
         """Whether a job may wait for it."""
-        return not (self._is_on or self.is_costly)
+        return not (self.is_on or self._is_costly)
 
     @property
-    def is_costly(self) -> bool:
-        """Whether jobs have lost so much to it that they no longer wait for it."""
+    def _is_costly(self) -> bool:
         while self._lost and self._lost[0][0] < self._clock() - LOST_SPAN_S:
             self._lost.popleft()
         return sum(seconds for _, seconds in self._lost) + self._longest_s > LOST_S
 
-    @property
-    def is_due(self) -> bool:
-        """Whether it should be probed now."""
-        return self._is_on and self._clock() >= self._probe_at
-
     def note_lost(self, seconds: float) -> None:
-        """A job waited so long for nothing."""
+        """A job waited so long for nothing. Logged where jobs wait for it no longer."""
+        was_costly = self._is_costly
         self._lost.append((self._clock(), seconds))
+        if self._is_costly and not was_costly:
+            LOG.warning(
+                "%s is not used for up to an hour, since jobs waited for it in vain: %s",
+                self._name,
+                self._meanwhile,
+            )
 
     def note_failure(self, error: Exception) -> None:
         """It failed. Logged once for each outage."""
         self.failures += 1
         self.last_failure = str(error)
-        self._probe_at = self._clock() + self._retry_s
-        if not self._is_on:
+        if not self.is_on:
             LOG.warning("%s cannot be used (%s): %s", self._name, error, self._meanwhile)
-        self._is_on = True
+        self.is_on = True
+        self._ask_at = self._clock() + self._retry_s
 
     def note_answer(self) -> None:
         """It answered."""
-        if self._is_on:
+        if self.is_on:
             LOG.info("%s answers again", self._name)
-        self._is_on = False
+        self.is_on = False
+
+    async def watch(self, ask: Callable[[], Awaitable[object]], every_s: float | None = None) -> None:
+        """Asks it while it fails, until cancelled.
+
+        Args:
+            every_s: how often it is asked while it answers, from now on; None: never.
+        """
+        if every_s is not None:
+            self._ask_at = self._clock()
+        while True:
+            if self._clock() >= self._ask_at:
+                try:
+                    await ask()
+                except (ServiceFailed, PrepcacheError) as error:
+                    self.note_failure(error)
+                except Exception as error:
+                    LOG.exception("%s cannot be asked", self._name)
+                    self.note_failure(error)
+                else:
+                    self.note_answer()
+                    self._ask_at = float("inf") if every_s is None else self._clock() + every_s
+                self.was_asked.set()
+            await asyncio.sleep(TICK_S)
+
+
+async def end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancels tasks, and waits until they have ended."""
+    ending = list(tasks)
+    for task in ending:
+        task.cancel()
+    if ending:
+        await asyncio.wait(ending, timeout=END_S)

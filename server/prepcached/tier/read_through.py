@@ -11,14 +11,15 @@ import contextlib
 import logging
 import os
 import secrets
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from blake3 import blake3
 
 from prepcache.digests import DIGEST_BYTES
-from prepcache.errors import LimitExceeded, PrepcacheError, RequestError
+from prepcache.errors import LimitExceeded, PrepcacheError, StagedFileRefused
 from prepcached.daemon import Daemon
-from prepcached.leases import TIER_SESSION, Commit
+from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, digests
 from prepcached.sessions import Session
 from prepcached.store.records import StagedFile
 from prepcached.store.upload_room import Upload
@@ -30,26 +31,28 @@ LOG = logging.getLogger(__name__)
 
 DOWNLOADS = 4
 """Artifacts that are fetched at once."""
-TIER_NAME = "the shared tier"
 ASKED_S = 1.5
 """Longest a request for a lease waits for manifests; with the wait for the lead, it is shorter than the 3 s
 after which a job takes its daemon for silent."""
 AGAIN_S = 600.0
-"""How long an artifact that was fetched, or could not be, is not fetched again: if the job still asks for its
-items, they are no use to it."""
+"""How long an artifact that was fetched, or that the store declined, is not fetched again: if the job still
+asks for its items, they are no use to it."""
 
 
 @dataclass
 class Counters:
-    """Since the start."""
+    """Since the start.
+
+    Args:
+        hits, hit_bytes: artifacts fetched.
+        misses: requests whose items the bucket did not have.
+        bad: artifacts whose bytes were not what their name says.
+    """
 
     hits: int = 0
-    """Artifacts fetched."""
     hit_bytes: int = 0
     misses: int = 0
-    """Requests whose items the bucket did not have."""
     bad: int = 0
-    """Artifacts whose bytes were not what their name says."""
 
 
 class ReadThrough:
@@ -58,20 +61,25 @@ class ReadThrough:
     def __init__(self, daemon: Daemon, manifests: Manifests) -> None:
         self._daemon = daemon
         self._manifests = manifests
+        self._outage = manifests.outage
         self.limit_s = ASKED_S
         self._slots = asyncio.Semaphore(DOWNLOADS)
-        self._tried: dict[str, float] = {}
         self._fetches: set[asyncio.Task[bool]] = set()
         self.counters = Counters()
 
     def stop(self) -> None:
-        """Ends all downloads: what they had leased is free."""
+        """Ends all downloads, which frees what they leased. The daemon's stop waits for them."""
         for task in self._fetches:
             task.cancel()
 
+    def offered(self, recipe: str, items: Iterable[bytes]) -> Container[bytes]:
+        """Which of these items can be fetched, as far as is known."""
+        known = self._manifests.known(recipe) if self._outage.is_usable else None
+        return () if known is None else known.offered(items, self._daemon.clock())
+
     async def claim(
         self, recipe: str, items: bytes, session: Session, limit_s: float, max_age_s: float = FRESH_S
-    ) -> bool:
+    ) -> None:
         """Leases, and begins to fetch, every artifact of the bucket that has some of these items.
 
         Args:
@@ -80,38 +88,26 @@ class ReadThrough:
             session: the job, which will own what is fetched.
             limit_s: how long the manifest may be waited for; of `ASKED_S`, what a request has left.
             max_age_s: how old the manifest may be.
-
-        Returns:
-            False where the manifest could not be read in time.
         """
         known, began = None, self._daemon.clock()
         with contextlib.suppress(TimeoutError):
             known = await asyncio.wait_for(asyncio.shield(self._known(recipe, max_age_s)), limit_s)
         if known is None:
-            if self._manifests.outage.is_usable:
-                self._manifests.outage.note_lost(self._daemon.clock() - began)
-            return False
-        wanted = self._wanted(known, items)
+            if self._outage.is_usable:
+                self._outage.note_lost(self._daemon.clock() - began)
+            return
+        found = known.offered(digests(items), self._daemon.clock())
+        wanted = {row.digest: row for rows in found.values() for row in rows}
         if not wanted:
             self.counters.misses += 1
-            return True
+            return
         here = await self._daemon.quick(self._digests_here, recipe)
         owner_uid = os.geteuid() if session.uid is None else session.uid
-        for row in wanted:
+        for row in wanted.values():
             if row.digest in here:
-                self._tried[row.digest] = self._daemon.clock() + AGAIN_S
+                known.tried[row.digest] = self._daemon.clock() + AGAIN_S
             elif (commit := self._leased(recipe, row)) is not None:
-                self._start(recipe, row, commit, owner_uid)
-        return True
-
-    def _digests_here(self, recipe: str) -> set[str]:
-        return {ref.digest for ref in self._daemon.store.resolve(recipe).artifacts}
-
-    def _start(self, recipe: str, row: Row, commit: Commit, owner_uid: int) -> asyncio.Task[bool]:
-        task = self._daemon.spawn(self._fetch(recipe, row, commit, owner_uid))
-        self._fetches.add(task)
-        task.add_done_callback(self._fetches.discard)
-        return task
+                self._start(known, row, commit, owner_uid)
 
     def prefetch(self, recipe: str) -> None:
         """Reads a recipe's manifest ahead of the request for a lease."""
@@ -132,31 +128,23 @@ class ReadThrough:
         daemon.leases.raise_generation(recipe, found.generation)
         here = {ref.digest for ref in found.artifacts}
         commits = [(row, self._leased(recipe, row)) for row in known.rows.values() if row.digest not in here]
-        work = [self._start(recipe, row, commit, owner_uid) for row, commit in commits if commit is not None]
+        work = [self._start(known, row, commit, owner_uid) for row, commit in commits if commit is not None]
         done = await asyncio.gather(*work)
         return sum(done), len(done) - sum(done)
 
+    # -- inside
+
+    def _digests_here(self, recipe: str) -> set[str]:
+        return {ref.digest for ref in self._daemon.store.resolve(recipe).artifacts}
+
     async def _known(self, recipe: str, max_age_s: float = FRESH_S) -> Known | None:
-        if not self._manifests.outage.is_usable:
+        if not self._outage.is_usable:
             return None
         try:
             return await self._manifests.of(recipe, max_age_s=max_age_s)
         except CouldNotTell as error:
-            self._manifests.outage.note_failure(error)
+            self._outage.note_failure(error)
             return None
-
-    def _wanted(self, known: Known, items: bytes) -> list[Row]:
-        found: dict[str, Row] = {}
-        for start in range(0, len(items), DIGEST_BYTES):
-            if rows := known.by_item.get(items[start : start + DIGEST_BYTES]):
-                found.update((row.digest, row) for row in self.untried(rows))
-        return list(found.values())
-
-    def untried(self, rows: Row | tuple[Row, ...]) -> list[Row]:
-        """Those of an item's artifacts that may be fetched."""
-        now = self._daemon.clock()
-        each = rows if isinstance(rows, tuple) else (rows,)
-        return [row for row in each if self._tried.get(row.digest, now) <= now]
 
     def _leased(self, recipe: str, row: Row) -> Commit | None:
         """A lease on the free items of an artifact, which cannot lapse; None where none is free."""
@@ -178,21 +166,30 @@ class ReadThrough:
                 return table.begin_commit(session, [(answer.lease.id, answer.lease.token)])
         return None
 
-    async def _fetch(self, recipe: str, row: Row, commit: Commit, owner_uid: int) -> bool:
+    def _start(self, known: Known, row: Row, commit: Commit, owner_uid: int) -> asyncio.Task[bool]:
+        task = self._daemon.spawn(self._fetch(known, row, commit, owner_uid))
+        self._fetches.add(task)
+        task.add_done_callback(self._fetches.discard)
+        return task
+
+    async def _fetch(self, known: Known, row: Row, commit: Commit, owner_uid: int) -> bool:
         daemon, name = self._daemon, f"{commit.session}.{secrets.token_hex(8)}"
         daemon.commits[commit.session] = 1  # its staged file is not swept
-        self._tried[row.digest] = daemon.clock() + AGAIN_S
+        known.tried[row.digest] = daemon.clock() + AGAIN_S
         try:
             async with self._slots:
                 began = daemon.clock()
-                if self._manifests.outage.is_on:  # another download failed while this one waited
-                    raise CouldNotTell(self._manifests.outage.last_failure)
+                if self._outage.is_on:  # another download failed while this one waited
+                    raise CouldNotTell(self._outage.last_failure)
                 await self._download(row, name)
                 done = await daemon.slow(
-                    daemon.store.commit, recipe, [StagedFile(name, row.size_bytes)], owner_uid=owner_uid
+                    daemon.store.commit,
+                    commit.recipe,
+                    [StagedFile(name, row.size_bytes)],
+                    owner_uid=owner_uid,
                 )
         except (CouldNotTell, Absent, Damaged, PrepcacheError, OSError) as error:
-            self._give_up(row, error, daemon.clock() - began)
+            self._note_failed(known, row, error, daemon.clock() - began)
             daemon.leases.abort_commit(commit)
         except BaseException:
             daemon.leases.abort_commit(commit)
@@ -208,15 +205,19 @@ class ReadThrough:
             await daemon.slow(daemon.store.unstage, name)
         return False
 
-    def _give_up(self, row: Row, error: Exception, lost_s: float) -> None:
+    def _note_failed(self, known: Known, row: Row, error: Exception, lost_s: float) -> None:
         if isinstance(error, CouldNotTell):
-            if not self._manifests.outage.is_on:
-                self._manifests.outage.note_failure(error)
-                self._manifests.outage.note_lost(lost_s)
-        elif isinstance(error, Absent):
+            known.tried.pop(row.digest, None)
+            if not self._outage.is_on:
+                self._outage.note_failure(error)
+                self._outage.note_lost(lost_s)
+            return
+        if isinstance(error, Absent | Damaged | StagedFileRefused):
+            known.note_lacking(row)
+        if isinstance(error, Absent):
             LOG.info("%s is not in the tier any more; a job makes its samples", object_name(row.digest))
         else:
-            self.counters.bad += isinstance(error, Damaged | RequestError)
+            self.counters.bad += isinstance(error, Damaged | StagedFileRefused)
             LOG.warning("an artifact of the tier is left to be made by a job: %s", error)
 
     async def _download(self, row: Row, name: str) -> None:

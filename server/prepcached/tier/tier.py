@@ -15,6 +15,7 @@ from prepcached.store import scopes
 from prepcached.tier.bucket import Absent, Bucket, CouldNotTell, TooLarge
 from prepcached.tier.lead import Lead
 from prepcached.tier.manifests import PREFIX, Manifests
+from prepcached.tier.outage import end
 from prepcached.tier.read_through import ReadThrough
 from prepcached.tier.upstream import Upstream
 from prepcached.tier.write_back import WriteBack
@@ -25,7 +26,6 @@ LOG = logging.getLogger(__name__)
 MAX_ARTIFACT_BYTES = 64 << 30
 MAX_LISTED = 1_000_000
 """Objects that `gc` looks at in one go."""
-PROBE_S = 1.0
 MAX_RECIPE_BYTES = 8 << 20
 GARBAGE_AGE_S = 24 * 3600.0
 """Far longer than a copy takes from its bytes to its manifest, and than clocks differ."""
@@ -50,18 +50,17 @@ class Tier:
         self.upstream: Upstream | None = None
         if lead is not None and self.writing is not None:
             self.upstream = Upstream(daemon, lead, self.manifests, self.reading, self.writing)
-            self.manifests.on_read = self.upstream.settle
-            self.writing.is_waited_for = self.upstream.is_waited_for
 
     def start(self) -> None:
-        self._prober = asyncio.get_running_loop().create_task(self._probe())
+        outage = self.manifests.outage
+        self._watcher = asyncio.get_running_loop().create_task(outage.watch(self._ask))
         if self.writing is not None:
             self.writing.start()
         if self.upstream is not None:
             self.upstream.start()
 
     async def stop(self) -> None:
-        self._prober.cancel()
+        await end([self._watcher])
         self.reading.stop()
         if self.writing is not None:
             await self.writing.stop()
@@ -79,7 +78,7 @@ class Tier:
         return {
             "url": self.bucket.url,
             "mode": "read-only" if writing is None else "read-write",
-            "is_paused": self.manifests.outage.is_on,
+            "is_paused": not self.manifests.outage.is_usable,
             "hits": reading.hits,
             "hit_bytes": reading.hit_bytes,
             "misses": reading.misses,
@@ -146,40 +145,36 @@ class Tier:
         return await self._told(self._garbage(delete, min_age_s))
 
     async def _garbage(self, delete: bool, min_age_s: float) -> list[str]:
+        named, unread = await self._named()
+        # After the manifests: what has been copied since they were read is too young to be listed.
         artifacts = await self.bucket.names("cas/v1/", MAX_LISTED, min_age_s=min_age_s)
-        objects = await self.bucket.names(f"{PREFIX}/", MAX_LISTED)
-        named: set[str] = set()
-        unread = ["the list of manifests is too long"] if len(objects) == MAX_LISTED else []
-        for folder in {name.rsplit("/", 1)[0] for name in objects}:
-            digest, scope = folder.split("/")[-2:]
-            recipe = digest if scope == "shared" else f"{digest}.{scope}"
-            if not (is_hex64(digest) and scopes.is_scoped(recipe)):
-                unread.append(f"{folder} is not a manifest")
-                continue
-            known = await self.manifests.of(recipe, max_age_s=0)
-            named |= known.rows.keys()
-            if not known.is_whole:
-                unread.append(f"the manifest of {recipe} cannot be read whole")
-        found = [name for name in artifacts if name.rsplit("/", 1)[-1] not in named]
+        found = await asyncio.to_thread(_without, artifacts, named)
         if delete and unread:
-            raise StoreError(f"nothing is deleted: {unread[0]}; see the daemon's log")
+            raise StoreError(f"nothing is deleted: {unread}; see the daemon's log")
         if delete and found:
             await self.bucket.delete(found)
             LOG.info("deleted %d artifacts from the tier that no manifest names", len(found))
         return found
 
-    async def _probe(self) -> None:
-        """Asks a bucket that has failed until it answers."""
-        outage = self.manifests.outage
-        while True:
-            await asyncio.sleep(PROBE_S)
-            if outage.is_due:
-                try:
-                    await self.bucket.names(f"{PREFIX}/", 1)
-                except CouldNotTell as error:
-                    outage.note_failure(error)
-                else:
-                    outage.note_answer()
+    async def _named(self) -> tuple[set[str], str]:
+        """The artifacts that manifests name, and why there may be more of them; "" where there are not."""
+        objects = await self.bucket.names(f"{PREFIX}/", MAX_LISTED)
+        named: set[str] = set()
+        unread = "the list of manifests is too long" if len(objects) == MAX_LISTED else ""
+        for folder in await asyncio.to_thread(_folders, objects):
+            digest, scope = folder.split("/")[-2:]
+            recipe = digest if scope == "shared" else f"{digest}.{scope}"
+            if not (is_hex64(digest) and scopes.is_scoped(recipe)):
+                unread = unread or f"{folder} is not a manifest"
+                continue
+            known = await self.manifests.of(recipe, max_age_s=0)
+            named.update(row.digest for rows in known.objects.values() for row in rows)
+            if not known.is_whole:
+                unread = unread or f"the manifest of {recipe} cannot be read whole"
+        return named, unread
+
+    async def _ask(self) -> None:
+        await self.bucket.names(f"{PREFIX}/", 1)
 
     async def _told(self, work: Awaitable[T]) -> T:
         try:
@@ -189,3 +184,11 @@ class Tier:
             raise StoreError(f"the tier could not tell: {error}") from None
         self.manifests.outage.note_answer()
         return done
+
+
+def _folders(objects: list[str]) -> set[str]:
+    return {name.rsplit("/", 1)[0] for name in objects}
+
+
+def _without(artifacts: list[str], named: set[str]) -> list[str]:
+    return [name for name in artifacts if name.rsplit("/", 1)[-1] not in named]

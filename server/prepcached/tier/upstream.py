@@ -8,9 +8,12 @@ them any more.
 Invariants:
     1. The lead decides only who preprocesses. A lead that lies can cause work to be done twice, and never
        causes a wrong sample.
-    2. Without the lead, all leases are local (outage.py).
+    2. Without the lead, or the bucket, jobs go on: all leases are local, and what the bucket has is
+       preprocessed.
     3. What was just leased is looked for in the bucket once more before a job is granted it: another machine
        may have copied it there a moment ago.
+    4. An exchange that fails ends this machine's session at the lead, and all its leases with it: an answer
+       that was lost leaves nothing behind.
 
 Locking: none; everything runs on the daemon's event loop.
 """
@@ -19,41 +22,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import secrets
 import socket
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from blake3 import blake3
 
-from prepcache.digests import DIGEST_BYTES, RecipeDigest
+from prepcache.digests import RecipeDigest
 from prepcache.errors import LimitExceeded, PrepcacheError, UnknownSession
 from prepcache.protocol import wire
 from prepcache.protocol.members import Message
 from prepcached.daemon import Daemon
+from prepcached.leases import TIER_NAME, digests
 from prepcached.sessions import Session
 from prepcached.store import scopes
 from prepcached.tier.lead import CALL_S, Lead, LeadAway, M
-from prepcached.tier.manifest import Index
 from prepcached.tier.manifests import Manifests
-from prepcached.tier.outage import Outage
-from prepcached.tier.read_through import TIER_NAME, ReadThrough
+from prepcached.tier.outage import Outage, end
+from prepcached.tier.read_through import ReadThrough
 from prepcached.tier.write_back import WriteBack
-
-LOG = logging.getLogger(__name__)
 
 PIECE_S = 10.0
 """Seconds of work that are leased at once, so that the lead is asked rarely."""
 FEWEST_PIECES = 4
 """A piece is at most this part of what the job says is missing, so that machines end together."""
 IDLE_S = 3.0
-"""A piece that no job here works on is given back after this."""
+"""A piece that no job here works on is given back after this, at the next beat."""
+BEAT_S = 2.0
 HELD_AGE_S = 2.0
 """While other machines hold everything, the bucket is asked this often for what they have copied."""
 RETRY_S = 10.0
-TICK_S = 0.5
 
 
 @dataclass(eq=False)
@@ -62,13 +62,11 @@ class Piece:
 
     Args:
         used_at: when a job here was last at work on it.
-        is_looked_for: whether the bucket was asked for its items since it was granted.
     """
 
     lease: wire.Lease
     items: set[bytes]
     used_at: float
-    is_looked_for: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,16 +97,14 @@ class Upstream:
             daemon.clock,
         )
         self._daemon = daemon
-        self._manifests = manifests
         self._reading = reading
         self._writing = writing
         self._mine: dict[str, dict[bytes, Piece]] = {}
         self._waited_for: set[str] = set()
-        self._forgotten: list[str] = []
-        """Ids of leases whose answers never came: the next beat ends them."""
         self._session = ""
-        self._was_tried = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        manifests.on_read = self._settle
+        writing.is_waited_for = self.is_waited_for
 
     @property
     def is_away(self) -> bool:
@@ -116,15 +112,14 @@ class Upstream:
         return not (self._session and self.outage.is_usable)
 
     def start(self) -> None:
-        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        self._watcher = asyncio.get_running_loop().create_task(self.outage.watch(self._beat, BEAT_S))
 
     async def stop(self) -> None:
         """Gives everything back."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-        if self._session:
-            with contextlib.suppress(LeadAway, PrepcacheError):
-                await self._call("DELETE", f"/sessions/{self._session.partition('.')[0]}", None, wire.Nothing)
+        if self._watcher is not None:
+            await end([self._watcher])
+        with contextlib.suppress(LeadAway):
+            await self._leave()
         await self.lead.close()
 
     def is_waited_for(self, recipe: str) -> bool:
@@ -145,59 +140,49 @@ class Upstream:
         Returns:
             None where the lead does not answer: all leases are local.
         """
-        if not self._was_tried.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._was_tried.wait(), CALL_S)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.outage.was_asked.wait(), CALL_S)
         if self.is_away:
             return None
-        leased, told = self._daemon.leases.leased(recipe), self._manifests.told(recipe)
-        mine = self._mine.get(recipe, {})
-        items = _each(request.items)
-        free = [item for item in items if item not in leased and item not in told]
+        items = digests(request.items)
+        mine, leased = self._mine.get(recipe, {}), self._daemon.leases.leased(recipe)
+        offered = self._reading.offered(recipe, items)
+        free = [item for item in items if item not in leased and item not in offered]
         asked = [item for item in free if item not in mine][: wire.MAX_ITEMS]
         lacking = min(request.want, len(free)) - (len(free) - len(asked))
         holders: tuple[wire.Holder, ...] = ()
         if lacking > 0:
-            may_wait = len(asked) == len(items)
-            began = self._daemon.clock()
+            may_wait, began = len(asked) == len(items), self._daemon.clock()
             try:
-                holders = await self._lease(recipe, asked, lacking, request, wait_s if may_wait else 0.0)
+                piece, holders = await self._lease(
+                    recipe, asked, lacking, request, wait_s if may_wait else 0.0
+                )
             except LimitExceeded:
                 return None
-            except UnknownSession:
-                self._forget()
+            except UnknownSession:  # the lead has restarted: the next beat opens another one
+                self._session = ""
                 return None
             except (LeadAway, PrepcacheError) as error:
                 self.outage.note_failure(error)
                 self.outage.note_lost(self._daemon.clock() - began)
                 return None
-        mine = self._mine.get(recipe, {})
-        new = {piece for item in free if (piece := mine.get(item)) and not piece.is_looked_for}
-        if new or holders:
-            max_age_s = 0.0 if new else HELD_AGE_S
-            is_read = await self._reading.claim(recipe, request.items, session, limit_s, max_age_s)
-            if is_read or not self._manifests.outage.is_usable:
-                for piece in new:
-                    piece.is_looked_for = True
-        allowed = _Allowed(self._mine.get(recipe, {}), self._manifests.told(recipe), self._reading)
-        leased = self._daemon.leases.leased(recipe)
+            max_age_s = HELD_AGE_S if piece is None else 0.0
+            try:
+                await self._reading.claim(recipe, request.items, session, limit_s, max_age_s)
+            finally:
+                if piece is not None:
+                    self._mine.setdefault(recipe, {}).update(dict.fromkeys(piece.items, piece))
+                    self._settle(recipe)
+        allowed, leased = self._mine.get(recipe, {}), self._daemon.leases.leased(recipe)
         if not holders and not any(item in allowed or item in leased for item in items):
             holders = (wire.Holder(TIER_NAME, len(items)),)
         return Share(allowed, holders)
-
-    def settle(self, recipe: str, told: Index) -> None:
-        """The bucket has these items: they need no lease any more."""
-        for item in [item for item in self._mine.get(recipe, ()) if item in told]:
-            piece = self._mine[recipe].pop(item)
-            piece.items.discard(item)
-            if not piece.items:
-                self._give_back(piece)
 
     # -- inside
 
     async def _lease(
         self, recipe: str, asked: list[bytes], lacking: int, request: wire.LeaseRequest, wait_s: float
-    ) -> tuple[wire.Holder, ...]:
+    ) -> tuple[Piece | None, tuple[wire.Holder, ...]]:
         want, item_s = lacking, request.cost_s / request.want
         if item_s > 0:
             want = max(lacking, min(int(PIECE_S / item_s), len(asked) // FEWEST_PIECES))
@@ -211,63 +196,44 @@ class Upstream:
             wait_s=wait_s,
             is_for_machine=True,
         )
-        try:
-            answer = await self._call("POST", "/leases", wanted, wire.LeaseAnswer, wait_s=wait_s)
-        except BaseException:  # it may have been granted
-            self._forgotten.append(wanted.lease)
-            raise
+        answer = await self._call("POST", "/leases", wanted, wire.LeaseAnswer, wait_s=wait_s)
         if lie := answer.lie(len(asked), want):
-            raise LeadAway(f"it answered {lie}")
-        if answer.lease is not None:
-            items = {asked[index] for index in answer.granted}
-            piece = Piece(answer.lease, items, self._daemon.clock())
-            self._mine.setdefault(recipe, {}).update(dict.fromkeys(items, piece))
+            raise LeadAway(f"its answer cannot be true: {lie}")
+        if not (answer.lease or answer.held):
+            raise LeadAway("it neither granted the items nor said who has them")
         if answer.is_waited_for:
             self._waited_for.add(wanted.recipe)
-        return answer.held
-
-    async def _keep(self) -> None:
-        beat_at = float("-inf")
-        while True:
-            now = self._daemon.clock()
-            if self.outage.is_due if self.outage.is_on else now >= beat_at or not self._session:
-                beat_at = now + wire.BEAT_S
-                try:
-                    await self._beat()
-                except (LeadAway, PrepcacheError) as error:
-                    self.outage.note_failure(error)
-                except Exception:
-                    LOG.exception("the lead %s is not asked", self.lead.url)
-                else:
-                    self.outage.note_answer()
-                self._was_tried.set()
-            self._give_back_idle()
-            await asyncio.sleep(TICK_S)
+        if answer.lease is None:
+            return None, answer.held
+        return Piece(
+            answer.lease, {asked[index] for index in answer.granted}, self._daemon.clock()
+        ), answer.held
 
     async def _beat(self) -> None:
-        if self._session:
-            lost = tuple(self._forgotten[: wire.MAX_LEASES])
-            self._forgotten = self._forgotten[wire.MAX_LEASES :]
-            beat = wire.BeatRequest(progress=tuple(self._progress()), lost=lost)
-            try:
-                path = f"/sessions/{self._session.partition('.')[0]}/beat"
-                answer = await self._call("POST", path, beat, wire.BeatAnswer)
-            except UnknownSession:
-                self._forget()
-            except (LeadAway, PrepcacheError):
-                self._forgotten += lost
-                raise
-            else:
+        """Keeps the session at the lead, or opens one."""
+        if self._session and not self.outage.is_on:
+            self._give_back_idle()
+            beat = wire.BeatRequest(progress=tuple(self._progress()))
+            with contextlib.suppress(UnknownSession):
+                answer = await self._call("POST", f"{self._path}/beat", beat, wire.BeatAnswer)
                 self._waited_for = set(answer.waited_for)
                 return
+        await self._leave()
+        self._mine.clear()
         opening = wire.SessionRequest("prepcached", os.getpid(), socket.gethostname()[:256])
         opened = await self._call("POST", "/sessions", opening, wire.SessionAnswer)
         self._session = wire.session_header(opened.session, opened.token)
 
-    def _forget(self) -> None:
-        """The lead began anew, or took this machine for dead: the leases are gone."""
+    async def _leave(self) -> None:
+        """Ends the session at the lead, if it still knows it."""
+        if self._session:
+            with contextlib.suppress(PrepcacheError):
+                await self._call("DELETE", self._path, None, wire.Nothing)
         self._session = ""
-        self._mine.clear()
+
+    @property
+    def _path(self) -> str:
+        return f"/sessions/{self._session.partition('.')[0]}"
 
     def _progress(self) -> Iterable[wire.Progress]:
         """How far this machine's jobs are, which shows other machines, and the lead, that they go on."""
@@ -278,10 +244,20 @@ class Upstream:
             total = max(done + 1, sum(one.total for one in jobs))
             yield wire.Progress(_name(recipe), jobs[0].name if jobs else "", done, total)
 
+    def _settle(self, recipe: str) -> None:
+        """What the bucket has needs no lease any more."""
+        mine = self._mine.get(recipe, {})
+        offered = self._reading.offered(recipe, mine)
+        for item in [item for item in mine if item in offered]:
+            piece = mine.pop(item)
+            piece.items.discard(item)
+            if not piece.items:
+                self._give_back(piece)
+
     def _give_back_idle(self) -> None:
-        now, table = self._daemon.clock(), self._daemon.leases
+        now = self._daemon.clock()
         for recipe, mine in list(self._mine.items()):
-            leased, is_pending = table.leased(recipe), self._writing.is_pending(recipe)
+            leased, is_pending = self._daemon.leases.leased(recipe), self._writing.is_pending(recipe)
             for piece in set(mine.values()):
                 if is_pending or any(item in leased for item in piece.items):
                     piece.used_at = now
@@ -298,10 +274,11 @@ class Upstream:
     async def _release(self, lease: wire.Lease) -> None:
         with contextlib.suppress(PrepcacheError):  # it has lapsed
             try:
-                body = wire.ReleaseRequest(lease.token)
-                await self._call("DELETE", f"/leases/{lease.id}", body, wire.Nothing)
-            except LeadAway:
-                self._forgotten.append(lease.id)
+                await self._call(
+                    "DELETE", f"/leases/{lease.id}", wire.ReleaseRequest(lease.token), wire.Nothing
+                )
+            except LeadAway as error:
+                self.outage.note_failure(error)
 
     async def _call(
         self, method: str, path: str, message: Message | None, gives: type[M], wait_s: float = 0.0
@@ -309,24 +286,6 @@ class Upstream:
         return await self.lead.ask(method, path, message, gives, session=self._session, wait_s=wait_s)
 
 
-class _Allowed:
-    """What this machine has leased and the bucket lacks, or what the bucket names and is of no use here."""
-
-    def __init__(self, mine: Mapping[bytes, Piece], told: Index, reading: ReadThrough) -> None:
-        self._mine, self._told, self._reading = mine, told, reading
-
-    def __contains__(self, item: object) -> bool:
-        rows = self._told.get(item)  # type: ignore[call-overload]
-        if rows is not None:
-            return not self._reading.untried(rows)
-        piece = self._mine.get(item)  # type: ignore[call-overload]
-        return piece is not None and piece.is_looked_for
-
-
 def _name(recipe: str) -> RecipeDigest:
     """What machines call a recipe, scoped, at the lead: no job's recipe, and another one for each scope."""
     return RecipeDigest(blake3(f"machines {recipe}".encode()).hexdigest())
-
-
-def _each(items: bytes) -> list[bytes]:
-    return [items[start : start + DIGEST_BYTES] for start in range(0, len(items), DIGEST_BYTES)]

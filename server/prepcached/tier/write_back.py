@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,6 +24,7 @@ from prepcached.tier import manifest
 from prepcached.tier.bucket import UPLOAD_RATE, WRITE_S, CouldNotTell
 from prepcached.tier.manifest import Row
 from prepcached.tier.manifests import Manifests
+from prepcached.tier.outage import TICK_S, end
 from prepcached.tier.read_through import object_name
 
 LOG = logging.getLogger(__name__)
@@ -45,12 +45,13 @@ class WriteBack:
     def __init__(self, daemon: Daemon, manifests: Manifests) -> None:
         self._daemon = daemon
         self._manifests = manifests
-        self._dirty: OrderedDict[str, float] = OrderedDict()
+        self._due: dict[str, float] = {}
+        """Recipes that wait, and from when on."""
         self._news = asyncio.Event()
         self._is_closing = False
         self._worker: asyncio.Task[None] | None = None
         self._pushing = ""
-        self.is_waited_for: Callable[[str], bool] = _never
+        self.is_waited_for: Callable[[str], bool] | None = None
         """Whether another machine waits for what a recipe has here."""
         self.written = 0
         self.written_bytes = 0
@@ -59,7 +60,7 @@ class WriteBack:
     @property
     def waiting(self) -> int:
         """Recipes that wait to be copied."""
-        return len(self._dirty)
+        return len(self._due)
 
     def start(self) -> None:
         self._worker = asyncio.get_running_loop().create_task(self._work())
@@ -71,43 +72,47 @@ class WriteBack:
         self._news.set()
         if self._worker is not None:
             _, late = await asyncio.wait([self._worker], timeout=DRAIN_S)
-            for task in late:
-                task.cancel()
-                LOG.warning("%d recipes were not copied to the tier before the stop", len(self._dirty))
+            if late:
+                LOG.warning("%d recipes were not copied to the tier before the stop", len(self._due) + 1)
+            await end(late)
 
     def note(self, recipe: str) -> None:
         """A recipe, scoped, has new artifacts."""
-        if recipe not in self._dirty and len(self._dirty) >= QUEUE:
+        if recipe not in self._due and len(self._due) >= QUEUE:
             self.dropped += 1
             return
-        self._dirty.setdefault(recipe, self._daemon.clock() + REST_S)
+        self._due.setdefault(recipe, self._daemon.clock() + REST_S)
         self._news.set()
 
     def is_pending(self, recipe: str) -> bool:
         """Whether a recipe is being copied, or will be soon: not while the bucket is left alone."""
-        return not self._manifests.outage.is_on and (recipe in self._dirty or recipe == self._pushing)
+        return not self._manifests.outage.is_on and (recipe in self._due or recipe == self._pushing)
 
     async def _work(self) -> None:
-        while self._dirty or not self._is_closing:
+        while True:
             self._news.clear()
-            now = self._daemon.clock()
-            due = [name for name, at in self._dirty.items() if at <= now or self._is_urgent(name)]
-            if due and not self._manifests.outage.is_on:
-                recipe = due[0]
+            recipe = self._next()
+            if recipe is not None:
+                del self._due[recipe]
                 self._pushing = recipe
-                del self._dirty[recipe]
                 await self._push_or_later(recipe)
                 self._pushing = ""
             elif self._is_closing:
                 return
             else:
-                at = min(self._dirty.values(), default=now + 3600)
-                timeout_s = max(1.0 if self._manifests.outage.is_on else 0.0, at - now)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), timeout_s)
+                    await asyncio.wait_for(self._news.wait(), TICK_S if self._due else None)
 
-    def _is_urgent(self, recipe: str) -> bool:
-        return self._is_closing or self.is_waited_for(recipe)
+    def _next(self) -> str | None:
+        """A recipe whose turn it is; none while the bucket is left alone."""
+        if self._manifests.outage.is_on:
+            return None
+        now = self._daemon.clock()
+        for recipe, at in self._due.items():
+            is_urgent = self.is_waited_for is not None and self.is_waited_for(recipe)
+            if at <= now or is_urgent or self._is_closing:
+                return recipe
+        return None
 
     async def _push_or_later(self, recipe: str) -> None:
         try:
@@ -168,10 +173,6 @@ class WriteBack:
             return
         told: dict[str, Any] = {"name": record.name, "parts": record.parts}
         await self._manifests.bucket.put(name, json.dumps(told).encode())
-
-
-def _never(_recipe: str) -> bool:
-    return False
 
 
 def _opened(path: Path, ref: ArtifactRef) -> tuple[BinaryIO, Row] | None:
