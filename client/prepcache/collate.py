@@ -282,7 +282,7 @@ class _Collate:
 
         def collate(batch: Batch) -> Any:
             try:
-                return leaf(batch.picked, batch.pool)
+                return leaf(batch.numbers, batch.pool)
             except NotAStack:
                 pass
             try:
@@ -292,7 +292,7 @@ class _Collate:
                 if not isinstance(column, Ragged):
                     raise
                 padded = self._padded(zip(paths, (one.leaf.ndim for one in table.columns), strict=True))
-                told = hint(paths[number], shapes_of(column, batch.picked), batch.indices, padded)
+                told = hint(paths[number], shapes_of(column, batch.numbers), batch.indices, padded)
                 raise RuntimeError(f"{error}{told}") from error
             except TypeError as error:
                 if table.columns[number].leaf.kind != "none":
@@ -303,7 +303,7 @@ class _Collate:
 
     def _tail(self, batch: Batch, column: Ragged, path: str) -> tuple[int, ...]:
         """The shape of the rows of a batch beside their first axis, where a column has several such."""
-        shapes: Any = column.shapes(batch.picked)
+        shapes: Any = column.shapes(batch.numbers)
         if (shapes[:, 1:] != shapes[0, 1:]).any():
             raise apart(path, 0, shapes.tolist(), batch.indices, self.axes)
         return tuple(shapes[0, 1:].tolist())
@@ -356,13 +356,13 @@ class _Pad(_Collate):
 
         def collate(batch: Batch, tail: tuple[int, ...]) -> Any:
             unit = math.prod(tail)
-            begin, end = column.bounds(batch.picked)
+            begin, end = column.bounds(batch.numbers)
             if self.cut is not None:
                 end = np.minimum(end, begin + self.cut * unit)
             lengths = end - begin if unit == 1 else (end - begin) // unit
             width = self._width(lengths)
             pieces: list[Any] = [None] * (2 * len(lengths))
-            pieces[at::2] = column.pieces(batch.picked, begin, end)
+            pieces[at::2] = column.pieces(batch.numbers, begin, end)
             pieces[1 - at :: 2] = _gaps(self.value, dtype, unit, (width - lengths).tolist())
             values = join(pieces, len(lengths) * width * unit, column.dtype, batch.pool)
             return self._with(to_tensor(values.reshape(len(lengths), width, *tail)), lengths)
@@ -405,7 +405,7 @@ class _Pack(_Collate):
         to_tensor, from_numpy = _maker(column), torch.from_numpy
 
         def collate(batch: Batch, tail: tuple[int, ...]) -> Any:
-            ranges = column.take(batch.picked, batch.pool)
+            ranges = column.take(batch.numbers, batch.pool)
             values, offsets = ranges.values, ranges.offsets
             if tail:
                 values, offsets = values.reshape(-1, *tail), offsets // math.prod(tail)

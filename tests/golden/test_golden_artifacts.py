@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 DIGESTS = {
     "dense": "6f859e27a522cf13ac87a89a45989a488ce647082eb8761788e85a06ff15648e",
     "ragged": "6f79b3c2c008f78b631d9454e16ce628cd6ce7c283c5a2db791bbc6a3af02afc",
-    "mixed": "d8390d6d7d489f32cb358f5b53d9b9ce164218173408fe8afc8a396904fa197b",
+    "mixed": "fba473d2b139dea347539acae8276f0fa8d2b5bb1e6e059a64396482dc4651a8",
 }
 
 

@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-import prepcache.batching.ragged
-import prepcache.batching.tables
 import prepcache.batching.windows
 from prepcache.batching.batch import Batch
 from prepcache.batching.gather import Rows
-from prepcache.batching.tables import Dense
 from support.artifacts import same
 from support.rows import rows_of
 
@@ -141,27 +138,14 @@ def test_a_leaf_may_be_dense_in_one_artifact_only(tmp_path: Path) -> None:
 def test_columns_of_many_artifacts_are_read_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, part: int, windows: bool
 ) -> None:
-    monkeypatch.setattr(prepcache.batching.tables, "SMALL_ROW_BYTES", small)
-    monkeypatch.setattr(prepcache.batching.tables, "SMALL_PART_BYTES", part)
+    monkeypatch.setattr(prepcache.batching.windows, "SMALL_ROW_BYTES", small)
+    monkeypatch.setattr(prepcache.batching.windows, "SMALL_PART_BYTES", part)
     if not windows:
-        monkeypatch.setattr(prepcache.batching.tables, "side_by_side", lambda parts: None)
-        monkeypatch.setattr(prepcache.batching.ragged, "side_by_side", lambda parts: None)
+        monkeypatch.setattr(prepcache.batching.windows, "_libc", lambda: None)
     samples = [sample(i) for i in range(COUNT)]
     rows = rows_of(tmp_path, samples, 5)
     order = np.random.default_rng(1).permutation(COUNT).tolist()
     assert same(list(rows.take(order)), [samples[i] for i in order])
-
-
-def test_many_small_rows_are_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of several jobs would have its own copy."""
-    monkeypatch.setattr(prepcache.batching.tables, "SMALL_PART_BYTES", 64 * COUNT)
-    samples = [np.full(8, i) for i in range(3 * COUNT)]
-    few, many = rows_of(tmp_path, samples, 3), rows_of(tmp_path, samples, 2)
-    [copied], [mapped] = few.tables[0].columns, many.tables[0].columns
-    assert isinstance(copied, Dense) and isinstance(mapped, Dense)
-    assert copied._values is not None and copied._values.flags.writeable
-    assert mapped._values is not None and not mapped._values.flags.writeable
-    assert same(list(many.take([30, 2, 17, 18])), [samples[i] for i in (30, 2, 17, 18)])
 
 
 def test_large_ragged_rows_are_copied_into_recycled_memory(tmp_path: Path) -> None:

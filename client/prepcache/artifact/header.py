@@ -2,7 +2,7 @@
 
     8 bytes   header length, little-endian
     header    JSON, padded with spaces so that the data start on a page border
-    data      tensors, each on a 64-byte border (rows that share a larger power of two with a page: on that),
+    data      tensors, each on a 64-byte border: of a page if it fills one, of 2 MiB in the file from 16 MiB on,
               with `_fill.N` tensors in the gaps:
               _items.digest U8[m,32] · _items.row_count I64[m] · _items.cost_s F64[m]      the item table
               _rows.group U16[n]                                  only where there are several groups
@@ -421,7 +421,7 @@ def _match(spans: dict[str, Span], expected: Expected) -> None:
             name.startswith(FILLER)
             and span.dtype == "U8"
             and len(span.shape) == 1
-            and span.shape[0] < PAGE_BYTES
+            and span.shape[0] < FOLIO_BYTES
         ):
             raise ValueError(f"tensor {name[:80]!r} belongs to no column")
 

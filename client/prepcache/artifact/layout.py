@@ -165,35 +165,52 @@ def _encode_header(document: dict[str, Any], tensors: Sequence[Tensor]) -> tuple
         ArtifactError: the header exceeds its bound.
     """
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
-    entries: dict[str, Any] = {
-        "__metadata__": {"format": FORMAT_NAME, "version": str(FORMAT_VERSION), "document": text}
-    }
-    laid: list[Tensor] = []
-    position = 0
-    for tensor in tensors:
-        if gap := -position % _border_bytes(tensor):
-            filler = Tensor(f"{FILLER}{len(laid)}", "U8", (gap,), (bytes(gap),))
-            entries[filler.name] = _entry(filler, position)
-            laid.append(filler)
-            position += gap
-        entries[tensor.name] = _entry(tensor, position)
-        laid.append(tensor)
-        position += tensor.size_bytes
-    raw = json.dumps(entries, separators=(",", ":")).encode()
+    metadata = {"format": FORMAT_NAME, "version": str(FORMAT_VERSION), "document": text}
+    raw, pages = b"", 0
+    while 8 + len(raw) > pages * PAGE_BYTES:  # where columns begin depends on how many pages the header has
+        pages = -(-(8 + len(raw)) // PAGE_BYTES)
+        laid, entries, end = _laid_out(tensors, pages * PAGE_BYTES)
+        raw = json.dumps({"__metadata__": metadata, **entries}, separators=(",", ":")).encode()
     if len(raw) > MAX_HEADER_BYTES - PAGE_BYTES:
         raise ArtifactError(
             f"the header has {len(raw)} bytes, over the limit of {MAX_HEADER_BYTES}: "
             f"too many different trees or observed inputs ({WAY_OUT})"
         )
-    raw += b" " * (-(8 + len(raw)) % PAGE_BYTES)
-    return len(raw).to_bytes(8, "little") + raw, laid, 8 + len(raw) + position
+    raw = raw.ljust(pages * PAGE_BYTES - 8)
+    return len(raw).to_bytes(8, "little") + raw, laid, end
+
+
+_ZEROS = bytes(64 << 10)
+
+
+def _laid_out(tensors: Sequence[Tensor], start: int) -> tuple[list[Tensor], dict[str, Any], int]:
+    """The tensors with fillers between them, their entries in the header, and where the last one ends, if the
+    first begins at byte `start`."""
+    laid: list[Tensor] = []
+    entries: dict[str, Any] = {}
+    end = start
+    for tensor in tensors:
+        both = [tensor]
+        if gap := -end % _border_bytes(tensor):
+            both.insert(0, Tensor(f"{FILLER}{len(laid)}", "U8", (gap,), _zeros(gap)))
+        for one in both:
+            entries[one.name] = _entry(one, end - start)
+            end += one.size_bytes
+        laid += both
+    return laid, entries, end
+
+
+def _zeros(count: int) -> list[bytes]:
+    return [_ZEROS] * (count // len(_ZEROS)) + [_ZEROS[: count % len(_ZEROS)]]
 
 
 def _border_bytes(tensor: Tensor) -> int:
-    """Where a tensor may begin: on a multiple of this. Rows that divide a page in whole begin alike in every
-    file, so that the columns of many files can be mapped as one array (`windows`)."""
-    row_bytes = math.prod(tensor.shape[1:]) * ITEM_BYTES[tensor.dtype]
-    return max(COLUMN_BYTES, math.gcd(PAGE_BYTES, row_bytes)) if len(tensor.shape) > 1 else COLUMN_BYTES
+    """Where a tensor may begin: on a multiple of this. Columns of many files are mapped as one array by their
+    pages, and by their folios where an eighth of the column is no less than what that may waste."""
+    size_bytes = tensor.size_bytes
+    if size_bytes < PAGE_BYTES:
+        return COLUMN_BYTES
+    return PAGE_BYTES if size_bytes < 8 * FOLIO_BYTES else FOLIO_BYTES
 
 
 def _entry(tensor: Tensor, position: int) -> dict[str, Any]:

@@ -30,7 +30,8 @@ from prepcache.artifact import columns, sample_tree
 from prepcache.batching import default_collate
 from prepcache.batching.buffers import Pool
 from prepcache.batching.ragged import Ragged, Ranges
-from prepcache.batching.tables import Dense, Nothing, Picked, Table
+from prepcache.batching.tables import Dense, Nothing, Table
+from prepcache.batching.windows import Numbers
 
 Array = npt.NDArray[Any]
 Gathered = Array | Ranges | None
@@ -55,7 +56,7 @@ class Batch(list[Any]):
 
     Args:
         table: the table.
-        picked: its rows, in the order of the batch; at least one.
+        numbers: of its rows, in the order of the batch; at least one.
         indices: the positions in the data set, for messages.
         pool: where memory is taken from.
 
@@ -64,17 +65,17 @@ class Batch(list[Any]):
             by_index.py.
     """
 
-    __slots__ = ("_gathered", "_is_handed_out", "indices", "picked", "pool", "source", "table")
+    __slots__ = ("_gathered", "_is_handed_out", "indices", "numbers", "pool", "source", "table")
 
-    def __init__(self, table: Table, picked: Picked, indices: npt.NDArray[np.int64], pool: Pool) -> None:
+    def __init__(self, table: Table, numbers: Numbers, indices: npt.NDArray[np.int64], pool: Pool) -> None:
         self.table = table
-        self.picked = picked
+        self.numbers = numbers
         self.indices = indices
         self.pool = pool
         self.source: Any = None
         self._is_handed_out = False
         self._gathered: list[Gathered] | None = None
-        list.__init__(self, [_ROW] * len(picked.index))
+        list.__init__(self, [_ROW] * numbers.size)
         if default_collate.torch_code is None:
             default_collate.register(_Row)
 
@@ -86,18 +87,18 @@ class Batch(list[Any]):
     def gathered(self) -> list[Gathered]:
         """The columns of these rows; gathered once."""
         if self._gathered is None:
-            self._gathered = [_gather(column, self.picked, self.pool) for column in self.table.columns]
+            self._gathered = [_gather(column, self.numbers, self.pool) for column in self.table.columns]
         return self._gathered
 
     def leaf(self, number: int) -> Any:
         """The values of one leaf, as the samples hold them: views of what was gathered."""
-        return _leaves(self.table.columns[number], self.gathered()[number], len(self.picked))
+        return _leaves(self.table.columns[number], self.gathered()[number], self.numbers.size)
 
     def _samples(self) -> list[Any]:
         build = sample_tree.builder(self.table.tree)
         leaves = [self.leaf(number) for number in range(len(self.table.columns))]
         if not leaves:
-            return [build([]) for _ in range(len(self.picked))]
+            return [build([]) for _ in range(self.numbers.size)]
         return [build(list(row)) for row in zip(*leaves, strict=True)]
 
     def _hand_out(self) -> None:
@@ -147,10 +148,10 @@ for _name in (
 # --- columns -> leaves of samples ---
 
 
-def _gather(column: Dense | Ragged | Nothing, picked: Picked, pool: Pool) -> Gathered:
+def _gather(column: Dense | Ragged | Nothing, numbers: Numbers, pool: Pool) -> Gathered:
     if isinstance(column, Dense):
-        return column.gather(picked, pool)
-    return column.take(picked, pool) if isinstance(column, Ragged) else None
+        return column.gather(numbers, pool)
+    return column.take(numbers, pool) if isinstance(column, Ragged) else None
 
 
 def _leaves(column: Dense | Ragged | Nothing, rows: Gathered, count: int) -> Any:

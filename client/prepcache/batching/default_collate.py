@@ -27,9 +27,10 @@ from prepcache.artifact import columns, sample_tree
 from prepcache.batching import by_index, unequal
 from prepcache.batching.buffers import Pool
 from prepcache.batching.ragged import Ragged, Ranges
-from prepcache.batching.tables import Dense, Nothing, Picked, Table
+from prepcache.batching.tables import Dense, Nothing, Table
+from prepcache.batching.windows import Numbers
 
-CollateLeaf = Callable[[Picked, Pool], Any]
+CollateLeaf = Callable[[Numbers, Pool], Any]
 """Gathers one leaf of the picked rows: a tensor, or a list of str or bytes."""
 
 torch_code: Any = None
@@ -72,7 +73,7 @@ def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
             if sent is not None:
                 return sent
         try:
-            return collation_of(batch.table).collate(batch.picked, batch.pool)
+            return collation_of(batch.table).collate(batch.numbers, batch.pool)
         except NotAStack:
             pass
     from torch.utils.data._utils import collate as collation
@@ -112,9 +113,9 @@ class Collation:
         self.paths = list(_paths(table.tree, ()))
         self.planned: Any = None  # kept by collate
 
-    def collate(self, picked: Picked, pool: Pool) -> Any:
+    def collate(self, numbers: Numbers, pool: Pool) -> Any:
         """The batch that `default_collate` makes of these rows, or `NotAStack`."""
-        return self.build([leaf(picked, pool) for leaf in self.leaves])
+        return self.build([leaf(numbers, pool) for leaf in self.leaves])
 
 
 def _paths(spec: sample_tree.Tree, path: tuple[str, ...]) -> Iterator[str]:
@@ -168,13 +169,13 @@ def _collate_leaf(column: Dense | Ragged | Nothing) -> CollateLeaf:
     return _stack(column)
 
 
-def _refuse(picked: Picked, pool: Pool) -> Any:
+def _refuse(numbers: Numbers, pool: Pool) -> Any:
     raise NotAStack
 
 
 def _strings(column: Ragged) -> CollateLeaf:
     decode = columns.decode_bytes(column.leaf)
-    return lambda picked, pool: list(map(decode, column.take(picked, pool).octets()))
+    return lambda numbers, pool: list(map(decode, column.take(numbers, pool).octets()))
 
 
 def _equal_rows(column: Ragged) -> CollateLeaf:
@@ -182,12 +183,12 @@ def _equal_rows(column: Ragged) -> CollateLeaf:
     if to_tensor is None:
         return _refuse
 
-    def collate(picked: Picked, pool: Pool) -> Any:
-        rows: Ranges = column.take(picked, pool)
+    def collate(numbers: Numbers, pool: Pool) -> Any:
+        rows: Ranges = column.take(numbers, pool)
         shapes = np.diff(rows.offsets)[:, None] if rows.shapes is None else rows.shapes
         if (shapes != shapes[0]).any():
             raise NotAStack
-        return to_tensor(rows.values.reshape(len(picked), *shapes[0]))
+        return to_tensor(rows.values.reshape(numbers.size, *shapes[0]))
 
     return collate
 
@@ -201,13 +202,13 @@ def _stack(column: Dense) -> CollateLeaf:
     worker = torch.utils.data.get_worker_info
     dtype = to_tensor(np.empty(0, column.dtype)).dtype
 
-    def collate(picked: Picked, pool: Pool) -> Any:
+    def collate(numbers: Numbers, pool: Pool) -> Any:
         if worker() is None:
-            return to_tensor(column.gather(picked, pool))
-        shape = (len(picked), *column.shape)
-        storage = torch.UntypedStorage._new_shared(len(picked) * column.row_bytes)  # type: ignore[no-untyped-call]
+            return to_tensor(column.gather(numbers, pool))
+        shape = (numbers.size, *column.shape)
+        storage = torch.UntypedStorage._new_shared(numbers.size * column.row_bytes)  # type: ignore[no-untyped-call]
         shared = torch.empty(0, dtype=torch.uint8).set_(storage)
-        column.take(picked, shared.numpy().view(column.dtype).reshape(shape))
+        column.take(numbers, shared.numpy().view(column.dtype).reshape(shape))
         return shared.view(dtype).view(shape)
 
     return collate
@@ -234,7 +235,7 @@ def _who_differs(batch: Any) -> str:
     found = {}
     for path, column in zip(collation_of(batch.table).paths, batch.table.columns, strict=True):
         if isinstance(column, Ragged) and column.leaf.kind in ("tensor", "ndarray"):
-            shapes = shapes_of(column, batch.picked)
+            shapes = shapes_of(column, batch.numbers)
             if axes := unequal.differing_axes(shapes):
                 found[path] = shapes, axes
     if not found:
@@ -245,10 +246,10 @@ def _who_differs(batch: Any) -> str:
     return unequal.hint(path, shapes, batch.indices, None if is_default else others)
 
 
-def shapes_of(column: Ragged, picked: Picked) -> unequal.Shapes:
+def shapes_of(column: Ragged, numbers: Numbers) -> unequal.Shapes:
     """The shapes of a column's rows."""
-    shapes = column.shapes(picked)
+    shapes = column.shapes(numbers)
     if shapes is None:
-        begin, end = column.bounds(picked)
+        begin, end = column.bounds(numbers)
         shapes = (end - begin)[:, None]
     return shapes

@@ -21,7 +21,7 @@ from prepcache.batching.batch import Batch
 from prepcache.batching.buffers import Pool
 from prepcache.batching.tables import Group, Table
 
-Indices = npt.NDArray[Any]
+Array = npt.NDArray[Any]
 
 
 class Rows:
@@ -53,30 +53,32 @@ class Rows:
 
     def _place(self) -> None:
         """Sorts the groups of all artifacts into tables, and finds each sample's table, part and index."""
-        parts_of_table: dict[Any, tuple[int, list[Group]]] = {}
+        groups_of_table: dict[Any, tuple[int, list[Group]]] = {}
         table_of_group: list[int] = []
-        part_of_group: list[int] = []
+        place_of_group: list[int] = []
         first_group = np.zeros(len(self._artifacts), np.int64)
         for number, artifact in enumerate(self._artifacts):
             first_group[number] = len(table_of_group)
             for group in artifact.groups:
                 signature = (json.dumps(group.tree), *(column.leaf for column in group.columns))
-                table, parts = parts_of_table.setdefault(signature, (len(parts_of_table), []))
+                table, groups = groups_of_table.setdefault(signature, (len(groups_of_table), []))
                 table_of_group.append(table)
-                part_of_group.append(len(parts))
-                parts.append(group)
-        self.tables = [Table(parts) for _, parts in parts_of_table.values()]
-        group_of, self._index_of = self._groups_of(first_group)
-        # One artifact, read in its own order: positions are indices, and no cache miss finds them out.
-        self._is_straight = np.array_equal(self._index_of, np.arange(len(self._index_of)))
-        self._table_of: Indices | None = None
-        self._part_of: Indices | None = None
+                place_of_group.append(len(groups))
+                groups.append(group)
+        self.tables = [Table(groups) for _, groups in groups_of_table.values()]
+        group_of, index = self._groups_of(first_group)
+        first = [
+            self.tables[table].first[place]
+            for table, place in zip(table_of_group, place_of_group, strict=True)
+        ]
+        self._number_of = index if len(first) < 2 else np.array(first, np.int64)[group_of] + index
+        # One artifact, read in its own order: positions are numbers, and no cache miss finds them out.
+        self._is_straight = np.array_equal(self._number_of, np.arange(len(self._number_of)))
+        self._table_of: Array | None = None
         if len(self.tables) > 1:
             self._table_of = np.array(table_of_group, np.int32)[group_of]
-        if len(table_of_group) > 1:
-            self._part_of = np.array(part_of_group, np.int32)[group_of]
 
-    def _groups_of(self, first_group: Indices) -> tuple[Indices, Indices]:
+    def _groups_of(self, first_group: Array) -> tuple[Array, Array]:
         """Each sample's group, counted through all artifacts, and its index there."""
         group_of = first_group[self._art_of]
         if all(artifact.row_group is None for artifact in self._artifacts):
@@ -97,7 +99,7 @@ class Rows:
         """The sample at position i, `0 <= i < len(self)`: a copy."""
         return self._artifacts[self._art_of[i]].sample(int(self._row_of[i]))
 
-    def take(self, indices: Any, shown: Indices | None = None) -> list[Any]:
+    def take(self, indices: Any, shown: Array | None = None) -> list[Any]:
         """The samples at these positions, as a list; `Batch` if their trees are equal.
 
         Args:
@@ -112,41 +114,36 @@ class Rows:
         at = positions(indices, self._row_of.size)
         if len(at) == 0:
             return []
-        index = self._index(at)
-        part = None if self._part_of is None else self._part_of.take(at)
+        numbers = self._numbers(at)
         shown = at if shown is None else shown
         if self._table_of is None:
-            table = self.tables[0]
-            return Batch(table, table.pick(part, index), shown, self.pool)
-        return self._take_of_tables(self._table_of.take(at), part, index, shown)
+            return Batch(self.tables[0], numbers, shown, self.pool)
+        return self._take_of_tables(self._table_of.take(at), numbers, shown)
 
-    def _index(self, at: Indices) -> Indices:
-        """The index of each sample in its part; checks positions on the way."""
+    def _numbers(self, at: Array) -> Array:
+        """The number of each sample in its table; checks positions on the way."""
         # (`max` would go through Python once more.)
         if self._is_straight and int(np.maximum.reduce(at.view(np.uint64))) < self._row_of.size:
             return at
         try:
-            return self._index_of.take(at)
+            return self._number_of.take(at)
         except IndexError:
             raise _out_of_range(at, len(self)) from None
 
-    def _take_of_tables(
-        self, table_of: Indices, part: Indices | None, index: Indices, at: Indices
-    ) -> list[Any]:
-        numbers = np.unique(table_of).tolist()
+    def _take_of_tables(self, table_of: Array, numbers: Array, at: Array) -> list[Any]:
+        tables = np.unique(table_of).tolist()
         samples: list[Any] = [None] * len(at)
-        for number in numbers:
-            places = np.flatnonzero(table_of == number)
-            picked = self.tables[number].pick(None if part is None else part[places], index[places])
-            batch = Batch(self.tables[number], picked, at[places], self.pool)
-            if len(numbers) == 1:
+        for table in tables:
+            places = np.flatnonzero(table_of == table)
+            batch = Batch(self.tables[table], numbers[places], at[places], self.pool)
+            if len(tables) == 1:
                 return batch
             for place, sample in zip(places.tolist(), batch, strict=True):
                 samples[place] = sample
         return samples
 
 
-def positions(indices: Any, count: int) -> Indices:
+def positions(indices: Any, count: int) -> Array:
     """Positions in a data set of `count` samples as integers, not checked against it; see `Rows.take`."""
     if isinstance(indices, list):
         try:  # the quickest of all ways, and one that takes whatever has __index__, and no floats

@@ -10,10 +10,11 @@ Invariants:
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +22,9 @@ import numpy.typing as npt
 from prepcache.artifact import columns
 from prepcache.artifact.columns import Leaf
 from prepcache.batching.buffers import Pool
-from prepcache.batching.windows import side_by_side
-
-if TYPE_CHECKING:
-    from prepcache.batching.tables import Picked
+from prepcache.batching.windows import NORESERVE, Numbers, first_numbers, side_by_side
 
 Array = npt.NDArray[Any]
-Indices = npt.NDArray[Any]
 
 PIECE_BYTES = 8 * 1024
 """Mean row from which copying into a recycled buffer beats joining small pieces into a fresh one."""
@@ -38,8 +35,8 @@ class Ranges:
     """Rows of any length: row i is `values[offsets[i]:offsets[i + 1]]`, of shape `shapes[i]` if given."""
 
     values: Array
-    offsets: Indices
-    shapes: Indices | None
+    offsets: Array
+    shapes: Array | None
 
     def row(self, i: int) -> Array:
         """Row i, a view."""
@@ -53,54 +50,63 @@ class Ranges:
 
 
 class Ragged:
-    """A column whose rows differ in shape, in some part of the table at least."""
+    """A column whose rows differ in shape, in some part of the table at least.
 
-    def __init__(self, name: str, leaf: Leaf, parts: Sequence[Any]) -> None:
+    Args:
+        parts: as the reader gives them.
+        first: the number of each part's first row.
+    """
+
+    def __init__(self, name: str, leaf: Leaf, parts: Sequence[Any], first: Numbers) -> None:
         self.name = name
         self.leaf = leaf
         flat = [part.values.reshape(-1) for part in parts]
         self.dtype: np.dtype[Any] = flat[0].dtype
-        window, first = (side_by_side(flat) if len(flat) > 1 else None) or (None, np.zeros(0, np.int64))
+        self._first = first
+        at = first_numbers([part.size for part in flat], [self.dtype.itemsize])
+        window = side_by_side(flat, at)
+        self._held = [_bytes(part) for part in (flat if window is None else [window])]
         begin, end = zip(*[_bounds(part) for part in parts], strict=True)
-        self._held = [_bytes(part) for part in flat]
-        if window is not None:  # and where there is one part, its bounds stay in the file, shared
-            self._held = [_bytes(window)]
-            begin, end = (tuple(map(np.add, bounds, first)) for bounds in (begin, end))
-        self._begin, self._end = _joined(begin), _joined(end)
-        has_shapes = leaf.kind in columns.VALUE_KINDS and leaf.ndim != 1
-        self._shapes = _joined([_shapes(part) for part in parts]) if has_shapes else None
+        if len(self._held) == 1 < len(parts):
+            begin, end = (tuple(map(np.add, bounds, at)) for bounds in (begin, end))
+        self._begin, self._end = _numbered(begin, first), _numbered(end, first)
+        self._shapes = self._tail = None
+        if leaf.kind in columns.VALUE_KINDS and leaf.ndim != 1:
+            shapes = [_shapes(part) for part in parts]
+            self._shapes = _numbered(shapes, first)
+            tail = shapes[0][0, 1:]
+            if all((of_part[:, 1:] == tail).all() for of_part in shapes):
+                self._tail = tuple(tail.tolist())
 
-    def bounds(self, picked: Picked) -> tuple[Indices, Indices]:
+    def bounds(self, numbers: Numbers) -> tuple[Array, Array]:
         """Where each row begins and ends, in elements; for `pieces`, and for lengths."""
-        return self._begin.take(picked.number), self._end.take(picked.number)
+        return self._begin.take(numbers), self._end.take(numbers)
 
-    def shapes(self, picked: Picked) -> Indices | None:
-        """`[len(picked), ndim]`, or None where a row's shape is its length."""
-        return None if self._shapes is None else self._shapes.take(picked.number, 0)
+    def shapes(self, numbers: Numbers) -> Array | None:
+        """`[len(numbers), ndim]`, or None where a row's shape is its length."""
+        return None if self._shapes is None else self._shapes.take(numbers, 0)
 
     def tail(self) -> tuple[int, ...] | None:
         """The shape of the rows beside their first axis; None if it is not the same of all."""
-        if self._shapes is None:
-            return ()
-        tails = self._shapes[:, 1:]
-        return tuple(tails[0].tolist()) if (tails == tails[0]).all() else None
+        return () if self._shapes is None else self._tail
 
-    def pieces(self, picked: Picked, begin: Indices, end: Indices) -> list[memoryview]:
+    def pieces(self, numbers: Numbers, begin: Array, end: Array) -> list[memoryview]:
         """The bytes of elements `begin` to `end` of each row: views into the artifacts."""
         size = self.dtype.itemsize
         bounds = zip((begin * size).tolist(), (end * size).tolist(), strict=True)
-        if len(self._held) == 1 or picked.part is None:
+        if len(self._held) == 1:
             held = self._held[0]
             return [held[a:b] for a, b in bounds]
-        return [self._held[part][a:b] for part, (a, b) in zip(picked.part.tolist(), bounds, strict=True)]
+        part_of = np.searchsorted(self._first, numbers, "right") - 1
+        return [self._held[part][a:b] for part, (a, b) in zip(part_of.tolist(), bounds, strict=True)]
 
-    def take(self, picked: Picked, pool: Pool) -> Ranges:
+    def take(self, numbers: Numbers, pool: Pool) -> Ranges:
         """Gathers rows end to end."""
-        begin, end = self.bounds(picked)
+        begin, end = self.bounds(numbers)
         offsets = np.zeros(len(begin) + 1, np.int64)
         (end - begin).cumsum(out=offsets[1:])
-        values = join(self.pieces(picked, begin, end), int(offsets[-1]), self.dtype, pool)
-        return Ranges(values, offsets, self.shapes(picked))
+        values = join(self.pieces(numbers, begin, end), int(offsets[-1]), self.dtype, pool)
+        return Ranges(values, offsets, self.shapes(numbers))
 
 
 def join(pieces: Sequence[memoryview], total: int, dtype: np.dtype[Any], pool: Pool) -> Array:
@@ -123,11 +129,19 @@ def _bytes(values: Array) -> memoryview:
     return memoryview(octets) if values.size else memoryview(b"")
 
 
-def _joined(arrays: Sequence[Array]) -> Array:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+def _numbered(arrays: Sequence[Array], first: Numbers) -> Array:
+    """Arrays of all parts as one, by the numbers of their rows; that of one part as it is, in its file."""
+    if len(arrays) == 1:
+        return arrays[0]
+    shape = int(first[-1]), *arrays[0].shape[1:]
+    raw = mmap.mmap(-1, max(1, math.prod(shape) * 8), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
+    joined = np.frombuffer(raw, np.int64, math.prod(shape)).reshape(shape)
+    for array, begin in zip(arrays, first.tolist(), strict=False):
+        joined[begin : begin + len(array)] = array
+    return joined
 
 
-def _bounds(part: Any) -> tuple[Indices, Indices]:
+def _bounds(part: Any) -> tuple[Array, Array]:
     if part.offsets is not None:
         return part.offsets[:-1], part.offsets[1:]
     size = math.prod(part.values.shape[1:])
@@ -135,8 +149,8 @@ def _bounds(part: Any) -> tuple[Indices, Indices]:
     return ends - size, ends
 
 
-def _shapes(part: Any) -> Indices:
-    shapes: Indices | None = part.shapes
+def _shapes(part: Any) -> Array:
+    shapes: Array | None = part.shapes
     if shapes is not None:
         return shapes
     shape = np.array(part.values.shape[1:], np.int64)

@@ -1,21 +1,20 @@
 """Tables: the rows of one tree over many artifacts, gathered a column at a time.
 
 Artifacts hold rows in groups of equal trees. All groups of one tree, whatever artifact they are in, are
-the parts of one table; a row is named by its part and its index in that part.
+the parts of one table; a row is named by its number, which is counted through all parts (windows.py).
 
 Invariants:
-    1. Every index comes from an artifact that was checked when it was opened, so `mode="clip"` (the one
+    1. Every number comes from an artifact that was checked when it was opened, so `mode="clip"` (the one
        mode of `take` that copies once) never clips.
     2. A gather only reads the artifacts; its result is memory of its own.
 
-Source: the measurements behind pieces and buffers are in ARCHITECTURE.md (the data path).
+Source: the measurements behind pieces and buffers are in docs/decisions (0012 to 0014).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,15 +23,9 @@ import numpy.typing as npt
 from prepcache.artifact.columns import Leaf
 from prepcache.batching.buffers import Pool
 from prepcache.batching.ragged import Ragged
-from prepcache.batching.windows import side_by_side
+from prepcache.batching.windows import Numbers, first_numbers, side_by_side
 
 Array = npt.NDArray[Any]
-Indices = npt.NDArray[Any]
-
-SMALL_ROW_BYTES = 64
-"""Rows up to this size (labels, sizes) are copied together, which is cheaper than a map for each artifact,"""
-SMALL_PART_BYTES = 64 << 10
-"""where an artifact has no more of them than this, on average: else a copy takes much memory, of each job."""
 
 
 class Column(Protocol):
@@ -41,8 +34,8 @@ class Column(Protocol):
     name: str
     leaf: Leaf
     values: Array
-    offsets: Indices | None
-    shapes: Indices | None
+    offsets: Array | None
+    shapes: Array | None
 
 
 class Group(Protocol):
@@ -53,71 +46,45 @@ class Group(Protocol):
     rows: int
 
 
-@dataclass(slots=True)
-class Picked:
-    """Rows of one table, in the order of the batch.
-
-    Args:
-        part: the part of each row, or None if the table has one.
-        index: the row's index in its part.
-        number: the row's number in the table, all parts counted through.
-    """
-
-    part: Indices | None
-    index: Indices
-    number: Indices
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-
 class Dense:
     """A column whose rows have one shape.
 
     Args:
         parts: its rows in each part, `[n, *shape]`.
+        first: the number of each part's first row.
     """
 
-    def __init__(self, name: str, leaf: Leaf, parts: Sequence[Array]) -> None:
+    def __init__(self, name: str, leaf: Leaf, parts: Sequence[Array], first: Numbers) -> None:
         self.name = name
         self.leaf = leaf
         self.shape: tuple[int, ...] = parts[0].shape[1:]
         self.dtype: np.dtype[Any] = parts[0].dtype
         self.row_bytes = self.dtype.itemsize * math.prod(self.shape)
-        self._values: Array | None = parts[0]
-        self._parts = list(parts)
-        self._first: Indices | None = None
-        self._is_numbered = len(parts) == 1
-        if len(parts) > 1:
-            is_small = self.row_bytes <= SMALL_ROW_BYTES
-            is_little = is_small and sum(part.nbytes for part in parts) <= SMALL_PART_BYTES * len(parts)
-            self._values, self._first = (None if is_little else side_by_side(parts)) or (None, None)
-            if self._values is None and is_small:
-                self._values, self._is_numbered = np.concatenate(parts), True
+        self._values = side_by_side(parts, first)
+        self._parts = parts
+        self._first = first
 
-    def gather(self, picked: Picked, pool: Pool) -> Array:
-        """Rows, `[len(picked), *shape]`, as the caller's own."""
-        count = len(picked.index)
-        return self.take(picked, pool.empty((count, *self.shape), self.dtype, count * self.row_bytes))
+    def gather(self, numbers: Numbers, pool: Pool) -> Array:
+        """Rows, `[len(numbers), *shape]`, as the caller's own."""
+        count = numbers.size
+        return self.take(numbers, pool.empty((count, *self.shape), self.dtype, count * self.row_bytes))
 
-    def take(self, picked: Picked, out: Array) -> Array:
+    def take(self, numbers: Numbers, out: Array) -> Array:
         """Copies rows.
 
         Args:
-            out: `[len(picked), *shape]`, C-contiguous, of the column's dtype.
+            out: `[len(numbers), *shape]`, C-contiguous, of the column's dtype.
 
         Returns:
             `out`.
         """
         if self._values is not None:
-            rows = picked.number
-            if not self._is_numbered and self._first is not None and picked.part is not None:
-                rows = self._first.take(picked.part) + picked.index
-            self._values.take(rows, 0, out, "clip")
-        elif picked.part is not None:
-            rows_of_parts = zip(picked.part.tolist(), picked.index.tolist(), strict=True)
-            for place, (part, index) in enumerate(rows_of_parts):
-                out[place] = self._parts[part][index]
+            self._values.take(numbers, 0, out, "clip")
+            return out
+        part_of = np.searchsorted(self._first, numbers, "right") - 1
+        rows = zip(part_of.tolist(), (numbers - self._first[part_of]).tolist(), strict=True)
+        for place, (part, row) in enumerate(rows):
+            out[place] = self._parts[part][row]
         return out
 
 
@@ -134,28 +101,33 @@ class Table:
 
     Args:
         groups: the reader's groups; their trees and leaves are equal.
+
+    Attributes:
+        first: the number of the first row of each group, and last the one behind all.
     """
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self.tree = groups[0].tree
-        columns = zip(*(group.columns for group in groups), strict=True)
-        self.columns = [_column(parts) for parts in columns]
-        rows = np.array([group.rows for group in groups], np.int64)
-        self._first = np.cumsum(rows) - rows
+        columns = list(zip(*(group.columns for group in groups), strict=True))
+        sizes = [_row_bytes(parts[0].values) for parts in columns if _is_dense(parts)]
+        self.first = first_numbers([group.rows for group in groups], sizes)
+        self.columns = [_column(parts, self.first) for parts in columns]
         self.collation: Any = None  # kept by default_collate
 
-    def pick(self, part: Indices | None, index: Indices) -> Picked:
-        """Names rows by part and index in it."""
-        if part is None or len(self._first) == 1:
-            return Picked(None, index, index)
-        return Picked(part, index, self._first.take(part) + index)
+
+def _row_bytes(values: Array) -> int:
+    return values.dtype.itemsize * math.prod(values.shape[1:])
 
 
-def _column(parts: Sequence[Column]) -> Dense | Ragged | Nothing:
+def _is_dense(parts: Sequence[Column]) -> bool:
+    row_shape = parts[0].values.shape[1:]
+    return all(part.offsets is None and part.values.shape[1:] == row_shape for part in parts)
+
+
+def _column(parts: Sequence[Column], first: Numbers) -> Dense | Ragged | Nothing:
     name, leaf = parts[0].name, parts[0].leaf
     if leaf.kind == "none":
         return Nothing(name, leaf)
-    row_shape = parts[0].values.shape[1:]
-    if any(part.offsets is not None or part.values.shape[1:] != row_shape for part in parts):
-        return Ragged(name, leaf, parts)
-    return Dense(name, leaf, [part.values for part in parts])
+    if _is_dense(parts):
+        return Dense(name, leaf, [part.values for part in parts], first)
+    return Ragged(name, leaf, parts, first)

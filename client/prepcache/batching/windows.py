@@ -1,14 +1,18 @@
 """Windows: the same column of many mapped artifacts, laid side by side in one range of addresses.
 
-One gather over one array costs one call; over 200 artifacts it would cost a call for each row. So the
-pages that hold the column are mapped a second time, next to each other, each file at an address where
-its rows fall on multiples of the row's size. Between them lie gaps that nothing refers to:
+One gather over one array costs one call; over 200 artifacts it would cost a call for each row. So rows are
+numbered through all artifacts, with gaps, and the pages of each column are mapped a second time, where the
+numbers of their rows say:
 
-    reserved range   |gap|= file 0 =|gap|= file 1 =|gap|= file 2 =| ...
-    window[first[p] + r] is row r of part p
+    numbers          0 ... rows of file 0 ... |gap|  first[1] ... rows of file 1 ... |gap|  first[2] ...
+    reserved range   |===== file 0 ===========|   |===== file 1 ====================|   | ...
+
+Every part's first number is a multiple of one power of two, which makes its place in the range of each column
+a border of pages, and of folios where rows are large. Columns begin on such borders in their files, too
+(artifact/layout.py), so that pages fit pages. What is too small for a border is copied.
 
 Invariants:
-    1. No byte is copied, and nothing is read: the pages are those of the artifacts' own maps.
+    1. Nothing is read, and no byte copied but of columns that do not fill a page, or of small rows.
     2. A window owns its addresses, not the artifacts'; it stays valid when their maps are gone.
     3. It is read-only, and addresses in gaps are not readable: a wrong row is a crash, never other data.
     4. Whatever the kernel refuses (maps, addresses, another kernel than Linux) is answered by None, and
@@ -22,37 +26,46 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import mmap
 import sys
 from collections.abc import Sequence
-from mmap import PAGESIZE
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from prepcache.artifact.header import FOLIO_BYTES
+from prepcache.artifact.header import FOLIO_BYTES, PAGE_BYTES
 
 Array = npt.NDArray[Any]
+Numbers = npt.NDArray[np.int64]
 
 MAX_PARTS = 4_000
 """A part is a map and a gap; a process has 65,530 (vm.max_map_count), and malloc needs some too."""
 MAX_RANGE_BYTES = 1 << 42
 """Addresses cost nothing until they are used; a process has 2**47."""
+SMALL_ROW_BYTES = 64
+"""Rows up to this size (labels, sizes) are copied together, which is cheaper than a map for each artifact,"""
+SMALL_PART_BYTES = 64 << 10
+"""where an artifact has no more of them than this, on average: else a copy takes much memory, of each job."""
 
-_PROT_NONE, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 0, 0x2 | 0x20 | 0x4000
+NORESERVE = 0x4000
+"""mmap(2): no memory is counted before it is used."""
+_PROT_NONE, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
+_PROT_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _MREMAP_MAYMOVE_FIXED = 1 | 2
 _FAILED = ctypes.c_void_p(-1).value
 
 
 @functools.cache
 def _libc() -> ctypes.CDLL | None:
-    if not sys.platform.startswith("linux"):
+    if not sys.platform.startswith("linux") or mmap.PAGESIZE != PAGE_BYTES:
         return None
     libc = ctypes.CDLL(None, use_errno=True)
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     libc.mmap.restype = libc.mremap.restype = pointer
     libc.mmap.argtypes = [pointer, size, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
     libc.mremap.argtypes = [pointer, size, size, ctypes.c_int, pointer]
+    libc.mprotect.argtypes = [pointer, size, ctypes.c_int]
     libc.munmap.argtypes = [pointer, size]
     return libc
 
@@ -66,7 +79,7 @@ class _Range:
         self._all = libc.mmap(None, self._all_bytes, _PROT_NONE, _MAP_PRIVATE_ANONYMOUS_NORESERVE, -1, 0)
         if self._all == _FAILED:
             raise MemoryError
-        self.address = -(-self._all // FOLIO_BYTES) * FOLIO_BYTES
+        self.address = _up(self._all, FOLIO_BYTES)
         self.__array_interface__: dict[str, Any] = {
             "data": (self.address, True), "shape": (size_bytes,), "typestr": "|u1", "version": 3,
         }  # fmt: skip
@@ -76,67 +89,71 @@ class _Range:
             self._munmap(self._all, self._all_bytes)
 
 
-def side_by_side(parts: Sequence[Array]) -> tuple[Array, npt.NDArray[np.int64]] | None:
-    """Lays columns side by side.
+def first_numbers(counts: Sequence[int], row_sizes: Sequence[int]) -> Numbers:
+    """The number of the first row of each part, and last the one behind all.
+
+    Args:
+        counts: rows of each part.
+        row_sizes: in bytes, of each column that may get a window.
+    """
+    large = [size for size in row_sizes if size > SMALL_ROW_BYTES]
+    pages = max((PAGE_BYTES // math.gcd(PAGE_BYTES, size) for size in row_sizes if size), default=1)
+    folios = max((FOLIO_BYTES // math.gcd(FOLIO_BYTES, size) for size in large), default=1)
+    rows = np.array(counts, np.int64)
+    for unit in (max(pages, folios), pages, 1):
+        numbers = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(-(-rows // unit) * unit, out=numbers[1:])
+        if len(rows) == 1 or int(numbers[-1]) * max(row_sizes, default=0) <= MAX_RANGE_BYTES:
+            break
+    return numbers
+
+
+def side_by_side(parts: Sequence[Array], first: Numbers) -> Array | None:
+    """Lays columns side by side: row i of part p is row `first[p] + i`. None where that cannot be done.
 
     Args:
         parts: C-contiguous `[rows, ...]` views of read-only, shared file maps, of one dtype and row shape.
-
-    Returns:
-        A window `[many, ...]` and the row in it at which each part begins, or None where it cannot be done.
+        first: as `first_numbers` gives it, for this size of rows too.
     """
+    if len(parts) == 1:
+        return parts[0]
     row_bytes = parts[0].dtype.itemsize * math.prod(parts[0].shape[1:])
+    size_bytes = int(first[-1]) * row_bytes
     libc = _libc()
-    if libc is None or row_bytes == 0 or len(parts) > MAX_PARTS:
+    if libc is None or len(parts) > MAX_PARTS or not 0 < size_bytes <= MAX_RANGE_BYTES:
         return None
-    first = np.zeros(len(parts), np.int64)
-    end = 0
-    for number, part in enumerate(parts):
-        if part.size:
-            row = _first_row(end, part, row_bytes)
-            if row is None:
-                return None
-            first[number] = row
-            end = -(-(row * row_bytes + part.nbytes) // PAGESIZE) * PAGESIZE
-    if not 0 < end <= MAX_RANGE_BYTES:
-        return None
+    is_small = row_bytes <= SMALL_ROW_BYTES
+    is_little = is_small and sum(part.nbytes for part in parts) <= SMALL_PART_BYTES * len(parts)
     try:
-        reserved = _Range(libc, end)
+        reserved = _Range(libc, size_bytes)
     except MemoryError:
         return None
-    for part, row in zip(parts, first.tolist(), strict=True):
-        if part.size and not _map_again(libc, part, reserved.address + row * row_bytes):
-            return None
-    flat = np.asarray(reserved)[: end // row_bytes * row_bytes]
-    return flat.view(parts[0].dtype).reshape(-1, *parts[0].shape[1:]), first
-
-
-def _first_row(end: int, part: Array, row_bytes: int) -> int | None:
-    """The row at which a part can begin, no page of it before `end`; where its folios stay whole, if near.
-
-    They do where its address and its place in the file, so the addresses of both maps, agree modulo a folio.
-    """
-    begin, room = part.ctypes.data, max(part.nbytes, FOLIO_BYTES)
-    row = _row_at(end, begin % FOLIO_BYTES, row_bytes, FOLIO_BYTES) if part.nbytes >= FOLIO_BYTES else None
-    if row is None or row * row_bytes > end + room:
-        row = _row_at(end, begin % PAGESIZE, row_bytes, PAGESIZE)
-    return row
-
-
-def _row_at(end: int, place: int, row_bytes: int, unit: int) -> int | None:
-    """The first row whose bytes begin `place` bytes into a unit, no page of it before `end`."""
-    granule = math.gcd(unit, row_bytes)
-    if place % granule:
+    if is_little and libc.mprotect(reserved.address, _up(size_bytes, PAGE_BYTES), _PROT_READ_WRITE):
         return None
-    units = unit // granule
-    # row * row_bytes = place (mod unit), divided by the granule: an odd factor, so it can be inverted.
-    residue = place // granule * pow(row_bytes // granule, -1, units) % units
-    row = -(-(end + place % PAGESIZE) // row_bytes)
-    return row + (residue - row) % units
+    for part, row in zip(parts, first.tolist(), strict=False):
+        place = reserved.address + row * row_bytes
+        is_copied = is_little or part.nbytes < PAGE_BYTES
+        if part.size and not (_copied if is_copied else _mapped_again)(libc, part, place):
+            return None
+    return np.asarray(reserved).view(parts[0].dtype).reshape(-1, *parts[0].shape[1:])
 
 
-def _map_again(libc: ctypes.CDLL, part: Array, address: int) -> bool:
-    lead = part.ctypes.data % PAGESIZE
-    size_bytes = -(-(part.nbytes + lead) // PAGESIZE) * PAGESIZE
-    begin = part.ctypes.data - lead
-    return bool(libc.mremap(begin, 0, size_bytes, _MREMAP_MAYMOVE_FIXED, address - lead) == address - lead)
+def _mapped_again(libc: ctypes.CDLL, part: Array, address: int) -> bool:
+    begin = part.ctypes.data
+    if begin % PAGE_BYTES or address % PAGE_BYTES:
+        return False
+    return bool(
+        libc.mremap(begin, 0, _up(part.nbytes, PAGE_BYTES), _MREMAP_MAYMOVE_FIXED, address) == address
+    )
+
+
+def _copied(libc: ctypes.CDLL, part: Array, address: int) -> bool:
+    page = address - address % PAGE_BYTES
+    if libc.mprotect(page, _up(address + part.nbytes, PAGE_BYTES) - page, _PROT_READ_WRITE):
+        return False
+    ctypes.memmove(address, part.ctypes.data, part.nbytes)
+    return True
+
+
+def _up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
