@@ -2,7 +2,7 @@
 
     8 bytes   header length, little-endian
     header    JSON, padded with spaces so that the data start on a page border
-    data      tensors, each on a 64-byte border: of a page if it fills one, of 2 MiB in the file from 16 MiB on,
+    data      tensors, each on 64 bytes; on a page if it fills one; on 2 MiB of the file from 16 MiB on;
               with `_fill.N` tensors in the gaps:
               _items.digest U8[m,32] · _items.row_count I64[m] · _items.cost_s F64[m]      the item table
               _rows.group U16[n]                                  only where there are several groups
