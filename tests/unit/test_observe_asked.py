@@ -352,31 +352,6 @@ def test_names_are_as_they_were_asked_for(
     assert {"cwd:a", "cwd:c"} <= files_in(observer.taken()).keys()
 
 
-KEPT = """
-@functools.cache
-def labels():
-    if is_there(p := joined(f'{HERE}', 'a.json')):
-        return pathlib.Path(p).read_text()
-    MAKES
-"""
-
-
-@pytest.mark.parametrize("makes", [False, True])
-def test_a_remembered_absence_counts_for_the_next_data_set(project: Project, makes: bool) -> None:
-    kept = KEPT.replace("MAKES", "pathlib.Path(p).write_text('made')" if makes else "return ''")
-    project.write(prep=HERE + lines_of("labels()") + kept)
-    found = project.recipe()
-    assert found.preprocess is not None
-    for _ in range(2):
-        observer = Observer(found)
-        with observer.watching():
-            found.preprocess(None)
-        assert files_in(observer.taken()) == ({} if makes else {"project:a.json": ABSENT})
-    if not makes:
-        project.put("a.json", "now")
-        assert files_in(observer.taken()) == files_in(Observer(found).taken()) == {"project:a.json": CHANGED}
-
-
 def test_a_forked_worker_tells_what_is_absent_once(project: Project) -> None:
     _, observer, call = made(project, "os.path.exists(f'{HERE}/{x}')")
     call("a")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import pytest
 
-from prepcache.keys.observation.inputs import CHANGED, still_true
-from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer
-from prepcache.keys.recipes import Recipe, recipe
+from prepcache.keys.recipes import recipe
 from support.observing import HERE
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -46,37 +43,6 @@ def test_what_was_loaded_once_outside_of_a_watch_counts_by_value(project: Projec
     module.loaded.cache_clear(), module.wrapped.cache_clear(), vars(module.WORDS).pop("table", None)
     getattr(module, name)(1)
     assert recipe(getattr(module, name)).digest != first
-
-
-@pytest.mark.parametrize("name", ["called", "through"])
-def test_what_a_function_keeps_counts_wherever_it_is_reached(project: Project, name: str) -> None:
-    path = project.put("v.txt", "one")
-    project.write(prep=HERE + ONCE)
-    module = project.load()
-    recipes = {one: recipe(getattr(module, one)) for one in (name, "none")}
-    for _ in range(2):
-        observer = Observer(recipe(getattr(module, name)))
-        with observer.watching([], getattr(module, name)):
-            getattr(module, name)(2)
-        taken = observer.taken()
-        assert [row["name"] for row in taken] == ["project:v.txt"]
-    assert recipe(getattr(module, name)) != recipes[name], "a filled cache counts by what it holds"
-    assert still_true(taken, roots=Roots.of(recipes[name])) is None
-    path.write_text("two")
-    observer = Observer(recipes[name])
-    with observer.watching():
-        getattr(module, name)(2)
-    assert [row["digest"] for row in observer.taken()] == [CHANGED], "what is kept is of before"
-
-
-def _observed(made: Recipe, *items: Any) -> list[dict[str, str]]:
-    """What a data set that is opened now observes."""
-    assert made.preprocess is not None
-    observer = Observer(made)
-    for item in items:
-        with observer.watching():
-            made.preprocess(item)
-    return observer.taken()
 
 
 def test_a_thread_pool_made_for_another_data_set_is_seen(project: Project) -> None:

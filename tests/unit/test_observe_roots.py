@@ -187,3 +187,10 @@ def test_two_files_of_one_relative_name_do_not_stand_in(
     monkeypatch.chdir(tmp_path / "one")
     (tmp_path / "one" / "v.txt").write_text("two")
     assert watched.changed() is not None
+
+
+def test_a_file_opened_by_two_names_counts_by_both(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.put("v.txt", "one")
+    monkeypatch.chdir(project.folder)
+    source = "def f(x): return [open(name).close() for name in ('v.txt', os.fspath(HERE / 'v.txt'))]"
+    assert Watched(project, source).names == ["cwd:v.txt", "project:v.txt"]

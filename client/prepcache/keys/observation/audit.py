@@ -109,7 +109,7 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
             kind = WRITTEN
         if folder is not None and mode is None:  # by os.open, which may have been given a folder
             _note_in_folders(kind, path, watches)
-        key = kind, path if folder is None else folder + "/" + path
+        key = kind, path, folder
         fact = None
         for watch in watches:
             if not watch.is_on:
@@ -202,8 +202,9 @@ def _note_listing(folder: Any) -> None:
         return
     path = _path_of(folder) if isinstance(folder, int) else os.fsdecode(folder or ".")
     watches = context.present()
-    full = os.path.join(os.getcwd(), path)
-    if all((LISTED, full) in watch.facts or watch.observer.has_listed(full) for watch in watches):
+    working = None if path[:1] == "/" else os.getcwd()
+    full = os.path.join(working or "", path)
+    if all((LISTED, path, working) in watch.facts or watch.observer.has_listed(full) for watch in watches):
         return
     try:
         names: Any = os.listdir(os.fsencode(path))

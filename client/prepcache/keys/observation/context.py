@@ -77,8 +77,8 @@ class Watch:
 
     Args:
         items: the paths of the item, which count by its digest.
-        facts: what was seen, in its order, each once, by its kind and its path from the root: another working
-            directory makes another file of a name.
+        facts: what was seen, in its order, each once, by its kind, its path as it was used, and the working
+            directory, if it is a relative one.
         failure: the error because of which something may have been missed, or "".
         opened_bytes: sizes of the files that were opened to be read, as often as they were.
         programs: the first words of the command lines of processes that were started.
@@ -87,7 +87,7 @@ class Watch:
 
     observer: Observer
     items: frozenset[str] = frozenset()
-    facts: dict[tuple[str, str], Fact] = field(default_factory=dict)
+    facts: dict[tuple[str, str, str | None], Fact] = field(default_factory=dict)
     failure: str = ""
     opened_bytes: int = 0
     programs: list[str] = field(default_factory=list)
@@ -171,10 +171,9 @@ def note(kind: str, path: str, other: Any = None) -> None:
         return
     folder = None if path[:1] == "/" else os.getcwd()
     fact = Fact(kind, path, folder, info, other)
-    key = kind, path if folder is None else folder + "/" + path
     for watch in watches:
         if watch.is_on:
-            watch.facts.setdefault(key, fact)
+            watch.facts.setdefault((kind, path, folder), fact)
             if kind == READ and info is not None:
                 watch.opened_bytes += info.st_size
 

@@ -191,7 +191,7 @@ class Findings:
                 self._drop(full)
         elif fact.kind in (RENAMED, LINKED):
             met.pop(full, None)
-            self._take_name(full, fact, watch)
+            self._take_name(full, fact, watch, met)
         elif fact.kind == WRITTEN:
             seen = self.seen.get(full)
             if seen is None or seen.use != READ or (seen.stamp is None and fact.info is None):
@@ -202,12 +202,13 @@ class Findings:
         else:
             self._take_file(full, fact, watch, met)
 
-    def _take_name(self, full: str, fact: Fact, watch: Watch) -> None:
+    def _take_name(self, full: str, fact: Fact, watch: Watch, met: Met) -> None:
         """Takes in that something gets another name, which is an output if the function made that. What was
         renamed counts by its new name, if that is read."""
         if fact.info is None:
             self._drop(full)
-        if self.is_output(fact.other):
+        was_not_there = fact.other in met and met[fact.other][0] is None
+        if was_not_there or self.is_output(fact.other):
             self._outputs[full] = self._folders_made[full] = None
         elif fact.kind == LINKED:  # what lies there by another name can't be told apart
             watch.failure = watch.failure or "it links to a file or folder that it did not make"

@@ -5,10 +5,11 @@ Not here: what counts in a key (keys/code). More code than runs may be named her
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -58,19 +59,13 @@ class JobCode:
         self._files = files
         self._asking = asking
         self._looked: tuple[int, int] = (0, 0)
-        self._caches: list[Any] = []
-        self.keeps_in_instances = False
-        """Whether it has properties that keep what they gave."""
-        self._misses: list[int] = []
 
     def look(self, function: Any) -> None:
         """Looks through what is loaded, if that is more than at the last time."""
         looked = len(sys.modules), object.__hash__(function)
         if looked == self._looked:
-            self.begin()
             return
         self._looked = looked
-        self._caches, self.keeps_in_instances = [], False
         seen: set[int] = set()
         for space in self._spaces(function):
             for value in list(space.values()):
@@ -79,23 +74,6 @@ class JobCode:
         self.asks = self.asks or any(
             not (ASKING | _IMPORTING).isdisjoint(code.co_names) for code in self.codes.values()
         )
-        self.begin()
-
-    def begin(self) -> None:
-        """Notes how often caches were filled, before an item is made."""
-        self._misses = [cache.cache_info().misses for cache in self._caches]
-
-    def filled(self) -> list[Any]:
-        """The caches into which something was put since `begin`."""
-        before = self._misses
-        self.begin()
-        return [
-            cache for cache, old, new in zip(self._caches, before, self._misses, strict=False) if old != new
-        ]
-
-    def has_cache(self, caches: Iterable[Any]) -> bool:
-        """Whether one of these caches is the code's."""
-        return any(one is other for one in caches for other in self._caches)
 
     def _spaces(self, function: Any) -> Iterator[dict[str, Any]]:
         for module in list(sys.modules.values()):
@@ -104,13 +82,12 @@ class JobCode:
                 yield space
         inner = function.func if isinstance(function, functools.partial) else function
         inner = getattr(inner, "__func__", inner)
-        kind = inner
         if not isinstance(inner, FunctionType):
-            kind = next(
+            inner = next(
                 (vars(one)["__call__"] for one in type(inner).__mro__ if "__call__" in vars(one)), None
             )
-        if isinstance(kind, FunctionType) and is_file_of_job(kind.__code__.co_filename):
-            yield kind.__globals__
+        if isinstance(inner, FunctionType) and is_file_of_job(inner.__code__.co_filename):
+            yield inner.__globals__
 
     def _add(self, value: Any, seen: set[int]) -> None:
         """Adds the code of a function or class of the job's, with what it wraps and encloses."""
@@ -119,37 +96,23 @@ class JobCode:
             return
         seen.add(address)
         kind = type(value)
+        inner: list[Any] = []
         if kind is FunctionType:
             self.asks = self.asks or value.__code__ in self._asking  # by another name
             self.add_code(value.__code__)
             for cell in value.__closure__ or ():
-                try:
-                    held = cell.cell_contents
-                except ValueError:  # nothing yet
-                    continue
-                if type(held) in _MAY_HOLD_CODE:
-                    self._add(held, seen)
-            if (wrapped := value.__dict__.get("__wrapped__")) is not None:
-                self._add(wrapped, seen)
-        elif kind is functools._lru_cache_wrapper:
-            self._caches.append(value)
-            self._add(value.__wrapped__, seen)
-        elif kind is MethodType or kind in (staticmethod, classmethod):
-            self._add(value.__func__, seen)
-        elif kind is functools.partial:
-            self._add(value.func, seen)
-        elif kind is property:
-            for part in (value.fget, value.fset, value.fdel):
-                self._add(part, seen)
-        elif kind is functools.cached_property:
-            self.keeps_in_instances = True
-            self._add(value.func, seen)
-        elif issubclass(kind, type) or is_file_of_job(_file_of(kind)):
+                with contextlib.suppress(ValueError):  # there is nothing in it yet
+                    inner.append(cell.cell_contents)
+            inner.append(value.__dict__.get("__wrapped__"))
+        elif kind in _MAY_HOLD_CODE and kind is not type:
+            inner = [getattr(value, name, None) for name in _WRAPPED]
+        else:
             cls = value if issubclass(kind, type) else kind
             if is_file_of_job(_file_of(cls)):
-                for part in list(vars(cls).values()):
-                    if type(part) in _MAY_HOLD_CODE:
-                        self._add(part, seen)
+                inner = list(vars(cls).values())
+        for part in inner:
+            if type(part) in _MAY_HOLD_CODE:
+                self._add(part, seen)
 
     def add_code(self, code: CodeType) -> None:
         """Adds a code object of the job's, nested code included."""
@@ -164,6 +127,10 @@ _MAY_HOLD_CODE = frozenset(
     {FunctionType, MethodType, staticmethod, classmethod, property, functools.cached_property,
      functools.partial, functools._lru_cache_wrapper, type}
 )  # fmt: skip
+
+
+_WRAPPED = ("__func__", "__wrapped__", "func", "fget", "fset", "fdel")
+"""Where these hold what they wrap."""
 
 
 def _file_of(cls: type) -> str:

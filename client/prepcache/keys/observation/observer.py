@@ -7,10 +7,10 @@
     {"kind": "distribution", "name": "imageio", "digest": "2.1 <hash>"}
 
 NOTE [ What is loaded once ]
-    A module that an item imports, and what a cached function reads at its first call, no later item reads
-    again, nor does another data set of this process. So what was read for an item that loaded modules, or
-    filled a cache, counts for every data set of this process that counts one of these modules or caches.
-    Of properties that keep what they gave it is not known when they are filled: mostly by the first item.
+    A module that an item imports no later item reads again, nor does another data set of this process. So
+    what was read for an item that loaded modules counts for every data set of this process that counts one of
+    these modules. What functions and properties keep counts by value in the recipe, with what was read for it
+    (keys/own_state.py).
 
 Not here: which facts make an input and which an output (findings.py).
 """
@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MethodType
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from prepcache.digests import RecipeDigest
@@ -49,8 +47,8 @@ from prepcache.keys.restart import is_other_machine_code
 
 _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
 """Observers that came from another process, by recipe."""
-_loaded: list[tuple[set[str], list[Any], list[Fact]]] = []
-"""The modules and caches that items loaded and filled, and what was read meanwhile."""
+_loaded: list[tuple[set[str], list[Fact]]] = []
+"""The modules that items loaded, and what was read meanwhile."""
 _STARTED = (
     "it starts processes ({programs}). Of the files that they read, only those on their command line are "
     "observed: change version= when others change"
@@ -130,9 +128,6 @@ class Observer:
         self._told_folders = 0
         self._met_loaded: set[int] = set()
         self._code = job_code.JobCode(scope.known, (*questions.CODES, questions.IMPORTS))
-        self._function: Callable[[], Any] = lambda: None
-        """Of what was watched last, without holding it: observers outlive data sets, in own_state.py."""
-        self._is_new = True
         self._told: set[str] = set()
         self._reads = unseen.Reads()
         self.programs: dict[str, None] = {}
@@ -167,9 +162,7 @@ class Observer:
         """
         watch = Watch(self, context.absolute(item_paths))
         audit.install()
-        if function is not None:
-            self._function = _weakly(function)
-        self._code.look(self._function())
+        self._code.look(function)
         try:
             with monitoring.watched(self._code, watch):
                 before = self._reads.begin()
@@ -193,13 +186,9 @@ class Observer:
         facts = list(watch.facts.values())
         self.programs.update(dict.fromkeys(watch.programs))
         self._found.take(facts, watch)
-        caches = self._code.filled()
         modules = {fact.full for fact in facts if fact.kind == MODULE and is_file_of_job(fact.full)}
-        if self._is_new and self._code.keeps_in_instances:
-            modules.update(self._scope.known)
-        self._is_new = False
-        if caches or modules:
-            _loaded.append((modules, caches, [one for one in facts if not watch.owns(one.full)]))
+        if modules:
+            _loaded.append((modules, [one for one in facts if not watch.owns(one.full)]))
 
     # -- rows
 
@@ -238,13 +227,9 @@ class Observer:
     def _take_loaded(self) -> None:
         """See NOTE [ What is loaded once ]."""
         self._take_inherited()
-        if _loaded:
-            self._code.look(self._function())
-        for number, (modules, caches, facts) in enumerate(list(_loaded)):
-            if number in self._met_loaded:
-                continue
+        for number, (modules, facts) in enumerate(list(_loaded)):
             is_shared = any(path in self._scope.known or path in self._found.modules for path in modules)
-            if is_shared or self._code.has_cache(caches):
+            if is_shared and number not in self._met_loaded:
                 self._met_loaded.add(number)
                 self._found.take_again(facts, Watch(self))
 
@@ -284,14 +269,6 @@ class Observer:
         if seen.is_relative and seen.is_absolute:
             names = [*names, *self._scope.roots.names(seen.path, False, is_literal)]
         return names
-
-
-def _weakly(function: Any) -> Callable[[], Any]:
-    """A weak reference where there can be one; else a strong one."""
-    try:
-        return weakref.WeakMethod(function) if isinstance(function, MethodType) else weakref.ref(function)
-    except TypeError:
-        return lambda: function
 
 
 def _drained(queue: deque[Any]) -> list[Any]:
