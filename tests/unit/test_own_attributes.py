@@ -18,6 +18,7 @@ import tokenizers
 import torch
 
 from prepcache import item_digest, recipe
+from prepcache.errors import UnkeyableError
 
 
 class Ordered(collections.OrderedDict[str, int]):
@@ -177,3 +178,23 @@ def test_a_project_may_have_the_name_of_a_library(
 
     monkeypatch.setitem(sys.modules, "polars", polars)
     assert item_digest(polars.Expr(1)) != item_digest(polars.Expr(2))
+
+
+class Proxy:
+    """As wrapt's: it passes for what it wraps, and cannot be copied."""
+
+    __slots__ = ("__wrapped__",)
+
+    def __init__(self, wrapped: Any) -> None:
+        self.__wrapped__ = wrapped
+
+    __class__ = property(lambda self: type(self.__wrapped__))  # type: ignore[assignment]
+    __dict__ = property(lambda self: vars(self.__wrapped__))  # type: ignore[assignment]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise NotImplementedError("a proxy cannot be copied")
+
+
+def test_a_proxy_that_cannot_be_copied_is_refused_by_name() -> None:
+    with pytest.raises(UnkeyableError, match=r"Proxy has no stable bytes.*register_key"):
+        key(Proxy(3))

@@ -35,7 +35,7 @@ from types import FunctionType, TracebackType
 from typing import Any
 
 from prepcache.keys.code.names import global_chains
-from prepcache.keys.encoding.object_adapters import is_generator, is_proxy
+from prepcache.keys.encoding.object_adapters import is_generator
 
 LOADER_THREAD = "prepcache-loader"
 """The one of our threads that runs code of the job's."""
@@ -249,7 +249,7 @@ def _globals_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """The callable objects that stand as globals in a function's code, by name: a `Compose` among them."""
     for name in sorted(global_chains(function.__code__)):
         value = function.__globals__.get(name)
-        if callable(value) and not issubclass(type(value), FunctionType | type) and not is_proxy(value):
+        if callable(value) and not issubclass(type(value), FunctionType | type):
             yield name, value
 
 

@@ -30,8 +30,6 @@ from prepcache.keys.encoding.instances import slots_of
 from prepcache.keys.encoding.object_adapters import (
     Parts,
     is_library_logger,
-    is_proxy,
-    parts_of_proxy,
     without_addresses,
     without_entropy,
 )
@@ -76,8 +74,6 @@ def parts_of(value: Any, *, is_library: bool = False) -> Parts:
     Raises:
         Unstable: if the object does not give its state away.
     """
-    if is_proxy(value):
-        return parts_of_proxy(value)
     if is_lock(value) or (is_library and is_library_logger(type(value))):
         return [("name", str(getattr(value, "name", "")) if isinstance(value, _LOGGERS) else "")]
     try:

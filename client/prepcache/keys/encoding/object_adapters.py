@@ -2,7 +2,6 @@
 
     torch       modules (hooks by their order), scripts and scripted functions, generators, compiled modules
     tokenizers  a tokenizer in Rust, by its text
-    wrapt       proxies, by what they wrap and their own state
     albumentations  transforms, without the generators that each makes from entropy
     numba       a compiled function, by what is compiled, and whether it was
     polars      expressions; a lazy frame, or one that calls Python, is refused
@@ -14,7 +13,6 @@ They are taught with `register_key`, as those of adapters.py. All else counts by
 
 from __future__ import annotations
 
-import contextlib
 import io
 import random
 import re
@@ -77,28 +75,6 @@ def _is_unseeded(generator: Any) -> bool:
     bits = getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", None)
     entropy = getattr(getattr(bits, "seed_seq", None), "entropy", None)
     return isinstance(entropy, int) and entropy.bit_length() > _SEED_BITS
-
-
-def is_proxy(value: Any) -> bool:
-    """Whether an object passes for the one that it wraps, `__class__` and `__dict__` included."""
-    names = [vars(base) for base in type(value).__mro__[:-1]]
-    return any("__class__" in space for space in names) and any("__wrapped__" in space for space in names)
-
-
-def parts_of_proxy(value: Any) -> Parts:
-    """What a proxy wraps, and its own state, which wrapt has under names that begin with `_self_`."""
-    wrapped = object.__getattribute__(value, "__wrapped__")
-    own: dict[str, Any] = {}
-    for name, found in ((n, f) for base in type(value).__mro__ for n, f in vars(base).items()):
-        is_state = name.startswith("_self_") or name == "__dict__"
-        if is_state and isinstance(found, types.MemberDescriptorType | types.GetSetDescriptorType):
-            with contextlib.suppress(AttributeError):
-                held = found.__get__(value)
-                own |= held if name == "__dict__" and type(held) is dict else {name: held}
-    shared = getattr(wrapped, "__dict__", {})
-    kept = {name: part for name, part in own.items() if name.startswith("_self_") or name not in shared}
-    kept.pop("__wrapped__", None)
-    return [("__wrapped__", wrapped), *sorted(kept.items())]
 
 
 def is_library_logger(cls: type) -> bool:
