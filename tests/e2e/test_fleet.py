@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.fleet import be_patient, box, lead
+from support.fleet import TOKEN, be_patient, box, lead
 from support.jobs import Jobs
 from support.serving import Serving
 
@@ -25,6 +26,24 @@ assert all((ds[at] == at).all() for at in range(count))
 tell(ds)
 """
 COUNT = 400
+CHILDREN = """
+import subprocess
+from concurrent.futures import ProcessPoolExecutor
+
+token = Path(os.environ["PREPCACHE_TOKEN_FILE"]).read_text()
+
+def shown(item):
+    seen = [*os.environ.values(), Path("/proc/self/cmdline").read_text()]
+    seen.append(subprocess.run(["env"], capture_output=True, text=True).stdout)
+    return np.array([token in text for text in seen])
+
+def samples(**how):
+    return list(prepcache.CachedDataset([1, 2], shown, untracked=("token",), progress=False, **how))
+
+with ProcessPoolExecutor(1) as pool:
+    found = [*samples(config={}, num_workers=2), *samples(version="2", executor=pool)]
+tell(shown=[bool(one.any()) for one in found])
+"""
 
 
 def run(jobs: Jobs, boxes: list[Serving], each: int) -> list[dict[str, Any]]:
@@ -59,3 +78,15 @@ def test_four_boxes_make_every_item_once(jobs: Jobs, tmp_path: Path) -> None:
         fifth = stack.enter_context(box(tmp_path / "fifth", bucket, upstream=given))
         [told] = run(jobs, [fifth], each=1)
         assert (told["computed"], jobs.calls()) == (0, {})
+
+
+def test_a_token_is_in_no_childs_environment(jobs: Jobs, tmp_path: Path) -> None:
+    """Neither the processes that a data set starts, nor what they start, are told it."""
+    with lead(tmp_path / "lead") as (served, given):
+        token_file = str(given["upstream_token_file"])
+        job = jobs.start(
+            jobs.write(CHILDREN), PREPCACHE_URL=str(given["upstream"]), PREPCACHE_TOKEN_FILE=token_file
+        )
+        assert job.facts()["shown"] == [False] * 4
+        assert served.http().get("/v1/stats").json()["committed_items"] == 4
+        assert TOKEN not in str(dict(os.environ))

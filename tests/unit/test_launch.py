@@ -76,8 +76,9 @@ def test_the_daemon_inherits_nothing_of_the_job(make: Callable[..., Launcher], t
     read, write = os.pipe()
     os.set_inheritable(write, True)
     try:
+        secrets = {"PREPCACHE_TOKEN": "a-job's-token", "PREPCACHE_TOKEN_FILE": "/run/a-job's-token"}
         launcher = make(
-            PREPCACHE="refresh", PREPCACHE_URL="unix:///x", PYTHONPATH="rel:/abs", PREPCACHED_X="1"
+            PREPCACHE="refresh", PREPCACHE_URL="unix:///x", PYTHONPATH="rel:/abs", PREPCACHED_X="1", **secrets
         )
         assert launcher.start()
         (found,) = told(tmp_path / "root")
@@ -97,6 +98,7 @@ def test_the_daemon_inherits_nothing_of_the_job(make: Callable[..., Launcher], t
     assert isinstance(environ, dict)
     assert [name for name in environ if name.startswith("PREPCACHE")] == ["PREPCACHED_X"]
     assert environ["PYTHONPATH"] == f"{os.path.abspath('rel')}:/abs"
+    assert "a-job's-token" not in str(found), "neither in its environment, nor in its command line"
     argv = found["argv"]
     assert argv == [
         *("serve", "--uds", str(launcher.socket), "--root", str(launcher.root)),
