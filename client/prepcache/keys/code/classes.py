@@ -4,7 +4,7 @@ All attributes count but what Python, dataclasses, enums and pydantic put there.
 module of the project, whose bytes count, so does what was put there beside its C. Of the text count
 
     __slots__, __match_args__    as the class has them
-    annotations, bases           what stands in them beside types: `Annotated[int, LIMIT]`, `B[Literal[NAME]]`
+    annotations, bases           with what stands in them beside types: `Annotated[int, LIMIT]`
     dataclasses, attrs           the metadata of fields; all else is in the methods that they make
     pydantic                     what fields, private attributes, validators and serializers were given
     pydantic-settings            the environment variables that fields are made of
@@ -28,7 +28,6 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from types import FunctionType
 from typing import Any
 
-from prepcache.keys.code.annotations import data_in
 from prepcache.keys.code.labels import file_of
 from prepcache.keys.encoding.instances import slots_of
 
@@ -167,15 +166,12 @@ def described(cls: type) -> Found:
     if type(cls) is not type:
         yield "__class__", type(cls)
     if "__annotations__" in vars(cls):
-        yield "__annotations__", _annotations_of(cls)
+        yield "__annotations__", annotations_of(cls)
     for name in _BOUND:
         if name in vars(cls):
             yield name, _names_in(cls, vars(cls)[name])
-    for name, annotation in _annotations_of(cls).items():
-        if not isinstance(annotation, str) and (data := list(data_in(annotation))):
-            yield f"{name}:", data
-    if data := [part for base in vars(cls).get("__orig_bases__", ()) for part in data_in(base)]:
-        yield "<bases>", data
+    if "__orig_bases__" in vars(cls):
+        yield "__orig_bases__", vars(cls)["__orig_bases__"]
     for name, field in vars(cls).get("__dataclass_fields__", {}).items():
         if field.metadata:
             yield f"{name}.metadata", dict(field.metadata)
@@ -185,12 +181,7 @@ def described(cls: type) -> Found:
     yield from _of_pydantic(cls)
 
 
-def texts_of(cls: type) -> list[str]:
-    """The annotations of a class that are text."""
-    return [annotation for annotation in _annotations_of(cls).values() if isinstance(annotation, str)]
-
-
-def _annotations_of(cls: type) -> dict[str, Any]:
+def annotations_of(cls: type) -> dict[str, Any]:
     """The annotations of a class, as far as they were evaluated with it."""
     found = vars(cls).get("__annotations__")
     return found if isinstance(found, dict) else {}

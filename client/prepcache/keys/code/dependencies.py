@@ -26,8 +26,8 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import dynamic_lookups, labels, torch_operators
-from prepcache.keys.code.annotations import may_be_named, named_in, names_in, shape_of
-from prepcache.keys.code.classes import attributes_of, described, texts_of, variables_of
+from prepcache.keys.code.annotations import names_in
+from prepcache.keys.code.classes import annotations_of, attributes_of, described, variables_of
 from prepcache.keys.code.describe import ABSENT, Value, readable
 from prepcache.keys.code.dynamic_lookups import Questions
 from prepcache.keys.code.fingerprint import fingerprint
@@ -91,7 +91,7 @@ class Dependencies:
         self.hooks = Hooks(self, file_digest)
         self.labels = labels.Labels()
         self.modules = ModuleState(weakref.proxy(self), graph)
-        self._asked = Questions(self.hooks.texts, self.hooks.held)
+        self._asked = Questions(self.hooks.texts)
         self._graph = graph
         self._places = places
         self._untracked = tuple(untracked)
@@ -130,14 +130,9 @@ class Dependencies:
         """Counts what most code does not ask for, once some code does."""
         for label, value, owner in self._asked.values():
             self.count_value(label, value, owner)
-        for space, text in self._asked.annotations():
-            for dotted in names_in(text):
-                self._named_code(space, dotted, in_text=True)
         for home in self._asked.modules():
             if labels.place_of_module(home, self._places) is Place.PROJECT:
                 self._whole_module(home)
-        for space, chains in self._asked.named_globals():
-            self._globals(space, chains)
         if "sources" in self._asked.topics:
             for path, module in sorted(self.sources.items()):
                 self._graph.add_file(module, path)
@@ -146,8 +141,6 @@ class Dependencies:
     def _visit_function(self, label: str, function: FunctionType) -> None:
         code, space = function.__code__, function.__globals__
         self.definitions[label] = fingerprint(code, names_without_addresses(function))
-        if shapes := [f"{name}: {shape_of(part)}" for name, part in function.__annotations__.items()]:
-            self.definitions[f"{label}.__annotations__"] = _text_digest(*shapes)
         if (path := self._note_file(space, code.co_filename)) is not None:
             self.codes.setdefault(path, []).append(code)
         self._asked.note_function(label, function)
@@ -162,7 +155,10 @@ class Dependencies:
                 self._bag(f"{label}{part}", value, cell_chains(code, part[1:-1]), function)
             else:
                 self.count_value(f"{label}{part}", value, function)
-        self._annotated(function)
+        if function.__annotations__:  # whatever is given the function may read them
+            self.count_value(f"{label}.__annotations__", function.__annotations__, function)
+            self._named(space, names_in(function.__annotations__.values()))
+        self._named(space, dynamic_lookups.names_in_texts(code, space))
         self._globals(space, global_chains(code))
         self.note_code(code, space)
         if dynamic_lookups.is_dynamic(code):
@@ -170,17 +166,6 @@ class Dependencies:
             for loaded in dynamic_lookups.modules_named_in(code):
                 self.count_module(loaded, ())
         self.modules.follow(code, self._module_label(space), is_within="__path__" in space)
-
-    def _annotated(self, function: FunctionType) -> None:
-        """Counts the classes and functions that annotations name: what decorates a function may read them."""
-        for _, annotation in sorted(function.__annotations__.items()):
-            for part in named_in(annotation):
-                if isinstance(part, type) and self.is_project(part):
-                    self.refer_class(part)
-            for dotted in names_in(annotation) if isinstance(annotation, str) else ():
-                named = function.__globals__.get(dotted)
-                if isinstance(named, type) and self.is_project(named):
-                    self._named_code(function.__globals__, dotted)
 
     def _globals(self, space: dict[str, Any], chains: Chains) -> None:
         for name in sorted(chains):
@@ -216,8 +201,7 @@ class Dependencies:
         self.count_value(f"{label}.__bases__", cls.__bases__, cls)
         self._asked.note_class(label, cls, home)
         self._named_variables(variables_of(cls))
-        for dotted in sorted({name for text in texts_of(cls) for name in names_in(text)}):
-            self._named_code(space, dotted, in_text=True)
+        self._named(space, names_in(annotations_of(cls).values()))
         own = attributes_of(cls, self.is_library)
         for name, value in (*own, *described(cls)):
             self.count_value(f"{label}.{name}", value, cls)
@@ -235,12 +219,12 @@ class Dependencies:
         elif path is not None:
             self._graph.add_file(self._module_label(space), path)
 
-    def _named_code(self, space: dict[str, Any], dotted: str, *, in_text: bool = False) -> None:
-        """Counts the function, class or alias of types that an annotation names; one that is text, data too:
-        it will mean what is there when somebody reads it."""
-        first, *rest = dotted.split(".")
-        if may_be_named(space.get(first), rest, in_text):
-            self.count_global(space, self._module_label(space), first, {tuple(rest)})
+    def _named(self, space: dict[str, Any], names: Iterable[str]) -> None:
+        """Counts the globals that dotted names in texts stand for; a module only by what is read from it."""
+        for dotted in sorted(names):
+            first, *rest = dotted.split(".")
+            if first in space and (rest or not isinstance(space[first], ModuleType)):
+                self.count_global(space, self._module_label(space), first, {tuple(rest)})
 
     # -- names ---------------------------------------------------------------------------------------
 

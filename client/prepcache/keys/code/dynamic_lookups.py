@@ -1,5 +1,5 @@
-"""What code asks for beside what it names: docstrings, annotations, subclasses, environment variables, the
-command line, names in texts (`globals()`, `table.query("size > @LIMIT")`), files whose paths stand in it.
+"""What code asks for beside what it names: docstrings, subclasses, environment variables, the command line,
+names in texts (`globals()`, `table.query("size > @LIMIT")`), files whose paths stand in it.
 
 Most code asks for none of these, and then they do not count; once some code that is reached does, they count
 for all that is reached.
@@ -16,14 +16,13 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from prepcache.databases import file_under
-from prepcache.keys.code.annotations import data_in, is_alias, named_in
 from prepcache.keys.code.fingerprint import docstrings, nested
-from prepcache.keys.code.names import Chains, all_names, global_chains
+from prepcache.keys.code.names import all_names, global_chains
 
 _ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
 FRAME_READERS = frozenset(
@@ -37,7 +36,6 @@ _TOPICS = {
     "docs": {"__doc__", "getdoc"},
     "sources": {"getsource", "getsourcelines", "getcomments"},
     "modules": {"getmodule", "__globals__", "f_globals"},
-    "annotations": {"__annotations__", "get_annotations", "get_type_hints", "getfullargspec", "signature"},
     "subclasses": {"__subclasses__"},
     "variables": {*_ENVIRONMENT, "BaseSettings"},
     # What takes the command line where it is given none: argparse's, transformers', omegaconf's.
@@ -68,9 +66,6 @@ _OF_SESSION = re.compile(
     "|TMPDIR|COLUMNS|LINES|RANK|WORLD_SIZE|CUDA_VISIBLE_DEVICES|(LC|SSH|XDG|LOCAL|MASTER|SLURM)_.*"
 )
 """Variables that differ from job to job, and whose names are used for other things."""
-_MOST_WORDS = 1000
-"""Texts in values, of which each may be the name of a global."""
-_AS_TEXT = annotations.compiler_flag
 
 
 class Questions:
@@ -78,21 +73,15 @@ class Questions:
 
     Args:
         held: what stands as text in values; it grows.
-        readers: functions that may read annotations, as objects or libraries hold them; it grows.
     """
 
-    def __init__(self, held: set[str], readers: set[FunctionType]) -> None:
+    def __init__(self, held: set[str]) -> None:
         self.topics: set[str] = set()
-        self._held, self._readers = held, readers
-        self._functions: list[tuple[str, FunctionType]] = []
+        self._held = held
         self._classes: list[tuple[str, type]] = []
         self._documented: list[tuple[str, Any]] = []
         self._homes: dict[int, dict[str, Any]] = {}
         """The namespaces that functions and classes are of."""
-        self._annotations: list[tuple[dict[str, Any], str]] = []
-        self._callers: dict[int, dict[str, Any]] = {}
-        """The namespaces of functions that call one of `FRAME_READERS`."""
-        self._expressions: set[str] = set()
         self._texts: set[str] = set()
         """What stands as text in the code and may name an environment variable."""
         self._words: set[str] = set()
@@ -105,12 +94,8 @@ class Questions:
     # -- questions -------------------------------------------------------------------------------------
 
     def note_function(self, label: str, function: FunctionType) -> None:
-        self._functions.append((label, function))
         self._documented.append((label, [function.__doc__, *docstrings(function.__code__)]))
         self._homes[id(function.__globals__)] = function.__globals__
-        self._expressions.update(text for text in texts_in(function.__code__) if text != function.__doc__)
-        if not FRAME_READERS.isdisjoint(all_names(function.__code__)):
-            self._callers[id(function.__globals__)] = function.__globals__
 
     def note_class(self, label: str, cls: type, home: ModuleType | None) -> None:
         self._classes.append((label, cls))
@@ -135,8 +120,6 @@ class Questions:
             self.topics.add("variables")
         if value is sys.modules:
             self.topics.add("modules")
-        if isinstance(value, str):
-            self._expressions.add(value)
         self._note_constant(value)
 
     def _note_names(self, names: set[str]) -> None:
@@ -174,11 +157,6 @@ class Questions:
         if "subclasses" in self.topics:
             for label, cls in _drained(self._classes):
                 yield f"{label}.__subclasses__()", type.__subclasses__(cls), cls
-        for label, function in _drained(self._functions):
-            if "annotations" in self.topics or function in self._readers:
-                yield from self._annotations_of(label, function)
-            else:
-                self._functions.append((label, function))
         if "arguments" in self.topics:
             yield "sys.argv", sys.argv[1:], self
         if "home" in self.topics:  # files of one name are others in another's
@@ -186,38 +164,11 @@ class Questions:
         if "temporary" in self.topics:
             yield "tempfile.gettempdir()", _temporary_folder(), self
 
-    def _annotations_of(self, label: str, function: FunctionType) -> Iterator[tuple[str, Any, Any]]:
-        for name, annotation in sorted(function.__annotations__.items()):
-            for part in named_in(annotation):
-                yield f"{label}({name}:)", part, function
-            is_text = isinstance(annotation, str)
-            if is_text:
-                self._annotations.append((function.__globals__, annotation))
-            if is_alias(annotation) or (is_text and function.__code__.co_flags & _AS_TEXT):
-                continue
-            if data := list(data_in(annotation)):
-                yield f"{label}({name}:)", data, function
-
-    def annotations(self) -> Iterator[tuple[dict[str, Any], str]]:
-        """The annotations that are text, and the namespaces that they speak of."""
-        yield from _drained(self._annotations)
-
     def modules(self) -> Iterator[ModuleType]:
         """The modules that count whole: those of all that is reached."""
         for space in list(self._homes.values()) if "modules" in self.topics else ():
             if isinstance(module := sys.modules.get(str(space.get("__name__"))), ModuleType):
                 yield module
-
-    def named_globals(self) -> Iterator[tuple[dict[str, Any], Chains]]:
-        """What texts name in the namespaces of code that looks up globals by them. Of very many texts in
-        values, only those of more than one word: vocabularies are full of words."""
-        if self._callers:
-            is_short = len(self._held) <= _MOST_WORDS
-            held = [text for text in self._held if is_short or not text.isidentifier()]
-            texts = [*self._expressions, *held]
-            words = {word for text in texts if len(text) <= _LONGEST for word in _NAME.findall(text)}
-            for space in list(self._callers.values()):
-                yield space, _named_by(words, space)
 
     def variables(self) -> list[str]:
         """The environment variables that are set and that some text in the code, or in a value, names.
@@ -243,20 +194,16 @@ class Questions:
         return sorted(name for name in os.environ if name in wanted or name.startswith(prefixes))
 
 
-def _named_by(words: Iterable[str], space: dict[str, Any]) -> Chains:
-    """The globals of a namespace that words name; a module only by what is read from it."""
-    found: Chains = {}
-    for word in words:
-        name, *rest = word.split(".")
-        if name in space and not name.startswith("__") and (rest or not isinstance(space[name], ModuleType)):
-            found.setdefault(name, set()).add(tuple(rest))
-    return found
+def names_in_texts(code: CodeType, space: dict[str, Any]) -> set[str]:
+    """The dotted names in the texts of code that looks up globals by texts, and in the globals that it names.
 
-
-def words_in(code: CodeType) -> set[str]:
-    """The words in the texts of code that looks up globals by texts: any of them may name one."""
-    texts = [] if FRAME_READERS.isdisjoint(all_names(code)) else list(texts_in(code))
-    return {word.partition(".")[0] for text in texts if len(text) <= _LONGEST for word in _NAME.findall(text)}
+    Args:
+        space: the globals of the code.
+    """
+    if FRAME_READERS.isdisjoint(all_names(code)):
+        return set()
+    texts = {*texts_in(code), *(text for name in global_chains(code) if type(text := space.get(name)) is str)}
+    return {name for text in texts if len(text) <= _LONGEST for name in _NAME.findall(text)}
 
 
 def is_dynamic(code: CodeType) -> bool:

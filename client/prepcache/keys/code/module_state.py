@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.classes import attributes_of
-from prepcache.keys.code.dynamic_lookups import is_dynamic, modules_named_in, words_in
+from prepcache.keys.code.dynamic_lookups import is_dynamic, modules_named_in, names_in_texts
 from prepcache.keys.code.function_state import state_of
 from prepcache.keys.code.import_graph import ImportGraph, is_package, resolve
 from prepcache.keys.code.local_imports import Bound, local_imports
@@ -134,7 +134,9 @@ class ModuleState:
         for name in reached:
             if (source := self._source(name)) is not None:
                 names.update(source.names)
-                names.update([*source.inner_names, *words_in(source.code)])
+                names.update(
+                    [*source.inner_names, *(one.partition(".")[0] for one in names_in_texts(source.code, {}))]
+                )
                 is_any |= is_dynamic(source.code)
                 self._note(name, source)
         self._walk.count_builtins(names)

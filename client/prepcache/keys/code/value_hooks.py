@@ -103,8 +103,6 @@ class Hooks:
         self._objects: dict[tuple[int, str], tuple[Any, bytes]] = {}
         self.plain: dict[str, tuple[str, str]] = {}
         """Large plain data by label: what it is known again by, in a tenth of the time, and its digest."""
-        self.held: set[FunctionType] = set()
-        """The project's functions that objects or libraries' functions hold: these may read annotations."""
         self.is_again = False
         """Whether what was counted is only looked at again: then what has no stable bytes now has changed."""
         self.texts: set[str] = set()
@@ -218,8 +216,6 @@ class Hooks:
             label = self._walk.refer_function(value)
             if label is None:
                 return self._library_function(value, encoder)
-            if self._stack:
-                self.held.add(value)
             return f"function:{label}".encode()
         if isinstance(value, type):
             return f"class:{self._walk.refer_class(value)}".encode()
