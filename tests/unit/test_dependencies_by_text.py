@@ -60,21 +60,6 @@ ROWS = {
     "table set on an enum": (
         "import enum\nclass E(enum.Enum): A = 1\nE.table = $\ndef f(x): return E.table", "[1]", "[2]",
     ),
-    "state of an object that looks itself up": (
-        "OPS = {}\nN = $\ndef get(name): return OPS[name]\nclass Op:\n    def __init__(self, name, n):\n"
-        "        self.name, self.n = name, n\n        OPS[name] = self\n"
-        "    def __reduce__(self): return get, (self.name,)\nop = Op('a', N)\ndef f(x): return op.n", "1", "2",
-    ),
-    "the same by a method": (
-        "OPS = {}\nN = $\nclass Op:\n    def __init__(self, name, n):\n        self.name, self.n = name, [n]\n"
-        "        OPS[name] = self\n    @classmethod\n    def get(cls, name): return OPS[name]\n"
-        "    def __reduce__(self): return Op.get, (self.name,)\nop = Op('a', N)\ndef f(x): return op.n", "1", "2",
-    ),
-    "the same from a table of its class": (
-        "N = $\nclass Op:\n    OPS = {}\n    def __init__(self, name, n):\n        self.name, self.n = name, n\n"
-        "        self.OPS[name] = self\n    @classmethod\n    def get(cls, name): return cls.OPS[name]\n"
-        "    def __reduce__(self): return Op.get, (self.name,)\nop = Op('a', N)\ndef f(x): return op.n", "1", "2",
-    ),
     "state of an enum's member": (
         "import enum\nclass E(enum.Enum): A = 1\nE.A.n = $\ndef f(x): return E.A.n", "1", "2",
     ),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter, OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from support.projects import Project, project_fixture  # noqa: F401
 
 LIBRARY = """
 import collections, enum
-from pandas._config.config import DictWrapper
 class Params(dict):
     def __getitem__(self, name): raise AssertionError("its own code runs")
     def __iter__(self): raise AssertionError("its own code runs")
@@ -30,12 +28,6 @@ words, names, stops = Words(["a"]), Names("ab"), {"the", "a"}
 ordered = collections.OrderedDict(dpi=100)
 registry = Registry({"a": print})
 met, made = collections.Counter(), collections.defaultdict(int)
-options = DictWrapper({"display": {"precision": 6, "width": 80, "format": None}, "mode": {"copies": True}})
-"""
-PANDAS = """
-class DictWrapper:
-    def __init__(self, d): object.__setattr__(self, "d", d)
-    def __getattr__(self, name): raise AssertionError("its own code runs")
 """
 READS = {
     "a dict": ("params", lambda lib: dict.__setitem__(lib.params, "dpi", 50)),
@@ -47,26 +39,14 @@ READS = {
     "a list": ("words", lambda lib: lib.words.append("b")),
     "a set of its own class": ("names", lambda lib: lib.names.add("c")),
     "a set": ("stops", lambda lib: lib.stops.add("an")),
-    "an option": ("options.display.precision", lambda lib: option(lib, precision=3)),
-    "all options of a kind": ("options.display", lambda lib: option(lib, precision=3)),
-    "all options": ("options", lambda lib: option(lib, precision=3)),
-    "an option that is a function": (
-        "options.display.format",
-        lambda lib: option(lib, format="{:.2f}".format),
-    ),
 }
 OTHERS = {
     "code that is registered": ("registry", lambda lib: lib.registry.update(b=len)),
     "what was counted": ("met", lambda lib: lib.met.update("a")),
     "what readers made": ("made", lambda lib: lib.made["a"]),
     "what is no data": ("params", lambda lib: dict.__setitem__(lib.params, "made", object())),
-    "another option": ("options.display.precision", lambda lib: option(lib, width=100)),
     "the backend that was found": ("params", lambda lib: dict.__setitem__(lib.params, "backend", "TkAgg")),
 }
-
-
-def option(library: ModuleType, **values: Any) -> None:
-    vars(library.options)["d"]["display"].update(values)
 
 
 @pytest.fixture
@@ -74,9 +54,8 @@ def library(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed library, which is imported anew with each load of the project."""
     for name, text in {
         "library-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: library\nVersion: 1\n",
-        "library-1.dist-info/RECORD": "library/__init__.py,sha256=a,1\npandas/_config/config.py,sha256=b,1\n",
+        "library-1.dist-info/RECORD": "library/__init__.py,sha256=a,1\n",
         "library/__init__.py": LIBRARY,
-        "pandas/_config/config.py": PANDAS,
     }.items():
         project.put(f"site-packages/{name}", text)
     monkeypatch.syspath_prepend(str(project.folder / "site-packages"))
@@ -104,17 +83,10 @@ def test_what_is_no_setting_or_not_read_does_not_count(project: Project, name: s
     assert not change_of(project, *OTHERS[name])
 
 
-@pytest.mark.usefixtures("library")
-def test_another_backend_than_those_that_draw_alike_counts(project: Project) -> None:
-    assert change_of(project, "params", lambda lib: dict.__setitem__(lib.params, "backend", "svg"))
-
-
 def test_what_is_long_is_no_setting() -> None:
-    assert held_settings(OrderedDict.fromkeys(range(1001)), ()) == ("", None)
-    assert held_settings(OrderedDict.fromkeys(range(1000)), ()) == ("", dict.fromkeys(range(1000)))
-    assert held_settings(OrderedDict({enum: 1, 2: enum.Enum}), ()) == ("", {})
-    assert held_settings(Counter("a"), ()) is held_settings(defaultdict(int), ()) is None
-    assert held_settings({"a": object()}, ()) is None
+    assert held_settings(OrderedDict.fromkeys(range(1001))) is None
+    assert held_settings(OrderedDict.fromkeys(range(1000))) == dict.fromkeys(range(1000))
+    assert held_settings(OrderedDict({enum: 1, 2: enum.Enum})) == {}
 
 
 def test_settings_of_matplotlib_count_by_value(project: Project) -> None:

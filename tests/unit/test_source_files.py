@@ -60,10 +60,10 @@ def test_the_bytecode_cache_is_used_as_an_import_would_use_it(tmp_path: Path) ->
         number.to_bytes(4, "little") for number in (0, int(info.st_mtime), info.st_size)
     )
     cached.write_bytes(header + marshal.dumps(code))
-    assert read_source(path, "a").constants == {"K": 3} and made.get_code("a").co_consts[0] == 3
+    assert read_source(path, "a").code.co_consts[0] == made.get_code("a").co_consts[0] == 3
     cached.write_bytes(b"damaged")
     put(tmp_path / "a.py", "K = 1", age_s=200)
-    assert read_source(path, "a").constants == {"K": 1}
+    assert read_source(path, "a").code.co_consts[0] == 1
 
 
 @pytest.mark.parametrize("text", ["def f(:", "\0"])

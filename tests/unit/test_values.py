@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import io
 import itertools
 import json
 import logging
@@ -246,41 +245,6 @@ def test_a_standard_stream_counts_by_its_name(monkeypatch: pytest.MonkeyPatch, t
         assert digest_of(log) == first
         monkeypatch.setattr(sys, "stdout", out)
         assert digest_of(out) != first
-    texts = []
-    for text in ("a", "b"):
-        monkeypatch.setattr(sys, "stderr", io.StringIO(text))
-        texts.append(digest_of(sys.stderr))
-    assert texts[0] != texts[1], "what it holds can be read"
-    with open(tmp_path / "both", "w+") as both, open(tmp_path / "log") as source:
-        monkeypatch.setattr(sys, "stderr", both)
-        monkeypatch.setattr(sys, "stdin", source)
-        for stream in (both, source):
-            with pytest.raises(UnkeyableError):
-                digest_of(stream)
-
-
-class Tee(io.TextIOBase):
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-
-def test_a_standard_stream_of_an_own_class_counts_by_state(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It is no stream only: a function may take from it what it likes."""
-    digests = []
-    for n in (3, 4, 3):
-        monkeypatch.setattr(sys, "stdout", Tee(n))
-        digests.append(digest_of(sys.stdout))
-    assert digests[0] == digests[2] != digests[1]
-
-
-def test_a_standard_stream_whose_file_was_detached_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = io.TextIOWrapper(io.BytesIO())
-    out.detach()
-    monkeypatch.setattr(sys, "stdout", out)
-    with pytest.raises(UnkeyableError):
-        digest_of(out)
 
 
 def test_a_property_that_raises_is_never_called() -> None:

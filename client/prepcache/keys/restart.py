@@ -12,15 +12,10 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
-from types import FunctionType, ModuleType
+from types import ModuleType
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.source_files import (
-    is_literal,
-    own_functions,
-    read_source,
-    started_ns,
-)
+from prepcache.keys.code.source_files import is_as_written, started_ns
 
 _MACHINE_CODE = re.compile(r"\.so(\.|$)")
 _DELETED = " (deleted)"
@@ -98,18 +93,4 @@ def _is_other(module: ModuleType, path: str) -> bool:
     """Whether a module has functions or constants that its file does not make."""
     if path.endswith(_EXTENSIONS):
         return is_other_machine_code(path)
-    if not path.endswith(".py"):
-        return False
-    try:
-        source = read_source(path, module.__name__)
-    except UnkeyableError:
-        return True
-    there = vars(module)
-    for value in list(there.values()):
-        functions = own_functions(value) if isinstance(value, type) else [value]
-        codes = [one.__code__ for one in functions if isinstance(one, FunctionType)]
-        if any(code.co_filename == path and not source.makes(code) for code in codes):
-            return True
-    return any(
-        name in there and not is_literal(there[name], value) for name, value in source.constants.items()
-    )
+    return path.endswith(".py") and not is_as_written(module, path, is_library=True)

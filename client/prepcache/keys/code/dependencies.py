@@ -40,7 +40,6 @@ from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.settings import (
     held_settings,
     is_attribute_bag,
-    is_own_builtin,
     is_setting,
     is_used_whole,
 )
@@ -247,7 +246,7 @@ class Dependencies:
         if name in SKIPPED_GLOBALS or self.is_untracked(label):
             return
         if name not in space:
-            if not hasattr(builtins, name):
+            if name not in vars(builtins):
                 self.values.setdefault(label, ABSENT)
             self.count_builtins([name])
             return
@@ -267,9 +266,8 @@ class Dependencies:
 
     def count_builtins(self, names: Iterable[str]) -> None:
         """Counts what a job has put among the builtins under names."""
-        for name in sorted({*names} & vars(builtins).keys()):
-            if not is_own_builtin(name) and not self.is_untracked(f"builtins.{name}"):
-                self.count_value(f"builtins.{name}", getattr(builtins, name), builtins)
+        for name in sorted({*names} & vars(builtins).keys() - {"print"}):  # which jobs silence on some ranks
+            self._library_attribute("builtins", vars(builtins), (name,))
 
     def _bag(self, label: str, bag: Any, chains: set[tuple[str, ...]], owner: Any) -> None:
         """Counts what chains of attributes read from an object of mere attributes."""
@@ -327,8 +325,8 @@ class Dependencies:
             module, _, name = label.rpartition(".")
             if not (self.modules.is_settling and self.modules.is_as_installed(module, name, value)):
                 self.count_value(label, value, space)
-        elif (held := held_settings(value, chain[1:])) is not None:
-            self.count_value(f"{label}{held[0]}", held[1], space)
+        elif (held := held_settings(value)) is not None:
+            self.count_value(label, held, space)
         elif isinstance(value, type):
             self._library_attribute(label, vars(value), chain[1:])
 

@@ -1,18 +1,10 @@
-"""Which modules code imports into names of its own, and which attributes it reads from them.
-
-Read from bytecode, as the globals are (names.py), and by name: of two imports to one name both are meant.
-
-Invariants:
-    1. Every attribute that is loaded from a name which an import binds here, or in the code around, is in a
-       chain of that import.
-"""
+"""What the imports of a code object bind to names; of two imports to one name both are meant."""
 
 from __future__ import annotations
 
 import dis
 import re
-from collections.abc import Iterator, Mapping
-from inspect import CO_OPTIMIZED
+from collections.abc import Iterator
 from types import CodeType
 from typing import NamedTuple
 
@@ -29,44 +21,12 @@ class Bound(NamedTuple):
     name: str = ""
 
 
-Imported = dict[Bound, set[tuple[str, ...]]]
-
-
-def local_imports(code: CodeType) -> Imported:
-    """What a code object, nested code included, imports, and the attribute chains that it reads from that.
-    What a module's code imports, functions in it read by their globals."""
-    found: Imported = {}
-    is_module = not code.co_flags & CO_OPTIMIZED
-    _scan(code, {}, found, bindings(code) if is_module else {})
-    return found
-
-
 def bindings(code: CodeType) -> dict[str, set[Bound]]:
     """What the imports of a code object bind, without those of nested code."""
     bound: dict[str, set[Bound]] = {}
     for name, what in _bindings(code) if _IMPORT_NAME in code.co_code[::2] else ():
         bound.setdefault(name, set()).add(what)
     return bound
-
-
-def _scan(
-    code: CodeType,
-    around: Mapping[str, set[Bound]],
-    found: Imported,
-    of_module: Mapping[str, set[Bound]],
-) -> None:
-    bound = {name: of_module[name] for name in code.co_names if name in of_module}
-    bound |= {name: around[name] for name in code.co_freevars if name in around}
-    if _IMPORT_NAME in code.co_code[::2]:
-        for name, what in _bindings(code):
-            bound[name] = bound.get(name, set()) | {what}
-            found.setdefault(what, set())
-    for name, chain in chains_of_names(code) if bound else ():
-        for what in bound.get(name, ()):
-            found.setdefault(what, set()).add(chain)
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            _scan(const, bound, found, of_module)
 
 
 def _steps(code: CodeType) -> Iterator[tuple[str, object]]:
@@ -98,16 +58,3 @@ def _bindings(code: CodeType) -> Iterator[tuple[str, Bound]]:
             top = module.partition(".")[0]
             yield name, Bound(level, top if name == top and not taken else module)
             module = ""
-
-
-def chains_of_names(code: CodeType) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each name that is loaded, of whatever scope, with the attributes that are loaded from it."""
-    root: str | None = None
-    chain: list[str] = []
-    for kind, value in (*_steps(code), ("", None)):
-        if root is not None and kind in ("LOAD_ATTR", "LOAD_METHOD"):
-            chain.append(str(value))
-            continue
-        if root is not None:
-            yield root, tuple(chain)
-        root, chain = (str(value), []) if kind == "LOAD" else (None, [])

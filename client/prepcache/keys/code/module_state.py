@@ -20,11 +20,12 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Protocol
 
 from prepcache.errors import UnkeyableError
+from prepcache.keys.code import labels
 from prepcache.keys.code.classes import attributes_of
 from prepcache.keys.code.dynamic_lookups import is_dynamic, modules_named_in, names_in_texts
 from prepcache.keys.code.function_state import state_of
 from prepcache.keys.code.import_graph import ImportGraph, is_package, resolve
-from prepcache.keys.code.local_imports import Bound, local_imports
+from prepcache.keys.code.local_imports import Bound
 from prepcache.keys.code.names import SKIPPED_GLOBALS, all_names
 from prepcache.keys.code.project import file_name
 from prepcache.keys.code.source_files import (
@@ -126,7 +127,7 @@ class ModuleState:
             return
         self._graph.add_imports(imports, module, is_within)
         self._placed(imports, module, is_within)
-        self._settings(code, module, is_within)
+        self._settings(code, imports, module, is_within)
         reached = self._graph.imported_from(imports, module, is_within)
         self.is_followed |= bool(reached)
         names = Counter(dict.fromkeys(all_names(code), 2))  # how many name it; one may be by itself alone
@@ -163,7 +164,7 @@ class ModuleState:
             loaded = sys.modules.get(name)
             self._walk.note_code(source.code, vars(loaded) if isinstance(loaded, ModuleType) else {})
             self._placed(source.imports, name, is_package(source.path))
-            self._settings(source.code, name, is_package(source.path))
+            self._settings(source.code, source.imports, name, is_package(source.path))
             for named in modules_named_in(source.code) if is_dynamic(source.code) else ():
                 self._walk.count_module(named, ())
 
@@ -175,27 +176,32 @@ class ModuleState:
         """Whether a library holds what its text says under a name, or what it has from C."""
         home, own = self._origin(module, name, value)
         source = self._source(home)
-        return source is None or is_literal(value, source.constants.get(own))
+        written = _ABSENT if source is None else source.written.get(own, _ABSENT)
+        return source is None or is_literal(value, written)
 
     def _placed(self, imports: Iterable[Import], module: str, is_within: bool) -> None:
         """Counts what stands in the place of modules and is of no file."""
         for one in imports:
-            base = resolve(one, module, is_within)
-            for name in () if base is None else (base, *(f"{base}.{part}" for part in one.names)):
+            for name in _homes(one, module, is_within):
                 loaded = None if name in self._graph.modules else sys.modules.get(name)
                 if loaded is not None and not self._walk.is_library_module(loaded):
                     self._walk.count_module(loaded, ())
 
-    def _settings(self, code: CodeType, module: str, is_within: bool) -> None:
-        """Counts what code reads from modules of libraries that it imports itself."""
-        for what, chains in local_imports(code).items():
-            home = resolve(Import(what.level, what.module), module, is_within)
-            loaded = None if home is None else sys.modules.get(home)
-            if loaded is not None and self._walk.is_library_module(loaded):
-                self.is_settling = True
-                for chain in sorted(chains):
-                    self._walk.count_module(loaded, (what.name, *chain) if what.name else chain)
-                self.is_settling = False
+    def _settings(self, code: CodeType, imports: Iterable[Import], module: str, is_within: bool) -> None:
+        """Counts settings of libraries that code imports itself: what these hold under any name in it."""
+        names = all_names(code)
+        for home in sorted({home for one in imports for home in _homes(one, module, is_within)}):
+            loaded = sys.modules.get(home)
+            if loaded is None or not self._walk.is_library_module(loaded):
+                continue
+            self.is_settling = True
+            for name in sorted(names & labels.space_of(loaded).keys()):
+                held = labels.space_of(loaded)[name]
+                inner = names & vars(held).keys() if isinstance(held, type) else ()
+                if not isinstance(held, ModuleType):  # which counts if it is imported itself
+                    for chain in ((name,), *((name, one) for one in sorted(inner))):
+                        self._walk.count_module(loaded, chain)
+            self.is_settling = False
 
     def _compare(self, module: str, name: str, value: Any, *, is_used: bool) -> None:
         """Counts what a loaded module holds under a name, if its text does not say so.
@@ -276,6 +282,13 @@ class ModuleState:
         with suppress(UnkeyableError):
             return read_source(path, module) if isinstance(path, str) and path.endswith(".py") else None
         return None
+
+
+def _homes(statement: Import, module: str, is_within: bool) -> list[str]:
+    """The modules that an import statement may ask for."""
+    parts = (resolve(statement, module, is_within) or "").split(".")
+    above = [".".join(parts[: n + 1]) for n in range(len(parts))]
+    return [*above, *(f"{above[-1]}.{name}" for name in statement.names)] if parts[0] else []
 
 
 def _has_defaults(function: FunctionType, written: Any) -> bool:

@@ -21,7 +21,6 @@ import sys
 import types
 import warnings
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 from prepcache.keys.code.fingerprint import fingerprint
@@ -36,8 +35,6 @@ from prepcache.keys.encoding.object_adapters import (
 
 _LOGGERS = (logging.Logger, logging.Handler, logging.LoggerAdapter)
 _DESCRIPTORS = (staticmethod, classmethod)
-_WITH_LATE_DICT = (io.BytesIO, io.StringIO, BaseException)
-"""They give their `__dict__` away from when somebody looks at it, as we do, however empty it is."""
 _LOCKS = frozenset(
     {"_thread.lock", "_thread.RLock", "threading._RLock"}
     | {
@@ -93,35 +90,25 @@ def parts_of(value: Any, *, is_library: bool = False) -> Parts:
 def _copied_parts(value: Any, is_library: bool) -> Parts:
     """What an object would give to be copied."""
     cls = type(value)
+    # Exceptions and `io.BytesIO` have an empty dict in their state once somebody has asked for it.
+    getattr(value, "__dict__", None)
     reduce = copyreg.dispatch_table.get(cls)
     if reduce is not None:
         return _reduced(value, reduce(value), is_library)
     if cls.__reduce_ex__ is not _OBJECT.__reduce_ex__ or cls.__reduce__ is not _OBJECT.__reduce__:
         return _reduced(value, _reduce(value), is_library)
     if cls.__getstate__ is not _OBJECT.__getstate__:
-        return _given_state(_less_empty(value, value.__getstate__()))
+        return _given_state(value.__getstate__())
     object.__reduce_ex__(value, 2)  # refuses state in C that it does not know of
-    return sorted(_attributes(value), key=lambda pair: pair[0])
+    return _attributes(value)
 
 
 def _reduce(value: Any) -> Any:
     if type(value).__module__ != "itertools":
-        reduced = value.__reduce_ex__(4)
-        if isinstance(reduced, tuple) and len(reduced) > 2:
-            reduced = (*reduced[:2], _less_empty(value, reduced[2]), *reduced[3:])
-        return reduced
+        return value.__reduce_ex__(4)
     with warnings.catch_warnings():  # Python 3.12 and 3.13 say that 3.14 does not copy them any more
         warnings.simplefilter("ignore", DeprecationWarning)
         return value.__reduce_ex__(4)
-
-
-def _less_empty(value: Any, state: Any) -> Any:
-    """A state without the empty dict that is there once somebody has asked for the object's attributes."""
-    if not isinstance(value, _WITH_LATE_DICT):
-        return state
-    if isinstance(state, tuple) and state and state[-1] == {}:
-        return (*state[:-1], None)
-    return None if state == {} else state
 
 
 def _given_state(state: Any) -> Parts:
@@ -140,11 +127,6 @@ def _more_state(value: Any, parts: Parts) -> Parts:
     return sorted(found, key=lambda pair: pair[0])
 
 
-def stream_state(value: Any) -> Parts:
-    """What the job's own class of standard stream keeps."""
-    return sorted(_attributes(value), key=lambda pair: pair[0])
-
-
 def _special(value: Any) -> Parts | None:
     if f"{type(value).__module__}.{type(value).__qualname__}" == "multiprocessing.synchronize.Event":
         return [("is_set", value.is_set())]
@@ -157,8 +139,9 @@ def _special(value: Any) -> Parts | None:
             return [("is_set", False)]
     if isinstance(value, _LOGGERS):
         return [("name", str(getattr(value, "name", "")))]
-    if issubclass(type(value), io.TextIOBase) and (stream := _standard_stream(value)):
-        return [("stream", stream)]
+    for name in ("stdout", "stderr"):
+        if type(value) is io.TextIOWrapper and value in (getattr(sys, name), getattr(sys, f"__{name}__")):
+            return [("stream", name)]
     if isinstance(value, _DESCRIPTORS):
         return [("__func__", value.__func__)]
     if isinstance(value, property):
@@ -203,16 +186,6 @@ def _contents_of_cache(cached: Any) -> list[tuple[Any, Any]]:
     raise ValueError("its contents are not accessible")
 
 
-def _standard_stream(value: io.TextIOBase) -> str | None:
-    """`stdout` or `stderr`, if it is that and only takes text: nothing comes from it into a sample."""
-    for name in ("stdout", "stderr"):
-        if value is getattr(sys, name) or value is getattr(sys, f"__{name}__"):
-            is_text = isinstance(value, io.StringIO)  # it can be asked for what was written
-            with contextlib.suppress(ValueError):  # its file was detached from it
-                return None if is_text or value.closed or value.readable() else name
-    return None
-
-
 def _c_library(value: Any, ctypes: Any) -> Parts:
     """A C library: its file, and how functions of it are declared; not the addresses, nor which were used."""
     parts: Parts = [("path", value._name)]
@@ -227,7 +200,7 @@ def _c_library(value: Any, ctypes: Any) -> Parts:
 def _reduced(value: Any, state: Any, is_library: bool) -> Parts:
     if isinstance(state, str):
         return _of_name(value, state)
-    if any(_is_pickle(argument) for argument in state[1]) and (own := stream_state(value)):
+    if any(_is_pickle(argument) for argument in state[1]) and (own := _attributes(value)):
         return own
     parts: Parts = []
     for name, part in zip(("callable", "args", "state", "items", "pairs", "setter"), state, strict=False):
@@ -239,17 +212,15 @@ def _reduced(value: Any, state: Any, is_library: bool) -> Parts:
 
 
 def _held_beside(value: Any, told: Parts, is_library: bool) -> Parts:
-    """What a reduction does not say: functions, as `toolz.curry` holds; all of what the job's own code looks
-    up in a table, or what its class keeps beside a base that says how it is copied."""
+    """What a reduction does not say: functions, as `toolz.curry` holds; all of what the job's own class keeps
+    beside a base that says how it is copied."""
     maker = dict(told).get("callable")
     is_of_base = not is_library and _is_reduced_by_library(type(value))
     if not is_of_base and (isinstance(maker, type) or getattr(maker, "__module__", None) == "copyreg"):
         return []
-    is_whole = not is_library and (is_of_base or _is_looked_up(maker, value))
     ids = {id(part) for _, held in told for part in (held if isinstance(held, tuple | list) else (held,))}
     parts = [(name, part) for name, part in _attributes(value) if id(part) not in ids]
-    kept = [(name, part) for name, part in parts if is_whole or _is_function(part)]
-    return sorted(kept, key=lambda pair: pair[0])
+    return [(name, part) for name, part in parts if is_of_base or _is_function(part)]
 
 
 def _is_reduced_by_library(cls: type) -> bool:
@@ -257,19 +228,6 @@ def _is_reduced_by_library(cls: type) -> bool:
     ways = ("__reduce_ex__", "__reduce__")
     owner = next(base for base in cls.__mro__ if any(way in vars(base) for way in ways))
     return owner.__module__.partition(".")[0] != cls.__module__.partition(".")[0]
-
-
-def _is_looked_up(maker: Any, value: Any) -> bool:
-    """Whether a function, or the class that it is a method of, has an object in one of its tables."""
-    function = getattr(maker, "__func__", maker)
-    if not isinstance(function, types.FunctionType):
-        return False
-    spaces = [{name: function.__globals__.get(name) for name in function.__code__.co_names}]
-    spaces += [vars(base) for base in getattr(getattr(maker, "__self__", None), "__mro__", ())]
-    tables = [part for space in spaces for part in space.values() if isinstance(part, dict | list | tuple)]
-    return any(
-        one is value for table in tables for one in (table.values() if isinstance(table, dict) else table)
-    )
 
 
 def _is_function(part: Any) -> bool:
@@ -289,7 +247,7 @@ def _of_name(value: Any, name: str) -> Parts:
     homes = list(sys.modules.values()) if home is None else [home]
     if not any(_at(getattr(module, "__dict__", {}), name) is value for module in homes):
         raise Unstable(f"it pickles as global {name!r}, which no module has")
-    return [("name", name), *sorted(_attributes(value), key=lambda pair: pair[0])]
+    return [("name", name), *_attributes(value)]
 
 
 def _at(space: Any, dotted: str) -> Any:
@@ -299,9 +257,10 @@ def _at(space: Any, dotted: str) -> Any:
     return _at(getattr(value, "__dict__", {}), rest) if rest and value is not None else value
 
 
-def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Instance attributes, what `cached_property` keeps included, and slots."""
-    yield from ((str(name), part) for name, part in getattr(value, "__dict__", {}).items())
+def _attributes(value: Any) -> Parts:
+    """Instance attributes, what `cached_property` keeps included, and slots, by name."""
+    found = [(str(name), part) for name, part in getattr(value, "__dict__", {}).items()]
     for name in slots_of(*type(value).__mro__):
         with contextlib.suppress(AttributeError):
-            yield name, object.__getattribute__(value, name)
+            found.append((name, object.__getattribute__(value, name)))
+    return sorted(found, key=lambda pair: pair[0])

@@ -24,7 +24,6 @@ from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any
 
 from prepcache.keys.code.dynamic_lookups import FRAME_READERS
-from prepcache.keys.code.local_imports import chains_of_names
 from prepcache.keys.code.names import all_names
 
 _LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")
@@ -132,13 +131,6 @@ def _uses(code: CodeType, name: str) -> Iterator[tuple[str, bool]]:
 
 
 def cell_chains(code: CodeType, name: str) -> set[tuple[str, ...]]:
-    """The chains of attributes that code reads from a variable around it; `()` for a use as a whole."""
-    found = set(_chains(code, name))
+    """The attributes that code uses of a variable around it; `()` for a use as a whole."""
+    found: set[tuple[str, ...]] = {(used,) if used else () for used, _ in _uses(code, name)}
     return found if found and _BY_FRAME.isdisjoint(all_names(code)) else {()}
-
-
-def _chains(code: CodeType, name: str) -> Iterator[tuple[str, ...]]:
-    yield from (chain for loaded, chain in chains_of_names(code) if loaded == name)
-    for const in code.co_consts:
-        if isinstance(const, CodeType) and name in const.co_freevars:
-            yield from _chains(const, name)

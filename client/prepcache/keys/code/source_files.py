@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
+from prepcache.keys.code.describe import SCALARS
 from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
 from prepcache.keys.code.local_imports import Bound, bindings
 from prepcache.keys.code.names import all_names
@@ -40,7 +41,6 @@ _FORKED = 0x40
 """A process that was forked and has executed no program of its own. Source: linux/sched.h, PF_FORKNOEXEC."""
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _LOAD_CONST, _LOAD_SMALL_INT = dis.opmap["LOAD_CONST"], dis.opmap.get("LOAD_SMALL_INT", -1)
-_STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 _IMPORTERS = frozenset({"import_module", "__import__"})
 _LOOKED_FOR = _IMPORTERS | {"TYPE_CHECKING"}
 _FALSE_JUMPS = frozenset(op for name, op in dis.opmap.items() if "JUMP" in name and name.endswith("IF_FALSE"))
@@ -111,20 +111,17 @@ class SourceFile:
             found.setdefault(code.co_name, []).append(code)
         return found
 
-    def makes(self, code: CodeType) -> bool:
-        """Whether loading the file makes code that does the same as this."""
+    def makes(self, code: CodeType, *, is_only: bool = False) -> bool:
+        """Whether loading the file makes code that does the same as this.
+
+        Args:
+            is_only: and no other code under the qualified name.
+        """
         same = self._codes.get(code.co_name, ())
+        if is_only:
+            prints = {fingerprint(one) for one in same if one.co_qualname == code.co_qualname}
+            return prints == {fingerprint(code)}
         return code in same or fingerprint(code) in map(fingerprint, same)
-
-    def repeats(self, code: CodeType) -> bool:
-        """Whether the file defines what a code object is the code of more than once, and not alike."""
-        same = [one for one in self._codes.get(code.co_name, ()) if one.co_qualname == code.co_qualname]
-        return len(set(map(fingerprint, same))) > 1
-
-    @cached_property
-    def constants(self) -> dict[str, Any]:
-        """What the module binds once to names without computing it, but for None and containers."""
-        return _constants(self.code)
 
     @cached_property
     def written(self) -> dict[str, Any]:
@@ -176,10 +173,37 @@ def read_source(path: str, name: str) -> SourceFile:
 def runs_as_written(path: str) -> bool:
     """Whether the modules that were loaded from a file hold what its text says now, as far as functions and
     constants show. A file that no module was loaded from is as it is."""
-    return all(_is_as_written(module, path) for module in list(sys.modules.values()))
+    loaded = [one for one in list(sys.modules.values()) if getattr(one, "__file__", None) == path]
+    return all(is_as_written(one, path) for one in loaded if type(one) is ModuleType)
 
 
-def own_functions(cls: type) -> Iterator[FunctionType]:
+def is_as_written(module: ModuleType, path: str, *, is_library: bool = False) -> bool:
+    """Whether a module holds what the text of its file says, as far as functions and constants show.
+
+    Args:
+        is_library: whether `None` and containers may stand for what is set later, from elsewhere, too.
+    """
+    try:
+        source = read_source(path, module.__name__)
+    except UnkeyableError:
+        return False
+    # Of several definitions of one name it is not told which was loaded, unless the file is older.
+    is_young = not is_library and max(source.stamp[3:]) / 1e9 + RACY_S > started_ns() / 1e9
+    for name, value in list(vars(module).items()):
+        functions = _own_functions(value) if isinstance(value, type) else [value]
+        codes = [one.__code__ for one in functions if isinstance(one, FunctionType)]
+        if any(code.co_filename == path and not source.makes(code, is_only=is_young) for code in codes):
+            return False
+        literal = source.written.get(name, value)
+        is_fixed = not is_library or (literal is not None and isinstance(literal, SCALARS))
+        if literal is value or isinstance(literal, Defined) or not is_fixed:
+            continue
+        if not is_literal(value, literal):
+            return False
+    return True
+
+
+def _own_functions(cls: type) -> Iterator[FunctionType]:
     """The functions of a class that have its name, those of its properties too."""
     for value in vars(cls).values():
         inner = value.__func__ if isinstance(value, staticmethod | classmethod) else value
@@ -307,23 +331,6 @@ def _written_in(body: Iterable[ast.stmt], scope: ast.AST, prefix: str) -> Iterat
                 yield prefix + target.id, ast.literal_eval(value)
 
 
-def _constants(module: CodeType) -> dict[str, Any]:
-    """What code of a module binds once, whatever holds, to its names, of what needs no computation. Not None:
-    it stands for what is set later, from elsewhere, too."""
-    found: dict[str, Any] = {}
-    bound: Counter[str] = Counter()
-    last: Any = None
-    for step in dis.get_instructions(module):
-        if step.opname in ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME"):
-            bound[step.argval] += 1
-            if last is not None and not step.is_jump_target:
-                found[step.argval] = last
-        last = step.argval if step.opname in ("LOAD_CONST", "LOAD_SMALL_INT") else None
-    inner = [one for one in nested(module) if one is not module and _STORE_GLOBAL in one.co_code[::2]]
-    bound.update(one.co_names[arg] for one in inner for op, arg in instructions(one) if op == _STORE_GLOBAL)
-    return {name: value for name, value in found.items() if bound[name] == 1}
-
-
 def _defaults(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, Any]:
     plain = [*node.args.posonlyargs, *node.args.args]
     pairs: list[tuple[ast.arg, ast.expr | None]] = []
@@ -335,27 +342,6 @@ def _defaults(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, Any]:
             with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
                 found[argument.arg] = ast.literal_eval(value)
     return found
-
-
-def _is_as_written(module: Any, path: str) -> bool:
-    if type(module) is not ModuleType or vars(module).get("__file__") != path:
-        return True
-    try:
-        source = read_source(path, module.__name__)
-    except UnkeyableError:
-        return False
-    # Of several definitions of one name it is not told which was loaded, unless the file is older.
-    is_young = max(source.stamp[3:]) / 1e9 + RACY_S > started_ns() / 1e9
-    for name, value in list(vars(module).items()):
-        functions = own_functions(value) if isinstance(value, type) else [value]
-        codes = [one.__code__ for one in functions if isinstance(one, FunctionType)]
-        for code in codes:
-            if code.co_filename == path and (not source.makes(code) or (is_young and source.repeats(code))):
-                return False
-        literal = source.written.get(name, value)
-        if not isinstance(literal, Defined) and literal is not value and not is_literal(value, literal):
-            return False
-    return True
 
 
 @lru_cache(maxsize=1)

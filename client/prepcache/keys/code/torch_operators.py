@@ -1,19 +1,18 @@
 """Operators of torch's dispatcher: `torch.ops.aten.relu`, and those that `torch.library.custom_op` makes.
 
-An operator counts by its name and schema, and by what brought it: torch itself by its distribution, a custom
-operator by its functions, one in C++ by the bytes of the libraries that are mapped into this process and
-belong to no installation.
+An operator counts by its name and by what brought it: a custom operator by its functions, all others by the
+bytes of the libraries of operators that are loaded, and by torch's distribution.
 
 Invariants:
     1. torch is not imported here: an operator of torch's means that it is loaded already.
-    2. An operator whose library cannot be told is refused.
+    2. An operator whose functions only the dispatcher holds is refused.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -24,14 +23,10 @@ Parts = list[tuple[str, Any]]
 _LOOKUPS = "torch._ops"
 _OPERATORS = frozenset({"OpOverload", "OpOverloadPacket"})
 _HANDLES = ("Library", "OpOverload")
-_OF_TORCH = frozenset(
-    {
-        "aten", "prim", "prims", "rngprims", "quantized", "_quantized", "quantized_decomposed", "mkldnn",
-        "mkldnn_prepacked", "onednn", "sparse", "xnnpack", "inductor", "higher_order", "profiler", "c10d",
-        "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem", "mkl", "metal",
-    }
-)  # fmt: skip
-"""Namespaces that torch's own libraries register."""
+
+
+_OF_TORCH = ("aten", "prim", "prims", "quantized")
+"""Namespaces of torch's own operators, some of which have kernels in Python too."""
 
 
 def is_lookup(module: Any) -> bool:
@@ -52,7 +47,7 @@ def parts_of_operator(value: Any) -> Parts | None:
     """What an operator is made of, besides its class; None for all else.
 
     Raises:
-        ValueError: the library that brought it cannot be told.
+        ValueError: its functions cannot be told.
     """
     kind = type(value)
     if kind.__module__ == "torch._library.custom_ops" and kind.__name__ == "CustomOpDef":
@@ -62,26 +57,19 @@ def parts_of_operator(value: Any) -> Parts | None:
     if not _is_operator(value):
         return None
     name = _name_of(value)
-    namespace = name.partition("::")[0]
-    overloads = [getattr(value, one) for one in value.overloads()] if hasattr(value, "overloads") else [value]
-    parts: Parts = [("name", name), ("schemas", sorted(str(one._schema) for one in overloads))]
-    if namespace in _OF_TORCH:
-        return parts
-    custom = getattr(sys.modules.get("torch._library.custom_ops"), "OPDEFS", {}).get(name.partition(".")[0])
+    whole = name.partition(".")[0]
+    custom = getattr(sys.modules.get("torch._library.custom_ops"), "OPDEFS", {}).get(whole)
     if custom is not None:
-        return [*parts, ("custom", custom)]
-    implemented = getattr(sys.modules.get("torch.library"), "_impls", ())
-    if any(one.startswith(f"{name.partition('.')[0].replace('::', '/')}/") for one in implemented):
+        return [("name", name), ("custom", custom)]
+    namespace = name.partition("::")[0]
+    implemented = () if namespace in _OF_TORCH else getattr(sys.modules.get("torch.library"), "_impls", ())
+    if any(one.startswith(f"{whole.replace('::', '/')}/") for one in implemented):
         raise ValueError(
             "its Python kernel is known only to torch's dispatcher; define it with torch.library.custom_op"
         )
-    if namespace in sys.modules:
-        return [*parts, ("library", sys.modules[namespace])]
     stat_cache = user_stat_cache()
     libraries = [digest_file(path, stat_cache, "stat").digest for path in _own_libraries()]
-    if not libraries:
-        raise ValueError("the library that defines this operator is unknown")
-    return [*parts, ("libraries", sorted(libraries))]
+    return [("name", name), ("libraries", sorted(libraries))]
 
 
 def _is_operator(value: Any) -> bool:
@@ -93,19 +81,15 @@ def _name_of(operator: Any) -> str:
     return str(operator.name() if hasattr(operator, "name") else operator._qualified_op_name)
 
 
-def _own_libraries() -> Iterator[str]:
-    """The files of machine code mapped into this process that neither the system nor Python installed."""
-    torch = sys.modules["torch"]
-    found = set(torch.ops.loaded_libraries)
+def _own_libraries() -> set[str]:
+    """The machine code that torch was told to load, or that is mapped into this process and that neither the
+    system nor Python installed."""
+    found = set(sys.modules["torch"].ops.loaded_libraries)
     installed = tuple(
         os.path.realpath(folder) + os.sep for folder in (sys.prefix, sys.base_prefix, "/usr", "/lib")
     )
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-            lines = [line.rstrip("\n").split(maxsplit=5) for line in maps]
-        found |= {fields[5] for fields in lines if len(fields) == 6 and ".so" in os.path.basename(fields[5])}
-    except OSError:  # no Linux
-        pass
-    for path in sorted(found):
-        if os.path.isfile(path) and not os.path.realpath(path).startswith(installed):
-            yield path
+    with suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        paths = {fields[5] for line in maps if len(fields := line.rstrip("\n").split(maxsplit=5)) == 6}
+        mapped = {path for path in paths if ".so" in os.path.basename(path)}
+        found |= {path for path in mapped if not os.path.realpath(path).startswith(installed)}
+    return set(filter(os.path.isfile, found))

@@ -34,7 +34,7 @@ from prepcache.keys.code import labels
 from prepcache.keys.code.describe import SCALARS, readable
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.function_state import state_of
-from prepcache.keys.code.object_parts import Unstable, is_lock, parts_of, stream_state
+from prepcache.keys.code.object_parts import Unstable, is_lock, parts_of
 from prepcache.keys.code.partial_reads import attributes_read
 from prepcache.keys.encoding.builtins import float_bytes, int_bytes
 from prepcache.keys.encoding.encoder import WAYS_OUT as CONFIG_WAYS_OUT
@@ -364,8 +364,6 @@ class Hooks:
         is_project = self._walk.is_project(type(value))
         try:
             parts = parts_of(value, is_library=not is_project)
-            if parts and parts[0][0] == "stream" and is_project:
-                parts = [*parts, *stream_state(value)]  # what the job has put in its place may hold anything
         except Unstable as error:
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
             ways = _ways_out(encoder.steps)
