@@ -202,7 +202,7 @@ class Making:
     def _try_one(self, index: int) -> None:
         """Makes a sample of a wrapped dataset before any is stored: one that draws is refused."""
         job = self._by.job
-        if isinstance(job.function, Wrapped):
+        if isinstance(job.function, Wrapped) and not self._by.artifacts.has_mapped:
             with guard(job.function, job.probe) as watched:
                 next(iter(job.parts(index, self._originals.item(index))), None)
             self._of.refuse_draws(watched.drawn)
@@ -221,6 +221,8 @@ class Making:
                 continue
             for spilled in batch.writers:
                 assert isinstance(spilled, Spilled)
+                if spilled.artifact.edition < catalogue.edition:
+                    continue  # it was replaced since
                 catalogue.add_local([spilled])
                 indices = catalogue.distinct.find(spilled.artifact.item_digests)
                 if (indices != MISSING).all():

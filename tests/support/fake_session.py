@@ -125,6 +125,9 @@ class FakeSession:
     def waited_in_vain(self, seconds: float) -> None:
         self.vain_s += seconds
 
+    def watch_for_return(self) -> None:
+        self._called("watch_for_return")
+
     def wait_for_return(self, seconds: float) -> bool:
         """Nothing more may be spent."""
         return False
@@ -169,7 +172,7 @@ class FakeSession:
             return wire.Committed(generation, tuple(refs))
 
     def forsake(self, leases: Sequence[wire.Lease]) -> None:
-        self._called("forsake")
+        self.calls.append("forsake")
         with self.daemon.lock:
             self.daemon.table.forsake(self.name, [lease.id for lease in leases])
 

@@ -19,10 +19,9 @@ from prepcache.fill.background_commit import Committer
 from prepcache.fill.call import Job
 from prepcache.fill.commit import Batch, Commits
 from prepcache.fill.workers import Forked
-from prepcache.protocol import wire
 from support.fake_session import FakeDaemon, FakeSession
 from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
-from support.serving import READY_S
+from support.serving import READY_S, wait_until
 
 
 def test_a_fill_computes_each_item_once_and_leaves_no_lease(daemon: FakeDaemon) -> None:
@@ -195,32 +194,26 @@ def interrupting(committer: Committer, *, is_waiting: bool) -> list[Any]:
 def test_a_second_interrupt_keeps_what_is_being_committed(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_released, is_tried = threading.Event(), threading.Event()
+    is_ended, is_tried = threading.Event(), threading.Event()
 
     commit = Commits.commit
 
     def commit_then(*given: Any) -> Any:
-        assert is_released.wait(READY_S)
+        assert is_ended.wait(READY_S)
         try:
             return commit(*given)
         finally:
             is_tried.set()
 
     bench = Bench(daemon, list(range(10)), function=interrupted)
-    release = bench.session.release
-
-    def release_late(lease: wire.Lease) -> None:
-        is_released.set()
-        assert is_tried.wait(READY_S)
-        release(lease)
-
     monkeypatch.setattr(Committer, "outcomes", interrupting)
     monkeypatch.setattr(Commits, "commit", commit_then)
-    monkeypatch.setattr(bench.session, "release", release_late)
     with pytest.raises(KeyboardInterrupt):
         bench.fill()
+    is_ended.set()
+    assert is_tried.wait(READY_S)
     assert len(Bench(daemon, list(range(10)), "after").task().todo) == 5
-    assert left_behind(daemon) == 0
+    assert wait_until(lambda: left_behind(daemon) == 0)
 
 
 def interrupt(

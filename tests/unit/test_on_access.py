@@ -6,20 +6,25 @@ import math
 import threading
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from prepcache.daemon import waits
+from prepcache.daemon.claims import Claims
 from prepcache.daemon.wait_budget import own_time
 from prepcache.errors import DaemonUnreachable, Declined, LimitExceeded, SampleError, StoreError
-from prepcache.fill import on_access
+from prepcache.fill import leases, on_access
 from prepcache.fill.backlog import Backlog
 from prepcache.fill.collect import Collected
-from prepcache.fill.commit import Batch
+from prepcache.fill.commit import Batch, Outcome
 from prepcache.fill.on_access import OnAccess
-from support.fake_session import FakeDaemon
+from prepcache.fill.recipe_guard import Steady
+from prepcache.making import Making
+from prepcache.settings import Mode
+from support.fake_session import FakeDaemon, FakeSession
 from support.fills import RECIPE, AccessJob, Bench, daemon_fixture, left_behind  # noqa: F401
 from support.serving import wait_until
 
@@ -142,6 +147,178 @@ def test_what_could_not_be_made_is_given_back(daemon: FakeDaemon, error: type[Ba
     assert wait_until(lambda: left_behind(daemon) == 0)
 
 
+@pytest.mark.parametrize("is_held", [True, False])
+def test_an_error_leaves_what_other_threads_asked_for_to_them(daemon: FakeDaemon, is_held: bool) -> None:
+    """They would wait for a thread that makes it no more."""
+    begun, may_end, here = threading.Event(), threading.Event(), threading.current_thread()
+
+    def made(item: int) -> Any:
+        if item == 1:
+            begun.set()
+            assert may_end.wait(20)
+        if threading.current_thread() is here:
+            raise ValueError("no")
+        return np.int64(item)
+
+    holder, job = FakeSession(daemon, "holder"), AccessJob(daemon, [1, 2, 3], function=made)
+    if is_held:
+        digests = job.bench.catalogue.distinct.digests[1:]
+        held = holder.lease(RECIPE.digest, 0, digests, want=2, cost_s=0, nbytes=0, wait_s=0).lease
+        assert held is not None
+        job.made._share.want([1, 2])
+        assert job.made._share.take(9, 0.0, 0, np.array([1, 2])) == []
+        holder.release(held)
+    other, got = in_thread(lambda: job.samples(0, 1))
+    assert begun.wait(20)
+    with pytest.raises(ValueError, match="no"):
+        job.samples(2)
+    may_end.set()
+    other.join(20)
+    assert got == [[1, 2]]
+    job.made.flush()
+    assert left_behind(daemon) == 0
+
+
+def test_what_another_thread_stands_still_at_is_made_here(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end, calls = threading.Event(), threading.Event(), list[int]()
+
+    def made(item: int) -> Any:
+        calls.append(item)
+        if len(calls) == 1:
+            begun.set()
+            assert may_end.wait(20)
+        return np.int64(item)
+
+    job = AccessJob(daemon, [5], function=made)
+    thread, got = in_thread(lambda: job.samples(0))
+    assert begun.wait(20)
+    monkeypatch.setattr(on_access, "STALLED_S", -1.0)
+    assert job.samples(0) == [5] and calls == [5, 5]
+    may_end.set()
+    thread.join(20)
+    job.made.flush()
+    assert got == [[5]] and job.bench.samples() == [5] and left_behind(daemon) == 0
+
+
+def test_a_sample_does_not_wait_for_the_download_of_another(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no folder is shared, an artifact comes back over HTTP when it was committed."""
+    at_download, may_download, at_item, may_make = (threading.Event() for _ in range(4))
+
+    def made(item: int) -> Any:
+        if item == 2:
+            at_item.set()
+            assert may_make.wait(20)
+        return np.int64(item)
+
+    job = AccessJob(daemon, [1, 2], function=made)
+    job.samples(0)
+    path_of = job.bench.session.path_of
+
+    def downloaded(ref: Any) -> str:
+        at_download.set()
+        assert may_download.wait(20)
+        return path_of(ref)
+
+    monkeypatch.setattr(job.bench.session, "path_of", downloaded)
+    other, got = in_thread(lambda: job.samples(1))
+    assert at_item.wait(20)
+    thread, _ = in_thread(job.made.flush)
+    assert at_download.wait(20)
+    may_make.set()
+    other.join(20)
+    assert got == [[2]]
+    may_download.set()
+    thread.join(20)
+    job.made.flush()
+    assert job.bench.samples() == [1, 2] and left_behind(daemon) == 0
+
+
+@pytest.mark.parametrize("what", ["the daemon", "a claim"])
+def test_threads_do_not_wait_for_what_another_waits_for(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    begun, may_end = threading.Event(), threading.Event()
+    job = AccessJob(daemon, [1, 2, 3])
+
+    def hangs(*_: Any) -> bool:
+        begun.set()
+        assert may_end.wait(20)
+        return True
+
+    claims = Claims(RECIPE.digest)
+    assert claims.take(job.bench.catalogue.distinct.digest(0))
+    claims.note_outage()
+    job.bench.session.is_away = what == "the daemon"
+    monkeypatch.setattr(job.bench.session, "wait_for_return", hangs)
+    monkeypatch.setattr(leases, "time", types.SimpleNamespace(sleep=hangs))
+    thread, _ = in_thread(lambda: job.samples(0))
+    assert begun.wait(20)
+    other, got = in_thread(lambda: job.samples(1, 2))
+    other.join(20)
+    assert got == [[4, 9]]
+    claims.close()
+    may_end.set()
+    thread.join(20)
+    assert not thread.is_alive()
+    job.forget()
+
+
+def test_samples_are_kept_while_others_wait_for_the_daemon(daemon: FakeDaemon) -> None:
+    """It was away, and answers again; what was made meanwhile is not handed over yet."""
+    job = AccessJob(daemon, [1, 2, 3])
+    job.made.adopt([aside(job.bench, 0)])
+    assert job.made.wants_more
+    job.bench.session.is_gone = True
+    assert not job.made.wants_more, "there is no daemon any more"
+    job.bench.session.is_away = True
+    assert job.made.wants_more
+    job.samples(1)
+    job.made._flush_behind()
+    assert "watch_for_return" in job.bench.session.calls, "a forked child has no thread that looks"
+    job.bench.session.is_gone = job.bench.session.is_away = False
+    job.made.flush()
+    assert [sample for sample in job.bench.samples() if sample is not None] == [1, 4]
+    assert job.made.is_idle and left_behind(daemon) == 0
+
+
+def test_an_outage_that_ends_in_a_flush_lets_it_go_on(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would call it again before `RETRY_S`."""
+    job, answers = AccessJob(daemon, [1]), iter([True, False])
+    job.samples(0)
+    job.made._commit_bytes = 1 << 20
+    away = property(lambda _: next(answers, False))
+    monkeypatch.setattr(type(job.bench.session), "is_away", away)
+    job.made._flush_behind()
+    assert job.made.is_idle and daemon.artifacts
+
+
+def test_what_waits_is_offered_only_as_long_as_is_given(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ends with many batches waits no longer for them than for one."""
+    job, now = AccessJob(daemon, [1, 2, 3]), [100.0]
+    clock = types.SimpleNamespace(monotonic=lambda: now[0], time=lambda: 0.0)
+    monkeypatch.setattr(on_access, "time", clock)
+
+    def fail(method: str) -> None:
+        if method == "commit":
+            now[0] += 3.0
+
+    job.bench.session.fail = fail
+    job.made.adopt([aside(job.bench, index) for index in range(3)])
+    job.made.flush(102.0)
+    assert job.bench.session.calls.count("commit") == 1 and not job.made.is_idle
+    job.made.flush()
+    assert job.made.is_idle and left_behind(daemon) == 0
+
+
 def test_a_sample_that_is_given_again_is_a_copy(daemon: FakeDaemon) -> None:
     buffer = np.zeros(2, "i8")
 
@@ -262,6 +439,40 @@ def aside(bench: Bench, index: int) -> Batch:
     return batch
 
 
+class Opened:
+    """A data set of the same items that is opened while samples wait for the daemon."""
+
+    is_expanded = False
+
+    def __init__(self, bench: Bench) -> None:
+        session = bench.session
+        artifacts = types.SimpleNamespace(
+            mode=Mode.ON, recipe=RECIPE, accepts=lambda rows: True, session=session, sharing=session,
+            generation=0, filling=None,
+        )  # fmt: skip
+        self.by: Any = types.SimpleNamespace(
+            artifacts=artifacts, job=bench.job, recipe=RECIPE, steady=Steady(None)
+        )
+        self.catalogue = bench.catalogue
+        self.originals = types.SimpleNamespace(item=None, position=None, name=None, changed=None)
+        self.tally = None
+
+
+@pytest.mark.parametrize("edition", [0, 1])
+def test_what_waits_is_taken_unless_it_was_replaced(daemon: FakeDaemon, edition: int) -> None:
+    """A refresh has brought a newer edition of the recipe meanwhile."""
+    maker, opened = Bench(daemon, [1, 2]), Opened(Bench(daemon, [1, 2], "opened"))
+    batch = aside(maker, 0)
+    waits_for = Outcome(batch, kept=[batch.writers[0]], is_cut_off=True).aside  # type: ignore[list-item]
+    assert waits_for is not None
+    opened.catalogue.edition = edition
+    making = Making(opened)  # type: ignore[arg-type]
+    making.take_waiting()
+    assert opened.catalogue.missing.tolist() == ([1] if edition == 0 else [0, 1])
+    if making.on_access is not None:
+        making.on_access.pid = 0
+
+
 @pytest.mark.parametrize("error", [LimitExceeded("one lease"), StoreError("an error"), Declined("no room")])
 def test_a_refused_batch_does_not_stop_the_next(
     daemon: FakeDaemon, caplog: pytest.LogCaptureFixture, error: Exception
@@ -300,7 +511,7 @@ def test_samples_of_a_hanging_commit_are_offered_until_stored(
         patch.setattr(job.bench.session, "commit", hang)
         for _ in range(3):
             job.made.flush()
-            assert not job.made.is_idle and not job.made.wants_more
+            assert not job.made.is_idle
     assert len(hung) == 1, "it is leased once"
     daemon.table.abort_commit(hung[0])
     if is_made:
@@ -308,5 +519,5 @@ def test_samples_of_a_hanging_commit_are_offered_until_stored(
     job.made.flush()
     assert job.made.is_idle and job.made.wants_more
     (refs,) = daemon.artifacts.values()
-    assert [ref.items for _, ref in refs] == [2]
+    assert sum(ref.items for _, ref in refs) == 2, "nothing is stored twice"
     assert job.bench.samples() == [1, 4, None] and left_behind(daemon) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -57,6 +58,32 @@ def test_an_outage_ends_when_the_daemon_answers_again(bench: Bench, caplog: pyte
     wait_until(lambda: len(bench.sent("POST", "/beat")) > beats + 1)
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 2 and "the daemon answers again" in messages[1]
+
+
+def test_a_child_that_was_forked_in_an_outage_sees_its_end(bench: Bench) -> None:
+    """The thread that looks for the daemon stays with its parent."""
+    session, may_answer = bench.session, threading.Event()
+    session.resolve(SomeRecipe())
+
+    def held(request: Request) -> Any:
+        assert may_answer.wait(60)
+        return reply({})
+
+    bench.world.said["POST resolve"] = lambda r: None
+    bench.world.said["GET "] = held
+    with pytest.raises(DaemonUnreachable):
+        session.resolve(SomeRecipe())
+    assert session.is_away
+    if (pid := os.fork()) == 0:
+        try:
+            session.budget.budget_s = 60.0
+            while session.is_away and session.wait_for_return(0.05):
+                pass
+            code = int(session.is_gone)
+        finally:
+            os._exit(code)
+    may_answer.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_nobody_looks_for_a_daemon_that_lied_or_was_closed(bench: Bench) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
-from prepcache.daemon.wait_budget import WaitBudget
+from prepcache.daemon.wait_budget import WaitBudget, on_own_time
 from prepcache.errors import DaemonUnreachable, UnknownSession
 from prepcache.protocol import wire
 from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
@@ -21,6 +21,11 @@ from support.sessions import RECIPE, Bench, SomeRecipe, bench_fixture, items, wa
 def test_a_session_opens_at_its_first_use_and_is_one_per_process(bench: Bench) -> None:
     assert bench.daemon.requests == []
     assert Session.current(bench.session.client) is bench.session
+    other = Session.current(
+        Client(bench.session.client.url, "another-token-than-none", budget=WaitBudget(1.0))
+    )
+    assert other is not bench.session, "whose requests the daemon takes for somebody else's"
+    other.close()
     bench.session.resolve(SomeRecipe())
     bench.session.resolve(SomeRecipe())
     assert len(bench.sent("POST", "/v1/sessions")) == 1
@@ -288,6 +293,36 @@ def test_a_forked_child_has_a_session_of_its_own(bench: Bench) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     bench.session.resolve(SomeRecipe())
     assert bench.sent("POST", "/v1/resolve")[-1].headers["prepcache-session"] == "s1.t"
+
+
+def test_another_threads_opening_is_waited_for_within_the_budget(bench: Bench) -> None:
+    """A thread that nobody waits for may be at it for long."""
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def slow(request: Request) -> Any:
+        is_asked.set()
+        assert may_answer.wait(60)
+        return bench.world.on_post_sessions(request)
+
+    def opens() -> None:
+        with on_own_time(60.0):
+            bench.session.open()
+
+    bench.world.said["POST sessions"] = slow
+    bench.world.said["GET "] = lambda request: None
+    thread = threading.Thread(target=opens)
+    thread.start()
+    try:
+        assert is_asked.wait(30)
+        with pytest.raises(DaemonUnreachable, match="opens its session"):
+            bench.session.resolve(SomeRecipe())
+        assert bench.session.budget.remaining_s == 0
+        with pytest.raises(DaemonUnreachable):
+            bench.session.reopen("s1.t")
+    finally:
+        may_answer.set()
+        thread.join()
+    assert bench.world.opened == 1
 
 
 def test_closing_says_goodbye_after_what_is_left_to_do(bench: Bench) -> None:

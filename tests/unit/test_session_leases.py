@@ -51,26 +51,11 @@ def test_a_lease_with_a_lost_answer_is_given_back(bench: Bench) -> None:
     ]  # fmt: skip
 
 
-def test_an_interrupted_release_is_sent_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
-
-    lease = bench.session.lease(RECIPE, 0, items(1), want=1).lease
-    assert lease is not None
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(bench.session, "run", interrupted)
-        bench.session.release(lease)
-    bench.session.lease(RECIPE, 0, items(1), want=1)
-    assert told_lost(bench)[-1][1] == [lease.id]
-
-
 def test_a_lost_lease_is_given_back_by_a_heartbeat(bench: Bench) -> None:
     bench.world.said["POST leases"] = lambda r: problem("store-error", 500)
-    bench.world.said["DELETE leases"] = lambda r: problem("store-error", 500)
     with pytest.raises(StoreError):
         bench.session.lease(RECIPE, 0, items(1), want=1)
-    with pytest.raises(StoreError):
-        bench.session.release(wire.Lease("kept", "t", 1.0))
+    bench.session.forsake([wire.Lease("kept", "t", 1.0)])
     expected = sorted([told_lost(bench)[0][0], "kept"])
     wait_until(lambda: any(beat.json["lost"] == expected for beat in bench.sent("POST", "/s1/beat")))
     heard = len(bench.sent("POST", "/s1/beat"))
@@ -271,8 +256,3 @@ def test_an_upload_that_somebody_waits_for_ends_with_its_commit(
             bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged], limit_s=limit_s)
     (silence_s, left_s), (_, whole_s) = ends
     assert 0 < silence_s <= 0.3 and left_s <= 0.3 and whole_s == math.inf
-
-
-def test_releasing_what_lapsed_is_no_error(bench: Bench) -> None:
-    bench.world.said["DELETE leases"] = lambda r: problem("lease-lapsed", 409)
-    bench.session.release(wire.Lease("l1", "lt", 1.0))

@@ -13,7 +13,8 @@ Invariants:
        new session, whose holds are taken again and whose lost artifacts are told to `on_removed`.
     4. Heartbeats run in a thread that never prints, never keeps the process from ending, and waits on nobody.
 
-Locking: `_opening` is held while the session is opened, and by nobody who answers to the beat thread.
+Locking: `_opening` is held while the session is opened, and waited for within the budget; `_answering` while
+the answer is replaced, and never over a request.
 Not here: artifacts' bytes (transfer.py), what is leased and computed (dataset's).
 """
 
@@ -45,7 +46,6 @@ from prepcache.errors import (
     DaemonUnreachable,
     Declined,
     FutureGeneration,
-    LeaseLapsed,
     PrepcacheError,
     ProtocolMismatch,
     RequestError,
@@ -68,7 +68,7 @@ log = logging.getLogger("prepcache")
 class Session:
     """See the module's docstring; `Session.current(client)` gives the one of this process."""
 
-    _all: ClassVar[dict[str, Session]] = {}  # by URL
+    _all: ClassVar[dict[tuple[str, str | None], Session]] = {}  # by URL and token
     _making = threading.Lock()
 
     def __init__(self, client: Client) -> None:
@@ -76,8 +76,7 @@ class Session:
         self.budget = client.budget
         self.heartbeat = Heartbeat(self)
         self.watch = Watch(self)
-        self._opening = threading.Lock()
-        self._reopening = threading.Lock()
+        self._reset_locks()
         self._answer: wire.SessionAnswer | None = None
         self._handover = Handover(client, self.run)
         self._recipes: dict[str, tuple[Known, bool]] = {}
@@ -87,13 +86,19 @@ class Session:
         self._has_said_it_waits = False
         _EVERY.add(self)
 
+    def _reset_locks(self) -> None:
+        self._opening = threading.Lock()
+        self._answering = threading.Lock()
+        self._reopening = threading.Lock()
+
     @classmethod
     def current(cls, client: Client) -> Session:
         """This process's session with the daemon of `client`. Opens nothing yet."""
         with cls._making:
-            session = cls._all.get(client.url)
+            key = client.url, client.token
+            session = cls._all.get(key)
             if session is None:
-                session = cls._all[client.url] = cls(client)
+                session = cls._all[key] = cls(client)
             return session
 
     @property
@@ -226,18 +231,6 @@ class Session:
                 return self.run(lambda left_s: self.heartbeat.tell_dropped(self, header, left_s, told))
         return False
 
-    def release(self, lease: wire.Lease) -> None:
-        """Gives a lease back. One that lapsed is back already; what fails is told with the next beat."""
-        asked = wire.ReleaseRequest(lease.token)
-        exchange = self._exchange(wire.Nothing, "DELETE", f"/v1/leases/{lease.id}", asked)
-        try:
-            self._act(exchange, may_reopen=False)
-        except (LeaseLapsed, UnknownSession):
-            pass
-        except BaseException:  # an interrupt, too
-            self.heartbeat.note_lost(lease.id)
-            raise
-
     def forsake(self, leases: Iterable[wire.Lease]) -> None:
         """Gives leases back with the next request for one, or with the next beat. Costs nothing."""
         for lease in leases:
@@ -295,8 +288,8 @@ class Session:
                 )
         self.client.close()
         with self._making:
-            if self._all.get(self.client.url) is self:
-                del self._all[self.client.url]
+            for key in [key for key, session in self._all.items() if session is self]:
+                del self._all[key]
 
     # How it is done.
 
@@ -311,8 +304,23 @@ class Session:
         header = self.header
         if header is not None:
             return header
-        with self._opening:
+        budget = self._budget_here()
+        if not budget.acquire(self._opening):
+            why = "another thread of this job opens its session, and the daemon does not answer"
+            error = budget.give_up(self.client.url, why, is_final=False)
+            self.watch.begin()
+            raise error
+        try:
             return self.header or self._opened()
+        finally:
+            self._opening.release()
+
+    def _budget_here(self) -> WaitBudget:
+        """The process's, or one of its own for a thread that nobody waits for."""
+        own_s = 0.0 if self.budget.is_gone else own_time()  # nobody asks in an outage
+        if self.heartbeat.is_me or self.watch.is_me:
+            own_s = waits.REOPEN_S
+        return WaitBudget(own_s, consequence="") if own_s else self.budget
 
     def _opened(self) -> str:
         asked = wire.SessionRequest(job_name(), os.getpid(), socket.gethostname()[:256]).to_json()
@@ -332,10 +340,10 @@ class Session:
         try:
             self.heartbeat.start(answer.beat_s)
         except RuntimeError as error:  # there are too many threads, or the process ends
-            raise self.budget.give_up(
-                self.client.url, f"its session cannot be kept alive: {error}"
-            ) from error
-        self._answer = answer
+            why = f"its session cannot be kept alive: {error}"
+            raise self.budget.give_up(self.client.url, why) from error
+        with self._answering:
+            self._answer = answer
         self._close_at_exit()
         return wire.session_header(answer.session, answer.token)
 
@@ -345,7 +353,7 @@ class Session:
 
     def _forget(self, header: str) -> None:
         """The daemon does not know this session any more."""
-        with self._opening:
+        with self._answering:
             if self.header == header:
                 self._answer = None
 
@@ -423,12 +431,9 @@ class Session:
 
     def run(self, attempt: Callable[[float], T], *, wait_s: float = 0.0) -> T:
         """Within the process's wait budget; threads of the session's own have theirs, and say nothing."""
-        url, budget = self.client.url, self.budget
+        url, budget = self.client.url, self._budget_here()
         if self.client.mode is Mode.OFF:
             raise DaemonUnreachable("PREPCACHE=off: no daemon is asked", url=url, why="off")
-        own_s = 0.0 if budget.is_gone else own_time()  # nobody asks in an outage
-        if own_s := waits.REOPEN_S if self.heartbeat.is_me or self.watch.is_me else own_s:
-            budget = WaitBudget(own_s, consequence="")
         is_first = not self.budget.has_met
         if is_first:
             self.budget.limit_first(*self.client.first_wait())
@@ -489,8 +494,13 @@ class Session:
 
     def wait_for_return(self, seconds: float) -> bool:
         """In an outage: waits for its end, at the budget's cost. False where nothing more may be spent."""
+        self.watch.begin()
         given_s = self.budget.spend_away(seconds)
         return given_s > 0 and (self.watch.wait(given_s) or True)
+
+    def watch_for_return(self) -> None:
+        """Has a thread look for the daemon: a child that was forked in an outage has none yet."""
+        self.watch.begin()
 
     def wait_at_end(self) -> float:
         """As the process ends with something left to hand over: waits out an outage while the daemon lives.
@@ -528,8 +538,7 @@ def _after_fork_in_child() -> None:
     Session._making = threading.Lock()
     for session in list(_EVERY):
         atexit.unregister(session.close)
-        session._opening = threading.Lock()
-        session._reopening = threading.Lock()
+        session._reset_locks()
         session._answer = None
         session._recipes = {}
         session._at_close = []

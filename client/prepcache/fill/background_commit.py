@@ -37,8 +37,8 @@ from prepcache.daemon import waits
 from prepcache.daemon.wait_budget import charged_while, on_own_time
 from prepcache.errors import ArtifactError, PrepcacheError
 from prepcache.fill.backlog import BACKLOG
-from prepcache.fill.commit import Batch, Commits, Outcome, forsake
-from prepcache.fill.leases import HeldLease
+from prepcache.fill.commit import Batch, Commits, Outcome
+from prepcache.fill.leases import HeldLease, forsake
 
 log = logging.getLogger("prepcache")
 
@@ -96,6 +96,8 @@ class Committer:
     def submit(self, batch: Batch, generation: int) -> None:
         """Hands in a batch; nobody else touches it until its outcome is taken."""
         job = _Job(batch, generation)
+        for held in job.leases:
+            held.behind.add(job)
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="prepcache-commit", daemon=True)
             try:
@@ -104,6 +106,7 @@ class Committer:
             except RuntimeError:  # there are too many
                 self._thread = None
                 job.outcomes = self._commit_here(batch, generation)
+                self._give_back(job)
         if job.outcomes is None:
             self._todo.put(job)
         self._handed_in.append(job)
@@ -147,8 +150,6 @@ class Committer:
         self._adopt = self._adopter()
         with self._lock:
             if job.outcomes is None:
-                for held in job.leases:
-                    held.behind.add(job)
                 BACKLOG.leave(job)
                 job.is_left = True
 
@@ -193,14 +194,13 @@ class Committer:
                 job.outcomes = outcomes
             if job.is_left:
                 self._settle(job, outcomes)
+            self._give_back(job)
             del job, outcomes  # a batch holds 128 MB: whoever takes its outcomes decides how long
             self._bell.put(None)
 
     def _settle(self, job: _Job, outcomes: list[Outcome]) -> None:
         """Of a batch that was left behind."""
         BACKLOG.end(job)
-        for held in job.leases:
-            held.behind.discard(job)
         for outcome in outcomes:
             with contextlib.suppress(PrepcacheError):
                 if outcome.committed is not None:
@@ -215,7 +215,13 @@ class Committer:
                         "prepcache: some samples are not stored, and only this job has them: %s",
                         outcome.reason,
                     )
-        forsake(self._commits.session, [held for held in job.leases if held.is_over])
+
+    def _give_back(self, job: _Job) -> None:
+        """Those of its leases that nothing else is to come of: the share did not, as its commit went on."""
+        for held in job.leases:
+            held.behind.discard(job)
+        if over := [held for held in job.leases if held.is_over]:
+            forsake(self._commits.session, over)
 
 
 def _is_waited_for(job: _Job) -> bool:

@@ -26,7 +26,6 @@ Not here: in which thread, and how long a job waits for it (background_commit.py
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
@@ -55,7 +54,7 @@ from prepcache.errors import (
     UnknownSession,
 )
 from prepcache.fill.backlog import BACKLOG
-from prepcache.fill.leases import MAX_LOOKS, HeldLease
+from prepcache.fill.leases import MAX_LOOKS, HeldLease, forsake
 from prepcache.fill.overflow import Spilled
 from prepcache.index.mapped import open_or_miss
 from prepcache.protocol import wire
@@ -207,13 +206,6 @@ class _Deadline(NamedTuple):
     def limits(self) -> dict[str, float]:
         """For the session's `commit`."""
         return {"limit_s": max(0.0, self.at - time.monotonic())} if self.is_waited_for else {}
-
-
-def forsake(session: Any, leases: Sequence[HeldLease]) -> None:
-    """Gives leases back; those who wait for their items hear of it by the next beat."""
-    for held in leases:
-        held.is_dead = True
-    session.forsake([held.lease for held in leases])
 
 
 def _close(staged: list[Any]) -> None:
@@ -396,10 +388,7 @@ class Commits:
 
     def _give_up(self, batch: Batch) -> Outcome:
         """The outcome of a batch whose items others took: what is left of its leases is given back."""
-        for held in batch.leases:
-            held.is_dead = True
-            with contextlib.suppress(PrepcacheError):
-                self.session.release(held.lease)
+        forsake(self.session, batch.leases)
         return Outcome(batch, is_lapsed=True)
 
     def cut_off(self, batch: Batch, error: DaemonUnreachable) -> Outcome:

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from prepcache.daemon.claims import MAX_CLAIMS, Claims
-from prepcache.errors import DaemonError, DaemonUnreachable, Declined, FutureGeneration, PrepcacheError
+from prepcache.errors import DaemonError, DaemonUnreachable, Declined, FutureGeneration
 from prepcache.index.catalogue import Catalogue
 from prepcache.index.item_index import MISSING, Array
 from prepcache.protocol import wire
@@ -53,7 +53,7 @@ class HeldLease:
         left: its items that are not settled.
         is_dead: it lapsed or was given back.
         is_whole: all its settled items were committed, so that the daemon has ended it itself.
-        behind: commits of it that were left behind (backlog.py): it is not given back before they end.
+        behind: commits of it that go on: it is not given back before they end.
     """
 
     lease: wire.Lease
@@ -77,6 +77,7 @@ class Share:
         recipe: of the digest.
         todo: the distinct items wanted.
         on_found: called with distinct items that other jobs have made, and the artifacts without use.
+        waiting: entered while this job waits for others; a caller that holds a lock lets go of it there.
 
     `taken` is how many items other jobs had at the last answer: made and not committed yet, or to be made.
     `claims` are those of this fill.
@@ -90,6 +91,7 @@ class Share:
         generation: int,
         todo: Array,
         on_found: Callable[[Array, list[wire.ArtifactRef]], None],
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.generation = generation
         self.holders: tuple[wire.Holder, ...] = ()
@@ -101,6 +103,7 @@ class Share:
         self._recipe = recipe
         self._catalogue = catalogue
         self._on_found = on_found
+        self._waiting = waiting
         self._state = np.zeros(len(catalogue.distinct), "u1")
         self._state[todo] = FRESH
         self._leases: dict[int, HeldLease] = {}
@@ -148,15 +151,18 @@ class Share:
         at = np.asarray(indices)
         self._state[at[self._state[at] == SETTLED]] = FRESH
 
-    def take(self, want: int, cost_s: float, nbytes: int) -> list[int]:
+    def take(self, want: int, cost_s: float, nbytes: int, among: Array | None = None) -> list[int]:
         """Leases some fresh items; passes over what others hold, and over what has been made meanwhile.
+
+        Args:
+            among: only these distinct items, which a thread of the job asks for.
 
         Returns:
             Distinct items, in order; empty where nothing fresh is left or, with `reason`, where the
             cache has no room.
         """
         while True:
-            window = np.flatnonzero(self._state == FRESH)[: min(wire.MAX_ITEMS, max(MIN_WINDOW, 8 * want))]
+            window = self._in_state(FRESH, among)[: min(wire.MAX_ITEMS, max(MIN_WINDOW, 8 * want))]
             if not len(window):
                 return []
             window = self._unclaimed(window)
@@ -172,21 +178,36 @@ class Share:
             if granted:
                 return granted
 
-    def wait(self, want: int, cost_s: float, nbytes: int, wait_s: float) -> list[int]:
+    def _in_state(self, state: int, among: Array | None) -> Array:
+        """The items in a state; of some, or of all."""
+        return np.flatnonzero(self._state == state) if among is None else among[self._state[among] == state]
+
+    def wait(
+        self, want: int, cost_s: float, nbytes: int, wait_s: float, among: Array | None = None
+    ) -> list[int]:
         """Waits until an item that others hold becomes free or is made; at most `wait_s`.
+
+        Args:
+            among: as in `take`.
 
         Returns:
             Distinct items that are this job's now.
         """
-        held = np.flatnonzero(self._state == HELD)
         if self._session.is_away:
-            if self._session.wait_for_return(wait_s):
-                return []
-            return self._claim(held, want, is_forced=True)
+            with self._waiting():
+                has_waited = self._session.wait_for_return(wait_s)
+            return [] if has_waited else self._claim(self._in_state(HELD, among), want, is_forced=True)
+        held = self._in_state(HELD, among)
         if len(held) > wire.MAX_ITEMS:
             self._offset = (self._offset + wire.MAX_ITEMS) % len(held)
             held = np.roll(held, -self._offset)[: wire.MAX_ITEMS]
-        held = self._left_by_others(held)
+        left = self._unclaimed(held)
+        if len(held) and not len(left) and self._claim_wait_s > 0:  # after an outage
+            with self._waiting():
+                time.sleep(CLAIM_LOOK_S)
+            self._claim_wait_s -= CLAIM_LOOK_S
+            return []
+        held = left if len(left) else held
         granted = self._ask(held, want, cost_s, nbytes, wait_s) or []
         if granted and not self.holders:  # who had them has ended, and nobody has the others
             self._state[held[self._state[held] == HELD]] = FRESH
@@ -235,8 +256,7 @@ class Share:
         if answer.lease is None:
             return []
         if self._is_forgotten():
-            with suppress(PrepcacheError):
-                self._session.release(answer.lease)
+            self._session.forsake([answer.lease])
             return None
         held = HeldLease(answer.lease, self.generation)
         granted: list[int] = window[np.asarray(answer.granted, "i8")].tolist()
@@ -268,16 +288,6 @@ class Share:
         self._state[taken] = HELD
         return np.setdiff1d(window, taken)
 
-    def _left_by_others(self, held: Array) -> Array:
-        """After an outage: those of them that nobody has claimed any more, as others commit what they made;
-        all where that takes too long."""
-        left = self._unclaimed(held)
-        while len(held) and not len(left) and self._claim_wait_s > 0:
-            time.sleep(CLAIM_LOOK_S)
-            self._claim_wait_s -= CLAIM_LOOK_S
-            left = self._unclaimed(held)
-        return left if len(left) else held
-
     def _claim(self, window: Array, want: int, *, is_forced: bool = False) -> list[int]:
         """Takes items without a lease, those of the window that no other job of this user has taken so.
 
@@ -286,6 +296,7 @@ class Share:
         """
         granted = list[int]()
         self.claims.note_outage()
+        self._claim_wait_s = CLAIM_WAIT_S
         for index in window.tolist():
             if len(granted) == want:
                 break
@@ -311,15 +322,25 @@ class Share:
         self._count_taken()
         self._on_found(found, useless)
 
+    def map_committed(
+        self, committed: wire.Committed, observed: Sequence[Row]
+    ) -> list[wire.ArtifactRef] | None:
+        """Maps what this job has committed. It may download: call it without a lock.
+
+        Returns:
+            The artifacts that could not be mapped; None where a later look has to find all of them.
+        """
+        try:
+            return self._catalogue.absorb(committed.artifacts, dict(chunks_of(observed)), is_own=True)[1]
+        except DaemonUnreachable:
+            return None
+
     def note_commit(self, committed: wire.Committed, observed: Sequence[Row]) -> list[wire.ArtifactRef]:
         """Takes in what this job has committed; returns the artifacts that could not be mapped."""
-        try:
-            _, useless = self._catalogue.absorb(committed.artifacts, dict(chunks_of(observed)), is_own=True)
-        except DaemonUnreachable:  # it is found by a later look
-            return []
-        if committed.generation == self.generation + 1:
+        useless = self.map_committed(committed, observed)
+        if useless is not None and committed.generation == self.generation + 1:
             self.generation = committed.generation
-        return useless
+        return useless or []
 
     def settle(self, indices: Iterable[int], *, is_committed: bool = False, is_to_come: bool = False) -> None:
         """These are done with. A lease of which items were not committed is given back with its last one.
@@ -337,8 +358,8 @@ class Share:
                 continue
             held.left.discard(index)
             held.is_whole &= is_committed
-            if held.is_over:
-                self._release(held)
+            if held.is_over:  # else what commits it in a thread gives it back
+                forsake(self._session, [held])
 
     def unclaim(self, indices: Iterable[int]) -> None:
         """These are committed, or given up."""
@@ -366,24 +387,19 @@ class Share:
         return rest
 
     def release_all(self) -> None:
-        """Gives back all that is still leased: with the next beat, where an interrupt leaves no time."""
-        leases = {id(held): held for held in self._leases.values()}.values()
+        """Gives back all that is still leased."""
         # Else it and its fill keep each other, and files, until garbage is collected.
         self._on_found = _to_nobody
-        try:
-            self.settle(list(self._leases))
-        finally:
-            left = [held.lease for held in leases if held.left and not held.is_dead]
-            if left:
-                self._session.forsake(left)
+        self.settle(list(self._leases))
 
-    def _release(self, held: HeldLease) -> None:
-        """Quietly: a lapsed lease, or a daemon that is gone, needs no release."""
-        try:
-            with suppress(PrepcacheError):
-                self._session.release(held.lease)
-        finally:  # not before: who commits under it would ask for its items anew, and find them taken
-            held.is_dead = True
+
+def forsake(session: Any, leases: Iterable[HeldLease]) -> None:
+    """Gives leases back with the next request for one, or the next beat, which tells jobs that wait for
+    their items. It takes no time, so that it may be called with a lock."""
+    gone = list(leases)
+    for held in gone:
+        held.is_dead = True
+    session.forsake([held.lease for held in gone])
 
 
 def _to_nobody(found: Array, useless: list[wire.ArtifactRef]) -> None:

@@ -27,7 +27,7 @@ Invariants:
        DataLoader's workers while they, interrupted with it, are at that.
 
 Locking: `_turn`, then `_committing`, then `_changed`, which guards what is leased and what was made. It is
-held for a request for a lease, and neither while the function runs nor while a batch is committed. At its end
+held for a request for a lease, and for no other; nor while the function runs, or a thread waits. At its end
 the job takes no `_turn`.
 """
 
@@ -58,9 +58,9 @@ from prepcache.errors import PrepcacheError, SampleError
 from prepcache.fill.backlog import BACKLOG
 from prepcache.fill.call import Part, copied, weight
 from prepcache.fill.collect import Collected, Task
-from prepcache.fill.commit import AWAY_BYTES, Batch, Commits, Outcome, forsake, waiting_bytes
+from prepcache.fill.commit import AWAY_BYTES, Batch, Commits, Outcome, waiting_bytes
 from prepcache.fill.filler import COMMIT_LEASES, STALLED_S
-from prepcache.fill.leases import Share
+from prepcache.fill.leases import Share, forsake
 from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, Pace
 from prepcache.fill.recipe_guard import line
 from prepcache.index.artifact_set import ArtifactSet
@@ -109,7 +109,7 @@ class OnAccess:
         self._committing = threading.Lock()
         self._share = Share(
             artifacts.sharing, task.recipe, task.catalogue, artifacts.generation, np.empty(0, "i4"),
-            lambda found, useless: artifacts.drop(useless),
+            lambda found, useless: artifacts.drop(useless), self._unlocked,
         )  # fmt: skip
         self._pace = Pace()
         self._making: dict[int, int] = {}
@@ -137,9 +137,9 @@ class OnAccess:
         session = self._artifacts.session
         if self.is_declined or self._made_bytes >= MAX_BYTES or len(self._made) >= COMMIT_ITEMS:
             return False
-        if self._aside or session.is_gone:
-            return session.is_away and waiting_bytes() < AWAY_BYTES
-        return True
+        if session.is_gone and not session.is_away:
+            return False
+        return waiting_bytes() < AWAY_BYTES
 
     @property
     def is_idle(self) -> bool:
@@ -187,15 +187,16 @@ class OnAccess:
             todo = [index for index in left if index not in self._made and missing(index)]
             if len(todo) < len(left):
                 return []
-            todo = [index for index in todo if index not in self._making]
-            if not todo:
+            if is_alone:  # those too at which another thread has stood still
+                mine = todo
+            elif not (todo := [index for index in todo if index not in self._making]):
                 self._changed.wait(WAIT_S)
                 return []
-            if is_single and 0 < self._pace.item_s < LEASE_FROM_S:
+            elif is_single and 0 < self._pace.item_s < LEASE_FROM_S:
                 self._share.take_unleased(todo)
                 mine = todo
             else:
-                mine = todo if is_alone else self._leased(todo)
+                mine = self._leased(todo)
             self._making.update(dict.fromkeys(mine, me))
             return mine
 
@@ -208,6 +209,7 @@ class OnAccess:
             return []
         share.generation = artifacts.generation
         share.want(todo)
+        among = np.asarray(todo)  # another thread would wait for what this one does not make after an error
         if share.holders:
             self._shared_at = time.monotonic()
         is_shared = time.monotonic() - self._shared_at < SHARED_S
@@ -215,13 +217,13 @@ class OnAccess:
         want = pace.want(len(todo), len(share.holders)) if is_shared else pace.want_all(len(todo))
         cost_s = want * self._pace.item_s
         try:
-            granted = share.take(want, cost_s, 0)  # no bytes: what there is no room for, the commit halves
+            granted = share.take(want, cost_s, 0, among)  # no bytes: the commit finds out what fits
             if not granted and not share.reason and share.has_rest:
                 self.flush_soon()
                 if self._made and not artifacts.session.is_away:
                     self._changed.wait(WAIT_S)  # others may want what a thread commits, which needs the lock
                     return []
-                granted = share.wait(want, cost_s, 0, WAIT_S)
+                granted = share.wait(want, cost_s, 0, WAIT_S, among)
         except PrepcacheError:
             if artifacts.session.is_away:
                 return []  # under a claim then
@@ -237,6 +239,15 @@ class OnAccess:
             self.flush_soon()
         return granted
 
+    @contextlib.contextmanager
+    def _unlocked(self) -> Iterator[None]:
+        """A wait within what is done with the lock."""
+        self._changed.release()
+        try:
+            yield
+        finally:
+            self._changed.acquire()
+
     def _unleased(self, todo: list[int]) -> list[int]:
         """They are made all the same, and not kept."""
         self._share.settle(todo)
@@ -250,9 +261,11 @@ class OnAccess:
         kept = part.copied() if is_kept else None
         nbytes = weight(part.samples[0])
         with self._changed:
-            del self._making[index]
+            self._making.pop(index, None)  # a thread that goes on alone may have been quicker
             self._changed.notify_all()
             self._pace.note(part.cost_s, nbytes)
+            if index in self._made:
+                return
             if kept is None or not self._share.is_taken(index):
                 self._share.settle((index,))
                 return
@@ -333,16 +346,24 @@ class OnAccess:
 
     def _flush_behind(self) -> None:
         """In a thread that nobody waits for; those of many data sets come one after the other."""
-        if self._artifacts.session.is_away and self._made_bytes < self._commit_bytes:
-            with self._changed:  # it is called again when the daemon answers
+        session = self._artifacts.session
+        with self._changed:
+            if self._made_bytes < self._commit_bytes and session.is_away:
                 self._is_due, self._grants = False, 0
-                if self._timer is not None:
-                    self._timer.cancel()
-                    self._timer = None
-                self._set_timer(RETRY_S)
-            return
+                if session.is_away:  # still: if the daemon answers from now on, this is called again
+                    self._cancel_timer()
+                    self._set_timer(RETRY_S)
+                    session.watch_for_return()
+                    return
+                self._is_due = True
         with on_own_time(OWN_S), _turn:
             self.flush()
+
+    def _cancel_timer(self) -> None:
+        """Call it with the lock."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def end(self) -> None:
         """Commits what was made, as the process ends.
@@ -378,11 +399,12 @@ class OnAccess:
         try:
             with self._changed:
                 aside, self._aside, self._is_due, self._grants = self._aside, [], False, 0
-                if self._timer is not None:
-                    self._timer.cancel()
-                    self._timer = None
+                self._cancel_timer()
                 indices, self._uncollected = self._uncollected, []
-            for batch in aside:
+            for number, batch in enumerate(aside):
+                if time.monotonic() >= until:
+                    self.adopt(aside[number:])
+                    break
                 self._commit(batch, until)
             if indices:
                 self._commit_made(indices, until)
@@ -443,11 +465,13 @@ class OnAccess:
             if not is_again:
                 self._task.catalogue.add_local(outcome.kept)
             self.adopt([aside])
+        committed, useless = outcome.committed, None
+        if committed is not None:
+            useless = self._share.map_committed(committed, outcome.batch.observed)
+            artifacts.drop(useless or [])
         with self._changed:
-            if outcome.committed is not None:
-                self._share.generation = artifacts.generation
-                artifacts.drop(self._share.note_commit(outcome.committed, outcome.batch.observed))
-                artifacts.generation = self._share.generation
+            if committed and useless is not None and committed.generation == artifacts.generation + 1:
+                artifacts.generation = committed.generation
             self._share.settle(
                 indices, is_committed=outcome.committed is not None, is_to_come=aside is not None
             )
