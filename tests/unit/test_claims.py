@@ -98,6 +98,17 @@ def test_all_fills_know_of_an_outage_until_who_saw_it_ends() -> None:
     assert not mine.was_outage()
 
 
+def test_claims_are_of_one_recipe_and_never_swept(cache: Path) -> None:
+    """Recipes share files, which a job of days has open."""
+    mine, others = Claims(RECIPE), Claims("ab" + "cd" * 31)
+    assert mine.take(FIRST) and others.take(FIRST)
+    mine.note_outage()
+    (file,) = (cache / "prepcache" / claims.FOLDER).iterdir()
+    os.utime(file, (0, 0))
+    third = Claims(RECIPE)
+    assert not third.take(FIRST) and third.take(SECOND) and not others.was_outage()
+
+
 def test_to_look_for_claims_makes_no_file(cache: Path) -> None:
     mine = Claims(RECIPE)
     assert not mine.is_taken(FIRST) and not mine.was_outage() and not cache.exists()

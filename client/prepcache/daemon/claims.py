@@ -1,6 +1,7 @@
 """Claims: the items that a job makes; the user's other jobs leave them out while no daemon tells them.
 
-A claim is a lock on one byte of a file of the recipe, which the kernel lets go when the process ends.
+A claim is a lock on one byte of a file, which the kernel lets go when the process ends. Recipes share 256
+files, which are empty and never removed: a job of any length keeps its claims.
 
 Invariants:
     1. An item is claimed by one fill at a time. Claims bind jobs of one user on one machine, and only in
@@ -21,21 +22,17 @@ import errno
 import fcntl
 import os
 import struct
-import time
 import weakref
-from pathlib import Path
 
 from prepcache.protocol.places import cache_folder
 
-FOLDER = "claims-v1"
-KEEP_S = 24 * 3600.0
-"""A file that no job opened for so long is removed."""
+FOLDER = "claims-v2"
 MAX_CLAIMS = 4096
 _LOCK = struct.Struct("hhqqi0q")
 """`struct flock`: type, whence, start, length, pid."""
 _TAKEN = (errno.EAGAIN, errno.EACCES)
 _OUTAGE_AT = 1 << 62
-"""The byte behind those of all items; who fills in an outage shares a lock on it until the fill ends."""
+"""Behind the bytes of all items: one of each recipe, which fills lock together if they meet an outage."""
 
 
 class Claims:
@@ -46,7 +43,8 @@ class Claims:
     """
 
     def __init__(self, recipe: str) -> None:
-        self._path = cache_folder(os.environ) / FOLDER / recipe
+        self._path = cache_folder(os.environ) / FOLDER / recipe[:2]
+        self._base = int(recipe[2:17], 16)
         self._fd, self._is_outage = -1, False
         self._mine = set[bytes]()
         _ALL.add(self)
@@ -61,7 +59,7 @@ class Claims:
         if digest in self._mine or len(self._mine) >= MAX_CLAIMS or not self._opened(is_new=True):
             return True
         try:
-            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock(fcntl.F_WRLCK, _at(digest)))
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock(fcntl.F_WRLCK, self._at(digest)))
         except OSError as error:
             return error.errno not in _TAKEN
         self._mine.add(digest)
@@ -72,22 +70,26 @@ class Claims:
         if digest in self._mine:
             self._mine.discard(digest)
             with contextlib.suppress(OSError):
-                fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock(fcntl.F_UNLCK, _at(digest)))
+                fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock(fcntl.F_UNLCK, self._at(digest)))
 
     def is_taken(self, digest: bytes) -> bool:
         """Whether another fill has claimed an item."""
-        return self._is_locked(_at(digest))
+        return self._is_locked(self._at(digest))
 
     def note_outage(self) -> None:
         """This fill goes through an outage."""
         if not self._is_outage and self._opened(is_new=True):
             self._is_outage = True
             with contextlib.suppress(OSError):
-                fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock(fcntl.F_RDLCK, _OUTAGE_AT))
+                fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock(fcntl.F_RDLCK, _OUTAGE_AT + self._base))
 
     def was_outage(self) -> bool:
         """Whether any fill that goes on has gone through an outage: a daemon may not know what it makes."""
-        return self._is_outage or self._is_locked(_OUTAGE_AT)
+        return self._is_outage or self._is_locked(_OUTAGE_AT + self._base)
+
+    def _at(self, digest: bytes) -> int:
+        """The item's byte."""
+        return (int.from_bytes(digest[:8], "big") >> 2) ^ self._base
 
     def _is_locked(self, at: int) -> bool:
         if self._opened(is_new=False):
@@ -97,7 +99,7 @@ class Claims:
         return False
 
     def _opened(self, *, is_new: bool) -> bool:
-        """Whether the recipe's file is there, and open.
+        """Whether the file is there, and open.
 
         Args:
             is_new: it is made where there is none.
@@ -106,10 +108,8 @@ class Claims:
             with contextlib.suppress(OSError):
                 if is_new:
                     self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    _sweep(self._path.parent)
                 flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if is_new else 0)
                 self._fd = os.open(self._path, flags, 0o600)
-                os.utime(self._fd)
         return self._fd >= 0
 
     def close(self) -> None:
@@ -123,25 +123,11 @@ class Claims:
     __del__ = close
 
 
-def _at(digest: bytes) -> int:
-    """The item's byte."""
-    return int.from_bytes(digest[:8], "big") >> 2
-
-
 def _lock(kind: int, at: int) -> bytes:
     return _LOCK.pack(kind, os.SEEK_SET, at, 1, 0)
 
 
 _ALL = weakref.WeakSet[Claims]()
-
-
-def _sweep(folder: Path) -> None:
-    oldest = time.time() - KEEP_S
-    with os.scandir(folder) as found:
-        for one in found:
-            with contextlib.suppress(OSError):
-                if one.stat(follow_symlinks=False).st_mtime < oldest:
-                    Path(one.path).unlink()
 
 
 def _after_fork_in_child() -> None:
