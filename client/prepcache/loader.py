@@ -29,6 +29,7 @@ import contextlib
 import itertools
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextvars import copy_context
@@ -85,8 +86,9 @@ def _end_epochs() -> None:
     for epoch in list(_epochs):
         with contextlib.suppress(ValueError):  # another thread is just at it
             epoch.close()
+    until = time.monotonic() + LEAVE_S
     for thread in list(_threads):
-        thread.join()
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 class Loader:
@@ -315,22 +317,14 @@ class Loader:
 
         What is made on a GPU is made on the consumer's device and stream, as it were without the thread.
         """
-        with stream:
-            self._gather_all(batches, ready, room)
-
-    def _gather_all(self, batches: list[Positions], ready: Ready, room: Room) -> None:
-        for positions in batches:
-            if not room.get():
-                return
-            made, error = None, None
-            try:
-                made = self._make(positions)
-            except BaseException as caught:  # noqa: BLE001 - raised again where the batch is taken
-                error = caught
-            ready.put((made, error))
-            del made
-            if error is not None:
-                return
+        try:
+            with stream:
+                for positions in batches:
+                    if not room.get():
+                        return
+                    ready.put((self._make(positions), None))
+        except BaseException as error:  # noqa: BLE001 - raised again where the batch is taken
+            ready.put((None, error))
 
     def _make_after_fork(self, positions: Positions) -> Any:
         if self._copier is not None and self._copier.is_of_process:

@@ -67,7 +67,9 @@ def main():
             list(DataLoader(ds, batch_size=4, num_workers=2))
         finally:  # torch's handler tells of a worker's death at any line, of what handles another error, too
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    except (RuntimeError, OSError):  # the worker was killed, or had a batch that is not there any more
+    except (AssertionError, prepcache.PrepcacheError):
+        raise
+    except Exception:  # torch's, of any kind: a worker was killed, or had a batch that is not there any more
         assert os.environ.get("DIES")
     tell(ds)
     os._exit(0)  # what is left of the loader has lost its pipe

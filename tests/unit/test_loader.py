@@ -481,3 +481,41 @@ def test_an_epoch_that_ends_in_anothers_thread_is_not_awaited(
             return torch.tensor(index)
 
     assert [batch.tolist() for batch in Loader(Ends())] == [[0]]
+
+
+class BrokenStream:
+    """A device's stream that cannot be entered."""
+
+    def __enter__(self) -> None:
+        raise RuntimeError("the device was lost")
+
+    def __exit__(self, *_: object) -> None:
+        raise AssertionError("it was not entered")
+
+
+def test_a_stream_that_cannot_be_entered_is_the_consumers_error(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader_module, "_stream_here", BrokenStream)
+    with pytest.raises(RuntimeError, match="the device was lost"):
+        list(Loader(stored, 4))
+
+
+def test_the_end_of_a_process_waits_only_so_long_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    class Hangs(Scaled):
+        def __getitem__(self, index: int) -> int:
+            begun.set()
+            assert may_end.wait(60)
+            return index
+
+    monkeypatch.setattr(loader_module, "LEAVE_S", 0.01)
+    epoch = iter(Loader(Hangs(), 1))
+    thread, _ = threading.Thread(target=lambda: next(epoch), daemon=True), None
+    thread.start()
+    assert begun.wait(60)
+    loader_module._end_epochs()
+    assert not may_end.is_set()
+    may_end.set()
+    thread.join(60)

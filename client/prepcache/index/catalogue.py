@@ -18,7 +18,7 @@ NOTE [ Items that span artifacts ]
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from prepcache.protocol.wire import ArtifactRef
 if TYPE_CHECKING:
     from prepcache.fill.commit import Batch
 
+NOTHING_NEW: Mapping[str, int] = {}
 _PIECE = b"prepcache piece v1\0"
 _MORE = b"prepcache more v1\0"
 
@@ -164,13 +165,14 @@ class Catalogue(MappedArtifacts):
             stale = [n for d, n in self._by_digest.items() if is_complete and d not in names]
             stale += self._own  # they hold the same samples
             is_stale = np.isin(places.artifact, stale) if stale else np.zeros(len(places.artifact), "?")
+            new = dict[str, int]()
             for slot in opened:
                 assert slot.ref is not None
-                self._by_digest[slot.ref.digest] = len(self.slots)
+                new[slot.ref.digest] = len(self.slots)
                 stale.append(len(self.slots))
                 self._place(places, slot, is_stale)
             self._join(places)
-            useless = self._publish(places, stale)
+            useless = self._publish(places, stale, new)
             return np.flatnonzero(was_missing & (places.artifact != MISSING)), gone + useless
 
     def add_local(self, files: Iterable[Spilled]) -> None:
@@ -288,12 +290,20 @@ class Catalogue(MappedArtifacts):
         rows, found = self._rows_in(slot)
         return float(slot.artifact.item_cost[rows[np.isin(found, items)]].sum())
 
-    def _publish(self, places: Places, candidates: Sequence[int]) -> list[ArtifactRef]:
-        """Makes `places` the current ones; drops those of the candidates that nothing refers to."""
+    def _publish(
+        self, places: Places, candidates: Sequence[int], new: Mapping[str, int] = NOTHING_NEW
+    ) -> list[ArtifactRef]:
+        """Makes `places` the current ones; drops those of the candidates that nothing refers to.
+
+        Args:
+            new: slots of artifacts that are known from now on. A child that was forked before maps them once
+                more.
+        """
         refs = []
         used = {slot for pieces in places.chains.values() for slot, _, _ in pieces}
         used.update(np.flatnonzero(np.bincount(places.artifact + 1)) - 1)  # np.unique would sort
         self.places = places  # first: who finds a slot empty looks again, and finds it elsewhere
+        self._by_digest.update(new)
         for number in candidates:
             slot = self.slots[number]
             if slot is None or number in used:

@@ -88,15 +88,13 @@ class RecipeIndex(MappedArtifacts):
             opened, gone = self._open_new(refs, observed, is_own=is_own)
             names = {ref.digest for ref in refs}
             gone += self.let_go([d for d in self._by_digest if d not in names]) if is_complete else []
-            new = []
-            for slot in opened:
-                assert slot.ref is not None
-                self._last += 1
-                self._by_digest[slot.ref.digest] = self._last
-                self._slots[self._last] = slot
-                new.append(self._last)
-            self._add(new)
-            return new, gone
+            new = {self._last + number: slot for number, slot in enumerate(opened, 1)}
+            self._last += len(new)
+            self._slots.update(new)
+            self._add(list(new))
+            # Last: a child that was forked meanwhile maps once more what its index lacks.
+            self._by_digest.update({slot.ref.digest: number for number, slot in new.items() if slot.ref})
+            return list(new), gone
 
     def let_go(self, digests: Iterable[str]) -> list[ArtifactRef]:
         """Drops artifacts that were merged, purged or evicted.
@@ -107,25 +105,31 @@ class RecipeIndex(MappedArtifacts):
         with self._lock:
             gone = [self._slots.pop(self._by_digest.pop(d)) for d in digests if d in self._by_digest]
             if sum(len(run[0]) for run in self._runs) > 2 * self.items:
-                self._runs = []
-                self._add(list(self._slots))
+                self._add(list(self._slots), [])
             return [slot.ref for slot in gone if slot.ref is not None]
 
-    def _add(self, numbers: Sequence[int]) -> None:
+    def _add(self, numbers: Sequence[int], runs: Sequence[_Run] | None = None) -> None:
+        """Finds items in these artifacts, too.
+
+        Args:
+            runs: those of the others; by default, all that there are.
+        """
+        runs = list(self._runs if runs is None else runs)
         if not numbers:
+            self._runs = runs
             return
         tables = [self._slots[number].artifact.item_digests for number in numbers]
         counts = [len(table) for table in tables]
         prefix = np.concatenate([np.ascontiguousarray(table).view("<u8")[:, 0] for table in tables])
         number = np.repeat(np.array(numbers, "i4"), counts)
         row = np.concatenate([np.arange(count, dtype="i4") for count in counts])
-        while self._runs and len(self._runs[-1][0]) < 2 * len(prefix):
-            last = self._runs.pop()
+        while runs and len(runs[-1][0]) < 2 * len(prefix):
+            last = runs.pop()
             prefix, number, row = (
                 np.concatenate(pair) for pair in zip(last, (prefix, number, row), strict=True)
             )
         order = np.argsort(prefix, kind="stable")
-        self._runs.append((prefix[order], number[order], row[order]))
+        self._runs = [*runs, (prefix[order], number[order], row[order])]  # at once: a child may be forked now
 
     def note_waiting(self, batches: Iterable[Batch]) -> None:
         """Batches that are in files of this process; whoever will commit them keeps them alive."""

@@ -248,7 +248,7 @@ class Totals:
 
     def reset_lock(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a collector that runs within may end another epoch, which notes, too
 
     def note(self, chunk: Chunk) -> None:
         """Adds what a chunk has counted since it was noted last."""
