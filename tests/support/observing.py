@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +57,19 @@ class Watched:
 
     def changed(self, root: Path | None = None) -> str | None:
         return still_true(self.taken, roots=Roots.of(self.recipe, root or self.root))
+
+
+def told_by_child(work: Callable[[], Any]) -> Any:
+    """What a forked child finds, as JSON can say it."""
+    read_fd, write_fd = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(write_fd, json.dumps(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(write_fd)
+    with os.fdopen(read_fd) as answers:
+        told = answers.read()
+    os.waitpid(pid, 0)
+    return json.loads(told)

@@ -1,10 +1,9 @@
-"""Observed inputs: what a function opens and lists by itself, seen once and checked at the next look-up."""
+"""Observed inputs: what a function opens, lists and starts by itself, seen and checked at the next look-up."""
 # ruff: noqa: E501
 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -19,32 +18,98 @@ from prepcache.keys.observation.inputs import ABSENT, CHANGED, still_true
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import recipe
-from support.observing import HERE, Watched
+from support.observing import HERE, Watched, told_by_child
 from support.projects import Project, project_fixture  # noqa: F401
 
+BEFORE = """
+import contextlib, ctypes, concurrent.futures, linecache, runpy, shutil, subprocess, sys, tempfile, threading
+import tokenize as standard
 
-def test_a_file_of_the_functions_own_is_seen_and_checked(project: Project) -> None:
-    project.put("v.txt", "one")
-    watched = Watched(project, "def f(x): return (HERE / 'v.txt').read_text()")
-    assert watched.names == ["project:v.txt"]
+def tried(call, *given):
+    with contextlib.suppress(OSError):
+        return call(*given)
+
+def in_folder(work):
+    folder = os.open(HERE / 'data', os.O_RDONLY)
+    try:
+        return work(folder)
+    finally:
+        os.close(folder)
+
+def f(x):
+"""
+
+
+def source(*lines: str) -> str:
+    return BEFORE + "".join(f"    {line}\n" for line in lines)
+
+
+OWN = "with tempfile.TemporaryDirectory() as t: "
+CAT = "subprocess.run(['cat', f'{HERE}/v.txt'], stdout=-1)"
+SEEN = {
+    "opened": "(HERE / 'v.txt').read_text()",
+    "to read and write": "open(HERE / 'v.txt', 'r+').close()",
+    "in a thread": "t = threading.Thread(target=(HERE / 'v.txt').read_text); t.start(); t.join()",
+    "in a pool": "with concurrent.futures.ThreadPoolExecutor(2) as pool: list(pool.map(Path.read_text, [HERE / 'v.txt']))",
+    "by a module for source": "standard.open(HERE / 'v.txt').close(); linecache.getline(__file__, 1)",
+    "a library loaded by its path": "tried(ctypes.CDLL, '/'.join([str(HERE), 'v.txt']))",
+    "an argument of a process": CAT,
+    "an option of a process": "subprocess.run(['cat', '--help', f'--x={HERE}/v.txt'], stdout=-1)",
+    "a command of a shell": "subprocess.run(f'true && cat {HERE}/v.txt >/dev/null', shell=True)",
+    "os.system": "os.system(f'cat {HERE}/v.txt >/dev/null')",
+    "os.popen": "os.popen(f'cat {HERE}/v.txt').close()",
+    "posix_spawn": "os.waitpid(os.posix_spawn('/bin/true', ['true', f'{HERE}/v.txt'], {}), 0)",
+    "a program on the path": "subprocess.run(['v.txt'], env={'PATH': str(HERE)})",
+    "below the child's folder": "subprocess.run([sys.executable, '-c', '', 'v.txt'], cwd=HERE)",
+    "written into a folder of its own": OWN
+    + "subprocess.run(['cp', HERE / 'v.txt', f'{t}/o']); os.listdir(t); open(f'{t}/o').close()",
+    "written there by a shell": OWN + "os.system(f'cp {HERE}/v.txt {t}/o'); open(f'{t}/o').close()",
+    "under a name that the process chose": OWN
+    + "subprocess.run(['cp', HERE / 'v.txt', t]); os.rename(f'{t}/v.txt', f'{t}/o'); open(f'{t}/o').close()",
+    "into a folder that gets another name": "os.mkdir(HERE / 'd'); subprocess.run(['cp', HERE / 'v.txt', HERE / 'd/o']); os.rename(HERE / 'd', HERE / 'e'); open(HERE / 'e/o').close()",
+    "under a temporary name": "o = tempfile.mktemp(); subprocess.run(['cp', HERE / 'v.txt', o]); open(o).close(); os.unlink(o)",
+    "by a link in a folder of its own": OWN + "os.symlink(HERE / 'v.txt', f'{t}/o'); open(f'{t}/o').close()",
+}
+
+
+@pytest.mark.parametrize("how", SEEN)
+def test_a_file_that_a_function_uses_is_seen_and_checked(project: Project, how: str) -> None:
+    project.put("v.txt", "#!/bin/true\n").chmod(0o755)
+    watched = Watched(project, "from pathlib import Path" + source(SEEN[how]))
+    # A process was given a folder to write to; temporary folders lie in the working directory or elsewhere.
+    assert [name for name in watched.names if name.startswith("project:")] == ["project:v.txt"]
     assert watched.changed() is None
-    project.put("v.txt", "two")
+    project.put("v.txt", "#!/bin/true\n\n")
     assert watched.changed() == "project:v.txt"
 
 
-def test_the_files_of_the_item_are_no_observation(project: Project, tmp_path: Path) -> None:
-    item = tmp_path / "item.txt"
-    item.write_text("x")
-    assert Watched(project, "def f(x): return x.read_text()", item).names == []
+NOT_SEEN = {
+    "made where nothing was": "tried((HERE / 'v.txt').read_text); (HERE / 'v.txt').write_text('1'); (HERE / 'v.txt').read_text()",
+    "made under another name": "tried((HERE / 'v.txt').read_text); (HERE / 'n').write_text('1'); os.replace(HERE / 'n', HERE / 'v.txt'); (HERE / 'v.txt').read_text()",
+    "linked to what it made": OWN
+    + "p = t + '/p'; open(p, 'w').close(); os.link(p, f'{t}/o'); open(f'{t}/o').close()",
+    "temporary": "with tempfile.NamedTemporaryFile('w+') as t: open(t.name).close()",
+    "a device": "open('/dev/null').close()",
+    "a process": "open('/proc/self/stat').close()",
+    "a descriptor": "r, w = os.pipe(); os.close(w); open(r, 'rb').close()",
+    "a pipe": "os.mkfifo(HERE / 'p'); os.close(os.open(HERE / 'p', os.O_RDONLY | os.O_NONBLOCK))",
+    "a command of the system": "subprocess.run('true', shell=True)",
+    "the standard library": "import wave, colorsys",
+}
 
 
-def test_what_a_linked_item_leads_to_is_no_observation(project: Project, tmp_path: Path) -> None:
-    blobs = project.folder / "blobs"
-    blobs.mkdir()
-    (blobs / "0a").write_text("x")
-    (tmp_path / "item.txt").symlink_to(blobs / "0a")
-    source = "def f(x): return x.resolve().read_text()"
-    assert Watched(project, source, tmp_path / "item.txt").names == []
+@pytest.mark.parametrize("how", NOT_SEEN)
+def test_what_says_nothing_or_is_made_is_no_input(project: Project, how: str) -> None:
+    watched = Watched(project, source(NOT_SEEN[how]))
+    assert watched.names == [] and not watched.failure
+
+
+@pytest.mark.parametrize("how", ["file", "folder", "link"])
+def test_the_files_of_the_item_are_no_observation(project: Project, tmp_path: Path, how: str) -> None:
+    item, kept = tmp_path / "item", project.put("blobs/0a", "x")
+    item.mkdir() if how == "folder" else item.symlink_to(kept) if how == "link" else item.write_text("x")
+    read = "[p.read_text() for p in x.iterdir()]" if how == "folder" else "x.resolve().read_text()"
+    assert Watched(project, source(read), item).names == []
 
 
 def test_a_link_that_leads_to_the_item_is_an_observation(project: Project) -> None:
@@ -52,217 +117,206 @@ def test_a_link_that_leads_to_the_item_is_an_observation(project: Project) -> No
     for name in ("a", "b"):
         project.put(name, name)
     (project.folder / "current").symlink_to("a")
-    source = "def f(x): return x.read_text() + (HERE / 'current').read_text()"
-    watched = Watched(project, source, project.folder / "a")
+    watched = Watched(project, source("x.read_text(), (HERE / 'current').read_text()"), project.folder / "a")
     assert watched.names == ["project:current"]
     (project.folder / "current").unlink()
     (project.folder / "current").symlink_to("b")
     assert watched.changed() == "project:current"
 
 
-def test_the_files_in_a_folder_item_are_no_observation(project: Project, tmp_path: Path) -> None:
-    (tmp_path / "item").mkdir()
-    (tmp_path / "item" / "a.txt").write_text("x")
-    assert (
-        Watched(project, "def f(x): return [p.read_text() for p in x.iterdir()]", tmp_path / "item").names
-        == []
-    )
-
-
-def test_a_file_beside_an_item_is_named_relative_to_the_root(project: Project, tmp_path: Path) -> None:
-    for place in ("one", "two"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "a.img").write_text("x")
-        (tmp_path / place / "a.json").write_text(place)
-    watched = Watched(
-        project,
-        "def f(x): return x.with_suffix('.json').read_text()",
-        tmp_path / "one" / "a.img",
-        tmp_path / "one",
-    )
-    assert watched.names == ["items:a.json"]
-    assert watched.changed() is None
-    assert watched.changed(tmp_path / "two") == "items:a.json"
-
-
 def test_a_file_that_was_not_there_is_an_input(project: Project) -> None:
-    source = "def f(x):\n    try: return (HERE / 'v.txt').read_text()\n    except OSError: return ''"
-    watched = Watched(project, source)
+    watched = Watched(project, source("tried((HERE / 'v.txt').read_text)"))
     assert watched.taken == [{"kind": "file", "name": "project:v.txt", "digest": ABSENT}]
     assert watched.changed() is None
     project.put("v.txt", "now")
     assert watched.changed() == "project:v.txt"
 
 
+LISTS = {
+    "its names": "os.listdir(HERE / 'data')",
+    "by a descriptor": "in_folder(os.listdir)",
+    "scanned by a descriptor": "in_folder(lambda folder: os.scandir(folder).close())",
+    "made if it is not there": "os.makedirs(HERE / 'data', exist_ok=True); os.listdir(HERE / 'data')",
+    "made by its path": "(HERE / 'data').mkdir(exist_ok=True); os.listdir(HERE / 'data')",
+}
+
+
+@pytest.mark.parametrize("how", LISTS)
+def test_the_names_in_a_listed_folder_are_an_input(project: Project, how: str) -> None:
+    path = project.put("data/a.txt", "")
+    watched = Watched(project, source(LISTS[how]))
+    assert {"kind": "folder", "name": "project:data"}.items() <= watched.taken[0].items()
+    assert watched.changed() is None
+    path.rename(path.with_name("b.txt"))
+    assert watched.changed() == "project:data"
+
+
+IN_OPEN_FOLDER = {
+    "os.open": "in_folder(lambda folder: os.close(os.open('v.txt', os.O_RDONLY, dir_fd=folder)))",
+    "opener": "in_folder(lambda folder: open('v.txt', opener=lambda name, how: os.open(name, how, dir_fd=folder)).close())",
+}
+
+
+@pytest.mark.parametrize("how", IN_OPEN_FOLDER)
+def test_a_file_opened_in_an_open_folder_counts(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    path = project.put("data/v.txt", "one")
+    monkeypatch.chdir(tmp_path)
+    watched = Watched(project, source(IN_OPEN_FOLDER[how]))
+    assert watched.changed() is None
+    path.write_text("two")
+    assert watched.changed() == "project:data/v.txt"
+
+
 @pytest.mark.parametrize(
-    "write",
+    "made",
     [
-        "(HERE / 'v.txt').write_text('made')",
-        "(HERE / 'new').write_text('made'); os.replace(HERE / 'new', HERE / 'v.txt')",
+        "os.rename(HERE / 'made', 'out', dst_dir_fd=folder)",
+        "os.link(HERE / 'made', 'out', dst_dir_fd=folder)",
+        "os.symlink(HERE / 'made', 'out', dir_fd=folder)",
+        "os.mkdir('out', dir_fd=folder)",
     ],
-    ids=["in place", "by its name"],
 )
-def test_a_new_file_that_the_function_makes_is_an_output(project: Project, write: str) -> None:
-    """As a cache on the disk does, `joblib.Memory` among them."""
-    source = f"def f(x):\n    try: return (HERE / 'v.txt').read_text()\n    except OSError: {write}\n"
-    watched = Watched(project, source + "    return f(x)")
-    assert watched.names == []
+def test_a_name_made_in_an_open_folder_is_no_other(
+    project: Project, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    """What has the same name in the working directory is still an input."""
+    project.put("data/v.txt", "one")
+    own = project.put("job/out", "one")
+    monkeypatch.chdir(project.folder / "job")
+    lines = ["(HERE / 'made').write_text('two')", f"in_folder(lambda folder: {made})", "open('out').close()"]
+    watched = Watched(project, source(*lines))
+    own.write_text("two")
+    assert watched.changed() == "cwd:out"
 
 
-def test_a_file_that_changes_during_use_never_matches_again(project: Project) -> None:
-    path = project.put("v.txt", "one")
-    project.write(prep=HERE + "def f(x): return (HERE / 'v.txt').read_text()")
+NOT_KEPT = {
+    "os.open writes": "in_folder(lambda folder: os.close(os.open('out', os.O_WRONLY | os.O_CREAT, dir_fd=folder)))",
+    "links to a file": OWN + "os.symlink(HERE, f'{t}/d'); open(f'{t}/d/data/v.txt').close()",
+    "it links to": OWN + "os.link(HERE / 'data/v.txt', f'{t}/o'); open(f'{t}/o').close()",
+}
+
+
+@pytest.mark.parametrize("why", NOT_KEPT)
+def test_what_cannot_be_told_apart_is_not_stored(project: Project, why: str) -> None:
+    project.put("data/v.txt", "one")
+    assert why in Watched(project, source(NOT_KEPT[why])).failure
+
+
+def test_a_temporary_folder_with_folders_is_no_input(project: Project) -> None:
+    """Removing it opens and lists folders by descriptors."""
+    watched = Watched(project, source(OWN + "os.makedirs(t + '/a/b'); os.listdir(t)"))
+    assert watched.changed() is None
+    assert all(name.startswith("cwd:") for name in watched.names)
+
+
+def test_reads_of_a_process_are_inputs_and_writes_are_not(
+    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(project.folder)
+    for name in ("read.txt", "written.txt"):
+        project.put(name, "old")
+    (tmp_path / "item").write_text("x")
+    again = (
+        "for _ in range(2): subprocess.run(['cp', str(x), 'written.txt']); (HERE / 'written.txt').read_text()"
+    )
+    shell = "subprocess.run('cat read.txt >written.txt', shell=True)"
+    watched = Watched(project, source(again, shell), tmp_path / "item")
+    assert watched.names == ["cwd:read.txt"]
+    assert watched.changed() is None
+    project.put("read.txt", "two")
+    assert watched.changed() == "cwd:read.txt"
+
+
+def test_a_file_that_is_read_before_it_is_rewritten_has_changed(project: Project) -> None:
+    project.put("n.txt", "1")
+    watched = Watched(project, source("p = HERE / 'n.txt'; p.write_text(p.read_text() + '1')"))
+    assert watched.names == [watched.changed()] == ["project:n.txt"]
+
+
+def observing(
+    project: Project, body: str, memo: StatCache | None = None
+) -> tuple[Observer, Callable[..., Any]]:
+    """An observer of a function of this body, and what calls the function under it."""
+    project.write(prep=HERE + source(body))
     made = project.recipe()
-    observer = Observer(made)
-    with observer.watching():
-        made.preprocess(0)  # type: ignore[misc]
-    path.write_text("three")
-    assert [row["digest"] for row in observer.taken()] == [CHANGED]
-    assert still_true(observer.taken(), roots=Roots.of(made)) == "project:v.txt"
+    observer = Observer(made, stat_cache=memo)
+
+    def call(item: Any = None) -> Any:
+        with observer.watching():
+            return made.preprocess(item)  # type: ignore[misc]
+
+    return observer, call
 
 
-def test_a_file_that_changes_after_a_batch_fails_the_next(project: Project, tmp_path: Path) -> None:
-    """Its digest is known from the batch before, and asked for again by its stamp; it is opened once."""
-    path = project.put("v.txt", "one")
-    project.write(prep=HERE + "def f(x): return (HERE / 'v.txt').read_text()")
-    made = project.recipe()
-    observer = Observer(made, stat_cache=StatCache(tmp_path / "memo", window_ns=lambda _: 0))
-    with observer.watching():
-        made.preprocess(0)  # type: ignore[misc]
-    first, second = observer.taken(), observer.taken()
-    assert first == second and still_true(first, roots=Roots.of(made)) is None
-    path.write_text("three")
+@pytest.mark.parametrize(
+    ("body", "edited"),
+    [
+        ("return (HERE / 'v.txt').read_text()", "v.txt"),
+        ("return sorted(os.listdir(HERE / 'parts'))", "parts/b.txt"),
+    ],
+    ids=["file", "folder"],
+)
+def test_what_changes_during_use_never_matches_again(
+    project: Project, tmp_path: Path, body: str, edited: str
+) -> None:
+    """Of a file the digest is known from the batch before, and asked for again by its stamp."""
+    for name in ("v.txt", "parts/a.txt"):
+        project.put(name, "one")
+    observer, call = observing(project, body, StatCache(tmp_path / "memo", window_ns=lambda _: 0))
+    call()
+    assert (
+        observer.taken() == observer.taken()
+        and still_true(observer.taken(), roots=Roots.of(project.recipe())) is None
+    )
+    path = project.put(edited, "three")
     assert [row["digest"] for row in observer.taken()] == [CHANGED]
-    path.unlink()
-    assert [row["digest"] for row in observer.taken()] == [CHANGED]
+    if edited == "v.txt":
+        path.unlink()
+        assert [row["digest"] for row in observer.taken()] == [CHANGED]
 
 
 def test_a_file_that_was_replaced_and_restored_never_matches(project: Project) -> None:
     """A link that leads back where it led at first: only the second opening tells."""
     link = project.folder / "v.txt"
-    project.put("one.txt", "one")
-    project.put("two.txt", "two")
-    project.write(prep=HERE + "def f(x): return (HERE / 'v.txt').read_text()")
-    made = project.recipe()
-    observer = Observer(made)
+    for name in ("one", "two"):
+        project.put(f"{name}.txt", name)
+    observer, call = observing(project, "return (HERE / 'v.txt').read_text()")
     for target in ("one.txt", "two.txt", "one.txt"):
         link.unlink(missing_ok=True)
         link.symlink_to(target)
-        with observer.watching():
-            made.preprocess(0)  # type: ignore[misc]
+        call()
     assert [row["digest"] for row in observer.taken()] == [CHANGED]
-
-
-def test_the_names_in_a_folder_that_is_listed_are_an_input(project: Project) -> None:
-    project.put("parts/a.txt", "")
-    watched = Watched(project, "def f(x): return sorted(os.listdir(HERE / 'parts'))")
-    assert [(row["kind"], row["name"]) for row in watched.taken] == [("folder", "project:parts")]
-    assert watched.changed() is None
-    (project.folder / "parts" / "a.txt").rename(project.folder / "parts" / "b.txt")
-    assert watched.changed() == "project:parts"
-
-
-def test_a_folder_that_changes_during_use_never_matches_again(project: Project) -> None:
-    project.put("parts/a.txt", "")
-    project.write(prep=HERE + "def f(x): return sorted(os.listdir(HERE / 'parts'))")
-    made = project.recipe()
-    observer = Observer(made)
-    with observer.watching():
-        made.preprocess(0)  # type: ignore[misc]
-    project.put("parts/b.txt", "")
-    assert [row["digest"] for row in observer.taken()] == [CHANGED]
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def f(x):\n    p = HERE / 's.txt'\n    p.write_text('1')\n    return p.read_text()",
-        "import tempfile\ndef f(x):\n    with tempfile.NamedTemporaryFile('w+') as t:\n        t.write('a'); t.flush()\n        return pathlib.Path(t.name).read_text()",
-        "def f(x): return pathlib.Path('/dev/null').read_text()",
-        "def f(x): return pathlib.Path('/proc/self/stat').read_text()",
-    ],
-    ids=["written", "temporary", "device", "process"],
-)  # fmt: skip
-def test_what_is_no_input_is_not_seen(project: Project, source: str) -> None:
-    assert Watched(project, source).names == []
-
-
-def test_a_file_that_is_read_before_it_is_rewritten_is_an_input(project: Project) -> None:
-    project.put("n.txt", "1")
-    source = "def f(x):\n    p = HERE / 'n.txt'\n    n = int(p.read_text())\n    p.write_text(str(n + 1))\n    return n"
-    watched = Watched(project, source)
-    assert watched.names == ["project:n.txt"]
-    assert watched.changed() == "project:n.txt"
-
-
-def test_a_file_opened_to_read_and_write_is_an_input(project: Project) -> None:
-    project.put("n.txt", "1")
-    source = "def f(x):\n    with open(HERE / 'n.txt', 'r+') as file: return file.read()"
-    assert Watched(project, source).names == ["project:n.txt"]
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "    t = threading.Thread(target=(HERE / 'v.txt').read_text)\n    t.start(); t.join()",
-        "    with concurrent.futures.ThreadPoolExecutor(2) as pool:\n        list(pool.map(lambda p: p.read_text(), [HERE / 'v.txt']))",
-    ],
-    ids=["thread", "pool"],
-)  # fmt: skip
-def test_what_the_functions_threads_open_is_seen(project: Project, body: str) -> None:
-    project.put("v.txt", "one")
-    watched = Watched(project, f"import threading, concurrent.futures\ndef f(x):\n{body}")
-    assert watched.names == ["project:v.txt"]
 
 
 def test_a_thread_pool_kept_between_items_is_seen(project: Project) -> None:
     project.put("v.txt", "one")
-    project.write(
-        prep=HERE
-        + "import concurrent.futures\ndef f(x, pool):\n    return pool.submit(HERE.joinpath('v.txt').read_text if x else int).result()"
-    )
-    made = project.recipe()
-    observer = Observer(made)
+    observer, call = observing(project, "return x((HERE / 'v.txt').read_text)")
     with ThreadPoolExecutor(1) as pool:
-        for item in (0, 1):
-            with observer.watching():
-                made.preprocess(item, pool)  # type: ignore[misc]
+        call(lambda _: pool.submit(int).result())
+        call(lambda read: pool.submit(read).result())
     assert [row["name"] for row in observer.taken()] == ["project:v.txt"]
 
 
-def test_what_other_threads_open_meanwhile_is_not_seen(project: Project) -> None:
+@pytest.mark.parametrize("is_own", [False, True])
+def test_what_other_threads_open_meanwhile_is_not_seen(project: Project, is_own: bool) -> None:
+    """A thread of the job's, or a data set that is opened side by side."""
     path = project.put("other.txt", "one")
-    project.write(prep=HERE + "def f(x): return x()")
-    made = project.recipe()
+    observer, call = observing(project, "return x()")
     go, done = threading.Event(), threading.Event()
+    made = project.recipe()
 
     def other() -> None:
-        go.wait(10)
-        path.read_text()
+        go.wait(60)
+        recipe(made.preprocess, config={"path": path}) if is_own else path.read_text()
         done.set()
 
     thread = threading.Thread(target=other)
     thread.start()
-    observer = Observer(made)
-    with observer.watching():
-        made.preprocess(lambda: (go.set(), done.wait(10)))  # type: ignore[misc]
-    thread.join()
-    assert observer.taken() == []
-
-
-def test_prepcaches_own_opens_are_not_observed(project: Project) -> None:
-    """A job that opens its data sets side by side: what the one is keyed by is no input of the other."""
-    path = project.put("other.txt", "one")
-    project.write(prep="def f(x): return x")
-    made = project.recipe()
-    go, done = threading.Event(), threading.Event()
-    work = lambda: (go.wait(60), recipe(made.preprocess, config={"path": path}), done.set())  # noqa: E731
-    thread = threading.Thread(target=work)
-    thread.start()
-    observer = Observer(made)
-    with observer.watching():
-        go.set()
-        done.wait(60)
+    path.read_text()
+    call(lambda: (go.set(), done.wait(60)))
+    path.read_text()
     thread.join()
     assert observer.taken() == []
 
@@ -271,70 +325,11 @@ def test_a_file_in_shared_memory_is_an_input(project: Project) -> None:
     with tempfile.NamedTemporaryFile("w", dir="/dev/shm", suffix=".json") as file:
         file.write("1")
         file.flush()
-        watched = Watched(project, "def f(x): return pathlib.Path(x).read_text()", file.name)
+        watched = Watched(project, source("open(x).close()"), file.name)
         assert watched.names == [file.name]
         file.write("2")
         file.flush()
         assert watched.changed() == file.name
-
-
-def test_what_is_no_file_is_no_input_wherever_it_lies(project: Project, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    os.close(os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK))
-    source = "def f(x): os.close(os.open(x, os.O_RDONLY | os.O_NONBLOCK))"
-    assert Watched(project, source, str(tmp_path / "pipe")).names == []
-
-
-def test_nothing_is_seen_outside_the_watch(project: Project) -> None:
-    path = project.put("v.txt", "one")
-    project.write(prep=HERE + "def f(x): return x")
-    observer = Observer(project.recipe())
-    path.read_text()
-    with observer.watching():
-        pass
-    path.read_text()
-    assert observer.taken() == []
-
-
-def test_a_relative_name_is_checked_in_the_current_directory(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for place in ("one", "two"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "v.txt").write_text(place)
-    monkeypatch.chdir(tmp_path / "one")
-    watched = Watched(project, "def f(x): return pathlib.Path('v.txt').read_text()")
-    assert watched.names == ["cwd:v.txt"]
-    assert watched.changed() is None
-    monkeypatch.chdir(tmp_path / "two")
-    assert watched.changed() == "cwd:v.txt"
-
-
-def test_an_absolute_name_in_the_working_directory_counts(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "v.txt").write_text("one")
-    monkeypatch.chdir(tmp_path / "job")
-    source = "def f(x): return pathlib.Path(os.path.abspath(x + '.txt')).read_text()"
-    assert Watched(project, source, "v").names == sorted([str(tmp_path / "job" / "v.txt"), "cwd:v.txt"])
-
-
-def test_an_absolute_literal_in_the_code_stays_absolute(project: Project) -> None:
-    path = project.put("v.txt", "one")
-    assert Watched(project, f"def f(x): return pathlib.Path({str(path)!r}).read_text()").names == [str(path)]
-
-
-def test_a_copy_of_the_checkout_is_checked_against_its_own_files(tmp_path: Path) -> None:
-    taken: list[dict[str, str]] = []
-    for place, text in (("one", "a"), ("two", "b")):
-        made = Project(tmp_path / place)
-        made.put("v.txt", text)
-        with made.on_path():
-            watched = Watched(made, "def f(x): return (HERE / 'v.txt').read_text()")
-            taken = taken or watched.taken
-            answer = still_true(taken, roots=Roots.of(watched.recipe))
-        assert answer == (None if place == "one" else "project:v.txt")
 
 
 def test_what_cannot_be_told_counts_as_changed() -> None:
@@ -346,61 +341,54 @@ def test_what_cannot_be_told_counts_as_changed() -> None:
     assert [still_true([row]) for row in rows] == [row["name"] for row in rows]
 
 
-def test_the_hook_never_breaks_a_call(project: Project) -> None:
-    source = "def f(x):\n    r, w = os.pipe()\n    os.close(w)\n    with open(r, 'rb') as p: return p.read()"
-    assert Watched(project, source).names == []
-
-
 def test_watches_nest(project: Project) -> None:
     project.put("v.txt", "one")
-    project.write(prep=HERE + "def f(x): return (HERE / 'v.txt').read_text()")
+    project.write(prep=HERE + source("return (HERE / 'v.txt').read_text()"))
     made = project.recipe()
     outer, inner = Observer(made), Observer(made)
-    run: Callable[..., Any] = made.preprocess  # type: ignore[assignment]
     with outer.watching():
         with inner.watching():
             pass
-        run(0)
+        made.preprocess(0)  # type: ignore[misc]
     assert [len(observer.taken()) for observer in (outer, inner)] == [1, 0]
 
 
 def test_a_forked_worker_observes_for_itself(project: Project) -> None:
     project.put("v.txt", "one")
-    project.write(prep=HERE + "def f(x): return (HERE / 'v.txt').read_text()")
-    made = project.recipe()
-    observer = Observer(made)
-    read_fd, write_fd = os.pipe()
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            with observer.watching():
-                made.preprocess(0)  # type: ignore[misc]
-            os.write(write_fd, ",".join(row["name"] for row in observer.taken()).encode())
-        finally:
-            os._exit(0)
-    os.close(write_fd)
-    with os.fdopen(read_fd) as answers:
-        assert answers.read() == "project:v.txt"
-    os.waitpid(pid, 0)
+    observer, call = observing(project, "return (HERE / 'v.txt').read_text()")
+    assert told_by_child(lambda: (call(), [row["name"] for row in observer.taken()])[1]) == ["project:v.txt"]
 
 
 def test_a_module_of_the_users_own_may_be_named_tokenize(project: Project) -> None:
-    """What it opens counts; and what the standard library's opens, for others than who shows lines."""
-    for name in ("words.py", "more.py"):
-        project.put(name, "one")
-    project.write(
-        package____init__="",
-        package__tokenize="def read(path):\n    with open(path) as file: return file.read()\n",
-    )
-    source = (
-        "import linecache, tokenize as standard\nfrom package import tokenize\n"
-        "def f(x):\n    with standard.open(HERE / 'more.py') as file:\n"
-        "        return tokenize.read(HERE / 'words.py') + file.read() + linecache.getline(__file__, 1)"
-    )
-    watched = Watched(project, source)
-    assert watched.names == ["project:more.py", "project:words.py"]
-    for name in ("words.py", "more.py"):
-        project.put(name, "two")
-        assert watched.changed() == f"project:{name}"
-        project.put(name, "one")
+    """What it opens counts, unlike what the standard library's opens for who shows lines."""
+    project.put("words.py", "one")
+    project.write(package____init__="", package__tokenize="def read(path): open(path).close()\n")
+    watched = Watched(project, "from package import tokenize" + source("tokenize.read(HERE / 'words.py')"))
+    assert watched.names == ["project:words.py"]
+
+
+def test_a_tool_of_the_projects_on_the_path_is_an_input(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.put("bin/tool", "#!/bin/sh\n").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{project.folder}/bin", prepend=os.pathsep)
+    assert Watched(project, source("subprocess.run('tool')")).names == ["project:bin/tool"]
+
+
+READS = {
+    "by its path": "open(__file__).close()",
+    "of another module": "open(HERE / 'helper.py').close()",
+    "by the name that a module keeps": "open(helper.__file__).close()",
+    "to be run": "runpy.run_path(helper.__file__)",
+}
+
+
+@pytest.mark.parametrize("how", READS)
+def test_a_module_read_as_text_is_an_input(project: Project, how: str) -> None:
+    project.put("helper.py", "K = 1\ndef g(x): return x")
+    text = "import helper, warnings" + source("helper.g(x); warnings.warn('w')", READS[how])
+    with pytest.warns(UserWarning, match="w"):
+        watched = Watched(project, text, code="function")
+    assert f"project:{'prep' if how == 'by its path' else 'helper'}.py" in watched.names
+    with pytest.warns(UserWarning, match="w"):
+        assert Watched(project, text).names == [], "whole files count already"

@@ -11,67 +11,51 @@ import pytest
 from support.observing import Watched
 from support.projects import Project, project_fixture  # noqa: F401
 
-
-def test_a_module_that_is_imported_unforeseen_is_seen(project: Project) -> None:
-    project.write(plugin="def g(x): return 1")
-    watched = Watched(
-        project, "import importlib\ndef f(x): return importlib.import_module(str('plug') + 'in').g(x)"
-    )
-    assert [(row["kind"], row["name"]) for row in watched.taken] == [("module", "project:plugin.py")]
-    project.write(plugin="def g(x): return 2")
-    assert watched.changed() == "project:plugin.py"
-
-
-def test_imports_of_a_loaded_unforeseen_module_are_seen(project: Project) -> None:
-    project.write(plugin="import deep\ndef g(x): return deep.N", deep="N = 1")
-    watched = Watched(
-        project,
-        "import importlib\nimportlib.import_module(str('de') + 'ep')\n"
-        "def f(x): return importlib.import_module(str('plug') + 'in').g(x)",
-    )
-    assert watched.names == ["project:deep.py", "project:plugin.py"]
-    project.write(deep="N = 2")
-    assert watched.changed() == "project:deep.py"
-
-
-def test_a_module_that_is_loaded_already_is_seen(project: Project) -> None:
-    project.write(plugin="def g(x): return 1")
-    watched = Watched(
-        project,
-        "import importlib\nname = str('plug') + 'in'\nimportlib.import_module(name)\n"
-        "def f(x): return importlib.import_module(str('plug') + 'in').g(x)",
-    )
-    assert watched.names == ["project:plugin.py"]
+PLUGIN = "def f(x): return importlib.import_module(str('plug') + 'in').g(x)"
+PACKAGE = """
+def locate(path):
+    top, *rest = path.split('.')
+    return functools.reduce(getattr, rest, importlib.import_module(top))
+def f(x): return locate('pack.deep.scale.Scale').by
+"""
+MODULES: dict[str, tuple[dict[str, str], str, list[str]]] = {
+    "unforeseen": ({"plugin": "def g(x): return 1"}, PLUGIN, ["plugin.py"]),
+    "with what it imports": (
+        {"deep": "N = 1", "plugin": "import deep\ndef g(x): return deep.N"},
+        f"importlib.import_module(str('de') + 'ep')\n{PLUGIN}",
+        ["deep.py", "plugin.py"],
+    ),
+    "loaded before": (
+        {"plugin": "def g(x): return 1"},
+        f"importlib.import_module(str('plug') + 'in')\n{PLUGIN}",
+        ["plugin.py"],
+    ),
+    "in a package that was loaded before": (
+        {"pack__deep__scale": "class Scale: by = 1", "pack____init__": "", "pack__deep____init__": ""},
+        f"importlib.import_module(str('pack.deep') + '.scale')\n{PACKAGE}",
+        ["pack/__init__.py", "pack/deep/__init__.py", "pack/deep/scale.py"],
+    ),
+    "named by a pickle": (
+        {"shapes": "class Shape: pass"},
+        "importlib.import_module(str('sha') + 'pes')\ndef f(x): return pickle.loads(x)",
+        ["shapes.py"],
+    ),
+}
 
 
 @pytest.mark.parametrize("code", ["script", "function"])
-def test_a_loaded_submodule_got_by_dotted_name_is_seen(project: Project, code: str) -> None:
-    """As hydra and OmegaConf find what `_target_` names: they import the first part of it only."""
-    project.write(pack____init__="", pack__deep____init__="", pack__other="", pack__deep__beside="")
-    project.write(pack__deep__scale="class Scale: by = 1")
-    source = (
-        "import functools, importlib\n"
-        "def load(*names): return [importlib.import_module('pack.' + name) for name in names]\n"
-        "load('deep.scale', 'deep.beside', 'other')\n"
-        "def locate(path):\n"
-        "    top, *rest = path.split('.')\n"
-        "    return functools.reduce(getattr, rest, importlib.import_module(top))\n"
-        "def f(x): return locate(x).by"
-    )
-    watched = Watched(project, source, "pack.deep.scale.Scale", code=code)
-    seen = {name for name in watched.names if "pack" in name}
-    assert seen == {"project:pack/__init__.py", "project:pack/deep/__init__.py", "project:pack/deep/scale.py"}
-    project.write(pack__deep__scale="class Scale: by = 2")
-    assert watched.changed() == "project:pack/deep/scale.py"
-
-
-def test_a_loaded_module_named_by_a_pickle_is_seen(project: Project) -> None:
-    project.write(shapes="class Shape: pass")
-    data = pickle.dumps(project.load("shapes").Shape())
-    load = "importlib.import_module(str('sha') + 'pes')"
-    source = f"import pickle, importlib\n{load}\ndef f(x): return pickle.loads(x)"
-    watched = Watched(project, source, data)
-    assert watched.names == ["project:shapes.py"]
+@pytest.mark.parametrize("how", MODULES)
+def test_a_module_that_is_found_by_its_name_is_seen(project: Project, how: str, code: str) -> None:
+    """As hydra and OmegaConf find what `_target_` names, too: they import the first part of it only."""
+    modules, source, names = MODULES[how]
+    project.write(**modules)
+    shape = pickle.dumps(project.load("shapes").Shape()) if "shapes" in modules else None
+    watched = Watched(project, f"import functools, importlib, pickle\n{source}", shape, code=code)
+    assert watched.names == [f"project:{name}" for name in names]
+    assert watched.changed() is None
+    first, text = next(iter(modules.items()))
+    project.write(**{first: f"{text}\nMORE = 1"})
+    assert watched.changed() == f"project:{first.replace('__', '/')}.py"
 
 
 @pytest.mark.parametrize(

@@ -194,3 +194,60 @@ def test_a_file_opened_by_two_names_counts_by_both(project: Project, monkeypatch
     monkeypatch.chdir(project.folder)
     source = "def f(x): return [open(name).close() for name in ('v.txt', os.fspath(HERE / 'v.txt'))]"
     assert Watched(project, source).names == ["cwd:v.txt", "project:v.txt"]
+
+
+def test_a_file_beside_an_item_is_named_relative_to_the_root(project: Project, tmp_path: Path) -> None:
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "a.img").write_text("x")
+        (tmp_path / place / "a.json").write_text(place)
+    watched = Watched(
+        project,
+        "def f(x): return x.with_suffix('.json').read_text()",
+        tmp_path / "one" / "a.img",
+        tmp_path / "one",
+    )
+    assert watched.names == ["items:a.json"]
+    assert watched.changed() is None
+    assert watched.changed(tmp_path / "two") == "items:a.json"
+
+
+def test_a_relative_name_is_checked_in_the_current_directory(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "v.txt").write_text(place)
+    monkeypatch.chdir(tmp_path / "one")
+    watched = Watched(project, "def f(x): return pathlib.Path('v.txt').read_text()")
+    assert watched.names == ["cwd:v.txt"]
+    assert watched.changed() is None
+    monkeypatch.chdir(tmp_path / "two")
+    assert watched.changed() == "cwd:v.txt"
+
+
+def test_an_absolute_name_in_the_working_directory_counts(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "v.txt").write_text("one")
+    monkeypatch.chdir(tmp_path / "job")
+    source = "def f(x): return pathlib.Path(os.path.abspath(x + '.txt')).read_text()"
+    assert Watched(project, source, "v").names == sorted([str(tmp_path / "job" / "v.txt"), "cwd:v.txt"])
+
+
+def test_an_absolute_literal_in_the_code_stays_absolute(project: Project) -> None:
+    path = project.put("v.txt", "one")
+    assert Watched(project, f"def f(x): return pathlib.Path({str(path)!r}).read_text()").names == [str(path)]
+
+
+def test_a_copy_of_the_checkout_is_checked_against_its_own_files(tmp_path: Path) -> None:
+    taken: list[dict[str, str]] = []
+    for place, text in (("one", "a"), ("two", "b")):
+        made = Project(tmp_path / place)
+        made.put("v.txt", text)
+        with made.on_path():
+            watched = Watched(made, "def f(x): return (HERE / 'v.txt').read_text()")
+            taken = taken or watched.taken
+            answer = still_true(taken, roots=Roots.of(watched.recipe))
+        assert answer == (None if place == "one" else "project:v.txt")

@@ -341,7 +341,10 @@ def file_of(module: Any) -> str | None:
 
 
 def files_of_module(module: str) -> list[str]:
-    """The files of a loaded module and of the packages it lies in."""
+    """The files of a loaded module and of the packages it lies in; of a package, also those of all loaded
+    modules in it: of "a.b.C" hydra imports `a`, and gets the rest by attributes."""
     parts = module.split(".")
-    names = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+    names = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    if hasattr(sys.modules.get(module), "__path__"):
+        names += [name for name in list(sys.modules) if name.startswith(module + ".")]
     return [path for name in names if (path := file_of(sys.modules.get(name))) is not None]

@@ -69,8 +69,7 @@ def note(frame: FrameType) -> None:
 
 
 def _note_import(frame: FrameType) -> None:
-    """Notes a module that is imported by text, and those below it that its importer names in full: of "a.b.C"
-    hydra imports `a`, and gets the rest by attributes."""
+    """Notes a module that is imported by text."""
     name, package = frame.f_locals.get("name"), frame.f_locals.get("package")
     if not isinstance(name, str) or not name:
         return
@@ -79,7 +78,3 @@ def _note_import(frame: FrameType) -> None:
             return
         name = importlib.util.resolve_name(name, package)
     context.note(MODULE_NAME, name)
-    importer = frame.f_back
-    for text in [] if importer is None else list(importer.f_locals.values()):
-        if type(text) is str and text.startswith(name + "."):
-            context.note(MODULE_NAME, text)
