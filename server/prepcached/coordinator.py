@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -124,30 +124,29 @@ class Coordinator:
                 reason=refusal,
                 is_waited_for=self._is_waited_for(session, recipe),
             )
-        tier_limit_s = 0.0
         if self.tier is not None:
             if not table.knows(recipe):
                 await self._catch_up(session, request)
             if request.generation >= table.generation(recipe):
-                began, limit_s = daemon.clock(), self.tier.reading.limit_s
-                await self.tier.reading.claim(recipe, request.items, session, limit_s)
-                tier_limit_s = max(0.1, limit_s - (daemon.clock() - began))
-        return await self._grant(session, request, is_awaited, tier_limit_s)
+                await self.tier.reading.claim(recipe, request.items, session)
+        return await self._grant(session, request, is_awaited)
 
     async def _grant(
-        self, session: Session, request: wire.LeaseRequest, is_awaited: Alive, tier_limit_s: float = 0.0
+        self, session: Session, request: wire.LeaseRequest, is_awaited: Alive
     ) -> wire.LeaseAnswer:
-        """As `lease`, once the tier was asked; `tier_limit_s` is how long it may be waited for once more."""
+        """As `lease`, once the tier was asked."""
         daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe + session.scope
         upstream = None if self.tier is None or request.is_for_machine else self.tier.upstream
         until = daemon.clock() + min(request.wait_s, wire.MAX_WAIT_S)
         while True:
-            bell, share = daemon.bell(recipe), None
+            bell = daemon.bell(recipe)
+            allowed: Container[bytes] | None = None
+            others: tuple[wire.Holder, ...] = ()
             if not (table.knows(recipe) or request.is_for_machine):
                 await self._catch_up(session, request)
             if upstream is not None and request.generation >= table.generation(recipe):
                 wait_s = max(0.0, until - daemon.clock())
-                share = await upstream.share(recipe, request, session, wait_s, tier_limit_s)
+                allowed, others = await upstream.share(recipe, request, session, wait_s)
             if session.id not in daemon.sessions:
                 raise UnknownSession(f"{session.label}: the session ended while it waited; open a new one")
             answer = table.grant(
@@ -159,7 +158,7 @@ class Coordinator:
                 lease_id=request.lease,
                 want=min(request.want, wire.MAX_ITEMS),
                 cost_s=request.cost_s,
-                allowed=None if share is None else share.allowed,
+                allowed=allowed,
             )
             if answer.is_behind:
                 return wire.LeaseAnswer(look_again=await self._resolve(session, recipe, request.generation))
@@ -168,8 +167,7 @@ class Coordinator:
                 await self._deliver(answer.lease, is_awaited)
                 break
             left_s = until - daemon.clock()
-            is_held = answer.held or (share is not None and share.holders)
-            if not is_held or left_s <= 0 or daemon.stopping.is_set():
+            if not (answer.held or others) or left_s <= 0 or daemon.stopping.is_set():
                 break
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(bell.wait(), left_s)
@@ -179,7 +177,7 @@ class Coordinator:
         return wire.LeaseAnswer(
             lease=_told(answer.lease),
             granted=tuple(answer.granted),
-            held=(*self._holders(request.recipe, answer.held), *(() if share is None else share.holders)),
+            held=(*self._holders(request.recipe, answer.held), *others),
             is_waited_for=self._is_waited_for(session, recipe),
         )
 

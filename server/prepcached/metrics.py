@@ -145,7 +145,7 @@ class _Snapshot(Collector):
             told = self._coordinator.tier.status()
             values |= {f"tier_{name}": value for name, value in told.items()}
             values["tier_up"] = int(not told["is_paused"])
-            if told["upstream"]:
+            if "upstream" in told:
                 values["tier_lead_up"] = int(not told["is_upstream_away"])
         users = GaugeMetricFamily(
             "prepcache_user_bytes", "Bytes on disk of a user's entries.", labels=["uid"]

@@ -2,8 +2,7 @@
 
 A body that comes by HTTP's own way is read, collected, copied and handed on by the loop's thread, 64 KiB or
 so at a time, before anybody writes it. Unless it has come already, reading there is paused instead, and
-a worker thread has the rest moved from the socket to the file by the kernel (splice), a MiB at a time and
-without the interpreter's lock.
+a worker thread receives the rest from the socket and writes it, a MiB at a time.
 
 Invariants:
     1. Of the socket exactly the announced bytes are taken. The HTTP parser does not hear of them, so the
@@ -17,13 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import fcntl
 import os
-import select
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -36,15 +32,13 @@ from prepcached.store.upload_room import Upload
 T = TypeVar("T")
 
 PIECE_BYTES = 1 << 20
-"""So much is on its way at once, in a pipe, and written from border to border: in the parts in which a socket
-has it, a file would come to lie in small folios, each of which costs."""
+"""So much is received before it is written, from border to border: written in the parts in which a socket has
+it, a file would come to lie in small folios, each of which costs."""
 TURN_S = 0.05
 """A thread works so long before another upload or commit may have it: bytes that come one by one, or over a
 slow network, would keep it for minutes. Shorter turns cost: each begins on the loop."""
 LINGER_S = 0.005
 """A thread waits so long for more before it is given back."""
-BLOCK_BYTES = 2 << 20
-"""Gathered of a body that came through the loop before a worker thread is asked to write."""
 
 
 class Intake:
@@ -73,19 +67,19 @@ class Intake:
             PrepcacheError: what `go_on` raised.
         """
         connection = request.scope["state"].get("connection")
+        there: tuple[bytes, socket.socket] | None = None
         if isinstance(connection, PeerProtocol):
             there = connection.hand_over(request.scope["state"])
-            if there is not None:
-                with there[1]:
-                    try:
-                        await self._move(request, *there, announced)
-                    finally:
-                        await self.settle()
-                return
-        async for block in self._blocks(request):
-            await self._outcome()
-            self._begin(_write_all, self._file, b"".join(block))  # while the next block comes in
-        await self._outcome()
+        if there is None:  # all of it has come
+            async with self._patience():
+                body = await request.body()
+            await self._done(_write_all, self._file, body)
+            return
+        with there[1]:
+            try:
+                await self._move(request, *there, announced)
+            finally:
+                await self.settle()
 
     async def settle(self) -> None:
         """Waits until no thread is at work on the file; whatever came of it."""
@@ -117,35 +111,10 @@ class Intake:
         finally:
             loop.remove_reader(sock)
 
-    async def _blocks(self, request: Request) -> AsyncIterator[list[bytes]]:
-        """The body in lists of parts, `BLOCK_BYTES` or more together."""
-        parts: list[bytes] = []
-        held = 0
-        stream = request.stream()
-        while True:
-            async with self._patience():
-                part = await anext(stream, None)
-            if part is None:
-                break
-            parts.append(part)
-            held += len(part)
-            if held >= BLOCK_BYTES:
-                yield parts
-                parts, held = [], 0
-        if held:
-            yield parts
-
-    def _begin(self, work: Callable[..., T], *args: Any) -> asyncio.Task[T]:
+    async def _done(self, work: Callable[..., T], *args: Any) -> T:
         task = self._daemon.spawn(self._daemon.slow(work, *args))
         self._work = task
-        return task
-
-    async def _outcome(self) -> None:
-        if self._work is not None:
-            await asyncio.shield(self._work)
-
-    async def _done(self, work: Callable[..., T], *args: Any) -> T:
-        return await asyncio.shield(self._begin(work, *args))
+        return await asyncio.shield(task)
 
     @contextlib.asynccontextmanager
     async def _patience(self) -> AsyncIterator[None]:
@@ -160,75 +129,36 @@ class Intake:
 def _move_some(sock: socket.socket, file: Upload, left: int) -> tuple[int, bool]:
     """Moves what comes without a pause, for a turn: how much, and whether more may come."""
     at = os.lseek(file.fd, 0, os.SEEK_CUR)
+    piece = memoryview(bytearray(min(PIECE_BYTES, left)))
     moved, is_open, until = 0, True, time.monotonic() + TURN_S
-    with _pipe() as (out, into):
-        while is_open and moved < left:
-            to_border = PIECE_BYTES - (at + moved) % PIECE_BYTES
-            n, is_open = _gather(sock, into, min(to_border, left - moved), until)
-            if not n:
-                break
-            file.expect(n)
-            _write_piped(file.fd, out, n)
-            moved += n
-            if time.monotonic() >= until:
-                break
+    while is_open and moved < left and (not moved or time.monotonic() < until):
+        to_border = PIECE_BYTES - (at + moved) % PIECE_BYTES
+        there, is_open = _gather(sock, piece[: min(to_border, left - moved)], until)
+        if not there:
+            break
+        _write_all(file, piece[:there])
+        moved += there
     return moved, is_open
 
 
-def _gather(sock: socket.socket, into: int, size_bytes: int, until: float) -> tuple[int, bool]:
-    """Moves as much into an empty pipe, if it comes without a pause and there is room: how much, and whether
-    more may come."""
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    there, has_waited = 0, False
-    while there < size_bytes and (not there or time.monotonic() < until):
+def _gather(sock: socket.socket, piece: memoryview, until: float) -> tuple[int, bool]:
+    """Fills a piece with what comes without a pause: how much, and whether more may come."""
+    there = 0
+    while there < len(piece) and (not there or time.monotonic() < until):
         try:
-            n = os.splice(sock.fileno(), into, size_bytes - there, flags=os.SPLICE_F_NONBLOCK)
-        except BlockingIOError:  # nothing has come, or the pipe is full of small parts
-            if has_waited or not poll.poll(1000 * LINGER_S):
-                break
-            has_waited = True
-            continue
+            n = sock.recv_into(piece[there:])
+        except TimeoutError:
+            break
         except ConnectionError:
             n = 0
-        if n == 0:
+        if not n:
             return there, False
-        has_waited = False
         there += n
     return there, True
 
 
-@contextlib.contextmanager
-def _pipe() -> Iterator[tuple[int, int]]:
-    out, into = os.pipe()
-    try:
-        with contextlib.suppress(PermissionError):  # a user's pipes have as much together as they may
-            fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, PIECE_BYTES)
-        yield out, into
-    finally:
-        os.close(out)
-        os.close(into)
-
-
-def _write_piped(fd: int, out: int, size_bytes: int) -> None:
-    """Writes what is in a pipe."""
-    while size_bytes:
-        try:
-            size_bytes -= os.splice(out, fd, size_bytes)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            data = os.read(out, size_bytes)  # a filesystem that takes no pages, as eCryptfs
-            size_bytes -= len(data)
-            _write(fd, data)
-
-
 def _write_all(file: Upload, data: bytes | memoryview) -> None:
     file.expect(len(data))
-    _write(file.fd, data)
-
-
-def _write(fd: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(fd, view) :]
+        view = view[os.write(file.fd, view) :]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import socket
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -119,48 +117,6 @@ def test_an_upload_onto_a_full_disk_is_declined(
     assert staged(served) == []
 
 
-def test_a_disk_that_gets_full_under_an_upload_declines_it(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    job = served.job()
-    asked = head(job, len(DATA))
-    monkeypatch.setattr(uploads, "_write_piped", full)
-    with connected(served, asked) as sock:
-        assert wait_until(lambda: bool(staged(served)))
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            sock.sendall(DATA)
-        assert sock.recv(100).startswith(b"HTTP/1.1 507 ")
-    assert wait_until(lambda: not staged(served))
-
-
-def test_a_filesystem_without_splice_is_written_to(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    splice = os.splice
-
-    def not_to_files(source: int, target: int, count: int, **more: int) -> int:
-        if not stat.S_ISFIFO(os.fstat(target).st_mode):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        return splice(source, target, count, **more)
-
-    monkeypatch.setattr(os, "splice", not_to_files)
-    answer = raw(served.uds, head(served.job(), len(DATA)), DATA[:10], DATA[10:])
-    assert answer.startswith(b"HTTP/1.1 201 ")
-    assert [path.read_bytes() for path in staged(served)] == [DATA]
-
-
-def test_a_user_whose_pipes_are_used_up_gets_smaller_ones(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: object) -> int:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(fcntl, "fcntl", refused)
-    assert raw(served.uds, head(served.job(), len(DATA)), DATA).startswith(b"HTTP/1.1 201 ")
-    assert [path.read_bytes() for path in staged(served)] == [DATA]
-
-
 def test_an_announcement_that_nothing_follows_evicts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,20 +204,7 @@ def test_a_stop_waits_for_an_upload_that_goes_on(served: Serving) -> None:
         assert sock.recv(100).startswith(b"HTTP/1.1 201 ")
 
 
-def _moved(path: Path, size_bytes: int) -> tuple[int, bool]:
-    """One turn of an upload of so many bytes, which have come."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs, open(path, "wb") as file:
-        theirs.sendall(bytes(size_bytes))
-        ours.settimeout(uploads.LINGER_S)
-        upload: Any = SimpleNamespace(fd=file.fileno(), expect=lambda _: None)
-        return uploads._move_some(ours, upload, size_bytes)
-
-
-@pytest.mark.parametrize("turn_s", [60.0, 0.0], ids=["in a turn", "at its end"])
-def test_a_failed_write_of_an_upload_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn_s: float
-) -> None:
+def test_a_failed_write_of_an_upload_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[int] = []
 
     def full(*_: object) -> None:
@@ -269,10 +212,12 @@ def test_a_failed_write_of_an_upload_is_an_error(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(uploads, "PIECE_BYTES", 4096)
-    monkeypatch.setattr(uploads, "TURN_S", turn_s)
-    monkeypatch.setattr(uploads, "_write_piped", full)
-    before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(OSError, match="No space"):
-        _moved(tmp_path / "file", 3 * 4096)
+    monkeypatch.setattr(uploads, "_write_all", full)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(tmp_path / "file", "wb") as file:
+        theirs.sendall(bytes(3 * 4096))
+        ours.settimeout(uploads.LINGER_S)
+        upload: Any = SimpleNamespace(fd=file.fileno())
+        with pytest.raises(OSError, match="No space"):
+            uploads._move_some(ours, upload, 3 * 4096)
     assert writes == [1], "nothing is written after it"
-    assert len(os.listdir("/proc/self/fd")) == before

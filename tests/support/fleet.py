@@ -25,6 +25,7 @@ def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (lead_module, "CALL_S"),
         (upstream_module, "CALL_S"),
+        (upstream_module, "LOOK_S"),
         (read_through, "ASKED_S"),
         (bucket_module, "STALL_S"),
     ):

@@ -48,11 +48,7 @@ class CouldNotTell(ServiceFailed):
 
 
 class Damaged(Exception):
-    """The object is not what its name says."""
-
-
-class TooLarge(Exception):
-    """The object has more bytes than its reader takes."""
+    """The object is not what its name says, or has more bytes than its reader takes."""
 
 
 class Bucket:
@@ -67,12 +63,12 @@ class Bucket:
 
         Raises:
             Absent, CouldNotTell.
-            TooLarge: it has more than `limit` bytes.
+            Damaged: it has more than `limit` bytes.
         """
         with _told(name):
             found = await _soon(obstore.get_async(self._store, name))
             if found.meta["size"] > limit:
-                raise TooLarge(f"{name} has {found.meta['size']} bytes, and at most {limit} are read")
+                raise Damaged(f"{name} has {found.meta['size']} bytes, and at most {limit} are read")
             return bytes(await _soon(found.bytes_async()))
 
     async def stream(self, name: str, size_bytes: int, limit_s: float) -> AsyncIterator[bytes]:

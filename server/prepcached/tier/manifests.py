@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from prepcached.store import scopes
 from prepcached.tier import manifest
-from prepcached.tier.bucket import STALL_S, Absent, Bucket, CouldNotTell, TooLarge
+from prepcached.tier.bucket import STALL_S, Absent, Bucket, CouldNotTell, Damaged
 from prepcached.tier.manifest import Index, ManifestError, Row
 from prepcached.tier.outage import Outage
 
@@ -182,7 +182,7 @@ class Manifests:
         try:
             data = await self.bucket.get(name, manifest.MAX_OBJECT_BYTES)
             return await asyncio.to_thread(manifest.decode, data, self._max_artifact_bytes)
-        except (ManifestError, TooLarge) as error:
+        except (ManifestError, Damaged) as error:
             if name not in known.refused:
                 LOG.warning("%s in the tier is ignored: %s", name, error)
             known.refused.add(name)

@@ -11,8 +11,8 @@ import contextlib
 import logging
 import os
 import secrets
+from collections import Counter
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
 
 from blake3 import blake3
 
@@ -32,40 +32,22 @@ LOG = logging.getLogger(__name__)
 DOWNLOADS = 4
 """Artifacts that are fetched at once."""
 ASKED_S = 1.5
-"""Longest a request for a lease waits for manifests; with the wait for the lead, it is shorter than the 3 s
-after which a job takes its daemon for silent."""
+"""Longest wait of a request for a lease for a manifest (see upstream.LOOK_S)."""
 AGAIN_S = 600.0
 """How long an artifact that was fetched, or that the store declined, is not fetched again: if the job still
 asks for its items, they are no use to it."""
 
 
-@dataclass
-class Counters:
-    """Since the start.
-
-    Args:
-        hits, hit_bytes: artifacts fetched.
-        misses: requests whose items the bucket did not have.
-        bad: artifacts whose bytes were not what their name says.
-    """
-
-    hits: int = 0
-    hit_bytes: int = 0
-    misses: int = 0
-    bad: int = 0
-
-
 class ReadThrough:
     """Fetches artifacts for one daemon."""
 
-    def __init__(self, daemon: Daemon, manifests: Manifests) -> None:
+    def __init__(self, daemon: Daemon, manifests: Manifests, counted: Counter[str]) -> None:
         self._daemon = daemon
+        self._counted = counted
         self._manifests = manifests
         self._outage = manifests.outage
-        self.limit_s = ASKED_S
         self._slots = asyncio.Semaphore(DOWNLOADS)
         self._fetches: set[asyncio.Task[bool]] = set()
-        self.counters = Counters()
 
     def stop(self) -> None:
         """Ends all downloads, which frees what they leased. The daemon's stop waits for them."""
@@ -78,7 +60,12 @@ class ReadThrough:
         return () if known is None else known.offered(items, self._daemon.clock())
 
     async def claim(
-        self, recipe: str, items: bytes, session: Session, limit_s: float, max_age_s: float = FRESH_S
+        self,
+        recipe: str,
+        items: bytes,
+        session: Session,
+        max_age_s: float = FRESH_S,
+        limit_s: float | None = None,
     ) -> None:
         """Leases, and begins to fetch, every artifact of the bucket that has some of these items.
 
@@ -86,10 +73,11 @@ class ReadThrough:
             recipe: scoped, and registered.
             items: n * 32 bytes; what the job lacks, as far as this daemon knows too.
             session: the job, which will own what is fetched.
-            limit_s: how long the manifest may be waited for; of `ASKED_S`, what a request has left.
             max_age_s: how old the manifest may be.
+            limit_s: how long it may be waited for; default `ASKED_S`.
         """
         known, began = None, self._daemon.clock()
+        limit_s = ASKED_S if limit_s is None else limit_s
         with contextlib.suppress(TimeoutError):
             known = await asyncio.wait_for(asyncio.shield(self._known(recipe, max_age_s)), limit_s)
         if known is None:
@@ -99,7 +87,7 @@ class ReadThrough:
         found = known.offered(digests(items), self._daemon.clock())
         wanted = {row.digest: row for rows in found.values() for row in rows}
         if not wanted:
-            self.counters.misses += 1
+            self._counted["misses"] += 1
             return
         here = await self._daemon.quick(self._digests_here, recipe)
         owner_uid = os.geteuid() if session.uid is None else session.uid
@@ -195,8 +183,8 @@ class ReadThrough:
             daemon.leases.abort_commit(commit)
             raise
         else:
-            self.counters.hits += 1
-            self.counters.hit_bytes += row.size_bytes
+            self._counted["hits"] += 1
+            self._counted["hit_bytes"] += row.size_bytes
             daemon.leases.finish_commit(commit, commit.items, done.generation)
             return True
         finally:
@@ -217,7 +205,7 @@ class ReadThrough:
         if isinstance(error, Absent):
             LOG.info("%s is not in the tier any more; a job makes its samples", object_name(row.digest))
         else:
-            self.counters.bad += isinstance(error, Damaged | StagedFileRefused)
+            self._counted["bad"] += isinstance(error, Damaged | StagedFileRefused)
             LOG.warning("an artifact of the tier is left to be made by a job: %s", error)
 
     async def _download(self, row: Row, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ from prepcache.digests import is_hex64
 from prepcache.errors import BadRequest, NotFound, StoreError
 from prepcached.daemon import Daemon
 from prepcached.store import scopes
-from prepcached.tier.bucket import Absent, Bucket, CouldNotTell, TooLarge
+from prepcached.tier.bucket import Absent, Bucket, CouldNotTell, Damaged
 from prepcached.tier.lead import Lead
 from prepcached.tier.manifests import PREFIX, Manifests
 from prepcached.tier.outage import end
@@ -23,6 +24,9 @@ from prepcached.tier.write_back import WriteBack
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
+COUNTED = ("hits", "hit_bytes", "misses", "bad", "written", "written_bytes", "dropped")
+"""Since the start: artifacts fetched, requests for work whose items the bucket lacked, artifacts whose bytes
+were not what their names say, artifacts copied, recipes that found no room in the queue."""
 MAX_ARTIFACT_BYTES = 64 << 30
 MAX_LISTED = 1_000_000
 """Objects that `gc` looks at in one go."""
@@ -45,8 +49,9 @@ class Tier:
         self.daemon = daemon
         self.bucket = bucket
         self.manifests = Manifests(bucket, MAX_ARTIFACT_BYTES, daemon.clock)
-        self.reading = ReadThrough(daemon, self.manifests)
-        self.writing = None if is_read_only else WriteBack(daemon, self.manifests)
+        self._counted = Counter(dict.fromkeys(COUNTED, 0))
+        self.reading = ReadThrough(daemon, self.manifests, self._counted)
+        self.writing = None if is_read_only else WriteBack(daemon, self.manifests, self._counted)
         self.upstream: Upstream | None = None
         if lead is not None and self.writing is not None:
             self.upstream = Upstream(daemon, lead, self.manifests, self.reading, self.writing)
@@ -73,27 +78,25 @@ class Tier:
             self.writing.note(recipe)
 
     def status(self) -> dict[str, Any]:
-        """What `GET /v1/tier` answers; counters are since the start."""
-        reading, writing, upstream = self.reading.counters, self.writing, self.upstream
-        return {
+        """What `GET /v1/tier` answers."""
+        writing, upstream, outage = self.writing, self.upstream, self.manifests.outage
+        found: dict[str, Any] = {
+            **self._counted,
             "url": self.bucket.url,
             "mode": "read-only" if writing is None else "read-write",
-            "is_paused": not self.manifests.outage.is_usable,
-            "hits": reading.hits,
-            "hit_bytes": reading.hit_bytes,
-            "misses": reading.misses,
-            "could_not_tell": self.manifests.outage.failures,
-            "last_failure": self.manifests.outage.last_failure,
-            "bad": reading.bad,
-            "written": 0 if writing is None else writing.written,
-            "written_bytes": 0 if writing is None else writing.written_bytes,
+            "is_paused": not outage.is_usable,
+            "could_not_tell": outage.failures,
+            "last_failure": outage.last_failure,
             "waiting": 0 if writing is None else writing.waiting,
-            "dropped": 0 if writing is None else writing.dropped,
-            "upstream": "" if upstream is None else upstream.lead.url,
-            "is_upstream_away": upstream is not None and upstream.is_away,
-            "upstream_failures": 0 if upstream is None else upstream.outage.failures,
-            "last_upstream_failure": "" if upstream is None else upstream.outage.last_failure,
         }
+        if upstream is not None:
+            found |= {
+                "upstream": upstream.lead.url,
+                "is_upstream_away": upstream.is_away,
+                "upstream_failures": upstream.outage.failures,
+                "last_upstream_failure": upstream.outage.last_failure,
+            }
+        return found
 
     async def push(self) -> int:
         """Copies whatever the bucket lacks of all recipes here; returns how many artifacts that were.
@@ -126,7 +129,7 @@ class Tier:
                 )
             except Absent:
                 raise NotFound(f"the tier has no recipe {digest}") from None
-            except (CouldNotTell, TooLarge, ValueError, TypeError, KeyError, RecursionError) as error:
+            except (CouldNotTell, Damaged, ValueError, TypeError, KeyError, RecursionError) as error:
                 raise StoreError(f"the tier could not tell of recipe {digest}: {error}") from None
         return await self._told(self.reading.pull(recipe, owner_uid))
 

@@ -53,6 +53,9 @@ IDLE_S = 3.0
 BEAT_S = 2.0
 HELD_AGE_S = 2.0
 """While other machines hold everything, the bucket is asked this often for what they have copied."""
+LOOK_S = 0.4
+"""Longest wait for a manifest after a lease. With ASKED_S and CALL_S this is less than 3 s, after which a job
+takes its daemon for silent."""
 RETRY_S = 10.0
 
 
@@ -67,19 +70,6 @@ class Piece:
     lease: wire.Lease
     items: set[bytes]
     used_at: float
-
-
-@dataclass(frozen=True)
-class Share:
-    """What a job may be granted of what it asked for.
-
-    Args:
-        allowed: items that a job here may preprocess, as far as other machines are concerned.
-        holders: who has some of the rest.
-    """
-
-    allowed: Container[bytes]
-    holders: tuple[wire.Holder, ...] = ()
 
 
 class Upstream:
@@ -127,23 +117,23 @@ class Upstream:
         return bool(self._waited_for) and _name(recipe) in self._waited_for
 
     async def share(
-        self, recipe: str, request: wire.LeaseRequest, session: Session, wait_s: float, limit_s: float
-    ) -> Share | None:
+        self, recipe: str, request: wire.LeaseRequest, session: Session, wait_s: float
+    ) -> tuple[Container[bytes] | None, tuple[wire.Holder, ...]]:
         """Leases what a job asks for and this machine may not preprocess yet.
 
         Args:
             recipe: scoped.
             session: the job.
             wait_s: how long the lead may be waited for while other machines hold everything.
-            limit_s: how long a manifest may be waited for.
 
         Returns:
-            None where the lead does not answer: all leases are local.
+            The items that a job here may preprocess, None where the lead does not answer and so all may be,
+            and who has some of the rest.
         """
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.outage.was_asked.wait(), CALL_S)
         if self.is_away:
-            return None
+            return None, ()
         items = digests(request.items)
         mine, leased = self._mine.get(recipe, {}), self._daemon.leases.leased(recipe)
         offered = self._reading.offered(recipe, items)
@@ -158,17 +148,17 @@ class Upstream:
                     recipe, asked, lacking, request, wait_s if may_wait else 0.0
                 )
             except LimitExceeded:
-                return None
+                return None, ()
             except UnknownSession:  # the lead has restarted: the next beat opens another one
                 self._session = ""
-                return None
+                return None, ()
             except (LeadAway, PrepcacheError) as error:
                 self.outage.note_failure(error)
                 self.outage.note_lost(self._daemon.clock() - began)
-                return None
+                return None, ()
             max_age_s = HELD_AGE_S if piece is None else 0.0
             try:
-                await self._reading.claim(recipe, request.items, session, limit_s, max_age_s)
+                await self._reading.claim(recipe, request.items, session, max_age_s, LOOK_S)
             finally:
                 if piece is not None:
                     self._mine.setdefault(recipe, {}).update(dict.fromkeys(piece.items, piece))
@@ -176,7 +166,7 @@ class Upstream:
         allowed, leased = self._mine.get(recipe, {}), self._daemon.leases.leased(recipe)
         if not holders and not any(item in allowed or item in leased for item in items):
             holders = (wire.Holder(TIER_NAME, len(items)),)
-        return Share(allowed, holders)
+        return allowed, holders
 
     # -- inside
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -42,8 +43,9 @@ ROWS_AT_ONCE = 64
 class WriteBack:
     """Copies artifacts of one daemon."""
 
-    def __init__(self, daemon: Daemon, manifests: Manifests) -> None:
+    def __init__(self, daemon: Daemon, manifests: Manifests, counted: Counter[str]) -> None:
         self._daemon = daemon
+        self._counted = counted
         self._manifests = manifests
         self._due: dict[str, float] = {}
         """Recipes that wait, and from when on."""
@@ -53,9 +55,6 @@ class WriteBack:
         self._pushing = ""
         self.is_waited_for: Callable[[str], bool] | None = None
         """Whether another machine waits for what a recipe has here."""
-        self.written = 0
-        self.written_bytes = 0
-        self.dropped = 0
 
     @property
     def waiting(self) -> int:
@@ -79,7 +78,7 @@ class WriteBack:
     def note(self, recipe: str) -> None:
         """A recipe, scoped, has new artifacts."""
         if recipe not in self._due and len(self._due) >= QUEUE:
-            self.dropped += 1
+            self._counted["dropped"] += 1
             return
         self._due.setdefault(recipe, self._daemon.clock() + REST_S)
         self._news.set()
@@ -153,8 +152,8 @@ class WriteBack:
                     await self._manifests.bucket.put(object_name(row.digest), file, timeout_s=timeout_s)
                 rows.append(row)
                 pushed += 1
-                self.written += 1
-                self.written_bytes += row.size_bytes
+                self._counted["written"] += 1
+                self._counted["written_bytes"] += row.size_bytes
                 if len(rows) == ROWS_AT_ONCE:
                     told, rows = rows, []
                     await self._manifests.add(recipe, told)
