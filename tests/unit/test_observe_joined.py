@@ -17,7 +17,7 @@ from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation.inputs import ABSENT, CHANGED, Input, Joined, still_true
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer
-from support.observing import HERE
+from support.observing import HERE, told_by_child
 from support.projects import Project, project_fixture  # noqa: F401
 
 READING = HERE + "def f(x): return (HERE / x).read_text()"
@@ -99,22 +99,6 @@ def test_what_changes_after_it_was_told_has_changed_for_good(project: Project, s
     assert observer.news() == []
 
 
-def test_a_file_that_a_worker_reopens_changed_is_reported(project: Project) -> None:
-    """A link that leads back where it led: whoever joins sees the same file as at first."""
-    link = project.folder / "v.txt"
-    for name in ("one", "two"):
-        project.put(f"{name}.txt", name)
-    observer, call, _ = observing(project)
-    joined = Joined()
-    for target in ("one.txt", "two.txt", "one.txt"):
-        link.unlink(missing_ok=True)
-        link.symlink_to(target)
-        call("v.txt")
-        if target == "one.txt":
-            joined.add(observer.news())
-    assert list(digests(joined).values()) == [CHANGED]
-
-
 def test_what_two_processes_saw_differently_is_never_true(tmp_path: Path) -> None:
     row = {"kind": "file", "name": "project:v.txt", "digest": ABSENT}
     one = Input(row, str(tmp_path / "v.txt"))
@@ -133,18 +117,8 @@ def test_a_forked_worker_tells_what_its_parent_saw_before(project: Project) -> N
         project.put(f"{name}.txt", "one")
     observer, call, _ = observing(project)
     call("a.txt")
-    read_fd, write_fd = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            call("b.txt")
-            os.write(write_fd, ",".join(one.row["name"] for one in observer.news()).encode())
-        finally:
-            os._exit(0)
-    os.close(write_fd)
-    with os.fdopen(read_fd) as answers:
-        assert answers.read() == "project:a.txt,project:b.txt"
-    os.waitpid(pid, 0)
+    told = told_by_child(lambda: (call("b.txt"), [one.row["name"] for one in observer.news()])[1])
+    assert told == ["project:a.txt", "project:b.txt"]
 
 
 def test_a_distribution_replaced_meanwhile_has_changed(

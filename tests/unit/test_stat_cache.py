@@ -49,30 +49,6 @@ def fill(memo: StatCache, numbers: Any) -> None:
         memo.add(stamp(number), digest(number), NOW_NS)
 
 
-def test_what_was_added_is_found_by_every_way(tmp_path: Path) -> None:
-    memo = make(tmp_path)
-    fill(memo, range(50))
-    for it in (memo, make(tmp_path)):
-        memo.flush()
-        assert it.get(stamp(7)) == digest(7)
-        assert it.get(stamp(99)) is None
-        found, digests = it.lookup(np.array([stamp(7), stamp(99), stamp(49)]))
-        assert found.tolist() == [True, False, True]
-        assert digests[0].tobytes() == digest(7)
-
-
-def test_any_number_of_the_stamp_that_differs_is_another_file(tmp_path: Path) -> None:
-    memo = make(tmp_path)
-    fill(memo, [5])
-    memo.flush()
-    for i in range(5):
-        other = list(stamp(5))
-        other[i] += 1
-        for it in (memo, make(tmp_path)):
-            assert it.get(tuple(other)) is None  # type: ignore[arg-type]
-            assert not it.lookup(np.array([other]))[0].any()
-
-
 @pytest.mark.parametrize(
     ("mtime_age_s", "ctime_age_s", "is_kept"),
     [
@@ -122,30 +98,33 @@ def test_the_mount_table_of_this_machine_is_read() -> None:
     assert os.stat("/proc").st_dev in dict(filesystems._mounted())
 
 
-def test_what_is_not_written_yet_is_known_by_its_whole_stamp(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_file_is_known_by_its_whole_stamp(tmp_path: Path, is_written: bool) -> None:
     memo = make(tmp_path)
-    fill(memo, [1])
+    fill(memo, range(50))
+    if is_written:
+        memo.flush()
+        memo = make(tmp_path)
+    assert memo.get(stamp(7)) == memo.lookup(np.array([stamp(7)]))[1].tobytes() == digest(7)
     for place in range(5):
-        other = list(stamp(1))
-        other[place] += 1
+        other = list(stamp(7))
+        other[place] += 1000
         assert memo.get(tuple(other)) is None  # type: ignore[arg-type]
         assert not memo.lookup(np.array([other]))[0].any()
 
 
-def test_a_folder_of_another_user_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    memo = make(tmp_path)
-    fill(memo, [1])
-    memo.flush()
-    monkeypatch.setattr(os, "geteuid", lambda: 54321)
-    assert make(tmp_path).get(stamp(1)) is None
-
-
-def test_a_folder_that_others_can_write_is_not_believed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_of_another", [False, True])
+def test_a_folder_that_others_may_write_to_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_of_another: bool
+) -> None:
     memo = make(tmp_path)
     fill(memo, [1])
     memo.flush()
     assert (tmp_path / "memo").stat().st_mode & 0o777 == 0o700
-    (tmp_path / "memo").chmod(0o777)
+    if is_of_another:
+        monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    else:
+        (tmp_path / "memo").chmod(0o777)
     assert make(tmp_path).get(stamp(1)) is None
 
 

@@ -16,7 +16,6 @@ import re
 import shutil
 import stat
 import sys
-import threading
 import tokenize
 from collections.abc import Iterator
 from types import CodeType
@@ -54,26 +53,15 @@ _SHOWS_LINES = linecache.updatecache.__code__.co_filename
 """Shows lines of a module's file in tracebacks and warnings; it has the one above open it."""
 _SPACES = re.compile("[\\s;|&<>()'\"=]+")
 """Between the words of a command line, a shell's included."""
-_install_lock = threading.Lock()
 _is_installed = False
 
 
 def install() -> None:
-    """Adds the hook, once in a process."""
+    """Adds the hook, once in a process. Should two threads add it at once, both note the same facts."""
     global _is_installed
     if not _is_installed:
-        with _install_lock:
-            if not _is_installed:
-                sys.addaudithook(_hook)
-                _is_installed = True
-
-
-def _after_fork_in_child() -> None:
-    global _install_lock
-    _install_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+        sys.addaudithook(_hook)
+        _is_installed = True
 
 
 def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozenset[str] = _EVENTS) -> None:

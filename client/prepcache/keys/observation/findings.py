@@ -64,17 +64,14 @@ class Seen:
 
     Args:
         path: from the root.
-        is_relative, is_absolute: by what kinds of names it was used.
-        folder: the working directory when it was seen first.
+        folders: the working directories in which it was used by a relative name; None for an absolute one.
         stamp: what was there when it was seen first; None for nothing.
         use: what was done with it, one of `_USES`.
         known: a digest, and a stamp that a later write could not have left as it is.
     """
 
     path: str
-    is_relative: bool
-    is_absolute: bool
-    folder: str | None
+    folders: dict[str | None, None]
     stamp: tuple[int, ...] | None
     use: str
     has_changed: bool = False
@@ -147,7 +144,7 @@ class Findings:
         self.top_levels.update(other.top_levels)
 
     def see_again(self, seen: Seen) -> None:
-        copy = self.seen[seen.path] = replace(seen)
+        copy = self.seen[seen.path] = replace(seen, folders=dict(seen.folders))
         self.fresh.append(copy)
 
     def _is_known(self, fact: Fact) -> bool:
@@ -155,7 +152,7 @@ class Findings:
         if fact.kind != READ or fact.folder is not None or fact.info is None or self._folders_made:
             return False
         seen = self.seen.get(fact.path)  # none by a name that is not the shortest one
-        if seen is None or seen.use != READ or not seen.is_absolute:
+        if seen is None or seen.use != READ or None not in seen.folders:
             return False
         return seen.stamp == stamp_at(fact.info)
 
@@ -233,19 +230,17 @@ class Findings:
             self.seen.pop(full)
             self._outputs[full] = None
         elif known is not None:
-            names = known.is_absolute, known.is_relative
-            known.is_absolute |= fact.folder is None or fact.folder != known.folder
-            known.is_relative |= fact.folder is not None
-            if names != (known.is_absolute, known.is_relative):
+            if fact.folder not in known.folders:
+                known.folders[fact.folder] = None
                 self.fresh.append(known)
             known.use = max(known.use, fact.kind, key=_USES.index)
             if known.stamp != stamp:
                 self._note_changed(known)
         elif (stamp is not None or fact.kind != NAMED) and self._is_input(full, info):
-            self._see(full, fact.folder is not None, fact.folder, stamp, fact.kind)
+            self._see(full, fact.folder, stamp, fact.kind)
 
-    def _see(self, path: str, is_relative: bool, folder: str | None, stamp: Any, use: str = READ) -> None:
-        seen = self.seen[path] = Seen(path, is_relative, not is_relative, folder, stamp, use)
+    def _see(self, path: str, folder: str | None, stamp: Any, use: str = READ) -> None:
+        seen = self.seen[path] = Seen(path, {folder: None}, stamp, use)
         self.fresh.append(seen)
 
     def _drop(self, path: str) -> None:
@@ -291,7 +286,7 @@ class Findings:
             if info is None or is_counted or self._places.of(one) is not Place.PROJECT:
                 continue
             if one not in self.seen:
-                self._see(one, False, None, stamp_of(info))
+                self._see(one, None, stamp_of(info))
         self.top_levels.update(dict.fromkeys(graph.top_levels))
 
     def _is_edited(self, path: str, info: os.stat_result | None) -> bool:

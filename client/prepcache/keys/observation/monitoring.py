@@ -60,7 +60,7 @@ class _Tool:
         with self._lock:
             self._users -= 1
             if not self._users and self._id is not None:
-                for code in (*self._heard.values(), *questions.CODES, questions.IMPORTS):
+                for code in (*self._heard.values(), *questions.CODES):
                     _MONITORING.set_local_events(self._id, code, 0)
                 for event in (_MONITORING.events.CALL, _MONITORING.events.PY_START):
                     _MONITORING.register_callback(self._id, event, None)
@@ -78,7 +78,7 @@ class _Tool:
         events = _MONITORING.events
         _MONITORING.register_callback(tool, events.CALL, native_reads.called)
         _MONITORING.register_callback(tool, events.PY_START, _asked)
-        for code in (*questions.CODES, questions.IMPORTS):
+        for code in questions.CODES:
             _MONITORING.set_local_events(tool, code, events.PY_START)
 
 
@@ -142,7 +142,7 @@ def _profiled(frame: FrameType, event: str, arg: Any, files: frozenset[str] = qu
     if event != "call" or frame.f_code.co_filename not in files:
         return
     try:
-        if frame.f_code in questions.CODES or frame.f_code is questions.IMPORTS:
+        if frame.f_code in questions.CODES:
             questions.note(frame)
     except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
         for watch in STATE.running:

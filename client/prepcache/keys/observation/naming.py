@@ -50,17 +50,17 @@ class Roots:
         counted = tuple(sorted(recipe.absolute_paths))
         return cls(recipe.root, items, working_folder(), is_whole, recipe.asks_cwd, counted)
 
-    def names(self, path: str, is_relative: bool, is_literal: bool, folder: str | None = None) -> list[str]:
+    def names(self, path: str, folder: str | None, is_literal: bool = False) -> list[str]:
         """How a file counts; see NOTE [ Names of observed files ].
 
         Args:
-            folder: the working directory in which a relative name was used, if it was another.
+            folder: the working directory in which it was used by a relative name; None for an absolute one.
         """
         if is_literal:
             return [path]
-        if is_relative and self.cwd is not None:
+        if folder is not None and self.cwd is not None:
             from_here = "cwd:" + os.path.relpath(path, self.cwd)
-            if folder in (None, self.cwd):
+            if folder == self.cwd:
                 return [from_here]
             # Whoever went there may have gone by any name, or may be there from the start.
             return list(dict.fromkeys(["cwd:" + os.path.relpath(path, folder), from_here, path]))

@@ -127,7 +127,7 @@ class Observer:
             self._found.see_again(seen)
         self._told_folders = 0
         self._met_loaded: set[int] = set()
-        self._code = job_code.JobCode(scope.known, (*questions.CODES, questions.IMPORTS))
+        self._code = job_code.JobCode(scope.known, questions.CODES)
         self._told: set[str] = set()
         self._reads = unseen.Reads()
         self.programs: dict[str, None] = {}
@@ -244,7 +244,7 @@ class Observer:
                 yield Input(row_of("distribution", name, digest))
         for path, (folder, then) in folders:
             digest = then if listing(path) == then else CHANGED
-            for name in self._scope.roots.names(path, folder is not None, False, folder):
+            for name in self._scope.roots.names(path, folder):
                 yield Input(row_of("folder", name, digest), path)
         for seen in files:
             if self._found.seen.get(seen.path) is not seen or self._found.is_output(seen.path):
@@ -265,10 +265,8 @@ class Observer:
 
     def _names_of(self, seen: Seen) -> list[str]:
         is_literal = any(seen.path.startswith(literal) for literal in self._scope.literals)
-        names = self._scope.roots.names(seen.path, seen.is_relative, is_literal, seen.folder)
-        if seen.is_relative and seen.is_absolute:
-            names = [*names, *self._scope.roots.names(seen.path, False, is_literal)]
-        return names
+        found = [self._scope.roots.names(seen.path, folder, is_literal) for folder in list(seen.folders)]
+        return list(dict.fromkeys(name for names in found for name in names))
 
 
 def _drained(queue: deque[Any]) -> list[Any]:

@@ -35,24 +35,23 @@ def _codes() -> dict[CodeType, str]:
     names = ("exists", "lexists", "isfile", "isdir", "getsize", "getmtime")
     functions = [getattr(os.path, name) for name in names]
     functions += [getattr(Path, name) for name in ("stat", "exists", "is_file", "is_dir")]
+    functions.append(importlib.import_module)
     found = [one for one in functions if isinstance(one, FunctionType)]
     return {one.__code__: one.__code__.co_varnames[0] for one in found}
 
 
 CODES = _codes()
-IMPORTS = importlib.import_module.__code__
 _MODULES = (glob, pathlib, *(sys.modules[kind.__module__] for kind in Path.__mro__))
 FILES = frozenset(
-    {code.co_filename for code in (*CODES, IMPORTS)}
-    | {str(getattr(module, "__file__", "")) for module in _MODULES}
+    {code.co_filename for code in CODES} | {str(getattr(module, "__file__", "")) for module in _MODULES}
 )
 """Of the code that asks for who calls it. Modules that Python starts with say where they are in it alone."""
 
 
 def note(frame: FrameType) -> None:
-    """Notes what is asked for in a frame that runs one of `CODES`, or `IMPORTS`."""
+    """Notes what is asked for in a frame that runs one of `CODES`."""
     code = frame.f_code
-    if code is IMPORTS:
+    if code is importlib.import_module.__code__:
         _note_import(frame)
         return
     path = frame.f_locals.get(CODES.get(code, ""))
