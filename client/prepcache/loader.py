@@ -56,13 +56,13 @@ Room = SimpleQueue[bool]
 LEAVE_S = 5.0
 """Who leaves in the middle of an epoch waits for the batch that is being made, but no longer."""
 _INSTEAD = {
-    "num_workers": "a thread gathers batches ahead. CachedDataset(num_workers=N) preprocesses in N, "
-    "and torch's DataLoader(num_workers=N) runs a slow transform= in N",
-    "pin_memory": "device= has batches gathered in pinned memory and copied ahead",
+    "num_workers": "a thread gathers batches ahead. Use CachedDataset(num_workers=N) to preprocess in N "
+    "processes, or torch's DataLoader(num_workers=N) to run a slow transform= in N",
+    "pin_memory": "with device=, batches are gathered in pinned memory and copied ahead",
     "prefetch_factor": "a thread gathers up to 3 batches ahead",
     "persistent_workers": "there are no worker processes",
-    "sampler": "give it a torch.utils.data.Subset(dataset, indices), or use torch's DataLoader",
-    "batch_sampler": "use torch's DataLoader, which gathers whole batches of a CachedDataset too",
+    "sampler": "pass a torch.utils.data.Subset(dataset, indices), or use torch's DataLoader",
+    "batch_sampler": "use torch's DataLoader, which also gathers whole batches of a CachedDataset",
 }
 """Options of torch's DataLoader, and what there is for them."""
 AHEAD = 3
@@ -138,15 +138,15 @@ class Loader:
                 raise TypeError(f"{name} must be an integer, not {number!r}")
         if isinstance(dataset, torch.utils.data.IterableDataset):
             name = type(dataset).__name__
-            raise TypeError(f"a Loader asks for samples by position: give this {name} to torch's DataLoader")
+            raise TypeError(f"a Loader reads samples by position: pass this {name} to torch's DataLoader")
         for name, number in (("batch_size", batch_size), ("num_replicas", num_replicas)):
             if number < 1:
                 raise ValueError(f"{name} must be positive, not {number}")
         if not 0 <= rank < num_replicas:
-            raise ValueError(f"rank must be 0 or more, and below num_replicas={num_replicas}, not {rank}")
+            raise ValueError(f"rank must be from 0 to num_replicas - 1 = {num_replicas - 1}, not {rank}")
         if shuffle and num_replicas > 1 and generator is None:
             raise ValueError(
-                "replicas that shuffle need generators with one seed, or their parts overlap: give each "
+                "ranks that shuffle need generators with the same seed, or their parts overlap: give each "
                 "generator=torch.Generator().manual_seed(0)"
             )
         self.dataset = dataset
@@ -197,8 +197,8 @@ class Loader:
             AttributeError: says what to use.
         """
         raise AttributeError(
-            "a prepcache.Loader has no sampler: to go on in an epoch, give load_state_dict() the "
-            "state_dict() of the Loader that began it, in place of skip_first_batches"
+            "a prepcache.Loader has no sampler: to resume an epoch, pass the state_dict() of the Loader that "
+            "began it to load_state_dict(), instead of calling skip_first_batches"
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -231,24 +231,24 @@ class Loader:
         """
         if not isinstance(state, Mapping):
             kind = type(state).__name__
-            raise TypeError(f"load_state_dict takes what a Loader's state_dict() gave, not {kind}")
+            raise TypeError(f"load_state_dict() takes the result of a Loader's state_dict(), not {kind}")
         if missing := {"samples", "of", "shuffle", "generator", "has_generator"} - set(state):
-            raise ValueError(f"not a state of a Loader: it lacks {', '.join(sorted(missing))}")
+            raise ValueError(f"not a Loader's state: it lacks {', '.join(sorted(missing))}")
         if not isinstance(state["samples"], int) or state["samples"] < 0:
-            raise ValueError(f"not a state of a Loader: {state['samples']!r} samples were given")
+            raise ValueError(f"not a Loader's state: its number of samples is {state['samples']!r}")
         was, now = (state["of"], state["shuffle"]), (len(self.dataset), self.shuffle)
         if state["samples"] and was != now:
             raise ValueError(
-                f"the state is of an epoch of {was[0]} samples with shuffle={was[1]}, and this loader has "
-                f"{now[0]} with shuffle={now[1]}: which are left is not known; begin an epoch without it"
+                f"the state is of an epoch of {was[0]} samples with shuffle={was[1]}, but this loader has "
+                f"{now[0]} with shuffle={now[1]}: start a new epoch without the state"
             )
         if state["samples"] and self.shuffle and state["has_generator"] != (self.generator is not None):
             drawn, here, way = "without generator=", "one", "make it without"
             if state["has_generator"]:
                 drawn, here, way = "with a generator=", "none", "give it generator=torch.Generator()"
             raise ValueError(
-                f"the state is of an epoch shuffled {drawn}, and this loader has {here}: which samples are "
-                f"left is not known; {way}, or begin an epoch without the state"
+                f"the state is of an epoch shuffled {drawn}, but this loader has {here}: {way}, or start a "
+                f"new epoch without the state"
             )
         self._resumed = dict(state)
 
@@ -330,7 +330,7 @@ class Loader:
         if self._copier is not None and self._copier.is_of_process:
             raise RuntimeError(
                 f"this epoch has batches on {self._device}, which a forked process cannot use: fork before "
-                f"it begins, or let the forked process make a Loader without device="
+                f"it begins, or create a Loader without device= in the forked process"
             )
         return self._make(positions)
 
@@ -417,6 +417,6 @@ def _tell_ranks() -> None:
     with contextlib.suppress(ConfigError):
         if (here := ranks_here()).ranks > 1 and here.rank == 0:
             say(
-                f"Loader: each of the {here.ranks} ranks has all samples; for a part each, pass "
-                f"num_replicas={here.ranks} and rank=, and for all on purpose, num_replicas=1"
+                f"Loader: each of the {here.ranks} ranks reads all samples. To split them, pass "
+                f"num_replicas={here.ranks} and rank=; to confirm, pass num_replicas=1"
             )

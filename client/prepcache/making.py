@@ -144,8 +144,8 @@ class Making:
             if view.is_whole:
                 return view
             self._fill(self._catalogue.missing)
-        where = f"neither the cache nor {tempfile.gettempdir()} or /var/tmp takes the samples"
-        raise OSError(errno.ENOSPC, f"{self._by.name}: {where}: free space there, or set TMPDIR")
+        where = f"the samples fit neither into the cache nor into {tempfile.gettempdir()} or /var/tmp"
+        raise OSError(errno.ENOSPC, f"{self._by.name}: {where}: free some space, or set TMPDIR")
 
     def _missing(self, positions: range | None) -> Array:
         """The distinct items that are missing, of all or of those at these positions."""
@@ -345,7 +345,7 @@ class Making:
             by.say_of_it(behind_text(len(filled.left)), "slow")
         if filled.nothing:
             item = self._originals.item(filled.nothing[0])
-            by.say(f"{by.name} gave None for {item!r:.200}: is a return missing?", "nothing")
+            by.say(f"{by.name} returned None for {item!r:.200}: is a return missing?", "nothing")
         if filled.drawn:
             by.say(describe(by.name, filled.drawn), "drawn")
         if filled.reason and filled.reason != said and artifacts.mode.is_writing:

@@ -41,8 +41,8 @@ class Unsent:
 
     def __call__(self, item: Any, **config: Any) -> Any:
         raise PreprocessError(
-            f"{self.name} could not be sent to this process ({self.why}), where a sample is missing that was "
-            "there: define it at the top of a module"
+            f"{self.name} could not be sent to this process ({self.why}), and a sample that "
+            "needs it is not cached any more: define it at the top level of a module"
         )
 
 

@@ -177,7 +177,7 @@ class Progress:
         parts.append(f"{self._computed / max(passed_s, 1e-9):.1f} items/s")
         counts = (
             (self._there, "hit"), (self._computed, "computed"), (self._waited, "by other jobs"),
-            (self._taken, "in the hands of other jobs"),
+            (self._taken, "leased by other jobs"),
         )  # fmt: skip
         return parts + [f"{count:,} {what}" for count, what in counts if count]
 

@@ -42,11 +42,11 @@ MOST_NAMES = 16
 PATH_CHARS, TEXT_CHARS = 120, 60
 WITHOUT = "without the cache"
 """After the warning that tells why: no daemon, or one that refuses."""
-NOT_KEPT = "PREPCACHE=readonly: what this job makes is not kept"
-DAMAGED = "some cached ones were damaged or wrong, and were removed"
+NOT_KEPT = "PREPCACHE=readonly: new samples are not stored"
+DAMAGED = "some cached samples were damaged or wrong and were removed"
 NEW_CACHE = "nothing of this name is cached yet"
 """As the daemon says; of the new cache that it begins with it need not be asked."""
-NOT_KNOWN = "reason unknown: the daemon did not answer in time; `prepcache explain` asks again"
+NOT_KNOWN = "reason unknown: the daemon did not answer in time; try `prepcache explain`"
 _AGES = (("day", 86400), ("hour", 3600), ("minute", 60))
 _TAKEN = {"folder": "listed", "module": "imported", "distribution": "imported"}
 """A file may have been opened, asked for, or named to a library: used."""
@@ -129,7 +129,7 @@ def _why_nothing(artifacts: ArtifactSet) -> list[str]:
     if lines := _why_unasked(artifacts):
         return lines
     if artifacts.mode is Mode.REFRESH:
-        return ["PREPCACHE=refresh: what is there is not used"]
+        return ["PREPCACHE=refresh: cached samples are not used"]
     return changed_inputs(artifacts)
 
 
@@ -204,9 +204,9 @@ def ended_early(error: BaseException, kept: int, total: int, *, is_part: bool) -
     how = "interrupted" if is_interrupt else "ended by an error"
     # Who mends the function has another key, and all is made anew.
     unless = "" if is_interrupt else ", unless the function is edited"
-    onward = f"; the next run goes on from there{unless}" if kept else ""
-    items = f"the {total:,} items it was at" if is_part else f"{total:,} items"
-    return f"{how}: {kept:,} of {items} are kept{onward}"
+    onward = f"; the next run continues from there{unless}" if kept else ""
+    items = f"the {total:,} items in progress" if is_part else f"{total:,} items"
+    return f"{how}: {kept:,} of {items} are stored{onward}"
 
 
 def why_so(artifacts: ArtifactSet, stamps: Stamps, tally: Tally) -> tuple[str, ...]:
@@ -232,7 +232,7 @@ def _missing_items(artifacts: ArtifactSet, items: Sequence[Any], name_of: Callab
     count = f"{len(missing):,} of {total:,} items" if total > 1 else "its data"
     which = f": {', '.join(names)}{more}" if names else ""
     if names and total == 1 and (files := len(paths_in(items[0]))) > 1:
-        which = f": one or more of {files:,} files, the first of which is {names[0]}"
+        which = f": one or more of {files:,} files, such as {names[0]}"
     all_are = "; none of the cached items is in this data set" if artifacts.has_mapped else ""
     lost = f"; {DAMAGED}" if artifacts.is_damaged else ""
     return f"{count} not cached{which}{all_are if len(missing) == total > 1 else ''}{lost}"
@@ -281,8 +281,8 @@ def left_text(left: int, *, is_part: bool) -> str:
         is_part: more of them are to come, as in a stream.
     """
     if not left:
-        return "what is not in the cache is kept for this job alone"
-    which = "what is not in the cache is" if is_part else count_text(left, "item is", "items are")
+        return "samples that are not in the cache stay with this job"
+    which = "missing items are" if is_part else count_text(left, "item is", "items are")
     return f"{which} preprocessed on access"
 
 
@@ -294,6 +294,6 @@ def unobserved_text(item: str, why: str) -> str:
         why: the name of the error.
     """
     return (
-        f"what the function read for {item} could not be observed ({why}): samples of such items are not "
-        "stored, and every job makes them itself"
+        f"what the function read for {item} could not be observed ({why}). Samples of such items are not "
+        "stored; every job preprocesses them itself"
     )

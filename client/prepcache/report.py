@@ -73,7 +73,7 @@ def human_seconds(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-_COPIED = "spawned processes have copies of this data set: what they make is in the reports of the copies"
+_COPIED = "spawned processes have copies of this data set, with reports of their own"
 _UNKNOWN, _HIT, _WAITED, _DECLINED = range(4)
 
 
@@ -155,7 +155,7 @@ class Tally:
         count = self.count_not_kept()
         if not count:
             return []
-        return [f"the samples of {count_text(count, 'computed item', 'computed items')} are not kept so far"]
+        return [f"the samples of {count_text(count, 'computed item', 'computed items')} are not stored yet"]
 
     def note_copied(self) -> None:
         """Another process was sent a copy, and has a report of its own of what it makes."""

@@ -58,7 +58,7 @@ class CachedFirstSampler(Sampler[int]):
         if not isinstance(ds, CachedDataset):
             raise TypeError(f"CachedFirstSampler takes a CachedDataset, not {type(ds).__qualname__}")
         if not 0 <= rank < num_replicas:
-            raise ValueError(f"rank must be at least 0 and below num_replicas={num_replicas}, not {rank}")
+            raise ValueError(f"rank must be from 0 to num_replicas - 1 = {num_replicas - 1}, not {rank}")
         self._ds = ds
         self._replicas = num_replicas
         self._rank = rank
@@ -111,7 +111,7 @@ class CachedFirstSampler(Sampler[int]):
         """
         counted = len(self._given) if given is None else given
         if not 0 <= counted <= len(self._given):
-            raise ValueError(f"given={given}: {len(self._given)} samples of this epoch were given so far")
+            raise ValueError(f"given={given}: this epoch has yielded only {len(self._given)} samples")
         return {
             "seed": self._seed, "epoch": self._epoch, "replicas": self._replicas, "rank": self._rank,
             "samples": len(self._ds), "given": self._given[:counted],
@@ -124,11 +124,11 @@ class CachedFirstSampler(Sampler[int]):
             TypeError, ValueError: it is no state of a sampler like this one.
         """
         if not isinstance(state, Mapping) or set(state) != set(_KEYS):
-            raise TypeError(f"not a state of a CachedFirstSampler: {state!r:.100}")
+            raise TypeError(f"not a CachedFirstSampler's state: {state!r:.100}")
         here = {"replicas": self._replicas, "rank": self._rank, "samples": len(self._ds)}
         for name, value in here.items():
             if state[name] != value:
-                raise ValueError(f"the state was taken with {name}={state[name]}, and this has {value}")
+                raise ValueError(f"the state has {name}={state[name]}, but this sampler has {value}")
         self._seed, self._epoch = state["seed"], state["epoch"]
         self._given = list(state["given"])
         self._is_resumed = True

@@ -67,20 +67,22 @@ class Address:
         if parts.scheme == "unix":
             return cls._unix(url, parts)
         if parts.scheme != "http":
-            raise _bad_url(url, "it starts with neither unix:// nor http://")
+            raise _bad_url(url, "it must start with unix:// or http://")
         extra = parts.path.strip("/") or parts.query or parts.fragment or parts.username
         if not parts.hostname or extra:
-            raise _bad_url(url, "it must be a host and a port, and nothing else")
+            raise _bad_url(url, "it must be a host and a port only")
         return cls(host=parts.hostname, port=port or 80)
 
     @classmethod
     def _unix(cls, url: str, parts: SplitResult) -> Address:
         path = parts.path
         if parts.netloc or not path.startswith("/") or path == "/" or "\0" in path:
-            raise _bad_url(url, "a socket's path is absolute, as in unix:///run/prepcache/prepcached.sock")
+            raise _bad_url(
+                url, "a socket's path must be absolute, as in unix:///run/prepcache/prepcached.sock"
+            )
         size = len(os.fsencode(path))
         if size > MAX_SOCKET_PATH_BYTES:
-            raise _bad_url(url, f"its path has {size} bytes, and a socket's may have {MAX_SOCKET_PATH_BYTES}")
+            raise _bad_url(url, f"its path has {size} bytes; the limit is {MAX_SOCKET_PATH_BYTES}")
         return cls(socket=path)
 
     @property
@@ -93,7 +95,7 @@ class Address:
 
 def _bad_url(url: str, why: str) -> ConfigError:
     return ConfigError(
-        f"{url!r} names no daemon: {why}; PREPCACHE_URL is unix:///path/to/socket or http://host:port",
+        f"{url!r} is not a daemon's URL: {why}; PREPCACHE_URL is unix:///path/to/socket or http://host:port",
         url=url,
     )
 
@@ -125,7 +127,7 @@ class Settings:
         said = given.get("PREPCACHE", "on").strip().lower()
         modes = {mode.value: mode for mode in Mode}
         if said not in modes:
-            raise ConfigError(f"PREPCACHE is {said!r}; it may be {', '.join(modes)}", value=said)
+            raise ConfigError(f"PREPCACHE must be one of {', '.join(modes)}, not {said!r}", value=said)
         url, folder = given.get("PREPCACHE_URL"), given.get("PREPCACHE_DIR")
         return cls(
             mode=modes[said],
@@ -152,5 +154,5 @@ def check_token(token: str | None) -> str | None:
         return None
     token = token.strip()
     if not token.isascii() or not token.isprintable() or " " in token or not token:
-        raise ConfigError("PREPCACHE_TOKEN holds what no header can carry; it is printable ASCII, no spaces")
+        raise ConfigError("PREPCACHE_TOKEN must be printable ASCII without spaces")
     return token

@@ -64,7 +64,7 @@ def wrapped(dataset: Any, key: Callable[[int], Any]) -> tuple[list[Any], Wrapped
     if not (hasattr(type(dataset), "__getitem__") and hasattr(type(dataset), "__len__")):
         raise TypeError(
             f"wrap() takes a map-style dataset, with __getitem__ and __len__, not {type(dataset).__name__}: "
-            "for a stream there is CachedIterableDataset"
+            "for a stream use CachedIterableDataset"
         )
     names = [key(i) for i in range(len(dataset))]
     for i, name in enumerate(names):
@@ -72,7 +72,7 @@ def wrapped(dataset: Any, key: Callable[[int], Any]) -> tuple[list[Any], Wrapped
             hash(name)
         except TypeError as error:
             raise TypeError(
-                f"key({i}) gave {name!r:.100}: a key is a path, a text, a number, or a tuple of those "
+                f"key({i}) returned {name!r:.100}: a key must be a path, str, number, or tuple of those "
                 f"({error})"
             ) from None
     return names, Wrapped(dataset, names)
@@ -81,7 +81,7 @@ def wrapped(dataset: Any, key: Callable[[int], Any]) -> tuple[list[Any], Wrapped
 def draws_refused(name: str, drawn: set[str]) -> str:
     """Why a dataset that draws is refused, and what to do instead."""
     return (
-        f"{name} draws random numbers ({', '.join(sorted(drawn))}), so that a cached sample would be the "
+        f"{name} draws random numbers ({', '.join(sorted(drawn))}), so a cached sample would be the "
         "same in every epoch. Build the dataset with its deterministic transforms only, and pass the random "
         "ones to wrap() as transform=, which is called on every access."
     )

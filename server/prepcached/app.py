@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from prepcached.tier.tier import Tier
 
 _TAGS = [
-    {"name": "the daemon", "description": "Whether it lives, what it is, how full it is."},
-    {"name": "entries", "description": "What is kept: look at it, pin it, remove it."},
-    {"name": "recipes", "description": "How samples are made."},
-    {"name": "inspection", "description": "Why a job did not find what it asked for."},
-    {"name": "care", "description": "Removing and checking many entries at once."},
-    {"name": "sessions", "description": "Who is connected; opened, kept and closed by the jobs themselves."},
-    {"name": "data", "description": "Bytes of artifacts, for jobs that share no folder with the daemon."},
+    {"name": "the daemon", "description": "Health, version and statistics."},
+    {"name": "entries", "description": "List, pin and remove cached entries."},
+    {"name": "recipes", "description": "How samples are preprocessed."},
+    {"name": "inspection", "description": "Why a job missed."},
+    {"name": "care", "description": "Purge and verify many entries at once."},
+    {"name": "sessions", "description": "Connected jobs, which open, renew and close their own sessions."},
+    {"name": "data", "description": "Upload and download for jobs that share no folder with the daemon."},
     {"name": "filling", "description": "The jobs' own protocol: look up, lease, commit."},
 ]
 """In the order in which people ask: to look and to purge first, what only jobs call last."""

@@ -136,7 +136,7 @@ class Auth:
         """
         if self._is_for_metrics(port):
             if path not in METRICS_PATHS:
-                raise NotFound(f"{path[:200]}: only {', '.join(sorted(METRICS_PATHS))} are served here")
+                raise NotFound(f"{path[:200]}: this address serves only {', '.join(sorted(METRICS_PATHS))}")
             return Caller(None, peer)
         read = [(name, value) for name, value in headers if name in _READ]
         found = dict(read)
@@ -144,7 +144,7 @@ class Auth:
             self._check_token(found.get(b"authorization", b""))
         if len(found) < len(read):
             twice = next(name for name, _ in read if sum(one == name for one, _ in read) > 1).decode()
-            raise BadRequest(f"the request has more than one `{twice}` header: send one", field=twice)
+            raise BadRequest(f"the request has several `{twice}` headers: send one", field=twice)
         if peer.uid is None or b"origin" in found or found.get(b"user-agent", b"").startswith(_BROWSER):
             host = _split(b"//" + found.get(b"host", b"")).hostname or b""
             if host.decode("latin-1").lower() not in self._hosts:
@@ -154,11 +154,11 @@ class Auth:
                 )
         origin = found.get(b"origin")
         if origin is not None and self._is_foreign(origin, found.get(b"host", b"")):
-            raise Forbidden("this request comes from another site's page: not answered")
+            raise Forbidden("requests from another site's page are refused")
         if peer.uid is not None and peer.uid == self._unmapped:
             raise Forbidden(
-                'isolation = "user": this daemon is in a user namespace that does not map you, and cannot '
-                "tell you from others: map its users into the container, or run the daemon outside of it"
+                'isolation = "user": this daemon\'s user namespace does not map your uid, so it cannot '
+                "identify you: map the users into the container, or run the daemon outside it"
             )
         is_admin = peer.uid is not None and peer.uid in self._admins
         return Caller(peer.uid, peer, is_admin, self._confined_to(peer.uid), self.scope(peer.uid))
@@ -177,13 +177,13 @@ class Auth:
 
     def _check_token(self, authorization: bytes) -> None:
         if not authorization:
-            raise Unauthorized(f"no token was sent, and over TCP this daemon asks for one: {_SET_TOKEN}")
+            raise Unauthorized(f"this daemon requires a token over TCP, and none was sent: {_SET_TOKEN}")
         scheme, _, shown = authorization.partition(b" ")
         is_right = self._token is not None and secrets.compare_digest(shown.strip(), self._token)
         if scheme.lower() != b"bearer":
-            raise Unauthorized("the header is not `Authorization: Bearer TOKEN`, with the daemon's token")
+            raise Unauthorized("the header must be `Authorization: Bearer TOKEN`, with the daemon's token")
         if not is_right:
-            raise Unauthorized(f"the token that was sent is not this daemon's: {_SET_TOKEN}")
+            raise Unauthorized(f"the token is not this daemon's: {_SET_TOKEN}")
 
     def _is_foreign(self, origin: bytes, host: bytes) -> bool:
         return _split(origin).netloc.lower() != host.lower()
@@ -193,4 +193,4 @@ def _split(url: bytes) -> SplitResultBytes:
     try:
         return urlsplit(url)
     except ValueError:
-        raise Forbidden(f"{url[:80].decode('latin-1')!r} names no host") from None
+        raise Forbidden(f"{url[:80].decode('latin-1')!r} is not a host") from None

@@ -96,7 +96,7 @@ def serve(
     ctx: typer.Context,
     config: Config = None,
     uds: Uds = None,
-    host: Annotated[str | None, typer.Option(help="TCP address, beside the socket; needs a token.")] = None,
+    host: Annotated[str | None, typer.Option(help="TCP address; needs a token.")] = None,
     port: Annotated[int | None, typer.Option(help="TCP port.")] = None,
     root: Root = None,
     max_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Budget on disk, as 200GiB.")] = None,
@@ -104,7 +104,7 @@ def serve(
         str | None, typer.Option(metavar="SIZE", help="Space on the disk that the cache never takes.")
     ] = None,
     user_quota: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Most that the entries of one user may take.")
+        str | None, typer.Option(metavar="SIZE", help="Limit on the size of one user's entries.")
     ] = None,
     quotas: Annotated[
         str | None, typer.Option(metavar="A=SIZE,B=SIZE", help="The same for some users, by name.")
@@ -113,16 +113,16 @@ def serve(
         Path | None, typer.Option(metavar="FILE", help="Holds the token of TCP clients; mode 0600.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option(help="Group of the unix socket, and of what jobs reach.")
+        str | None, typer.Option(help="Group of the unix socket and of the folders that jobs use.")
     ] = None,
     admins: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Users who may purge what others own.")
+        str | None, typer.Option(metavar="A,B", help="Users who may purge other users' entries.")
     ] = None,
     isolation: Annotated[
-        str | None, typer.Option(help="group: all share all entries; user: each user sees his own.")
+        str | None, typer.Option(help="group: all share all entries; user: users see their own.")
     ] = None,
     trusted: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Users who see everybody's, with --isolation user.")
+        str | None, typer.Option(metavar="A,B", help="Users who see all entries with --isolation user.")
     ] = None,
     allowed_hosts: Annotated[
         str | None, typer.Option(metavar="A,B", help="Names under which TCP clients reach the daemon.")
@@ -142,7 +142,7 @@ def serve(
         typer.Option(metavar="HOST:PORT", help="Serve metrics and health there, without a token."),
     ] = None,
     check_config: Annotated[
-        bool, typer.Option("--check-config", help="Check the settings, print them, and end.")
+        bool, typer.Option("--check-config", help="Check the settings, print them, and exit.")
     ] = False,
 ) -> None:
     """Run the daemon.
@@ -176,10 +176,10 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
     if uds is None and not _listens(path):
         path = noted(its_root) or path
     if path is None:
-        raise ConfigError("the daemon to stop is found by its unix socket: give --uds PATH")
+        raise ConfigError("the daemon is found by its unix socket: give --uds PATH")
     pid, listener, told_root = _behind(path)
     if not listener or listener != pid:
-        typer.echo(f"the daemon at {path} runs elsewhere, as in a container: stop it there", err=True)
+        typer.echo(f"the daemon at {path} runs elsewhere, such as in a container: stop it there", err=True)
         raise typer.Exit(1)
     try:
         pidfd = os.pidfd_open(pid)
@@ -195,9 +195,9 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
         if not poll.poll(STOP_TOLD_S * 1000):
             ending = stopping(told_root or its_root)
             if ending is not None and ending[0] == pid:
-                typer.echo(f"pid {pid} waits for {ending[1]}", err=True)
+                typer.echo(f"pid {pid} is waiting for {ending[1]}", err=True)
             if not poll.poll((STOP_WAIT_S - STOP_TOLD_S) * 1000):
-                typer.echo(f"pid {pid} was asked to stop, and still runs after {STOP_WAIT_S:.0f} s", err=True)
+                typer.echo(f"pid {pid} was asked to stop, but still runs after {STOP_WAIT_S:.0f} s", err=True)
                 raise typer.Exit(1)
     told = {"stopped": pid, "socket": os.fspath(path)}
     typer.echo(json.dumps(told) if as_json else f"stopped the daemon at {path} (pid {pid})")
@@ -207,7 +207,7 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
 def check(
     config: Config = None,
     root: Root = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Mend what was found.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair what was found.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compare the index with the disk. To repair, stop the daemon first.
@@ -233,7 +233,7 @@ def check(
         typer.echo(
             count_text(len(findings), "finding", "findings")
             if findings
-            else "nothing found: index and disk agree"
+            else "no problems found: index and disk agree"
         )
     if any(not one["is_repaired"] for one in findings):
         raise typer.Exit(1)
@@ -252,7 +252,7 @@ def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> 
         typer.echo(json.dumps(done))
     else:
         told = ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
-        typer.echo(f"the index was rebuilt: {told or 'there was nothing to index'}")
+        typer.echo(f"the index was rebuilt: {told or 'no artifacts were found'}")
 
 
 class _Progress:
@@ -271,7 +271,7 @@ class _Progress:
         is_over = not self._is_terminal or percent == 100
         start = "\r" if self._is_terminal else ""
         artifacts = count_text(indexed, "artifact", "artifacts")
-        text = f"{start}{artifacts} indexed, {percent} % of the store looked through"
+        text = f"{start}{artifacts} indexed, {percent} % of the store scanned"
         typer.echo(text, nl=is_over, err=True)
 
 
@@ -316,11 +316,11 @@ def _behind(path: Path) -> tuple[int, int, str]:
 def _check_beside(path: Path | None) -> list[dict[str, Any]]:
     """What the daemon that has the root finds."""
     if path is None:
-        raise ConfigError("the daemon of this root listens on no unix socket: stop it to check the root")
+        raise ConfigError("the daemon of this root has no unix socket: stop it to check the root")
     told = _ask(path, "POST", "/v1/check", None)
     if "findings" not in told:
         raise Forbidden(str(told.get("detail", "the daemon did not check its root")))
-    more = [{"code": "more", "what": f"{told['more']} findings more"}] if told.get("more") else []
+    more = [{"code": "more", "what": f"{told['more']} more findings"}] if told.get("more") else []
     return [{**one, "is_repaired": False} for one in [*told["findings"], *more]]
 
 

@@ -85,7 +85,7 @@ def _uid(name: str) -> int:
     try:
         return int(name) if name.isdecimal() else getpwnam(name).pw_uid
     except KeyError:
-        raise ValueError(f"names or uids of users, and there is no user {name!r}") from None
+        raise ValueError(f"names or uids of users; there is no user {name!r}") from None
 
 
 def _quotas(value: Any) -> dict[int, int]:
@@ -104,13 +104,13 @@ def _gid(value: Any) -> int:
     name = str(value)
     if name.isdecimal():
         if int(name) >= NO_ID:
-            raise ValueError(f"a group, and there is no group {name}; `getent group` lists them")
+            raise ValueError(f"an existing group, not {name}; `getent group` lists them")
         return int(name)
     try:
         return getgrnam(name).gr_gid
     except KeyError:
         mend = f"groupadd --system {name}" if name else "leave it out for the process's own"
-        raise ValueError(f"a group, and there is none of that name: {mend}") from None
+        raise ValueError(f"an existing group: {mend}") from None
 
 
 def _port(value: Any) -> int:
@@ -166,11 +166,11 @@ class TierSettings(BaseModel):
             or parts.username
             or parts.path.strip("/")
         ):
-            raise ConfigError("tier.upstream: must be http://host:port or https://host, and nothing else")
+            raise ConfigError("tier.upstream: must be http://host:port or https://host")
         if self.upstream is not None and self.mode == "read-only":
             raise ConfigError(
-                'tier.upstream: needs mode = "read-write": what this machine makes would never reach those '
-                "that wait for it"
+                'tier.upstream: needs mode = "read-write", or other machines would wait in vain for this '
+                "machine's samples"
             )
         return self
 
@@ -244,20 +244,18 @@ class Settings(Places):
             raise ConfigError("host and port go together: give both --host and --port, or neither")
         if self.host is not None and self.token is None:
             raise ConfigError(
-                "TCP needs a token, since every user of the machine reaches its ports: "
+                "TCP needs a token, since every user of the machine can reach its ports: "
                 "write 32 random characters to a file of mode 0600 and give --token-file FILE"
             )
         if self.metrics_listen is not None and self.metrics_listen[1] == self.port:
-            raise ConfigError(f"metrics_listen: port {self.port} is that of --port: give it another one")
+            raise ConfigError(f"metrics_listen: --port already uses {self.port}: choose another port")
         if self.uds is not None and len(os.fsencode(self.uds)) > MAX_SOCKET_PATH_BYTES:
             raise ConfigError(
-                f"{self.uds}: a socket's path may have {MAX_SOCKET_PATH_BYTES} bytes: "
+                f"{self.uds}: a socket's path may have at most {MAX_SOCKET_PATH_BYTES} bytes: "
                 "give --uds a shorter one"
             )
         if self.trusted and self.isolation != "user":
-            raise ConfigError(
-                'trusted: has a meaning with isolation = "user" alone: set that, or leave `trusted` out'
-            )
+            raise ConfigError('trusted: works only with isolation = "user": set that, or leave `trusted` out')
         return self
 
 
@@ -305,7 +303,7 @@ def load(
     found = given.check(Settings)
     if found.max_bytes is not None and found.max_bytes < MIN_BUDGET_BYTES:
         raise ConfigError(
-            f"max_bytes = {found.max_bytes}: no artifact fits; give at least 1MiB, best 10GiB or more"
+            f"max_bytes = {found.max_bytes}: too small; give at least 1MiB, better 10GiB or more"
         )
     _check_min_free(found.root, found.min_free)
     if found.tier is not None and found.tier.upstream_token_file is not None:
@@ -384,7 +382,7 @@ def _check_known(name: str, where: str) -> None:
     if name not in KNOWN:
         close = difflib.get_close_matches(name, KNOWN, 1)
         hint = f"did you mean {close[0]}?" if close else "known are " + ", ".join(KNOWN)
-        raise ConfigError(f"{where}: no setting is called {name!r}: {hint}")
+        raise ConfigError(f"{where}: unknown setting {name!r}: {hint}")
 
 
 def _check_min_free(root: Path, min_free_bytes: int | None) -> None:
@@ -397,8 +395,8 @@ def _check_min_free(root: Path, min_free_bytes: int | None) -> None:
     total_bytes = fs.f_blocks * fs.f_frsize
     if min_free_bytes >= total_bytes:
         raise ConfigError(
-            f"min_free = {size_text(min_free_bytes)}: the disk under {root} has {size_text(total_bytes)} in "
-            "all, so nothing would ever be kept: give --min-free less, best a twentieth of that"
+            f"min_free = {size_text(min_free_bytes)}: the disk under {root} has only "
+            f"{size_text(total_bytes)}, so nothing could be stored: give --min-free about 5 % of that"
         )
 
 
@@ -414,8 +412,8 @@ def read_token(name: str, path: Path) -> str:
             token = file.read(4096).strip()
     except PermissionError as exc:
         raise ConfigError(
-            f"{name} {path}: cannot be read ({exc.strerror}): the daemon's user must, and nobody "
-            f"else should: chown {_user_name()} {path}; chmod 400 {path}"
+            f"{name} {path}: cannot be read ({exc.strerror}). Only the daemon's user should be able "
+            f"to: chown {_user_name()} {path}; chmod 400 {path}"
         ) from None
     except OSError as exc:
         raise ConfigError(f"{name} {path}: cannot be read ({exc.strerror})") from None

@@ -76,7 +76,7 @@ class Coordinator:
                 if not await daemon.quick(daemon.store.is_registered, recipe):
                     await daemon.writing(daemon.store.register, recipe, request.name, request.register)
             except RecursionError:
-                raise BadRequest("register is nested too deeply to be kept", field="register") from None
+                raise BadRequest("register is nested too deeply", field="register") from None
             except Declined as error:
                 self._note_unkept(session, request, misses, error.message)
                 raise
@@ -194,9 +194,7 @@ class Coordinator:
                     f"{file.name}: not staged by {session.label}: names begin with the session's id and a dot"
                 )
         if sum(file.size_bytes for file in staged) > self._max_staged_bytes:
-            raise LimitExceeded(
-                f"{session.label} commits more than {self._max_staged_bytes} bytes at once: commit less"
-            )
+            raise LimitExceeded(f"{session.label}: commit at most {self._max_staged_bytes} bytes at once")
         known = self._commits.get(session.id, [])
         task = next((task for asked, task in known if asked == request and not _has_failed(task)), None)
         if task is None:
@@ -226,8 +224,8 @@ class Coordinator:
         others = sum(files.values()) - files.get(name, 0)
         if others + size_bytes > self._max_staged_bytes:
             raise LimitExceeded(
-                f"{session.label} has staged {others} bytes that no commit has taken, and one session may "
-                f"stage {self._max_staged_bytes}: commit or release some first",
+                f"{session.label} has staged {others} uncommitted bytes; one session may stage "
+                f"{self._max_staged_bytes}: commit or release some first",
                 staged_bytes=others,
             )
         files[name] = size_bytes
@@ -299,7 +297,7 @@ class Coordinator:
             return
         if not await self._daemon.quick(self._daemon.store.is_registered, recipe):
             raise UnknownRecipe(
-                f"{session.label} asks for items of recipe {scopes.digest(recipe)}, which nobody registered: "
+                f"{session.label} asks for items of recipe {scopes.digest(recipe)}, which is not registered: "
                 "resolve it first, with its parts in `register`",
                 recipe=scopes.digest(recipe),
             )
@@ -330,7 +328,7 @@ class Coordinator:
         newest = await self._daemon.quick(self._daemon.store.generation, recipe)
         if request.generation > newest:
             raise FutureGeneration(
-                f"{session.label} has seen generation {request.generation} of recipe {request.recipe}, and "
+                f"{session.label} has seen generation {request.generation} of recipe {request.recipe}, but "
                 f"this index has {newest}: another root, or a rebuilt index; resolve again from generation 0",
                 generation=newest,
                 recipe=request.recipe,
@@ -419,7 +417,7 @@ class Coordinator:
     def _holder(self, session_id: str, recipe: str, items: int) -> wire.Holder:
         session = self._daemon.sessions.get(session_id)
         if session is None:
-            return wire.Holder(who="a session that has just ended", items=items)
+            return wire.Holder(who="a session that has just closed", items=items)
         progress = session.progress.get(recipe)
         if progress is None:
             return wire.Holder(who=session.label, items=items)

@@ -187,7 +187,7 @@ class Daemon:
 
         def go_on(_done: int, _of: int) -> None:
             if is_abandoned.is_set():
-                raise DaemonUnreachable("not everything was verified: nobody waits for it")
+                raise DaemonUnreachable("verification stopped early: the client has gone")
 
         work = partial(self.store.verify, keys, progress=go_on, owner=owner)
         verifying = self._loop.run_in_executor(self._long, work)
@@ -235,7 +235,7 @@ class Daemon:
             pidfd = caller.peer.open_pidfd()
         except ProcessLookupError:
             self.sessions.end(session.id)
-            raise UnknownSession("the process that asked for a session is dead") from None
+            raise UnknownSession("the process that requested the session has died") from None
         if pidfd is not None:
             session.pid = caller.peer.pid
             session.is_watched = True
@@ -269,7 +269,7 @@ class Daemon:
             await self.slow(self._clean, session_id)
         except StoreError as error:
             self._unclean.add(session_id)
-            LOG.warning("files that session %s left are not removed yet: %s", session_id[:8], error)
+            LOG.warning("files of session %s are not removed yet: %s", session_id[:8], error)
             return False
         return True
 
@@ -279,7 +279,7 @@ class Daemon:
         try:
             swept = await self.slow(self.store.sweep_staging, live)
         except StoreError as error:
-            LOG.warning("the staging folder is not swept: %s", error)
+            LOG.warning("the staging folder cannot be swept: %s", error)
             return
         if swept.files:
             LOG.info("removed %d staged files without a lease: %s", swept.files, size_text(swept.disk_bytes))
@@ -319,7 +319,7 @@ class Daemon:
                     self._swept_at = self.clock()
                     self.spawn(self.sweep())
             except Exception:
-                LOG.exception("a tick failed")
+                LOG.exception("a periodic check failed")
 
     def _end(self) -> None:
         """Waits for threads whose requests were cancelled: they have the store."""

@@ -250,7 +250,7 @@ class LeaseTable:
         leased = sum(len(lease.items) for lease in mine)
         if len(mine) >= self._limits.leases or leased >= self._limits.items:
             raise LimitExceeded(
-                f"{job} holds {len(mine)} leases on {leased} items, and one session may hold "
+                f"{job} holds {len(mine)} leases on {leased} items; one session may hold "
                 f"{self._limits.leases} leases and {self._limits.items} items: commit or release some first",
                 leases=len(mine),
                 items=leased,
@@ -307,11 +307,11 @@ class LeaseTable:
         leases = tuple(self._fenced(session, lease_id, token) for lease_id, token in pairs)
         recipes = {lease.recipe for lease in leases}
         if len(recipes) != 1 or len({lease.id for lease in leases}) != len(leases):
-            raise BadRequest("leases: a commit names at least one lease, each once, all of one recipe")
+            raise BadRequest("leases: a commit must name at least one lease, each once, all of one recipe")
         for lease in leases:
             if lease.is_committing:
                 raise LeaseLapsed(
-                    f"lease {lease.id} of {lease.job} is being committed by another request: wait for that",
+                    f"lease {lease.id} of {lease.job} is being committed by another request: wait for it",
                     lease=lease.id,
                 )
         for lease in leases:
@@ -349,7 +349,7 @@ class LeaseTable:
         self.lapse()
         lease = self._fenced(session, lease_id, token)
         if lease.is_committing:
-            raise LeaseLapsed(f"lease {lease.id} of {lease.job} is being committed: it ends with that")
+            raise LeaseLapsed(f"lease {lease.id} of {lease.job} is being committed and ends with the commit")
         self._free(lease)
         self._on_change(lease.recipe)
 
@@ -416,8 +416,8 @@ class LeaseTable:
         is_own = lease is not None and secrets.compare_digest(lease.token.encode(), token.encode())
         if lease is None or not is_own or lease.session != session:
             raise LeaseLapsed(
-                f"lease {lease_id[:64]} is not live in this session: it lapsed or was released, and its "
-                "items may be preprocessed by another job; drop this work and resolve again",
+                f"lease {lease_id[:64]} is not live in this session: it lapsed or was released, and another "
+                "job may preprocess its items; drop this work and resolve again",
                 lease=lease_id[:64],
             )
         return lease

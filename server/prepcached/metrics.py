@@ -33,20 +33,20 @@ _COUNTERS = {
     "misses": ("lookup_misses", "Look-ups that found nothing."),
     "artifacts": ("lookup_artifacts", "Artifacts named in answers to look-ups."),
     "found_items": ("hit_items", "Items that jobs found in the cache."),
-    "leased_items": ("miss_items", "Items given out to be preprocessed."),
+    "leased_items": ("miss_items", "Items leased for preprocessing."),
     "saved_s": ("saved_seconds", "Seconds of preprocessing saved: the cost of the items that jobs found."),
     "leases": ("leases_granted", "Leases granted."),
-    "declined_items": ("declined_items", "Items that leases found no room for."),
-    "declined_recipes": ("declined_recipes", "Recipes that found no room, once for each job."),
+    "declined_items": ("declined_items", "Items declined for lack of room."),
+    "declined_recipes": ("declined_recipes", "Recipes declined for lack of room, once for each job."),
     "committed_items": ("committed_items", "Items that jobs committed."),
     "committed_bytes": ("committed_bytes", "Bytes of the artifacts that jobs committed."),
     "commits": ("commits", "Commits of artifacts."),
-    "declined": ("declined_writes", "Commits and uploads that found no room."),
+    "declined": ("declined_writes", "Commits and uploads declined for lack of room."),
     "evictions": ("evictions", "Entries evicted."),
     "evicted_bytes": ("evicted_bytes", "Bytes on disk of the entries evicted."),
     "merges": ("merges", "Merges of small artifacts."),
     "merged_bytes": ("merged_bytes", "Bytes of artifacts that merges have read."),
-    "damaged": ("damaged_artifacts", "Artifacts found damaged, or other than what a job made."),
+    "damaged": ("damaged_artifacts", "Artifacts found damaged, or different from recomputed samples."),
     "scrubbed_bytes": ("scrubbed_bytes", "Bytes of artifacts that the background check has read."),
     "tier_hits": ("tier_hits", "Artifacts fetched from the tier."),
     "tier_hit_bytes": ("tier_read_bytes", "Bytes fetched from the tier."),
@@ -54,7 +54,7 @@ _COUNTERS = {
     "tier_could_not_tell": ("tier_failures", "Requests that the tier did not answer, or refused."),
     "tier_bad": (
         "tier_damaged_artifacts",
-        "Artifacts of the tier whose bytes were not what their names say.",
+        "Artifacts of the tier whose bytes did not match their digest.",
     ),
     "tier_written": ("tier_written_artifacts", "Artifacts copied into the tier."),
     "tier_written_bytes": ("tier_written_bytes", "Bytes copied into the tier."),
@@ -65,27 +65,27 @@ _COUNTERS = {
 _GAUGES = {
     "entries": ("entries", "Entries in the index."),
     "size_bytes": ("entry_bytes", "Bytes of the entries' artifacts."),
-    "disk_bytes": ("disk_bytes", "Bytes on disk of all that counts against the budget."),
+    "disk_bytes": ("disk_bytes", "Bytes on disk that count against the budget."),
     "unlinked_bytes": ("unlinked_bytes", "Bytes on disk of removed artifacts that jobs still have mapped."),
-    "staged_bytes": ("staged_bytes", "Bytes on disk that jobs have staged and not committed."),
+    "staged_bytes": ("staged_bytes", "Bytes on disk that jobs have staged but not committed."),
     "stray_bytes": ("stray_bytes", "Bytes on disk in the staging folder without a lease; they are swept."),
     "reserved_bytes": ("reserved_bytes", "Bytes promised to writes that are under way."),
-    "index_bytes": ("index_bytes", "Bytes on disk of the index, beside the budget."),
+    "index_bytes": ("index_bytes", "Bytes on disk of the index, not in the budget."),
     "held_bytes": ("held_bytes", "Bytes on disk of artifacts that jobs hold."),
     "pinned_bytes": ("pinned_bytes", "Bytes on disk of pinned entries."),
-    "yielding_bytes": ("evictable_bytes", "Bytes on disk that go when room is needed."),
+    "yielding_bytes": ("evictable_bytes", "Bytes on disk that may be evicted."),
     "max_bytes": ("budget_bytes", "The budget."),
     "min_free_bytes": ("min_free_bytes", "Bytes that the filesystem must keep free."),
     "effective_limit_bytes": (
         "limit_bytes",
-        "Bytes that the cache may take: the budget, or less where the disk is short.",
+        "Bytes that the cache may take: the budget, or less if the disk is too small.",
     ),
     "free_bytes": ("free_bytes", "Bytes free on the filesystem."),
-    "cost_s": ("cost_seconds", "Seconds of preprocessing that the entries stand for."),
+    "cost_s": ("cost_seconds", "Seconds of preprocessing that the entries save."),
     "tier_up": ("tier_up", "1 while the tier answers, else 0."),
     "tier_lead_up": ("tier_lead_up", "1 while the lead daemon answers, else 0."),
     "tier_waiting": ("tier_waiting", "Recipes that wait to be copied into the tier."),
-    "coldest_age_s": ("coldest_age_seconds", "Seconds since the coldest entry was used."),
+    "coldest_age_s": ("coldest_age_seconds", "Seconds since the least recently used entry was used."),
 }
 """By their names in Stats."""
 
@@ -151,7 +151,7 @@ class _Snapshot(Collector):
             "prepcache_user_bytes", "Bytes on disk of a user's entries.", labels=["uid"]
         )
         quotas = GaugeMetricFamily(
-            "prepcache_user_quota_bytes", "What a user's entries may take.", labels=["uid"]
+            "prepcache_user_quota_bytes", "Limit on the size of a user's entries, in bytes.", labels=["uid"]
         )
         for one in () if self.stats is None else self.stats.users:  # 100 at most
             users.add_metric([str(one.owner)], one.disk_bytes)

@@ -100,8 +100,8 @@ class Middleware:
                 theirs = value[:20].decode("latin-1")
                 raise ProtocolMismatch(
                     f"the client speaks protocol {theirs}, this daemon of prepcache {__version__} speaks "
-                    f"{wire.PROTOCOL}: `prepcached stop`, and the next job starts one of its own version; a "
-                    "service has to be of its jobs' version",
+                    f"{wire.PROTOCOL}: run `prepcached stop`, and the next job starts a daemon of its own "
+                    "version; a service must have the same version as its jobs",
                     protocol=wire.PROTOCOL,
                 )
 

@@ -104,9 +104,9 @@ async def _on_http(request: Request, exc: Exception) -> JsonResponse:
     assert isinstance(exc, HTTPException)
     what = f"{request.method} {request.url.path[:200]}"
     if exc.status_code == 404:
-        error: PrepcacheError = NotFound(f"{what}: there is no such endpoint; /openapi.json lists them")
+        error: PrepcacheError = NotFound(f"{what}: no such endpoint; /openapi.json lists the endpoints")
     elif exc.status_code == 405:
-        error = MethodNotAllowed(f"{what}: this endpoint has other methods; /openapi.json lists them")
+        error = MethodNotAllowed(f"{what}: method not allowed; /openapi.json lists the methods")
     else:
         error = BadRequest(f"{what}: {exc.detail}")
     headers = dict(exc.headers or {})

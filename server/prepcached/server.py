@@ -98,7 +98,7 @@ def serve(place: Place, load: Callable[[], Settings], settings: Settings, enviro
     server.run(sockets=place.listeners)
     if server.is_root_gone:
         raise RootUnusable(
-            f"{settings.root} was removed with all that it held; the next start begins with an empty store"
+            f"{settings.root} was removed with everything in it; the next start begins with an empty store"
         )
     if server.is_index_damaged:  # said already: an error as its last line would keep jobs from a new start
         sys.exit(IndexCorrupt.exit_code)
@@ -212,7 +212,7 @@ class Server(uvicorn.Server):
     def _stop_is_overdue(self) -> None:
         if self.end_now is not None:
             waiting = ", ".join(self.middleware.under_way()[:3]) or "its last writes"
-            LOG.warning("the stop took over %d s: ends now, without waiting for %s", STOP_LIMIT_S, waiting)
+            LOG.warning("stopping took over %d s: exiting now, without waiting for %s", STOP_LIMIT_S, waiting)
             self.end_now()
 
     async def _shut_down(self, sockets: list[socket.socket] | None) -> None:
@@ -242,7 +242,7 @@ class Server(uvicorn.Server):
             text = f"{told}{more}; no request is waited for longer than {STOP_TIMEOUT_S} s"
             listening.note_stopping(self._settings.root, text)
             if not is_logged:
-                LOG.info("the stop waits for %s", text)
+                LOG.info("stopping: waiting for %s", text)
             is_logged = True
 
     @contextlib.contextmanager
@@ -259,7 +259,7 @@ class Server(uvicorn.Server):
             settings = await self.daemon.slow(self.load)  # looks up users, which may take a while
             await self.daemon.quick(self.daemon.store.set_limits, _limits(settings))
         except PrepcacheError as error:
-            LOG.error("settings not reloaded: %s", error.message)
+            LOG.error("settings were not reloaded: %s", error.message)
             return
         self.daemon.auth.set_people(settings.token, settings.admins, settings.trusted)
         logging.getLogger().setLevel(settings.log_level.upper())
@@ -268,7 +268,7 @@ class Server(uvicorn.Server):
         LOG.info("settings reloaded: the budget is %s, with %s kept free", kept, free)
         changed = changes(self._settings, settings)
         if changed:
-            LOG.warning("changed, but used only after a restart: %s", ", ".join(changed))
+            LOG.warning("these changed settings need a restart: %s", ", ".join(changed))
 
     async def _stop_when_idle(self, idle_s: float) -> None:
         """What only looks keeps no daemon: a page or a watching command that is left open over a weekend."""
@@ -281,7 +281,7 @@ class Server(uvicorn.Server):
                 since, seen = time.monotonic(), uses
             elif self._place.is_lost:
                 # A logout takes the runtime folder away: nobody finds this daemon, and it has the root.
-                self.ask_to_stop("its socket is gone, and nobody uses it")
+                self.ask_to_stop("its socket was removed, and no job uses it")
             elif time.monotonic() - since >= idle_s:
                 self.ask_to_stop(f"idle for {idle_s:.0f} s")
 
@@ -301,9 +301,9 @@ class Server(uvicorn.Server):
             await asyncio.sleep(ROOT_CHECK_S)
             with contextlib.suppress(StoreError):  # a disk that fails is not a root that is gone
                 if not await self.daemon.quick(self.daemon.store.is_there):
-                    LOG.error("%s was removed, or replaced: this daemon keeps nothing", self._settings.root)
+                    LOG.error("%s was removed or replaced: the daemon stops", self._settings.root)
                     self.is_root_gone = True
-                    self.ask_to_stop("its root is gone")
+                    self.ask_to_stop("its root was removed")
                 elif await self.daemon.slow(self.daemon.store.is_damaged):
                     self.is_index_damaged = True
                     self.ask_to_stop("its index is damaged or was removed; the next start rebuilds it")
@@ -341,7 +341,7 @@ def _open_store(root: Root, settings: Settings, environ: Mapping[str, str]) -> S
             return
         told_at = time.monotonic()
         artifacts = count_text(indexed, "artifact", "artifacts")
-        told = f"{artifacts} indexed, {share:.0%} of the store looked through"
+        told = f"{artifacts} indexed, {share:.0%} of the store scanned"
         notify(f"EXTEND_TIMEOUT_USEC={START_STEP_S * 1_000_000}\nSTATUS={told}", environ)
         listening.note_starting(settings.root, f"rebuilds its index: {told}")
 
@@ -355,7 +355,7 @@ def _tell_if_full(store: Store) -> None:
     stats = store.stats()
     if stats.effective_limit_bytes == 0:
         LOG.warning(
-            "nothing can be kept: the disk under %s has %s free, of which %s stay free (--min-free)",
+            "nothing can be stored: the disk under %s has %s free, of which %s must stay free (--min-free)",
             store.root,
             size_text(stats.free_bytes),
             size_text(stats.min_free_bytes),
@@ -369,9 +369,9 @@ def _check_marks(store: Store) -> None:
     """
     if not store.keeps_marks():
         raise ConfigError(
-            f'isolation = "user": the filesystem of {store.root} has no extended attributes, which say whose '
-            "an artifact is, should the index be lost: choose another root (--root), or share (isolation = "
-            '"group")'
+            f'isolation = "user": the filesystem of {store.root} has no extended attributes, which record '
+            "the owners of artifacts in case the index is lost: choose another root (--root), or set "
+            'isolation = "group"'
         )
 
 
@@ -382,10 +382,10 @@ def _share(store: Store, group: int) -> None:
     closed = sharing.closed_to(layout, group)
     if closed is not None:
         LOG.warning(
-            "%s is closed to group %d (--group): its jobs download copies and share no memory; "
+            "group %d (--group) cannot read %s: its jobs download copies and share no memory; "
             "open it to the group (chgrp, chmod g+x), or choose another root (--root)",
-            closed,
             group,
+            closed,
         )
 
 

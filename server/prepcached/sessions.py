@@ -127,8 +127,8 @@ class Sessions:
         own = sum(1 for session in self if session.uid == uid)
         if len(self) >= self._max_sessions or own >= self._max_per_user:
             raise LimitExceeded(
-                f"{len(self)} sessions are open, {own} of this user; at most {self._max_sessions} and "
-                f"{self._max_per_user} may be: end some jobs",
+                f"{len(self)} sessions are open, {own} of this user; the limits are {self._max_sessions} and "
+                f"{self._max_per_user}: end some jobs",
                 sessions=len(self),
             )
         session = Session(
@@ -155,8 +155,8 @@ class Sessions:
         is_own = session is not None and secrets.compare_digest(session.token.encode(), token.encode())
         if session is None or not is_own or session.uid != uid:
             raise UnknownSession(
-                "this session is not known: it ended (by its process's death, by silence, or with an older "
-                "daemon's root); open a new one",
+                "unknown session: its process died, it was silent for too long, or the daemon's root was "
+                "replaced; open a new one",
                 session=session_id[:64],
             )
         return session

@@ -29,7 +29,7 @@ def listen(settings: Settings, environ: Mapping[str, str]) -> list[socket.socket
     listeners = handed_over(environ)
     for one in listeners:
         if one.family != socket.AF_UNIX and settings.token is None:
-            raise ConfigError("systemd handed over a TCP socket: TCP needs a token (--token-file FILE)")
+            raise ConfigError("systemd passed a TCP socket: TCP needs a token (--token-file FILE)")
     if settings.host is not None and settings.port is not None:
         listeners.append(listen_tcp(settings.host, settings.port))
     if settings.metrics_listen is not None:
@@ -65,7 +65,7 @@ def listen_unix(path: Path, group: int | None) -> socket.socket:
     except OSError as exc:
         sock.close()
         raise ConfigError(
-            f"{path}: cannot be made a socket ({exc.strerror}): give --uds another path"
+            f"{path}: cannot create the socket ({exc.strerror}): give --uds another path"
         ) from None
     except ConfigError:
         sock.close()
@@ -81,8 +81,8 @@ def _give_to(path: Path, group: int) -> None:
     except OSError as exc:
         path.unlink()
         raise ConfigError(
-            f"group {group}: {path} cannot be given to it ({exc.strerror}): make the daemon's user a "
-            "member of the group (usermod -aG), and log in again, or leave --group out"
+            f"group {group}: cannot own {path} ({exc.strerror}): add the daemon's user to the group "
+            "(usermod -aG) and log in again, or leave --group out"
         ) from None
 
 

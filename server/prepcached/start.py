@@ -139,7 +139,7 @@ def _note_socket(root: Path, listeners: list[socket.socket]) -> None:
         else:
             listening.forget(root)  # the note of a daemon that was killed
     except OSError as error:
-        LOG.warning("%s: the socket is not noted there: %s", root, error.strerror)
+        LOG.warning("%s: cannot write the socket's address there: %s", root, error.strerror)
 
 
 def inode(path: Path | None) -> tuple[int, int] | None:

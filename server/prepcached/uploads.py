@@ -122,7 +122,7 @@ class Intake:
             async with asyncio.timeout(self._stall_s):
                 yield
         except TimeoutError:
-            raise BadRequest(f"nothing of the body came for {self._stall_s:.0f} s") from None
+            raise BadRequest(f"no part of the body arrived for {self._stall_s:.0f} s") from None
         self._go_on()
 
 

@@ -183,7 +183,7 @@ def test_a_recipe_that_was_purged_is_said_to_have_been_there(served: Serving) ->
     look(served, "a", parts(max_len=1))
     told = ask(served, name="prep.tokenize")
     assert told.recipe == digest("a") and told.was_there
-    assert told.summary == "it was cached, and was evicted or purged"
+    assert told.summary == "it was cached, but has been evicted or purged"
 
 
 def test_a_damaged_entry_is_not_reported_as_purged(served: Serving) -> None:
@@ -195,7 +195,7 @@ def test_a_damaged_entry_is_not_reported_as_purged(served: Serving) -> None:
     make(served, job, ["a"])
     served.store.purge(Filter())
     look(served, "a", parts(max_len=1))
-    assert ask(served, name="prep.tokenize").summary == "it was cached, and was evicted or purged"
+    assert ask(served, name="prep.tokenize").summary == "it was cached, but has been evicted or purged"
 
 
 def test_a_miss_is_explained_as_the_job_saw_it(served: Serving) -> None:
@@ -212,7 +212,7 @@ def test_a_miss_is_explained_as_the_job_saw_it(served: Serving) -> None:
     make(served, job, ["c"])
     for members in ({"name": "prep.tokenize"}, {"recipe": digest("c")}, {}):
         told = ask(served, **members)
-        assert told.summary == "it was cached, and was evicted or purged"
+        assert told.summary == "it was cached, but has been evicted or purged"
         assert told.nearest is None and told.differences == () and told.entries == 1
 
 
@@ -224,7 +224,7 @@ def test_a_job_that_misses_some_items_has_missed_last(served: Serving) -> None:
     make(served, job, ["one more"])
     told = ask(served)
     assert told.recipe == digest("a") and told.entries == 2
-    assert told.nearest is None and told.summary.startswith("not all of its items were there")
+    assert told.nearest is None and told.summary.startswith("some items are new or changed")
     assert ask(served, recipe=digest("b")).summary == "config.max_len 1 -> 2"
 
 

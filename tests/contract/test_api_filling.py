@@ -225,7 +225,7 @@ def test_no_room_is_said_at_the_lease(tmp_path: Path) -> None:
         job.resolve()
         answer = job.lease("ab", nbytes=1 << 30).json()
         assert answer["is_declined"] and answer["lease"] is None
-        assert answer["reason"] == "1.0 GiB are more than the cache may hold: 1.0 MiB (--max-bytes)"
+        assert answer["reason"] == "1.0 GiB exceed the cache's limit: 1.0 MiB (--max-bytes)"
 
 
 def test_a_decline_at_the_lease_is_counted_once(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_another_protocol_version_is_refused_with_the_mend(served: Serving) -> N
     answer = served.http().post("/v1/resolve", json={}, headers={wire.PROTOCOL_HEADER: "99"})
     assert (answer.status_code, answer.json()["code"]) == (426, "protocol-mismatch")
     # After an upgrade the daemon on demand is the older one: jobs have no cache until it ends.
-    assert "`prepcached stop`, and the next job starts one of its own version" in answer.json()["detail"]
+    assert "`prepcached stop`, and the next job starts a daemon of its own version" in answer.json()["detail"]
     assert "99" in answer.json()["detail"] and answer.json()["protocol"] == wire.PROTOCOL
 
 

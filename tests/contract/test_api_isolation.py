@@ -311,7 +311,7 @@ def test_users_are_not_isolated_where_files_keep_no_marks(
     monkeypatch.setattr(Store, "keeps_marks", lambda _: False)
     with serving(tmp_path / "shared"):
         pass
-    with pytest.raises(ConfigError, match="no extended attributes, which say whose"), isolated(tmp_path):
+    with pytest.raises(ConfigError, match="no extended attributes, which record"), isolated(tmp_path):
         pass
 
 

@@ -82,5 +82,5 @@ def test_a_recipe_that_is_none_is_told_in_plain_words(served: Serving) -> None:
         served.http().post("/v1/purge", json={"recipe": "zz"}),
     ):
         assert (answer.status_code, answer.json()["field"]) == (400, "recipe")
-        told = "recipe must be 4 to 64 lower-case hex digits: a digest, or its beginning, not 'zz'"
+        told = "recipe must be 4 to 64 lower-case hex digits: a digest, or its first digits, not 'zz'"
         assert answer.json()["detail"] == told

@@ -81,7 +81,7 @@ def test_without_the_token_nothing_is_answered_but_liveness(
 
 
 @pytest.mark.parametrize(
-    ("token", "told"), [(None, "no token was sent"), ("wrong-horse-battery-staple", "is not this daemon's")]
+    ("token", "told"), [(None, "and none was sent"), ("wrong-horse-battery-staple", "is not this daemon's")]
 )
 def test_a_missing_or_wrong_token_is_told_with_the_remedy(
     served: Serving, port: int, monkeypatch: pytest.MonkeyPatch, token: str | None, told: str

@@ -33,7 +33,7 @@ def test_no_sentence_has_words_that_nobody_says(all_of_them: list[Sentence]) -> 
         ("cli.py", "List what would go; remove nothing."),
         ("cli_tables.py", "How do I free 50 GB?"),
         ("reasons.py", "nothing of this name is cached yet"),
-        ("reasons.py", "PREPCACHE=readonly: what this job makes is not kept"),
+        ("reasons.py", "PREPCACHE=readonly: new samples are not stored"),
         ("page.html", "no job has missed since the daemon started"),
         ("server.py", "serving %s on %s (pid %d)"),
         ("metrics.py", "Entries evicted."),

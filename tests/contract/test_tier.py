@@ -205,7 +205,7 @@ def test_garbage_stays_where_a_manifest_cannot_be_read(tmp_path: Path, tier: Pat
     path.write_text('{"version": 2}')
     with box(tmp_path / "second", tier) as second:
         refused = second.http().post("/v1/tier/gc", json={"delete": True})
-    assert refused.status_code == 500 and "nothing is deleted" in refused.json()["detail"]
+    assert refused.status_code == 500 and "nothing was deleted" in refused.json()["detail"]
     assert len(objects(tier)) == 1
 
 

@@ -188,7 +188,7 @@ LIES: dict[str, Any] = {
     "nonsense": (b"\0nonsense", 200),
     "a list": (b"[]", 200),
     "too much": (b" " * (9 << 20), 200),
-    "not asked for": ({"lease": LEASE, "granted": [7]}, 200),
+    "not requested": ({"lease": LEASE, "granted": [7]}, 200),
     "twice": ({"lease": LEASE, "granted": [0, 0]}, 200),
     "no lease": ({"granted": [0]}, 200),
     "nobody has it": ({}, 200),

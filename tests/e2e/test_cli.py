@@ -157,7 +157,7 @@ def test_of_several_keys_none_is_pinned_where_one_is_not_there(run: Run, keys: l
 
 def test_a_pin_is_told_as_large_as_the_status_tells_it(run: Run, keys: list[str]) -> None:
     (told,) = re.findall(r"^pinned .*, ([^,]+) on disk\)$", run("pin", keys[0]).out, re.MULTILINE)
-    assert f"pinned {told}, held by jobs" in run("status").out
+    assert f"pinned {told}, in use by jobs" in run("status").out
 
 
 def test_pinning_tells_programs_what_is_pinned_now(run: Run, keys: list[str]) -> None:

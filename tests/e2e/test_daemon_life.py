@@ -156,7 +156,7 @@ def test_a_daemon_that_lost_its_socket_gives_up_the_root(tmp_path: Path) -> None
             assert http.get("/healthz").status_code == 200
         (tmp_path / "s.sock").unlink()
         assert daemon.wait(READY_S) == 0
-    assert "its socket is gone" in (tmp_path / "log").read_text()
+    assert "its socket was removed" in (tmp_path / "log").read_text()
     with process(tmp_path):
         pass
 
@@ -294,7 +294,7 @@ def test_stop_check_and_rebuild_from_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "root" / "v1" / "index.sqlite").unlink()
     rebuilt = prepcached("rebuild")
     assert rebuilt.returncode == 0, rebuilt.stderr
-    assert "1 artifact indexed, 100 % of the store looked through" in rebuilt.stderr
+    assert "1 artifact indexed, 100 % of the store scanned" in rebuilt.stderr
     with process(tmp_path), http_client(tmp_path / "s.sock") as http:
         assert [one["items"] for one in http.get("/v1/entries").json()["entries"]] == [3]
 
@@ -375,20 +375,20 @@ def test_the_budget_changes_while_the_daemon_runs(tmp_path: Path) -> None:
         config.write_text('max_bytes = "32MiB"\nmin_free = "2MiB"\n')
         daemon.send_signal(signal.SIGHUP)
         assert wait_until(lambda: limits() == [32 << 20, 2 << 20])
-        assert "only after a restart" not in (tmp_path / "log").read_text()
+        assert "need a restart" not in (tmp_path / "log").read_text()
         assert http.post("/v1/purge", json={"owner": os.getuid() + 1}).status_code == 200
         config.write_text('max_bytes = "32MiB"\nmin_free = "2MiB"\nidle_exit = 60\nlog_level = "debug"\n')
         daemon.send_signal(signal.SIGHUP)
-        later = "used only after a restart: idle_exit (None -> 60.0)"
+        later = "need a restart: idle_exit (None -> 60.0)"
         assert wait_until(lambda: later in (tmp_path / "log").read_text())
         config.write_text("max_bytes = nonsense")
         daemon.send_signal(signal.SIGHUP)
-        assert wait_until(lambda: "settings not reloaded" in (tmp_path / "log").read_text())
+        assert wait_until(lambda: "settings were not reloaded" in (tmp_path / "log").read_text())
         assert limits() == [32 << 20, 2 << 20]
         (tmp_path / "root" / "budget").write_text("nonsense")
         config.write_text('min_free = "2MiB"\n')
         daemon.send_signal(signal.SIGHUP)
-        told = "settings not reloaded: " + str(tmp_path / "root" / "budget")
+        told = "settings were not reloaded: " + str(tmp_path / "root" / "budget")
         assert wait_until(lambda: told in (tmp_path / "log").read_text())
         assert limits() == [32 << 20, 2 << 20]
 

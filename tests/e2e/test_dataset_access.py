@@ -30,7 +30,7 @@ for _ in range(2):
     except KeyboardInterrupt:
         ready.append(True)
 assert sum("interrupted" in line for line in lines) == 1, lines
-assert "job.make: interrupted: 7 of 20 items are kept; the next run goes on from there" in lines, lines
+assert "job.make: interrupted: 7 of 20 items are stored; the next run continues from there" in lines, lines
 tell(ds)
 """
 
@@ -65,7 +65,7 @@ def test_a_function_that_raises_reports_what_was_stored(
     jobs: Jobs,
 ) -> None:
     said = jobs.run(jobs.write(RAISING), exit_code=1).splitlines()
-    kept = "7 of 20 items are kept; the next run goes on from there, unless the function is edited"
+    kept = "7 of 20 items are stored; the next run continues from there, unless the function is edited"
     assert f"prepcache: job.make: ended by an error: {kept}" in said
     assert said[-1].endswith("preprocessing item 7 (7) failed: ValueError: no image")
     assert not any("job.made: ended" in line for line in said)
@@ -97,7 +97,7 @@ for i in (slice(0, 2), 1.5, "a" * 1000):
     try:
         ds[i]
     except TypeError as error:
-        assert "one sample, by its position, not by " + repr(i)[:4] in str(error) and len(str(error)) < 200
+        assert "one position, not by " + repr(i)[:4] in str(error) and len(str(error)) < 200
     else:
         raise AssertionError(i)
 shown = []
@@ -435,7 +435,7 @@ tell(ds)
 def test_a_function_that_forgets_its_return_is_asked_about_it(jobs: Jobs) -> None:
     job = jobs.start(jobs.write(NOTHING))
     _, err = job.process.communicate()
-    assert "gave None for 3: is a return missing?" in err
+    assert "returned None for 3: is a return missing?" in err
 
 
 REUSING = """

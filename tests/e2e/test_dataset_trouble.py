@@ -61,7 +61,7 @@ def test_a_recipe_that_failed_to_register_is_registered_later(is_lazy: bool) -> 
     with sandbox() as box:
         box.start_daemon()
         done = box.python("-c", LATE.replace("LAZY", str(is_lazy)))
-    assert (done.stdout, "nobody registered" in done.stderr) == ("5\n", False)
+    assert (done.stdout, "is not registered" in done.stderr) == ("5\n", False)
 
 
 GONE = """
@@ -140,7 +140,7 @@ def test_no_room_for_a_recipe_is_said_with_the_remedy() -> None:
     assert "miss builtins.abs: no room" in opening and "export PREPCACHED_MIN_FREE=1GiB" in opening
     assert left.startswith(f"prepcache: builtins.abs: 5 items are preprocessed on access: {why}")
     assert done.stdout == "5\n"
-    assert "nobody registered" not in done.stderr + lazy.stderr
+    assert "is not registered" not in done.stderr + lazy.stderr
     assert f"samples preprocessed on access are no longer stored: {why}" in lazy.stderr
     lacked = "declined for lack of room: 7 items, all samples of 3 recipes"
     assert f"{lacked}\n" in status.stdout, (

@@ -132,7 +132,7 @@ def test_a_job_that_may_not_write_hears_why_too(jobs: Jobs) -> None:
     run(jobs)
     line, told = run(jobs, {"config": {"max_len": 1}}, PREPCACHE="readonly")
     assert "miss prep.tokenize: config.max_len (not there) -> 1 (nearest: " in line
-    assert "; PREPCACHE=readonly: what this job makes is not kept; 4 items, 0 hit, 4 to preprocess" in line
+    assert "; PREPCACHE=readonly: new samples are not stored; 4 items, 0 hit, 4 to preprocess" in line
     assert told["first"] == "t"
     assert "readonly" not in run(jobs, PREPCACHE="readonly")[0], "where all is there, nothing is made"
     shown = command(jobs)  # though it leaves no recipe behind
@@ -215,9 +215,9 @@ def test_explain_agrees_with_the_job_on_partial_misses(jobs: Jobs) -> None:
     _, second = run(jobs, {"config": {"max_len": 7}})
     jobs.box.python("-c", COMMAND, "purge", "--recipe", second["recipe"], "--yes")
     line, _ = run(jobs, {"config": {"max_len": 7}})
-    assert "it was cached, and was evicted or purged; 4 items, 0 hit" in line
+    assert "it was cached, but has been evicted or purged; 4 items, 0 hit" in line
     people = command(jobs)
-    assert "it was cached, and was evicted or purged" in people and "config.max_len" not in people
+    assert "it was cached, but has been evicted or purged" in people and "config.max_len" not in people
 
     (jobs.box.folder / "data" / "e.txt").write_text("new")
     line, _ = run(jobs)
@@ -246,7 +246,7 @@ def test_explain_gives_the_same_reason_as_the_job(jobs: Jobs) -> None:
         states.append((data and data[1], observed and observed[1]))
         return str(why)
 
-    assert agrees(PREPCACHE="refresh") == "PREPCACHE=refresh: what is there is not used"
+    assert agrees(PREPCACHE="refresh") == "PREPCACHE=refresh: cached samples are not used"
     vocabulary.write_text("two ")
     assert agrees() == "vocab.txt, which the function used, changed"
     for file in folder.iterdir():

@@ -152,7 +152,7 @@ def test_a_lazy_data_set_is_filled(box: Sandbox, project: Path) -> None:
         (("fill", "train.py:nobody"), "is not there"),
         (("fill", "train.py:nothing"), "opened no CachedDataset"),
         (("fill", "train.py:stream"), "opened no CachedDataset"),
-        (("fill", "steps/json.py:make"), "a module named json is loaded already"),
+        (("fill", "steps/json.py:make"), "a module named json is already loaded"),
         (("fill", "train.py:make", "--shard", "3/3"), "from 0 to N - 1"),
     ],
 )

@@ -24,7 +24,7 @@ def main():
 if __name__ == "__main__":
     main()
 """
-SAID = "made with random draws (random): the same in every epoch; move them to transform="
+SAID = "preprocessed with random draws (random), the same in every epoch; move them to transform="
 
 
 @pytest.mark.parametrize("how", ["fill", "lazy", "workers"])
@@ -40,13 +40,15 @@ def test_frozen_draws_are_said_on_every_hit(jobs: Jobs, how: str) -> None:
     recipe = told.rpartition('"recipe": "')[2][:64]
     command = [sys.executable, "-m", "prepcache", "explain", recipe]
     done = subprocess.run(command, env=jobs.box.environ, capture_output=True, text=True, check=False)
-    assert "made with random draws (random)" in " ".join(done.stdout.split()), done.stdout + done.stderr
+    assert "preprocessed with random draws (random)" in " ".join(done.stdout.split()), (
+        done.stdout + done.stderr
+    )
     command = [sys.executable, "-m", "prepcache", "ls", "--json"]
     listed = subprocess.run(command, env=jobs.box.environ, capture_output=True, text=True, check=True).stdout
     key = listed.partition('"key": "')[2][:64]
     command = [sys.executable, "-m", "prepcache", "show", key]
     shown = subprocess.run(command, env=jobs.box.environ, capture_output=True, text=True, check=True).stdout
-    assert "made with random draws (random)" in " ".join(shown.split()), shown
+    assert "preprocessed with random draws (random)" in " ".join(shown.split()), shown
 
 
 UNSTEADY = """

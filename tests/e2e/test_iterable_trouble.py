@@ -120,7 +120,7 @@ def test_an_error_names_the_item_and_its_place_in_the_stream(jobs: Jobs, workers
 
 def test_what_an_error_left_is_not_said_of_the_whole_stream(jobs: Jobs) -> None:
     err = jobs.told(jobs.write(BROKEN.replace(", progress=False", "")), 0, "function")
-    assert re.search(r"job.make: ended by an error: \d+ of the \d+ items it was at are kept", err), err
+    assert re.search(r"job.make: ended by an error: \d+ of the \d+ items in progress are stored", err), err
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -174,15 +174,15 @@ def main():
     for _ in range(2):
         assert epoch(once, num_workers=2) == everything, "each fork has the job's, which is not begun"
     assert epoch(once) == everything
-    refused("used it up: give what can be iterated again, or a function", once)
+    refused("has exhausted: pass an iterable, or a function", once)
     kept = DataLoader(opened(numbers()), batch_size=None, num_workers=1, persistent_workers=True)
     assert sorted(kept) == everything
     try:
         list(kept)
     except RuntimeError as error:
-        assert "used it up" in str(error)
+        assert "has exhausted" in str(error)
     over_file = opened(csv.DictReader(open("rows.csv")))
-    refused("an open TextIOWrapper, which several processes have open", over_file, num_workers=2)
+    refused("an open TextIOWrapper, whose position several processes share", over_file, num_workers=2)
     assert epoch(over_file) == everything
     anew = opened(rows)
     for workers in (0, 2, 2):
@@ -397,4 +397,4 @@ def test_workers_that_shuffle_differently_are_reported_once(
     jobs: Jobs, how: str, workers: int, method: str, count: int
 ) -> None:
     err = jobs.told(jobs.write(SHUFFLED), how, workers, method)
-    assert err.count("reads the items in another order") == count, err
+    assert err.count("read the items in different orders") == count, err

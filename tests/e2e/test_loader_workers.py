@@ -263,7 +263,7 @@ def main():
     try:
         wrapped.reraise()
     except RuntimeError as error:
-        assert "does not have any more" in str(error)
+        assert "has already deleted" in str(error)
     tell()
 
 if __name__ == "__main__":

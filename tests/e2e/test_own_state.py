@@ -198,7 +198,7 @@ def test_what_a_job_sets_counts_and_what_matters_counts(jobs: Jobs) -> None:
     assert [(len(given[0]), hit) for given, hit in facts["windows"]] == [(3, 0), (3, 0), (5, 0)], (
         "a window of another size has a key of its own"
     )
-    assert "preprocess.total was changed by the function's own calls" in err
+    assert "the function's own calls changed preprocess.total" in err
 
 
 LOADING = """

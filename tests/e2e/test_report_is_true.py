@@ -64,5 +64,5 @@ def test_a_job_says_why_its_recipe_and_its_user_are_refused() -> None:
     with sandbox() as box:
         box.start_daemon()
         said = box.python("-c", REFUSED).stderr
-    assert "nobody registered" not in said and "Input/output error, in /srv/prepcache" in said
+    assert "is not registered" not in said and "Input/output error, in /srv/prepcache" in said
     assert said.count("the system service's socket is not open to you") == 1

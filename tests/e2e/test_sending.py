@@ -42,7 +42,7 @@ def test_what_cannot_be_sent_is_not_needed_where_all_is_there(
         2,
         3,
     ]
-    with pytest.raises(PreprocessError, match=r"lambda.*could not be sent .*top of a module"):
+    with pytest.raises(PreprocessError, match=r"lambda.*could not be sent .*top level of a module"):
         sent._samples.by.job.function(1)
     lazy = CachedDataset([1, 2, 3], lambda item: item + 2, lazy=True, progress=False, client=client)
     with pytest.raises((pickle.PicklingError, AttributeError), match=r"lambda|local object"):

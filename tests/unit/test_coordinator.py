@@ -174,7 +174,7 @@ def test_a_commit_over_the_staging_limit_keeps_its_leases(tmp_path: Path) -> Non
     async def commit_too_much() -> None:
         async with coordinating(tmp_path, Bounds(staged_bytes=100)) as (found, daemon, session):
             request = wire.CommitRequest((await leased(found, session),), (staged(daemon, session),))
-            with pytest.raises(LimitExceeded, match="commit less"):
+            with pytest.raises(LimitExceeded, match="bytes at once"):
                 await found.commit(session, os.getuid(), request)
             assert [lease.is_committing for lease in daemon.leases] == [False]
 

@@ -165,12 +165,12 @@ def test_a_report_says_that_spawned_workers_count_for_themselves(
     before = ds.report().why
     pickle.dumps(ds)
     assert [line for line in ds.report().why if line not in before] == [
-        "spawned processes have copies of this data set: what they make is in the reports of the copies"
+        "spawned processes have copies of this data set, with reports of their own"
     ]
 
 
 def test_what_a_fill_left_is_counted() -> None:
     assert left_text(1, is_part=False) == "1 item is preprocessed on access"
     assert left_text(2000, is_part=False) == "2,000 items are preprocessed on access"
-    assert left_text(0, is_part=False) == "what is not in the cache is kept for this job alone"
-    assert left_text(8, is_part=True) == "what is not in the cache is preprocessed on access"
+    assert left_text(0, is_part=False) == "samples that are not in the cache stay with this job"
+    assert left_text(8, is_part=True) == "missing items are preprocessed on access"

@@ -45,9 +45,9 @@ def test_samples_that_were_made_and_are_nowhere_are_told_of() -> None:
     assert counted.not_kept() == []
     counted.note_made(0, 0.5)
     counted.note_made(2, 0.5)
-    assert counted.not_kept() == ["the samples of 2 computed items are not kept so far"]
+    assert counted.not_kept() == ["the samples of 2 computed items are not stored yet"]
     counted._catalogue.places.artifact[0] = 0
-    assert counted.not_kept() == ["the samples of 1 computed item are not kept so far"]
+    assert counted.not_kept() == ["the samples of 1 computed item are not stored yet"]
 
 
 def test_a_change_and_a_draw_are_said_once() -> None:
@@ -107,7 +107,7 @@ def test_what_other_jobs_are_at_does_not_count_as_to_be_made(capsys: pytest.Capt
     progress.waiting([wire.Holder("train.py", 600)], 600)
     there, waiting = capsys.readouterr().err.splitlines()
     assert "200 of 1,000 items, 10.0 s and 0 B to go, " in there
-    assert there.endswith("100 computed, 200 in the hands of other jobs")
+    assert there.endswith("100 computed, 200 leased by other jobs")
     assert "200 of 1,000 items, waiting for train.py to finish 600 items, 2 min 0 s and" in waiting
 
 

@@ -86,11 +86,11 @@ def test_a_switched_code_mode_is_explained_as_such(is_back: bool) -> None:
     new["code"]["files"] = {}
     new["environment"]["distributions"] = {}
     lines = [d.line for d in (differences(new, old) if is_back else differences(old, new))]
-    assert lines == ["code= was switched, " + ("function -> script" if is_back else "script -> function")]
+    assert lines == ["code= changed, " + ("function -> script" if is_back else "script -> function")]
     new["code"]["definitions"]["prep.f"] = "9"
     new["code"]["values"] = {}
     lines = [d.line for d in differences(old, new)]
-    assert lines == ["code= was switched, script -> function", "prep.py: def f changed"]
+    assert lines == ["code= changed, script -> function", "prep.py: def f changed"]
 
 
 def test_a_file_is_not_named_beside_its_changed_definition() -> None:

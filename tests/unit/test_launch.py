@@ -285,7 +285,7 @@ def test_a_client_loads_httpx_only_when_it_asks() -> None:
     ("members", "told"),
     [
         ([], r"join its group and log in again: sudo usermod --append --groups cachers \w+$"),
-        ([pwd.getpwuid(os.geteuid()).pw_name], r"you are in its group cachers since after this login"),
+        ([pwd.getpwuid(os.geteuid()).pw_name], r"you joined its group cachers after this login"),
     ],
 )
 def test_who_may_not_use_the_system_service_is_told_how_he_may(

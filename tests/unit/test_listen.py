@@ -64,7 +64,7 @@ def test_a_full_disk_is_reported_at_start(tmp_path: Path, caplog: pytest.LogCapt
         server, [listener] = build(given)
         listener.close()
         server.daemon.store.close()
-        assert ("nothing can be kept" in caplog.text and "--min-free" in caplog.text) == is_said
+        assert ("nothing can be stored" in caplog.text and "--min-free" in caplog.text) == is_said
 
 
 def test_ctrl_c_ends_the_command_with_one_line(
@@ -176,7 +176,7 @@ def test_systemd_is_told_the_progress_of_a_rebuild(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(daemon_server, "START_TOLD_S", 0.0)
     opened().close()
     assert all(one.startswith("EXTEND_TIMEOUT_USEC=600000000\nSTATUS=") for one in told)
-    assert len(told) == 256 and told[-1].endswith("1 artifact indexed, 100% of the store looked through")
+    assert len(told) == 256 and told[-1].endswith("1 artifact indexed, 100% of the store scanned")
 
 
 def test_a_start_that_fails_says_why_and_leaves_no_socket(

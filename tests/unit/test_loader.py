@@ -255,7 +255,7 @@ def test_a_rank_that_goes_on_gets_what_it_would_have_got(replicas: int, drop_las
     ("loader", "words"),
     [
         (Loader(range(COUNT + 1), 4, True), "of an epoch of 23 samples with shuffle=True, .* has 24"),
-        (Loader(range(COUNT), 4), "shuffle=True, and this loader has 23 with shuffle=False"),
+        (Loader(range(COUNT), 4), "shuffle=True, but this loader has 23 with shuffle=False"),
     ],
 )
 def test_a_state_of_another_order_is_refused(loader: Loader, words: str) -> None:
@@ -265,10 +265,10 @@ def test_a_state_of_another_order_is_refused(loader: Loader, words: str) -> None
     with pytest.raises(ValueError, match=words):
         loader.load_state_dict(began.state_dict())
     with pytest.raises(
-        ValueError, match="not a state of a Loader: it lacks generator, has_generator, of, samples, shuffle"
+        ValueError, match="not a Loader's state: it lacks generator, has_generator, of, samples, shuffle"
     ):
         loader.load_state_dict({"given": 3})
-    with pytest.raises(ValueError, match="not a state of a Loader: -3 samples were given"):
+    with pytest.raises(ValueError, match="not a Loader's state: its number of samples is -3"):
         began.load_state_dict(began.state_dict() | {"samples": -3})
 
 
@@ -278,9 +278,9 @@ def test_a_state_of_another_order_is_refused(loader: Loader, words: str) -> None
         (
             seeded(),
             None,
-            r"with a generator=, and this loader has none: .*; give it generator=torch\.Generator",
+            r"with a generator=, but this loader has none: give it generator=torch\.Generator",
         ),
-        (None, seeded(), "shuffled without generator=, and this loader has one: .*; make it without, or"),
+        (None, seeded(), "shuffled without generator=, but this loader has one: make it without, or"),
     ],
 )
 def test_a_state_of_an_order_that_was_drawn_otherwise_is_refused(
@@ -411,7 +411,7 @@ def len_of(samples: Any) -> list[int]:
     [
         ({"batch_size": 0}, "^batch_size must be positive, not 0$"),
         ({"num_replicas": 0}, "^num_replicas must be positive, not 0$"),
-        ({"rank": 1}, "^rank must be 0 or more, and below num_replicas=1, not 1$"),
+        ({"rank": 1}, "^rank must be from 0 to num_replicas - 1 = 0, not 1$"),
         ({"num_replicas": 2, "rank": -1}, "not -1$"),
         ({"num_replicas": 2, "shuffle": True}, r"give each generator=torch.Generator\(\).manual_seed\(0\)$"),
     ],
@@ -435,13 +435,13 @@ def test_what_has_no_positions_is_refused() -> None:
         def __iter__(self) -> Iterator[int]:
             return iter([1])
 
-    with pytest.raises(TypeError, match=r"by position: give this Ones to torch's DataLoader"):
+    with pytest.raises(TypeError, match=r"by position: pass this Ones to torch's DataLoader"):
         Loader(Ones())
 
 
 def test_a_loaders_sampler_is_refused_with_the_remedy() -> None:
     loader = Loader(list(range(4)), 2)
-    with pytest.raises(AttributeError, match=r"no sampler: to go on in an epoch, give load_state_dict\(\)"):
+    with pytest.raises(AttributeError, match=r"no sampler: to resume an epoch, .* to load_state_dict\(\)"):
         _ = loader.sampler
     assert getattr(loader, "sampler", None) is None and not hasattr(loader, "batch_sampler")
 

@@ -124,7 +124,9 @@ def test_a_loader_says_what_to_use_for_a_dataloaders_option(name: str) -> None:
 def test_what_is_no_state_of_a_loader_is_refused_in_words(state: Any) -> None:
     if isinstance(state, dict):
         state["has_generator"] = False
-    with pytest.raises((TypeError, ValueError), match=r"what a Loader's state_dict|not a state of a Loader"):
+    with pytest.raises(
+        (TypeError, ValueError), match=r"result of a Loader's state_dict|not a Loader's state"
+    ):
         prepcache.Loader([1, 2], 2).load_state_dict(state)
 
 
@@ -154,7 +156,7 @@ def test_empty_and_interrupted_fills_are_reported_briefly(tmp_path: Path) -> Non
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode in (130, -signal.SIGINT)
     assert "nothing yielded no sample for any of 3 items: is a yield missing?" in done.stderr
-    assert "interrupted: 0 of 3 items are kept" in done.stderr
+    assert "interrupted: 0 of 3 items are stored" in done.stderr
     traceback = done.stderr[done.stderr.index("Traceback") :]
     assert traceback.count("File ") <= 3 and traceback.rstrip().endswith("KeyboardInterrupt"), traceback
 

@@ -425,7 +425,7 @@ def test_what_a_store_had_an_error_for_is_offered_once_more(
         job.made.flush()
     assert len(commits) == 2 and job.made.is_declined == (not is_passing)
     assert bool(daemon.artifacts) == is_passing
-    assert ("no longer kept: a commit failed" in caplog.text) == (not is_passing)
+    assert ("no longer stored: a commit failed" in caplog.text) == (not is_passing)
     assert left_behind(daemon) == 0
 
 

@@ -71,9 +71,9 @@ def test_shares_have_their_numbers_in_the_stream() -> None:
 def test_an_iterator_is_begun_once_and_what_is_not_begins_anew() -> None:
     once, again = Source(iter([1, 2])), Source(lambda: iter([1, 2]))
     assert list(once.begin()) == list(again.begin()) == list(again.begin()) == [1, 2]
-    with pytest.raises(RuntimeError, match=r"list_iterator.* used it up: give .* function that returns"):
+    with pytest.raises(RuntimeError, match=r"list_iterator.* has exhausted: pass .* function that returns"):
         once.begin()
-    with pytest.raises(TypeError, match=r"items\(\) gave a NoneType"):
+    with pytest.raises(TypeError, match=r"items\(\) returned a NoneType"):
         Source(lambda: None).begin()  # type: ignore[arg-type, return-value]
 
 
@@ -137,7 +137,7 @@ def test_a_forked_process_does_not_read_its_parents_file(make: Callable[[Path], 
     (tmp_path / "a").write_text("a\nb\nc\n")
     opened = Source(make(tmp_path / "a"))
     opened._made_in = os.getppid()
-    with pytest.raises(RuntimeError, match=r"over an open TextIOWrapper, which several processes have open"):
+    with pytest.raises(RuntimeError, match=r"open TextIOWrapper, whose position several processes share"):
         opened.begin()
 
 
@@ -152,7 +152,7 @@ def test_what_cannot_be_sent_says_so_and_what_can_is() -> None:
     assert list(pickle.loads(pickle.dumps(Source(numbers))).begin()) == [0, 1, 2]
     for items in (numbers(), lambda: iter([1])):
         with pytest.raises(
-            TypeError, match=r"cannot be sent to a worker that is not forked .*function at the"
+            TypeError, match=r"cannot be sent to a worker that is not forked .*pass a function"
         ):
             pickle.dumps(Source(items))
 

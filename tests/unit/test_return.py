@@ -143,4 +143,4 @@ def test_a_wait_at_the_end_for_a_silent_daemon_is_said_once(
     for _ in range(2):
         bench.session.wait_at_end()
     [said] = caplog.messages
-    assert said.startswith("prepcache: the daemon does not answer; waiting up to 0 s more to hand over")
+    assert said.startswith("prepcache: the daemon does not answer; waiting up to 0 s more for it to accept")

@@ -52,7 +52,7 @@ def test_the_way_out_that_is_named_leads_out(project: Project, name: str) -> Non
     if name == "of_partial":  # what it is given cannot be left out
         assert "untracked" not in told.value.message
         return
-    assert "untracked=('held',), so that nothing of it counts, or let preprocess be" in told.value.message
+    assert "untracked=('held',), or make preprocess a function" in told.value.message
     untracked = recipe(function, untracked=("held",))
     assert untracked.parts["code"]["files"] and not untracked.notes
 
@@ -64,7 +64,7 @@ def test_untracked_leaves_the_rest_of_an_object_in_the_key(
     project.write(prep=OBJECT)
     module = project.load()
     module.c.held = module.lines
-    with pytest.raises(UnkeyableError, match=r"leave it out with untracked=\('held',\)"):
+    with pytest.raises(UnkeyableError, match=r"exclude it with untracked=\('held',\)"):
         recipe(module.c.made())
     before = recipe(module.c.made(), untracked=("held",))
     module.c.size = 2

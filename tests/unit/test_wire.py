@@ -171,11 +171,11 @@ HOLDER = wire.Holder("other", 1)
         (wire.LeaseAnswer(held=(HOLDER,)), ""),
         (wire.LeaseAnswer(is_declined=True), ""),
         (wire.LeaseAnswer(look_again=wire.Resolved(1, True, "/o", ())), ""),
-        (wire.LeaseAnswer(lease=LEASE, granted=(0, 3)), "not asked for"),
-        (wire.LeaseAnswer(lease=LEASE, granted=(0, 0)), "each once"),
-        (wire.LeaseAnswer(lease=LEASE), "each once"),
-        (wire.LeaseAnswer(granted=(1,)), "each once"),
-        (wire.LeaseAnswer(), "nobody has"),
+        (wire.LeaseAnswer(lease=LEASE, granted=(0, 3)), "not requested"),
+        (wire.LeaseAnswer(lease=LEASE, granted=(0, 0)), "wrong or repeated"),
+        (wire.LeaseAnswer(lease=LEASE), "wrong or repeated"),
+        (wire.LeaseAnswer(granted=(1,)), "wrong or repeated"),
+        (wire.LeaseAnswer(), "neither leased nor available"),
     ],
 )
 def test_what_no_daemon_answers_to_who_asks_for_a_lease_is_told(answer: wire.LeaseAnswer, says: str) -> None:

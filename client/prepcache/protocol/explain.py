@@ -73,7 +73,7 @@ class Difference:
         if self.section == "distribution":
             return f"{self.name} {_shown(version(self.old))} -> {_shown(version(self.new))}"
         if (self.section, self.name) == ("setting", "mode"):
-            return f"code= was switched, {old} -> {new}"
+            return f"code= changed, {old} -> {new}"
         name = f"config.{self.name}" if self.section == "config" else self.name
         if self.old == self.new:
             return f"{name} changed" + ("" if self.old == SECRET else f": {new}")

@@ -74,7 +74,7 @@ JsonObject = Mapping[str, Any]
 DigestRun = Annotated[
     bytes,
     Meta(
-        description="item digests, 64 hex digits each, in one run",
+        description="item digests, 64 hex digits each, concatenated",
         extra_json_schema={"contentEncoding": "base16", "examples": [HEX]},
     ),
 ]
@@ -136,7 +136,7 @@ def _run(value: Any, where: str) -> bytes:
     except ValueError:
         run = None
     if run is None or len(run) % DIGEST_BYTES:
-        raise refuse(where, f"hex digits of a multiple of {DIGEST_BYTES} bytes", value)
+        raise refuse(where, f"hex digits, a multiple of {DIGEST_BYTES} bytes", value)
     return run
 
 

@@ -46,7 +46,7 @@ def with_draws(rows: Collection[Row], drawn: Iterable[str]) -> list[Any]:
 def draws_text(drawn: Iterable[str]) -> str:
     """What to say of samples that were made with draws."""
     names = ", ".join(sorted(drawn))
-    return f"made with random draws ({names}): the same in every epoch; move them to transform="
+    return f"preprocessed with random draws ({names}), the same in every epoch; move them to transform="
 
 
 _DRAW = "draws:"

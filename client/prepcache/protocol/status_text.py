@@ -17,15 +17,15 @@ def room(stats: Mapping[str, Any]) -> str:
     limit, disk = stats.get("effective_limit_bytes", 0), stats.get("disk_bytes", 0)
     budget = stats.get("max_bytes", 0)
     if not limit:
-        return f"{size_text(disk)} on disk, of a budget of {size_text(budget)}"
+        return f"{size_text(disk)} on disk, budget {size_text(budget)}"
     used = f"{size_text(disk)} of {size_text(limit)} on disk ({100 * disk / limit:.0f} %)"
-    return used if limit >= budget else f"{used}; the budget is {size_text(budget)}, but the disk has no more"
+    return used if limit >= budget else f"{used}; the budget is {size_text(budget)}, the disk is too small"
 
 
 def free(stats: Mapping[str, Any]) -> str:
     """What the file system has left, and how much of it the cache never takes."""
     left, reserved = stats.get("free_bytes", 0), stats.get("min_free_bytes", 0)
-    return f"{size_text(left)}, of which the cache leaves {size_text(reserved)} free (--min-free)"
+    return f"{size_text(left)}, of which {size_text(reserved)} must stay free (--min-free)"
 
 
 def warnings(stats: Mapping[str, Any]) -> list[str]:
@@ -33,15 +33,15 @@ def warnings(stats: Mapping[str, Any]) -> list[str]:
     limit, disk = stats.get("effective_limit_bytes", 0), stats.get("disk_bytes", 0)
     said = []
     if not limit or _fixed_bytes(stats) >= FULL_SHARE * limit:
-        why = "everything is pinned or held by jobs" if limit else f"the disk has {free(stats)}"
-        said.append(f"saturated: new samples are not kept; {why}")
+        why = "all entries are pinned or in use" if limit else f"disk space: {free(stats)}"
+        said.append(f"saturated: new samples are not stored; {why}")
     elif disk >= FULL_SHARE * limit:
         rate = stats.get("evictions_per_s", 0.0) * 60
-        said.append(f"full: the coldest entries make room, {rate:,.0f} evicted in the last minute")
+        said.append(f"full: {rate:,.0f} least recently used entries evicted in the last minute")
     if declined := _declined(stats):
         said.append(f"declined for lack of room: {declined}")
     if staged := stats.get("staged_bytes"):
-        said.append(f"{size_text(staged)} written by jobs and not committed yet")
+        said.append(f"{size_text(staged)} written by jobs but not committed yet")
     return said
 
 
@@ -86,8 +86,8 @@ def kept_back(stats: Mapping[str, Any]) -> str:
     """What is never evicted now: pinned, held by jobs, or removed while jobs still have it open."""
     pinned, held = stats.get("pinned_bytes", 0), stats.get("held_bytes", 0)
     removed = stats.get("unlinked_bytes", 0)
-    more = f"; {size_text(removed)} removed, free when the jobs that read them end" if removed else ""
-    return f"pinned {size_text(pinned)}, held by jobs {size_text(held)}: these stay{more}"
+    more = f"; {size_text(removed)} of removed entries, freed when their jobs end" if removed else ""
+    return f"pinned {size_text(pinned)}, in use by jobs {size_text(held)}: these stay{more}"
 
 
 def doing(one: inspection.SessionSeen) -> str:

@@ -76,5 +76,5 @@ def parse_span(text: str) -> float:
     """
     found = _SPAN.match(text.strip().lower())
     if found is None or found[2] not in _UNITS_S:
-        raise ConfigError(f"{text!r} is not a span of time; write it as 90s, 45m, 12h, 30d or 2w")
+        raise ConfigError(f"{text!r} is not a duration; write it as 90s, 45m, 12h, 30d or 2w")
     return float(found[1]) * _UNITS_S[found[2]]

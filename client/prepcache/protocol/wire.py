@@ -275,11 +275,11 @@ class LeaseAnswer(Message):
     def lie(self, count: int, want: int) -> str:
         """What no daemon answers who is asked for `want` of so many items; "" where it may be true."""
         if any(index >= count for index in self.granted):
-            return "a lease on items that were not asked for"
+            return "a lease on items that were not requested"
         if len(set(self.granted)) < len(self.granted) or bool(self.granted) != (self.lease is not None):
-            return "a lease that is not of the items that it names, each once"
+            return "a lease whose items are wrong or repeated"
         says_why = self.lease or self.held or self.is_declined or self.look_again
-        return "" if says_why or not (count and want) else "items that nobody may preprocess, and nobody has"
+        return "" if says_why or not (count and want) else "items that are neither leased nor available"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ READ_S = 0.25
 """A chunk ends where reading has taken so long: who gives items slowly is not waited for."""
 READ_BYTES = 64 << 20
 """Or where its items take so much memory."""
-_ANEW = "give what can be iterated again, or a function that returns an iterator (`lambda: read(path)`)"
+_ANEW = "pass an iterable, or a function that returns a new iterator (`lambda: read(path)`)"
 _MOST_LOOKED_AT, _MOST_IN_ONE = 1000, 64
 ITEM_BYTES = 64
 _SMALL = frozenset({int, float, bool, type(None), PosixPath})
@@ -66,7 +66,7 @@ class Source:
         if why := refusal(items, is_sure=not self._is_iterator and not callable(items)):
             raise TypeError(
                 f"items, a {type(items).__name__}, cannot be sent to a worker that is not forked ({why}): "
-                "give a function at the top of a module that returns an iterator, or what pickle takes"
+                "pass a function that returns an iterator, at the top level of a module"
             )
         return self.__dict__
 
@@ -91,17 +91,15 @@ class Source:
         elif not isinstance(items, Iterable) and callable(items):
             items = items()
             if not (isinstance(items, Iterable) or hasattr(items, "__getitem__")):
-                raise TypeError(f"items() gave a {type(items).__name__}, which cannot be iterated")
+                raise TypeError(f"items() returned a {type(items).__name__}, which is not iterable")
         return iter(items)  # type: ignore[arg-type]
 
     def _begin_once(self) -> None:
         what = f"items is an iterator (a {type(self._items).__name__})"
         if self._begun_in == os.getpid():
-            raise RuntimeError(f"{what}, and an epoch has used it up: {_ANEW}")
+            raise RuntimeError(f"{what}, which an earlier epoch has exhausted: {_ANEW}")
         if os.getpid() != self._made_in and (file := _open_file(self._items)):
-            raise RuntimeError(
-                f"{what} over {file}, which several processes have open, with one place in it: {_ANEW}"
-            )
+            raise RuntimeError(f"{what} over {file}, whose position several processes share: {_ANEW}")
         self._begun_in = os.getpid()
 
 

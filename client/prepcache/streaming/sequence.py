@@ -27,7 +27,7 @@ class Listed:
             TypeError: the items expand, and how many samples those of a rank give depends on its workers.
         """
         if self.ds.is_expanded:
-            raise TypeError(f"{self.ds.name}: items that expand have no length in a stream")
+            raise TypeError(f"{self.ds.name}: a stream with expand=True has no length")
         return len(range(ranks.rank, len(self.ds.items), ranks.ranks))
 
     def samples(self, split: Split) -> Iterator[Any]:

@@ -107,7 +107,7 @@ def ranks_here(known: Ranks | None = None) -> Ranks:
         rank, ranks = 0, 0
     if not 0 <= rank < ranks:
         raise ConfigError(
-            f"RANK={given[0]!r} and WORLD_SIZE={given[1]!r} in the environment name no rank: unset them, or "
+            f"RANK={given[0]!r} and WORLD_SIZE={given[1]!r} in the environment are not valid: unset them, or "
             "set both as torchrun does"
         )
     return Ranks(rank, ranks)

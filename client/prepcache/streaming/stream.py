@@ -49,8 +49,8 @@ SPAN_S = 2.0
 """Work that a chunk is to be: its first sample waits for its last, and what is made is one artifact."""
 _MAX_WHY = 100
 _NO_ORDER = (
-    "each worker reads the items in another order, so that some are given twice and others not at all: "
-    "shuffle them with a seed that all workers and ranks have"
+    "the workers read the items in different orders, so some samples are repeated and others are missing: "
+    "shuffle with the same seed in all workers and ranks"
 )
 
 Classes = frozenset[type | FunctionType]

@@ -93,7 +93,7 @@ async def _take_away(
     daemon: Daemon, asked: inspection.VerifyRequest, request: Request
 ) -> inspection.Verified:
     if not asked.keys:
-        raise BadRequest("`differs` needs the keys of the entries that differ", field="keys")
+        raise BadRequest("`differs` needs `keys`", field="keys")
     of: dict[int, list[str]] = {}
     for key in asked.keys:
         of.setdefault(await owner_of(daemon, request, key), []).append(key)
@@ -108,7 +108,7 @@ def _filter(asked: inspection.PurgeRequest) -> Filter:
     wanted = messages.taken_over(Filter, asked, recipe=recipe)
     is_narrowed = wanted != Filter() or asked.free_bytes is not None
     if not is_narrowed and not asked.all:
-        raise BadRequest('a purge of everything must say so: {"all": true}', field="all")
+        raise BadRequest('to purge everything, send {"all": true}', field="all")
     if is_narrowed and asked.all:
         raise BadRequest("`all` and a filter exclude each other", field="all")
     if asked.keys is not None and asked.free_bytes is not None:
@@ -145,5 +145,5 @@ def narrowed(wanted: Filter, caller: Caller) -> Filter:
     if caller.is_admin:
         return wanted
     if wanted.owner is not None and wanted.owner != caller.owner_uid:
-        raise Forbidden(f"only uid {wanted.owner}, root, and the daemon's admins may purge what it owns")
+        raise Forbidden(f"only uid {wanted.owner}, root, and the daemon's admins may purge these entries")
     return replace(wanted, owner=caller.owner_uid)

@@ -42,9 +42,9 @@ PIECE_BYTES = 4 << 20
 STALL_TIMEOUT_S = 30.0
 """Longest pause of a client within an upload; within a download: http_protocol.py."""
 _OTHERS = {
-    206: "the range that was asked for",
-    304: "what the client has is the same",
-    412: "the artifact is none that was asked for",
+    206: "the requested range",
+    304: "not modified",
+    412: "the artifact does not match If-Match",
     416: "no such range",
 }
 _DIGEST_TAG = re.compile(r'"([0-9a-f]{64})"\Z')
@@ -87,7 +87,7 @@ def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
             gives=wire.StagedFile,
             acts_for_session=True,
             status=201,
-            others={411: "the body's length is not announced"},
+            others={411: "Content-Length is missing"},
             refuses=(LeaseLapsed, LimitExceeded, Declined),
         ),
     )
@@ -97,7 +97,7 @@ def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
         daemon.leases.check_live(acting.id, lease_id)
         announced = request.headers.get("content-length", "")
         if not announced.isdecimal() or len(announced) > 18:
-            raise HTTPException(411, "send Content-Length: room is reserved for so many bytes")
+            raise HTTPException(411, "send Content-Length: the daemon reserves room for that many bytes")
         go_on = partial(daemon.leases.check_live, acting.id, lease_id)
         staged = await _stage(daemon, coordinator, acting, request, int(announced), go_on)
         return messages.answer(staged, 201)
@@ -164,7 +164,7 @@ class Download(FileResponse):
             if message["type"] == "http.response.start" and message["status"] >= 400:
                 size = os.fstat(self._fd).st_size
                 unsatisfied = {"content-range": f"bytes */{size}"}
-                raise HTTPException(416, f"the artifact has {size} bytes, none of that range", unsatisfied)
+                raise HTTPException(416, f"the artifact has {size} bytes: the range is outside", unsatisfied)
             await send(message)
 
         try:

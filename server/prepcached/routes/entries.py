@@ -29,13 +29,15 @@ def router(daemon: Daemon) -> APIRouter:
     async def list_entries(
         request: Request,
         name: Annotated[str | None, Query(max_length=256, description="a prefix where it ends in *")] = None,
-        recipe: Annotated[str | None, Query(description="its digest, or the beginning of it")] = None,
+        recipe: Annotated[str | None, Query(description="the digest, or its first digits")] = None,
         owner: Annotated[int | None, Query(ge=0, le=2**32)] = None,
         older_than_s: Annotated[float | None, Query(ge=0, le=1e12)] = None,
         produced_by: Annotated[str | None, Query(max_length=256)] = None,
         is_pinned: bool | None = None,
         key: Annotated[str | None, Query(description="the beginning of its key")] = None,
-        sort: Annotated[str, Query(description=f"one of {', '.join(SORTS)}; - before it turns")] = "-used_at",
+        sort: Annotated[
+            str, Query(description=f"one of {', '.join(SORTS)}; - before it reverses")
+        ] = "-used_at",
         cursor: Annotated[str | None, Query(max_length=512)] = None,
         limit: Annotated[int, Query(ge=1, le=inspection.MAX_PAGE_SIZE)] = inspection.PAGE_SIZE,
     ) -> Response:

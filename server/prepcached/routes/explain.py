@@ -25,11 +25,11 @@ SHOWN_TEXT = 1000
 """Characters of a value in an answer; a line has fewer."""
 SUMMARY_TEXT = 4000
 """Characters of a summary, less than a message's text may have."""
-WAS_THERE = "it was cached, and was evicted or purged"
-WAS_DAMAGED = "it was cached, but was damaged or wrong, and was removed"
+WAS_THERE = "it was cached, but has been evicted or purged"
+WAS_DAMAGED = "it was cached, but was damaged or wrong and has been removed"
 NOT_ALL = (
-    "not all of its items were there: some are new or changed, or an input that the function uses changed; "
-    "the job's own line names them"
+    "some items are new or changed, or an input that the function uses has changed; the line that the job "
+    "printed names them"
 )
 FORGOTTEN = "no job has missed it since the daemon started; the line that the job printed says why"
 
@@ -136,8 +136,8 @@ def _subject(store: Store, asked: inspection.ExplainRequest, missed: str | None,
     else:
         digest = missed or _newest(store, asked.name, caller.scope)
     if digest is None:
-        what = "nothing" if asked.name is None else f"nothing called {asked.name!r}"
-        raise NotFound(f"{what} was looked for that was not there", name=asked.name)
+        what = "no job" if asked.name is None else f"no job of {asked.name!r}"
+        raise NotFound(f"{what} has missed since the daemon started", name=asked.name)
     record = recipe_of(store, digest, caller)
     if record.parts is None:
         raise NotFound(f"the readable parts of recipe {digest} are lost", recipe=digest)

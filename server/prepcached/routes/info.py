@@ -26,19 +26,19 @@ READY_TIMEOUT_S = 2.0
 """An index that takes longer keeps jobs waiting."""
 _HEALTH = {"type": "object", "properties": {"status": {"type": "string", "examples": ["ok"]}}}
 _STATS = {
-    "sessions": "open ones",
-    "leases": "live ones",
-    "waiting": "sessions that wait for items of others",
+    "sessions": "open sessions",
+    "leases": "live leases",
+    "waiting": "sessions that wait for other sessions' items",
     "resolves": "look-ups answered since the start",
-    "misses": "of these, those that found nothing",
-    "found_items": "items in what jobs took into use since the start",
-    "leased_items": "items given out to be preprocessed since the start",
-    "committed_items": "items in what jobs committed since the start",
+    "misses": "look-ups of those that found nothing",
+    "found_items": "cached items that jobs found since the start",
+    "leased_items": "items leased for preprocessing since the start",
+    "committed_items": "items that jobs committed since the start",
     "committed_bytes": "bytes of the artifacts that jobs committed since the start",
-    "seconds_saved": "of preprocessing, since the start",
-    "declined_items": "items for which there was no room, since the start",
-    "declined_recipes": "recipes for which there was no room, once for each job, since the start",
-    "uptime_s": "since the start",
+    "seconds_saved": "seconds of preprocessing saved since the start",
+    "declined_items": "items declined for lack of room since the start",
+    "declined_recipes": "recipes declined for lack of room since the start, once for each job",
+    "uptime_s": "seconds since the start",
 }
 
 _SERVED = (

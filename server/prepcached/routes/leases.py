@@ -66,7 +66,7 @@ def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
         acting = messages.session(request, daemon)
         asked = await messages.read(request, wire.CommitRequest, daemon)
         if not asked.leases or asked.leases[0].id != lease_id:
-            raise BadRequest("leases[0].id must be the lease in the path", field="leases[0].id")
+            raise BadRequest("leases[0].id must equal the lease in the path", field="leases[0].id")
         done = await coordinator.commit(acting, messages.caller(request).owner_uid, asked)
         return messages.answer(done)
 

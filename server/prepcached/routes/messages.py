@@ -87,7 +87,7 @@ async def check_request(request: Request) -> None:
     has_body = request.headers.get("content-length", "0").strip("0") or "transfer-encoding" in request.headers
     if has_body and "requestBody" not in (request.scope["route"].openapi_extra or {}):
         raise BadRequest(
-            f"{request.method} takes no body here, and this one has some: filters are query parameters",
+            f"{request.method} takes no body here: filters are query parameters",
             field="body",
         )
 
@@ -95,7 +95,7 @@ async def check_request(request: Request) -> None:
 def hex_prefix(value: str | None, where: str) -> str | None:
     """The first digits of a digest, where any were given."""
     if value is not None and not _HEX_PREFIX.match(value):
-        raise refuse(where, "4 to 64 lower-case hex digits: a digest, or its beginning", value)
+        raise refuse(where, "4 to 64 lower-case hex digits: a digest, or its first digits", value)
     return value
 
 
@@ -103,7 +103,7 @@ async def read_body(request: Request, limit: int) -> bytes:
     """The request's body, whole."""
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > limit:
-        raise TooLarge(f"the body has {announced} bytes, and {limit} are taken", limit=limit)
+        raise TooLarge(f"the body has {announced} bytes; the limit is {limit}", limit=limit)
     parts: list[bytes] = []
     total = 0
     try:
@@ -111,7 +111,7 @@ async def read_body(request: Request, limit: int) -> bytes:
             async for part in request.stream():
                 total += len(part)
                 if total > limit:
-                    raise TooLarge(f"the body is over {limit} bytes", limit=limit)
+                    raise TooLarge(f"the body is over the limit of {limit} bytes", limit=limit)
                 parts.append(part)
     except TimeoutError:
         raise BadRequest(f"the body did not end within {BODY_TIMEOUT_S:.0f} s") from None

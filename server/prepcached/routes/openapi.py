@@ -72,7 +72,7 @@ def endpoint(
                 "name": wire.SESSION_HEADER,
                 "in": "header",
                 "required": True,
-                "description": "who acts: `<session id>.<token>`, from the answer that opened the session",
+                "description": "the session: `<session id>.<token>`, from the answer that opened it",
                 "schema": {"type": "string", "examples": [f"{ID}.{ID}"]},
             }
         ]

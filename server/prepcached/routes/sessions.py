@@ -73,7 +73,7 @@ def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
 
 def _own(session_id: str, acting: Session) -> Session:
     if session_id != acting.id:
-        raise Forbidden(f"the header {wire.SESSION_HEADER} is of another session than the path")
+        raise Forbidden(f"the header {wire.SESSION_HEADER} names another session than the path")
     return acting
 
 

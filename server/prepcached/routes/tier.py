@@ -24,7 +24,7 @@ def router(daemon: Daemon, tier: Tier | None) -> APIRouter:
 
     def used() -> Tier:
         if tier is None:
-            raise NotFound('this daemon has no tier: give it one with --tier URL, or "[tier]" in its file')
+            raise NotFound('this daemon has no tier: set one with --tier URL, or "[tier]" in its TOML file')
         return tier
 
     @api.get("/v1/tier", **endpoint(gives=inspection.TierStatus, refuses=(NotFound,)))
@@ -70,4 +70,4 @@ def router(daemon: Daemon, tier: Tier | None) -> APIRouter:
 
 def _check_admin(caller: Caller) -> None:
     if not caller.is_admin:
-        raise Forbidden("only root, the daemon's user and its admins may move what is in the tier")
+        raise Forbidden("only root, the daemon's user and its admins may change the tier")

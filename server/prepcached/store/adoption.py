@@ -94,7 +94,7 @@ def _read(fd: int, name: str) -> Found:
     status = os.fstat(fd)
     header = artifact.check(fd)
     if staging.hash_file(fd) != name:
-        raise errors.ArtifactError("its bytes do not make its name")
+        raise errors.ArtifactError("its digest is not its name")
     values = {
         **row_values(header, name, status.st_size, durable.disk_bytes(status)),
         "owner": _owner(fd, status),
@@ -109,7 +109,7 @@ def _settle(core: Core, folder: str, name: str, error: Exception, damaged: set[s
     """Does with a file what must be done if it is not to be indexed; what that was."""
     path = os.path.join(folder, name)
     if isinstance(error, errors.ArtifactError) or getattr(error, "errno", None) in _NO_FILE:
-        log.error("%s is not an artifact (%s); it is removed", path, error)
+        log.error("%s is not an artifact (%s); removing it", path, error)
         with contextlib.suppress(errors.ArtifactError, OSError), open(os.open(path, _FLAGS), "rb") as file:
             fd = file.fileno()
             damaged.add(artifact.named_recipe(fd) + staging.scope_of(fd))

@@ -55,7 +55,7 @@ def _temporary(core: Core, repair: bool) -> Iterator[Finding]:
     for name in os.listdir(core.layout.tmp):
         if repair:
             os.unlink(os.path.join(core.layout.tmp, name))
-        yield Finding("temporary-file", f"{name} lies in tmp", repair)
+        yield Finding("temporary-file", f"{name} is left in tmp", repair)
 
 
 def _doomed(core: Core, repair: bool) -> Iterator[Finding]:
@@ -65,7 +65,7 @@ def _doomed(core: Core, repair: bool) -> Iterator[Finding]:
     if repair:
         recovery.finish_doomed(core)
     for digest in left:
-        yield Finding("doomed-file", f"artifact {digest} was deleted, but its file is there", repair)
+        yield Finding("doomed-file", f"artifact {digest} was deleted, but its file still exists", repair)
 
 
 def _folder(core: Core, prefix: str, folder: str, repair: bool) -> Iterator[Finding]:
@@ -82,12 +82,12 @@ def _folder(core: Core, prefix: str, folder: str, repair: bool) -> Iterator[Find
         if repair:
             is_mended = not adopt(core, folder, [name], set())["unreadable"]
             core.count_again()
-        what = f"{name} lies in objects, but the index has no such artifact"
+        what = f"{name} is in objects, but not in the index"
         yield Finding("file-without-row", what, is_mended)
     for digest in sorted(set(rows) - names):
         if repair:
             removal.remove(core, [rows[digest]])
-        yield Finding("row-without-file", f"artifact {digest} is in the index, but its file is gone", repair)
+        yield Finding("row-without-file", f"artifact {digest} is in the index, its file is missing", repair)
     for digest in sorted(set(rows) & names):
         recipe = of.get(rows[digest].recipe_id, "none")
         yield from _artifact(core, rows[digest], recipe, os.path.join(folder, digest), repair)
@@ -99,7 +99,7 @@ def _artifact(core: Core, row: Doomable, recipe: str, path: str, repair: bool) -
     if status.st_size != row.size_bytes:
         if repair:
             removal.remove_damaged(core, [row], "its size is wrong")
-        what = f"artifact {digest} has {status.st_size} bytes where the index says {row.size_bytes}"
+        what = f"artifact {digest} has {status.st_size} bytes, but {row.size_bytes} in the index"
         yield Finding("wrong-size", what, repair)
         return
     wrong = _header_wrong(path, row, recipe)
@@ -112,7 +112,7 @@ def _artifact(core: Core, row: Doomable, recipe: str, path: str, repair: bool) -
     if on_disk != row.disk_bytes:
         if repair:
             housekeeping.set_disk_bytes(core, row, on_disk)
-        what = f"artifact {digest} takes {on_disk} bytes on disk where the index says {row.disk_bytes}"
+        what = f"artifact {digest} takes {on_disk} bytes on disk, but {row.disk_bytes} in the index"
         yield Finding("wrong-blocks", what, repair)
 
 
@@ -125,10 +125,8 @@ def _header_wrong(path: str, row: Doomable, recipe: str) -> str | None:
     finally:
         os.close(fd)
     if header.key != row.key.hex():
-        return f"its items make the key {header.key}"
-    return (
-        None if header.recipe == recipe else f"it is of recipe {header.recipe}, and the index says of another"
-    )
+        return f"its items give key {header.key}"
+    return None if header.recipe == recipe else f"its recipe is {header.recipe}, but another in the index"
 
 
 def _sums(core: Core, repair: bool) -> Iterator[Finding]:
@@ -145,4 +143,4 @@ def _sums(core: Core, repair: bool) -> Iterator[Finding]:
     if running != totals[:4] or unlinked[0] != unlinked[1]:
         if repair:
             core.count_again()
-        yield Finding("wrong-sums", f"counted {running} where the index sums to {totals[:4]}", repair)
+        yield Finding("wrong-sums", f"counted {running}, but the index has {totals[:4]}", repair)

@@ -69,7 +69,7 @@ def _checked(
     """
     if core.artifact_bytes is not None and staged.size_bytes > core.artifact_bytes:
         raise errors.TooLarge(
-            f"the artifact has {staged.size_bytes} bytes; at most {core.artifact_bytes} are taken",
+            f"the artifact has {staged.size_bytes} bytes; the limit is {core.artifact_bytes}",
             name=staged.name,
         )
     with staging.opened(core.layout, staged, owner_uid) as (fd, status), core.staged_area.taking(staged.name):
@@ -92,7 +92,7 @@ def _check_items(name: str, header: Header, recipe: str, allowed_items: AllowedI
         )
     if header.key != (key := entry_key(RecipeDigest(header.recipe), header.item_digests.tobytes())):
         raise errors.StagedFileRefused(
-            f"the staged file {name} says its key is {header.key}, but its items make {key}", name=name
+            f"the staged file {name} has key {header.key}, but its items give {key}", name=name
         )
     if allowed_items is None:
         return
@@ -118,13 +118,13 @@ def _commit(
         row = queries.recipe(conn, recipe)
     if row is None:
         raise errors.UnknownRecipe(
-            f"nobody registered the recipe {scopes.digest(recipe)}; resolve with register first",
+            f"recipe {scopes.digest(recipe)} is not registered; resolve with register first",
             recipe=scopes.digest(recipe),
         )
     digests = {bytes.fromhex(file.digest) for file in files}
     known, lost = _known(core, digests)
     if any(r.recipe_id != row.id for r in known):
-        raise errors.Declined("the very same artifact is another user's entry, and theirs are kept apart")
+        raise errors.Declined("the same artifact is another user's entry, and users are isolated")
     new = _first_of_each({r.digest.hex() for r in known}, files)
     keys = [bytes.fromhex(key) for key in new]
     older = removal.rows_of(core, artifacts.c.key, keys, artifacts.c.recipe_id == row.id)
@@ -163,8 +163,8 @@ def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Iterabl
     size = observed.size_bytes(conn, recipe.id)
     if size > MAX_OBSERVED_BYTES:
         raise errors.TooLarge(
-            f"the artifacts of {recipe.name} would name {size_text(size)} of observed inputs, and a look-up "
-            f"answers with {size_text(MAX_OBSERVED_BYTES)} at most: {WAY_OUT}"
+            f"the observed inputs of {recipe.name} would take {size_text(size)} per look-up; the limit is "
+            f"{size_text(MAX_OBSERVED_BYTES)}: {WAY_OUT}"
         )
 
 
@@ -276,5 +276,5 @@ def no_space_declined(core: Core, *, is_counted: bool = True) -> Iterator[None]:
         with core.memory:
             core.counters.declined += is_counted
         raise errors.Declined(
-            f"the disk under {core.layout.root} is full; free space on it, or lower --max-bytes"
+            f"the disk under {core.layout.root} is full; free some space, or lower --max-bytes"
         ) from error

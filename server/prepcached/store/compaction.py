@@ -246,7 +246,7 @@ class Merger:
                 lose(core, row)
                 continue
             except OSError as error:
-                log.error("cannot read artifact %s: %s; no merge takes it for now", row.digest.hex(), error)
+                log.error("cannot read artifact %s: %s; it is not merged for now", row.digest.hex(), error)
                 self._leave([row], core.monotonic() + LEFT_OUT_S)
                 continue
             except errors.ArtifactError as error:

@@ -38,7 +38,7 @@ _FILES = ("-wal", "-shm", "")  # in this order they go: a log that is left would
 _UNREAD = re.compile(r"unable to get the page\. error code=(\d+)")
 """What a check says of pages that could not be read, whatever the reason."""
 _OTHER_SCHEMA = re.compile(r"no such (table|column)|table \S+ has no column")
-DISK_FAILS = ": the disk fails, the kernel's log (dmesg) says more"
+DISK_FAILS = ": the disk is failing; see the kernel's log (dmesg)"
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
 
 

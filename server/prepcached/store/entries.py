@@ -53,7 +53,7 @@ def open_artifact(core: Core, key: str, digest: str, owner: int | None) -> int:
     """See `Store.open_artifact`."""
     rows = removal.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest)])
     if not any(row.key == bytes.fromhex(key) and owner in (None, row.owner) for row in rows):
-        raise errors.NotFound(f"entry {key} has no artifact {digest} any more", key=key)
+        raise errors.NotFound(f"entry {key} no longer has artifact {digest}", key=key)
     return _opened(core, key, digest)
 
 

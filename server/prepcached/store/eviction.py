@@ -66,16 +66,16 @@ class Ledger:
         may_hold = f"{size_text(limit)} (--max-bytes)"
         if limit < self.max_bytes:
             may_hold = (
-                f"{size_text(limit)}, as the disk has {size_text(free_bytes)} free, of which "
-                f"{size_text(self.min_free_bytes)} stay free (--min-free)"
+                f"{size_text(limit)}, because the disk has {size_text(free_bytes)} free, of which "
+                f"{size_text(self.min_free_bytes)} must stay free (--min-free)"
             )
         if size_bytes > limit:
-            return f"{size_text(size_bytes)} are more than the cache may hold: {may_hold}"
+            return f"{size_text(size_bytes)} exceed the cache's limit: {may_hold}"
         promised = self.announced_bytes + self.reserved_bytes
         more = f"; {size_text(promised)} are reserved for uploads and commits under way" if promised else ""
         return (
-            f"no room for {size_text(size_bytes)} more: the cache may hold {may_hold}, "
-            f"and its contents are held by running jobs, pinned, or not yet committed{more}"
+            f"no room for {size_text(size_bytes)} more: the cache's limit is {may_hold}, "
+            f"and all entries are in use by jobs, pinned, or not yet committed{more}"
         )
 
     def headroom(self, free_bytes: int) -> int:

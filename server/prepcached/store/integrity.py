@@ -191,7 +191,7 @@ def lose(core: Core, row: Doomable) -> None:
     with core.writer:
         rows = removal.rows_of(core, artifacts.c.id, [row.id])
         if rows and not durable.is_there(core.layout.object_path(row.digest.hex())):
-            its = "its entry, which is pinned, goes" if row.is_pinned else "its entry goes"
+            its = "removing its entry, which was pinned" if row.is_pinned else "removing its entry"
             log.warning("artifact %s has lost its file; %s", row.digest.hex(), its)
             removal.remove(core, rows)
 

@@ -40,7 +40,7 @@ CACHEDIR_TAG = (
 README = (
     "This folder belongs to prepcached, which keeps preprocessed tensors for training jobs.\n"
     "Do not change files in it. To free space use `prepcache purge`; with the daemon stopped the whole\n"
-    "folder may be deleted, and everything in it is computed again when it is needed.\n"
+    "folder may be deleted, and everything in it is recomputed when it is needed.\n"
 )
 
 _STAGED = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}\.[0-9A-Za-z][0-9A-Za-z_.-]{0,99}\Z")

@@ -107,7 +107,7 @@ def page(
     """
     column = SORTS.get(sort.removeprefix("-"))
     if column is None:
-        raise errors.BadRequest(f"cannot sort by {sort[:40]!r}; there are {', '.join(SORTS)}", field="sort")
+        raise errors.BadRequest(f"cannot sort by {sort[:40]!r}; use one of {', '.join(SORTS)}", field="sort")
     limit = max(1, min(limit, MAX_PAGE))
     is_down = sort.startswith("-")
     statement = sa.select(*_COLUMNS).where(*conditions(filter, now))
@@ -183,6 +183,7 @@ def name_sums(conn: sa.Connection, limit: int, owner: int | None) -> list[NameSu
         )
         .where(*owned_by(owner))
         .group_by(artifacts.c.recipe_id)
+        .with_hint(artifacts, "NOT INDEXED", "sqlite")  # by the index, a million rows take thrice as long
         .subquery()
     )
     used_at = sa.func.max(live.c.used_at)
@@ -254,4 +255,4 @@ def _cursor_read(cursor: str, sort: str) -> tuple[Any, int]:
             raise ValueError(made_for)
         return (bytes.fromhex(value) if isinstance(value, str) else float(value)), last
     except (ValueError, TypeError, OverflowError, RecursionError):
-        raise errors.BadRequest("the cursor is not one that this listing gave out", field="cursor") from None
+        raise errors.BadRequest("the cursor is not from this listing", field="cursor") from None

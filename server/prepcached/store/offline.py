@@ -67,13 +67,13 @@ def _check_there(root: str | PathLike[str]) -> None:
         found = None
     except OSError as error:
         raise RootUnusable(
-            f"{layout.root} cannot be looked into ({error.strerror}): run this as the user of its daemon "
+            f"{layout.root} cannot be read ({error.strerror}): run this as the user of its daemon "
             "(sudo -u prepcache prepcached ...)",
             root=layout.root,
         ) from None
     if found is None or not stat.S_ISDIR(found.st_mode):
         raise RootUnusable(
-            f"{layout.root} holds no store: give --root, or its daemon's --config", root=layout.root
+            f"{layout.root} is not a store: give --root, or its daemon's --config", root=layout.root
         )
     owner = found.st_uid
     if os.geteuid() == 0 != owner:
@@ -83,6 +83,6 @@ def _check_there(root: str | PathLike[str]) -> None:
             user = f"'#{owner}'"
         raise RootUnusable(
             f"{layout.root} belongs to {user}: run this as that user (sudo -u {user} prepcached ...), "
-            "or its daemon could not write what root has made",
+            "or its daemon cannot write the files that root creates",
             root=layout.root,
         )

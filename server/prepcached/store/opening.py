@@ -55,7 +55,7 @@ def open_core(
             raise errors.StoreError(why, path=root.layout.index) from damage
         db.discard(root.layout.index)
         log.error(
-            "%s. This start rebuilds it, which may take a while. Pins and times of use are lost",
+            "%s. This start rebuilds it, which may take a while. Pins and times of last use are lost",
             damage.message,
         )
     core = _open(root, limits, make, recover, progress)

@@ -48,8 +48,8 @@ class Quotas:
         """Why so many more bytes of a user are not taken."""
         used, quota = size_text(self.used[owner]), size_text(self.of(owner) or 0)
         return (
-            f"no room for {size_text(size_bytes)} more: your entries take {used} of the {quota} that "
-            "they may take (user_quota), and the rest of them is held by running jobs or pinned"
+            f"no room for {size_text(size_bytes)} more: your entries take {used} of your quota of {quota} "
+            "(user_quota), and the rest of them are in use by jobs or pinned"
         )
 
     def told(self) -> list[tuple[int, int, int | None]]:

@@ -26,8 +26,8 @@ def resolve(core: Core, recipe: str, since: int, holder: str | None) -> Resolved
             generation = 0 if row is None else row.generation
             if since > generation:
                 raise errors.FutureGeneration(
-                    f"generation {since} of recipe {scopes.digest(recipe)} was never here (now "
-                    f"{generation}); the index is another one: resolve from 0",
+                    f"generation {since} of recipe {scopes.digest(recipe)} never existed here (now "
+                    f"{generation}); this is another index: resolve from 0",
                     recipe=scopes.digest(recipe),
                     generation=generation,
                 )

@@ -54,7 +54,7 @@ def register(core: Core, recipe: str, name: str, parts: Mapping[str, Any]) -> No
     if is_known(core, recipe):
         return
     packed = zlib.compress(json.dumps(dict(parts)).encode())
-    with no_space_declined(core, is_counted=False), io_told(f"recipe {recipe} could not be kept"):
+    with no_space_declined(core, is_counted=False), io_told(f"recipe {recipe} could not be stored"):
         _check_room(core, len(packed))
         with core.writer, core.index.write() as conn:
             queries.add_recipe(conn, recipe, name, core.clock(), packed)

@@ -33,7 +33,7 @@ def recover(core: Core, progress: Progress | None = None) -> dict[str, int]:
     """Makes the index and the disk agree; returns what was done, by name, for the log and stats."""
     done: Counter[str] = Counter()
     damaged: set[str] = set()
-    with io_told("the store could not be looked through"), core.writer:
+    with io_told("the store could not be scanned"), core.writer:
         done["temporary"] = _empty(core.layout.tmp)
         done["doomed"] = finish_doomed(core)
         for number, (prefix, folder) in enumerate(core.layout.object_folders(), 1):
@@ -82,7 +82,7 @@ def _agree(core: Core, prefix: str, folder: str, done: Counter[str], damaged: se
     done.update(adopt(core, folder, sorted(names - rows), damaged))
     dangling = sorted(rows - names)
     if dangling:
-        log.warning("%d entries have lost their files, the first %s", len(dangling), dangling[0])
+        log.warning("%d entries have lost their files, such as %s", len(dangling), dangling[0])
         lost = removal.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest) for digest in dangling])
         removal.remove(core, lost)
         done["lost"] += len(lost)

@@ -42,7 +42,7 @@ def remove(core: Core, rows: Sequence[Doomable]) -> None:
 def remove_damaged(core: Core, rows: Sequence[Doomable], why: str) -> None:
     """Removes artifacts whose bytes are not what they must be. Call it with the writer lock."""
     for row in sorted(rows, key=lambda row: row.edition):  # or one takes along what comes later
-        log.error("artifact %s is damaged (%s); it is removed", row.digest.hex(), why)
+        log.error("artifact %s is damaged (%s); removing it", row.digest.hex(), why)
         remove(core, [row])
         with core.index.write() as conn:
             queries.note_damage(conn, row.recipe_id)
@@ -116,7 +116,7 @@ def unlink_object(core: Core, digest: str) -> bool:
     except FileNotFoundError:
         pass
     except OSError as error:
-        log.error("cannot unlink %s: %s; it is tried again later", digest, error)
+        log.error("cannot unlink %s: %s; retrying later", digest, error)
         return False
     return True
 
@@ -126,7 +126,7 @@ def unlink_if_absent(core: Core, digests: Sequence[str]) -> None:
     try:
         rows = rows_of(core, artifacts.c.digest, [bytes.fromhex(digest) for digest in digests])
     except errors.StoreError:
-        log.exception("cannot tell whether a commit happened; its files stay for the next start")
+        log.exception("cannot tell whether a commit happened; its files stay until the next start")
         return
     there = {row.digest.hex() for row in rows}
     for digest in digests:

@@ -100,8 +100,8 @@ class Root:
             network = probe(self.layout.root)
             if network is not None:
                 raise errors.RootUnusable(
-                    f"{self.layout.root} is on a network filesystem ({network}), on which SQLite and shared "
-                    "maps are not safe; choose a root on a local disk (--root, PREPCACHED_ROOT)",
+                    f"{self.layout.root} is on a network filesystem ({network}), where SQLite and shared "
+                    "maps are unsafe; choose a root on a local disk (--root, PREPCACHED_ROOT)",
                     root=self.layout.root,
                 )
             self._lock = self._take_lock()
@@ -175,7 +175,7 @@ class Root:
             if other_layout(name) is not None and os.path.isdir(path):
                 raise errors.RootUnusable(
                     f"{path} was written by another version of prepcached, and this one cannot use it: "
-                    f"remove it (`rm -rf {shlex.quote(path)}`; what it kept is preprocessed again), or "
+                    f"remove it (`rm -rf {shlex.quote(path)}`; its entries are preprocessed again), or "
                     "choose another root (--root)",
                     root=self.layout.root,
                 )
@@ -224,8 +224,8 @@ class Root:
         for path in (layout.staging, layout.tmp):
             if os.stat(path).st_dev != home:
                 raise errors.RootUnusable(
-                    f"{path} is on another filesystem than {layout.objects}; a commit is a rename between "
-                    "them, so keep the whole root on one filesystem",
+                    f"{path} is on another filesystem than {layout.objects}; commits rename files between "
+                    "them: keep the whole root on one filesystem",
                     root=layout.root,
                 )
 
@@ -239,7 +239,7 @@ class Root:
         return text
 
     def _unusable(self, error: OSError) -> errors.RootUnusable:
-        mend = "it must be a folder that the daemon may write to"
+        mend = "it must be a folder that the daemon can write to"
         if error.errno == errno.EROFS:  # so ProtectSystem=strict of the unit looks to the daemon
             mend += f"; under systemd its unit must name it: ReadWritePaths={self.layout.root}"
         return errors.RootUnusable(

@@ -81,7 +81,7 @@ def opened(layout: Layout, staged: StagedFile, owner_uid: int) -> Iterator[tuple
         fd = os.open(name, flags, dir_fd=folder)
     except FileNotFoundError:
         raise errors.StagedFileRefused(
-            f"there is no staged file {name}; it was taken already, or swept with its session", name=name
+            f"there is no staged file {name}; it was already committed, or swept with its session", name=name
         ) from None
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.EACCES, errno.ENXIO):
@@ -232,7 +232,7 @@ def _what_is_wrong(status: os.stat_result, staged: StagedFile, owner_uid: int) -
     if status.st_nlink != 1:
         return f"has {status.st_nlink} hard links; it must have one"
     if status.st_size != staged.size_bytes:
-        return f"has {status.st_size} bytes, not the announced {staged.size_bytes}"
+        return f"has {status.st_size} bytes instead of {staged.size_bytes}"
     return None
 
 
@@ -252,6 +252,6 @@ def header_of(fd: int, staged: StagedFile) -> artifact.Header:
 
 def _changed(staged: StagedFile) -> errors.StagedFileRefused:
     return errors.StagedFileRefused(
-        f"the staged file {staged.name} changed while it was taken; write it, close it, then commit",
+        f"the staged file {staged.name} changed during the commit; close it before you commit",
         name=staged.name,
     )

@@ -126,7 +126,7 @@ class Store:
 
     def is_there(self) -> bool:
         """Whether the root still lies where it was opened; StoreError where that cannot be told."""
-        with io_told("the root could not be looked for"):
+        with io_told("the root could not be accessed"):
             return self._root.is_there()
 
     @property
@@ -146,7 +146,7 @@ class Store:
 
     def is_damaged(self) -> bool:
         """Whether the index proved damaged since it was opened, or was removed."""
-        with io_told("the index could not be looked for"):
+        with io_told("the index could not be accessed"):
             self._core.index.look()
         return self._core.index.is_damaged
 
@@ -399,7 +399,7 @@ class Store:
         wanted = [listing.key_bytes(key) for key in keys]
         with io_told("entries could not be removed"), core.writer:
             rows = removal.rows_of(core, artifacts.c.key, wanted, *listing.owned_by(owner))
-            removal.remove_damaged(core, rows, f"a job made other samples: {why}")
+            removal.remove_damaged(core, rows, f"a job computed different samples: {why}")
         return tuple(Key(row.key.hex()) for row in rows)
 
     def check(self, *, repair: bool = False, breaks_off: bool = False) -> list[Finding]:

@@ -93,7 +93,7 @@ class Manifests:
     ) -> None:
         self.bucket = bucket
         self.outage = Outage(
-            f"the tier {bucket.url}", "jobs preprocess what it may have", RETRY_S, STALL_S, clock
+            f"the tier {bucket.url}", "jobs preprocess items that it may have", RETRY_S, STALL_S, clock
         )
         self._max_artifact_bytes = max_artifact_bytes
         self._clock = clock

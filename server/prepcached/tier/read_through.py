@@ -203,10 +203,10 @@ class ReadThrough:
         if isinstance(error, Absent | Damaged | StagedFileRefused):
             known.note_lacking(row)
         if isinstance(error, Absent):
-            LOG.info("%s is not in the tier any more; a job makes its samples", object_name(row.digest))
+            LOG.info("%s was deleted from the tier; a job preprocesses its items", object_name(row.digest))
         else:
             self._counted["bad"] += isinstance(error, Damaged | StagedFileRefused)
-            LOG.warning("an artifact of the tier is left to be made by a job: %s", error)
+            LOG.warning("an artifact was not fetched from the tier, a job preprocesses it: %s", error)
 
     async def _download(self, row: Row, name: str) -> None:
         """Writes an artifact's bytes into the staging folder.
@@ -224,7 +224,7 @@ class ReadThrough:
             async for piece in bucket.stream(object_name(row.digest), row.size_bytes, limit_s):
                 await daemon.slow(_write, upload, piece, digest)
         if digest.hexdigest() != row.digest:
-            raise Damaged(f"{object_name(row.digest)} has other bytes than its name says")
+            raise Damaged(f"{object_name(row.digest)} does not match its digest")
 
 
 def object_name(digest: str) -> str:

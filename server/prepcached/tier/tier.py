@@ -105,7 +105,7 @@ class Tier:
             BadRequest: the tier is read-only; StoreError: the bucket could not tell.
         """
         if self.writing is None:
-            raise BadRequest("the tier is read-only: nothing is written into it")
+            raise BadRequest("the tier is read-only")
         pushed, cursor = 0, None
         while True:
             recipes, cursor = await self.daemon.listing(self.daemon.store.recipes, cursor=cursor, limit=100)
@@ -130,7 +130,7 @@ class Tier:
             except Absent:
                 raise NotFound(f"the tier has no recipe {digest}") from None
             except (CouldNotTell, Damaged, ValueError, TypeError, KeyError, RecursionError) as error:
-                raise StoreError(f"the tier could not tell of recipe {digest}: {error}") from None
+                raise StoreError(f"the tier could not be asked for recipe {digest}: {error}") from None
         return await self._told(self.reading.pull(recipe, owner_uid))
 
     async def garbage(self, *, delete: bool, min_age_s: float = GARBAGE_AGE_S) -> list[str]:
@@ -153,7 +153,7 @@ class Tier:
         artifacts = await self.bucket.names("cas/v1/", MAX_LISTED, min_age_s=min_age_s)
         found = await asyncio.to_thread(_without, artifacts, named)
         if delete and unread:
-            raise StoreError(f"nothing is deleted: {unread}; see the daemon's log")
+            raise StoreError(f"nothing was deleted: {unread}; see the daemon's log")
         if delete and found:
             await self.bucket.delete(found)
             LOG.info("deleted %d artifacts from the tier that no manifest names", len(found))
@@ -173,7 +173,7 @@ class Tier:
             known = await self.manifests.of(recipe, max_age_s=0)
             named.update(row.digest for rows in known.objects.values() for row in rows)
             if not known.is_whole:
-                unread = unread or f"the manifest of {recipe} cannot be read whole"
+                unread = unread or f"the manifest of {recipe} cannot be read completely"
         return named, unread
 
     async def _ask(self) -> None:
@@ -184,7 +184,7 @@ class Tier:
             done = await work
         except CouldNotTell as error:
             self.manifests.outage.note_failure(error)
-            raise StoreError(f"the tier could not tell: {error}") from None
+            raise StoreError(f"the tier could not be asked: {error}") from None
         self.manifests.outage.note_answer()
         return done
 

@@ -81,7 +81,7 @@ class Upstream:
         self.lead = lead
         self.outage = Outage(
             f"the lead {lead.url}",
-            "this machine leases by itself, so that other machines may preprocess the same items",
+            "this machine leases by itself, so other machines may preprocess the same items",
             RETRY_S,
             CALL_S,
             daemon.clock,

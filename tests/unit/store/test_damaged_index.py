@@ -95,7 +95,7 @@ def test_a_disk_that_fails_at_a_start_makes_no_index_again(
     with monkeypatch.context() as patch:
         patch.setattr(Index, "_check", fail)
         with pytest.raises(
-            errors.StoreError, match="is whole where it can be read: the disk fails"
+            errors.StoreError, match="is whole where it can be read: the disk is failing"
         ) as caught:
             Store(root, limits=stores.ROOMY)
     assert not isinstance(caught.value, errors.IndexCorrupt)

@@ -64,14 +64,15 @@ def test_the_limit_shrinks_to_keep_min_free() -> None:
 def test_a_refusal_names_the_setting_that_limits() -> None:
     mib = 1 << 20
     budget = Ledger(50 * mib, 10 * mib, live_bytes=50 * mib)
-    told = "no room for 2.0 MiB more: the cache may hold 50.0 MiB (--max-bytes), and its contents are held"
+    told = "no room for 2.0 MiB more: the cache's limit is 50.0 MiB (--max-bytes), and all entries are in use"
     assert budget.refusal(2 * mib, free_bytes=24_000 * mib).startswith(told)
     assert "reserved for" not in budget.refusal(2 * mib, free_bytes=24_000 * mib)
-    told = "60.0 MiB are more than the cache may hold: 50.0 MiB (--max-bytes)"
+    told = "60.0 MiB exceed the cache's limit: 50.0 MiB (--max-bytes)"
     assert budget.refusal(60 * mib, free_bytes=24_000 * mib) == told
     disk = Ledger(500 * mib, 10 * mib, live_bytes=50 * mib)
     told = (
-        "the cache may hold 51.0 MiB, as the disk has 11.0 MiB free, of which 10.0 MiB stay free (--min-free)"
+        "the cache's limit is 51.0 MiB, because the disk has 11.0 MiB free, "
+        "of which 10.0 MiB must stay free (--min-free)"
     )
     assert told in disk.refusal(2 * mib, free_bytes=11 * mib)
 

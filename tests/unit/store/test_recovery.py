@@ -268,7 +268,7 @@ def test_a_folder_without_a_store_is_refused_and_stays_as_it_is(
 ) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("absent", "empty"):
-        with pytest.raises(errors.RootUnusable, match="holds no store: give --root"):
+        with pytest.raises(errors.RootUnusable, match="is not a store: give --root"):
             work(tmp_path / name)
     assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
 
@@ -282,9 +282,7 @@ def test_an_unreadable_root_is_not_called_empty(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "stat", fail)
-        with pytest.raises(
-            errors.RootUnusable, match=r"cannot be looked into \(Permission denied\).*sudo -u"
-        ):
+        with pytest.raises(errors.RootUnusable, match=r"cannot be read \(Permission denied\).*sudo -u"):
             work(root)
 
 

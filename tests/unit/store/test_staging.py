@@ -78,7 +78,7 @@ def test_another_users_file_is_refused(ready: Store) -> None:
 @pytest.mark.parametrize("change", [-1, 1])
 def test_another_length_than_announced_is_refused(ready: Store, change: int) -> None:
     staged = stage(ready, [1])
-    refused(ready, dataclasses.replace(staged, size_bytes=staged.size_bytes + change), "not the announced")
+    refused(ready, dataclasses.replace(staged, size_bytes=staged.size_bytes + change), "bytes instead of")
 
 
 @pytest.mark.parametrize("name", ["../objects/x.y", "/etc/passwd", "s.\0", "s", ""])
@@ -132,7 +132,7 @@ def test_a_change_while_it_is_hashed_is_refused(
         return digest
 
     monkeypatch.setattr(staging, "hash_file", meddle)
-    refused(ready, staged, "changed while it was taken|not a whole artifact")
+    refused(ready, staged, "changed during the commit|not a whole artifact")
 
 
 def test_a_staged_name_replaced_after_hashing_is_refused(ready: Store) -> None:
@@ -143,7 +143,7 @@ def test_a_staged_name_replaced_after_hashing_is_refused(ready: Store) -> None:
             os.rename(Path(ready.staging) / other.name, Path(ready.staging) / staged.name)
         return np.ones(len(items), bool)
 
-    with pytest.raises(errors.StagedFileRefused, match="changed while it was taken"):
+    with pytest.raises(errors.StagedFileRefused, match="changed during the commit"):
         ready.commit(RECIPE, [staged], owner_uid=ME, allowed_items=swap)
 
 
@@ -220,7 +220,7 @@ def test_a_second_commit_of_a_taken_file_is_refused_by_name(store: Store) -> Non
     store.register(RECIPE, "r", {})
     staged = stage(store, [1])
     store.commit(RECIPE, [staged], owner_uid=ME)
-    refused(store, staged, "taken already")
+    refused(store, staged, "already committed")
 
 
 @pytest.mark.parametrize("fault", [errno.EMFILE, errno.ENFILE, errno.EIO])

@@ -121,8 +121,8 @@ def test_the_log_says_which_lost_entries_were_pinned(store: Store, caplog: pytes
         (Path(store.objects) / ref.digest[:2] / ref.digest).unlink()
     put(store, 1), put(store, 2)
     assert [record.getMessage() for record in caplog.records] == [
-        f"artifact {pinned.digest} has lost its file; its entry, which is pinned, goes",
-        f"artifact {other.digest} has lost its file; its entry goes",
+        f"artifact {pinned.digest} has lost its file; removing its entry, which was pinned",
+        f"artifact {other.digest} has lost its file; removing its entry",
     ]
 
 
@@ -360,7 +360,7 @@ def test_an_index_that_cannot_grow_is_a_decline(store: Store) -> None:
 
 def test_a_staged_file_stays_the_clients_when_it_is_declined(tmp_path: Path) -> None:
     store = Store(tmp_path, limits=Limits(max_bytes=1, min_free_bytes=0))
-    with pytest.raises(errors.Declined, match="more than the cache may hold"):
+    with pytest.raises(errors.Declined, match="exceed the cache's limit"):
         put(store, 1)
     assert len(os.listdir(store.staging)) == 1
     assert store.discard_staged("other") == 0

@@ -62,7 +62,7 @@ def test_a_write_is_declined_when_everything_is_held_or_pinned(small: Store) -> 
     put(small, 1, holder="job")
     small.pin(put(small, 2).artifacts[0].key)
     assert small.refusal(BLOCK)
-    with pytest.raises(errors.Declined, match="held by running jobs, pinned"):
+    with pytest.raises(errors.Declined, match="in use by jobs, pinned"):
         put(small, 3)
     assert small.stats().declined == 1
     assert names(small) == sorted([item(0), item(1), item(2)])
@@ -96,7 +96,7 @@ def test_nothing_is_evicted_for_a_write_that_will_not_fit(small: Store) -> None:
 
 def test_an_artifact_over_the_whole_budget_is_declined(small: Store) -> None:
     put(small, 0)
-    with pytest.raises(errors.Declined, match="more than the cache may hold"):
+    with pytest.raises(errors.Declined, match="exceed the cache's limit"):
         put(small, 1, size_bytes=5 * BLOCK)
     assert names(small) == [item(0)]
     small.discard_staged("s")
