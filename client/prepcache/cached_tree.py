@@ -60,10 +60,10 @@ def cached(
     config: Mapping[str, Any] | None = None,
     **options: Unpack[Options],
 ) -> Any:
-    """`fn(data, **config)`, computed once; or, without `data`, a decorator that makes every call so.
+    """Computes `fn(data, **config)` once and caches the result; without `data`, a decorator.
 
     Args:
-        fn: gives one sample tree: tensors, arrays, numbers, strings, nested.
+        fn: returns one sample tree: tensors, arrays, numbers, strings, nested.
         data: a path, a value, or a tuple, list or dict of those; files in it count by their bytes.
         config: keyword arguments; part of the key.
         options: as `CachedDataset` takes them (`name`, `code`, `version`, `root`, `trust`, ...).

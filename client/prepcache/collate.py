@@ -91,14 +91,14 @@ def pad_collate(
     also: Literal["lengths", "mask"] | None = None,
     leaves: Sequence[str] | Mapping[str, int] | None = None,
 ) -> Any:
-    """Makes a `collate_fn` that pads sequences to the longest of the batch.
+    """Returns a `collate_fn` that pads sequences to the longest one in the batch.
 
     Args:
-        value: what is put where a row has no element; or the samples of a batch, to collate them at once.
-        side: where it is put.
-        multiple_of: the padded length is rounded up to a multiple of this.
-        cut: rows keep at most this many elements, their first.
-        also: what comes beside the values: `Padded` with lengths, or `Masked` with a mask.
+        value: the padding value; or the samples of a batch, to collate them directly.
+        side: on which side to pad, "left" or "right".
+        multiple_of: round the padded length up to a multiple of this.
+        cut: keep at most this many elements of each row, the first ones.
+        also: "lengths" returns `Padded` with lengths, "mask" returns `Masked` with a mask.
         leaves: which leaves are sequences, by their dotted path (`""` for a sample that is one tensor),
             and (a mapping) along which axis, as `{"mel": 1}` or `{"": -1}`; along the first otherwise.
 
@@ -106,9 +106,9 @@ def pad_collate(
         A picklable function: samples -> batch; given samples, their batch.
 
     Raises:
-        ValueError: of the function too, where a leaf has no such axis.
-        KeyError: of the function: no leaf is called so.
-        RuntimeError: of the function: rows differ along an axis that is not padded.
+        ValueError: an option is invalid; or, when the function is called, a leaf has no such axis.
+        KeyError: when the function is called: there is no such leaf.
+        RuntimeError: when the function is called: rows differ along an axis that is not padded.
     """
     if isinstance(value, list):  # given to a DataLoader as it is
         return _PAD.collated(value, sys._getframe(1))
@@ -132,10 +132,10 @@ def pack_collate(samples: list[Any], /) -> Any: ...
 
 
 def pack_collate(samples: list[Any] | None = None, /, *, leaves: Sequence[str] | None = None) -> Any:
-    """Makes a `collate_fn` that puts sequences end to end, as `Packed` values and offsets.
+    """Returns a `collate_fn` that concatenates sequences into `Packed` values and offsets.
 
     Args:
-        samples: those of a batch, to collate them at once.
+        samples: the samples of a batch, to collate them directly.
         leaves: which leaves are sequences, along their first axis.
 
     Returns:

@@ -65,35 +65,35 @@ S = TypeVar("S")
 
 
 class CachedDataset(Dataset[T_co]):
-    """A data set whose samples are kept by the daemon.
+    """A map-style data set whose samples are cached by the daemon.
 
     Args:
-        items: paths, values, or tuples and dicts of those; what is preprocessed.
+        items: what is preprocessed: paths, values, or tuples and dicts of those.
         preprocess: `(item, **config) -> sample`; with `expand=True` an iterable of samples. Or a `Recipe`,
             which has the function and its options.
         config: keyword arguments of `preprocess`; part of the key.
         transform: `sample -> sample`, on every access, never cached: random augmentation belongs here.
         name: a label for people, not in the key; the function's name by default.
-        code: what of the code is in the key: "script", "function", a list of files, or None.
-        version: joins the key.
+        code: which code counts: "script", "function", a list of files, or None.
+        version: a label of your own that is part of the key.
         untracked: names of globals and closure variables that do not count.
         environment: distributions that count, instead of those that the code imports.
         read: what the function receives for a path: "path", "bytes" or "text".
         root: paths under it count by their name relative to it.
-        expand: one item gives any number of samples.
+        expand: the function yields any number of samples for one item.
         trust: "content" reads every file at every opening.
-        lazy: prepare nothing ahead; keep what is touched.
-        verify_fraction: share of the hits that is preprocessed again and compared.
+        lazy: preprocess samples when they are first accessed, instead of at the opening.
+        verify_fraction: share of the hits that are recomputed and compared.
         num_workers: processes that preprocess; `executor`: or any `concurrent.futures.Executor`.
         progress: False shows nothing, True a bar even in a log, None decides.
         client: the daemon to use.
 
     Raises:
         UnkeyableError: an item, the function or its config has no stable bytes.
-        PreprocessError: the function raised; SampleError: it returned what no column can hold.
-        VerifyError: a hit, made again, had other bytes.
-        ValueError, TypeError: an option takes no such value, or excludes another.
-        ConfigError: `PREPCACHE*` variables that cannot work.
+        PreprocessError: the function raised; SampleError: it returned a value that cannot be stored.
+        VerifyError: a recomputed hit had different bytes.
+        ValueError, TypeError: an option is invalid, or excludes another one.
+        ConfigError: a `PREPCACHE*` variable is invalid.
     """
 
     _follows_mode = True
@@ -215,20 +215,20 @@ class CachedDataset(Dataset[T_co]):
         transform: Callable[[Any], Any] | None = None,
         **options: Unpack[Options],
     ) -> CachedDataset[S]:
-        """An existing map-style dataset, cached item by item.
+        """Caches an existing map-style dataset item by item.
 
             ds = prepcache.CachedDataset.wrap(photos, key=lambda i: photos.paths[i])
 
         Args:
-            dataset: `dataset[i]` is called for what is missing.
-            key: names item i by all that differs between items: its files as paths, its label.
+            dataset: `dataset[i]` is called for missing samples.
+            key: returns everything that differs between items: the files of item i as paths, its label.
             transform: `sample -> sample`, on every access, never cached.
             options: as `CachedDataset` takes them, without `read` and `config`.
 
         Raises:
             UnkeyableError: the dataset draws random numbers; the message says what to do. Or as
                 `CachedDataset`.
-            TypeError, ValueError: it is no map-style dataset, or an option that cannot be.
+            TypeError, ValueError: it is not a map-style dataset, or an option is invalid.
         """
         if options.get("read", "path") != "path":
             raise ValueError("wrap() takes no read=: the dataset reads its files itself")
@@ -268,11 +268,11 @@ class CachedDataset(Dataset[T_co]):
         return f"<CachedDataset {self.name} items={self._samples.count} recipe={self.recipe.digest[:12]}>"
 
     def prepare(self) -> None:
-        """Preprocesses what is missing, together with all other jobs that want it.
+        """Preprocesses all missing items, together with other jobs that need them.
 
         Raises:
-            PreprocessError, SampleError: what was done stays done; the message names the item.
-            UnkeyableError: a global or the config was changed since the opening; the message names it.
+            PreprocessError, SampleError: the message names the item; finished samples stay.
+            UnkeyableError: a global or the config has changed since the opening; the message names it.
         """
         self._samples.prepare_opened()
 
@@ -357,13 +357,13 @@ class CachedDataset(Dataset[T_co]):
         return self._samples.are_there(positions, not_within_s=not_within_s)
 
     def cached(self) -> int:
-        """How many of the items are there; asks the daemon, preprocesses nothing."""
+        """The number of items that are cached. Asks the daemon; preprocesses nothing."""
         return self._samples.cached()
 
     def report(self) -> Report:
-        """What was there, what was preprocessed, and what that cost.
+        """How many items hit, how many were preprocessed, and what that cost.
 
-        Where DataLoader workers made samples, the daemon is asked what they have committed.
+        If DataLoader workers preprocessed items, the daemon is asked what they have committed.
         """
         if self._samples.tally.count_not_kept():
             self._samples.look()

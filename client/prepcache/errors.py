@@ -100,13 +100,13 @@ class PreprocessError(PrepcacheError):
 
 
 class SampleError(PrepcacheError):
-    """The preprocessing function returned what no column can hold."""
+    """The preprocessing function returned a value that cannot be stored."""
 
     code, status, exit_code = "unstorable-sample", 422, 13
 
 
 class VerifyError(PrepcacheError):
-    """Recomputing a hit gave other bytes than the stored ones."""
+    """A recomputed hit has different bytes than the stored one."""
 
     code, status, exit_code = "verify-mismatch", 409, 14
 
@@ -160,25 +160,25 @@ class Forbidden(RequestError):
 
 
 class NotFound(RequestError):
-    """The index knows that there is no such thing."""
+    """There is no such entry, recipe or miss."""
 
     code, status, exit_code = "not-found", 404, 1
 
 
 class MethodNotAllowed(RequestError):
-    """The endpoint is there, and has other methods; the header `Allow` names them."""
+    """The endpoint does not have this method; the header `Allow` names its methods."""
 
     code, status, exit_code = "method-not-allowed", 405, 31
 
 
 class TooLarge(RequestError):
-    """A body or list over its bound; a header too, with status 431."""
+    """A body or list is over its limit; a header also, with status 431."""
 
     code, status, exit_code = "too-large", 413, 19
 
 
 class LimitExceeded(RequestError):
-    """A session over its bound of leases or staged bytes."""
+    """A session is over its limit of leases or staged bytes."""
 
     code, status, exit_code, is_retryable = "limit-exceeded", 429, 20, True
 
@@ -190,13 +190,13 @@ class UnknownSession(RequestError):
 
 
 class UnknownRecipe(RequestError):
-    """Leases were asked for a recipe that nobody registered."""
+    """Leases were requested for a recipe that is not registered."""
 
     code, status, exit_code = "unknown-recipe", 409, 22
 
 
 class LeaseLapsed(RequestError):
-    """The lease lapsed, or its token is not the one that was given out: the commit is refused."""
+    """The lease has lapsed, or its token is wrong: the commit is refused."""
 
     code, status, exit_code = "lease-lapsed", 409, 23
 
@@ -208,13 +208,13 @@ class FutureGeneration(RequestError):
 
 
 class StagedFileRefused(RequestError):
-    """A staged file is not what was announced (owner, type, links, size, digest, header, items)."""
+    """A staged file does not match its announcement (owner, type, links, size, digest, header, items)."""
 
     code, status, exit_code = "staged-file-refused", 422, 25
 
 
 class Declined(RequestError):
-    """No room can be made: what is left is held or pinned, or the artifact exceeds the budget."""
+    """There is no room: the rest is in use or pinned, or the artifact exceeds the budget."""
 
     code, status, exit_code = "declined", 507, 26
 
@@ -238,7 +238,7 @@ class RootInUse(StoreError):
 
 
 class IndexCorrupt(StoreError):
-    """The index is damaged; the next start makes it anew from the artifacts, or `prepcached rebuild`."""
+    """The index is damaged; the next start or `prepcached rebuild` rebuilds it from the artifacts."""
 
     code, status, exit_code, is_retryable = "index-corrupt", 500, 30, False
 

@@ -183,12 +183,12 @@ class CachedIterableDataset(IterableDataset[T_co]):
             say(f"{self.name}: split over {split.ranks} ranks: {share}", self._progress)
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells a stream that orders its items anew in each epoch which one begins; trainers call this."""
+        """Passes the number of the epoch to a stream that shuffles its items; trainers call this."""
         if isinstance(self._over, Stream):
             self._over.set_epoch(epoch)
 
     def report(self) -> Report:
-        """What was there, what was preprocessed, and what that cost; of a stream, in all epochs so far."""
+        """How many items hit and were preprocessed, and what that cost; of a stream, in all epochs so far."""
         return self._over.report()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -92,21 +92,20 @@ def _end_epochs() -> None:
 
 
 class Loader:
-    """Makes batches of a data set, ahead of the consumer.
+    """Yields batches of a data set, gathered ahead in a thread.
 
     Args:
         dataset: a `CachedDataset`, a `Subset` of one, or any map-style data set.
         batch_size: samples of a batch.
         shuffle: a new order in each epoch.
-        device: where batches go, any that torch has; tensors stay on the CPU by default. Copies to CUDA
-            devices are made ahead too.
-        generator: where orders come from, torch's default generator if None.
+        device: the device of the batches; default the CPU. Copies to CUDA devices are made ahead, too.
+        generator: draws the orders; default torch's global generator.
         collate_fn: samples -> batch; torch's default collation if None.
-        drop_last: leave out a last batch that is not full.
-        num_replicas: how many loaders share an epoch, each with an equal part: samples are repeated, or
-            with `drop_last` left out, to make parts equal. Without it each has all samples, which is said
-            where the job has several ranks.
-        rank: which of them this is.
+        drop_last: leave out an incomplete last batch.
+        num_replicas: the number of loaders that share an epoch in equal parts. Samples are repeated, or with
+            `drop_last` left out, to make the parts equal. By default each loader reads all samples; a job
+            with several ranks is then warned.
+        rank: the part of this loader, from 0.
     """
 
     def __init__(

@@ -21,27 +21,26 @@ _KEYS = ("seed", "epoch", "replicas", "rank", "samples", "given")
 
 
 class CachedFirstSampler(Sampler[int]):
-    """Gives all positions of a data set once each epoch, those of cached samples before the others.
+    """Yields all positions of a data set once per epoch, those of cached samples first.
 
-    Jobs that train at once on one cold data set, or on one that is larger than the cache, then read what the
-    others have made, and make the rest: each begins elsewhere, since their orders are drawn independently.
+    Jobs that train together on a cold data set, or on one that is larger than the cache, then read what
+    other jobs have preprocessed, and preprocess the rest. Their orders are random and independent.
 
-    What it does to the distribution: each epoch is a permutation, so every sample is seen exactly once in it,
-    and both the cached samples and the others come in random order. But the order of the whole is not
-    uniform: while only a part is cached, early batches are drawn from that part, and the samples that nobody
-    has made come last. Where all or nothing is cached, the order is uniform. Gradients of early batches are
-    biased towards what is cached only if that depends on the content, as where costly samples get cached
-    late; what is declined by a full cache is a random part of the data.
+    Distribution: each epoch is a permutation, so every sample is seen exactly once, and both the cached
+    samples and the others come in random order. The order of the whole epoch is not uniform: while only a
+    part is cached, early batches are drawn from that part. If all or nothing is cached, the order is uniform.
+    Early gradients are biased only if it depends on the content which samples are cached, for example if
+    costly samples are cached late. A full cache declines a random part of the data.
 
     Args:
-        ds: a `CachedDataset`; `lazy=True` is what makes sense with it.
-        generator: draws the seed of all epochs; torch's global one by default. With several replicas all must
-            draw the same, and the seed is 0 by default.
-        num_replicas, rank: this process reads the share `rank` of so many. All shares are of one length: some
-            samples are in two where the number of samples is no multiple, as in torch's `DistributedSampler`.
+        ds: a `CachedDataset`, usually with `lazy=True`.
+        generator: draws the seed of all epochs; default torch's global generator. With several replicas the
+            seed must be the same in all, and is 0 by default.
+        num_replicas, rank: this process reads share `rank` of `num_replicas` shares. They have equal lengths:
+            as in torch's `DistributedSampler`, some samples are repeated to make them equal.
 
     Raises:
-        TypeError, ValueError: there is no such data set or rank.
+        TypeError, ValueError: the data set or the rank is invalid.
 
     Source: Desai et al., Preparation Meets Opportunity: Enhancing Data Preprocessing for ML Training With
     Seneca, FAST '26, whose opportunistic sampling serves cached data first.
@@ -103,11 +102,11 @@ class CachedFirstSampler(Sampler[int]):
             yield given[-1]
 
     def state_dict(self, given: int | None = None) -> dict[str, Any]:
-        """Where the epoch stands, for `load_state_dict` of a sampler like this one.
+        """The position in the epoch, for `load_state_dict` of a sampler like this one.
 
         Args:
-            given: how many samples of this epoch the job has trained on. A DataLoader asks for more than
-                that, ahead of its workers; by default, all that it has asked for count.
+            given: how many samples of this epoch the job has trained on. By default, all samples that the
+                DataLoader has requested, which is more if it prefetches.
         """
         counted = len(self._given) if given is None else given
         if not 0 <= counted <= len(self._given):
@@ -118,10 +117,10 @@ class CachedFirstSampler(Sampler[int]):
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next iteration gives what was left of the epoch, and further epochs follow as they would have.
+        """Resumes the epoch: the next iteration yields the rest of it, and later epochs follow as usual.
 
         Raises:
-            TypeError, ValueError: it is no state of a sampler like this one.
+            TypeError, ValueError: the state is not from a sampler like this one.
         """
         if not isinstance(state, Mapping) or set(state) != set(_KEYS):
             raise TypeError(f"not a CachedFirstSampler's state: {state!r:.100}")

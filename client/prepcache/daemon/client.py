@@ -258,7 +258,7 @@ class Client:
         return self.call(inspection.Info, "GET", "/v1/info")
 
     def stats(self) -> Mapping[str, Any]:
-        """Counters, bytes, seconds saved, age of the coldest entry."""
+        """Counters, bytes, seconds saved, age of the least recently used entry."""
         return self.exchange("GET", "/v1/stats")
 
     def resolve(self, recipe: str, generation: int = 0) -> wire.Resolved:
@@ -292,7 +292,7 @@ class Client:
             produced_by: found in one of the producer's values (script, host, user).
             is_pinned: pinned ones, or the others.
             key: the first digits of their keys.
-            sort: used_at, created_at, size_bytes, items or cost_s; `-` before it turns the order.
+            sort: used_at, created_at, size_bytes, items or cost_s; a leading `-` reverses the order.
         """
         chosen = _filter(name, recipe, owner, older_than_s, produced_by, is_pinned, key)
         query = {**_query(chosen), "sort": sort, "limit": str(inspection.MAX_PAGE_SIZE)}
@@ -314,7 +314,7 @@ class Client:
         return self.call(inspection.Entry, "GET", f"/v1/entries/{hex64(key, 'key')}")
 
     def names(self, limit: int = inspection.PAGE_SIZE) -> inspection.Names:
-        """What the entries of each recipe name come to, the largest first."""
+        """The sums of the entries of each recipe name, the largest first."""
         return self.call(inspection.Names, "GET", "/v1/names", params={"limit": str(limit)})
 
     def recipes(self, digest: str | None = None) -> Iterator[inspection.Recipe]:
@@ -423,7 +423,7 @@ class Client:
         self.exchange("PUT", f"/v1/entries/{hex64(key, 'key')}/pin")
 
     def unpin(self, key: str) -> None:
-        """Gives an entry back to eviction."""
+        """Lets an entry be evicted again."""
         self.exchange("DELETE", f"/v1/entries/{hex64(key, 'key')}/pin")
 
     def verify(self, keys: list[str] | tuple[str, ...] | None = None) -> inspection.Verified:
@@ -442,7 +442,7 @@ class Client:
         return self.call(inspection.Verified, "POST", "/v1/verify", asked)
 
     def sessions(self) -> tuple[inspection.SessionSeen, ...]:
-        """Who is connected, preprocessing what, how far."""
+        """The connected jobs and their progress."""
         return self.call(inspection.SessionList, "GET", "/v1/sessions").sessions
 
 

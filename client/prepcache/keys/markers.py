@@ -48,7 +48,7 @@ class Tree(Marker[T]):
 
 
 def plain(value: T) -> Plain[T]:
-    """Key `value` by itself: a str in it that names a file stays text, a path in it counts by name.
+    """Marks `value` as plain: a str in it that names a file counts as text, a path by its name only.
 
     Args:
         value: anything that can be keyed, nested or not.

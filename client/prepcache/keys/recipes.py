@@ -121,7 +121,7 @@ def recipe(
     name: str | None = None,
     trust: Trust = "stat",
 ) -> Recipe:
-    """The recipe of a preprocessing function and its config. Needs no daemon.
+    """Returns the recipe of a preprocessing function and its config. Needs no daemon.
 
     Args:
         preprocess: called as `preprocess(item, **config)`.
@@ -134,11 +134,11 @@ def recipe(
         environment: the distributions that count, instead of those that the code imports.
         read: what the function receives for a path: "path", "bytes" or "text".
         name: for people; "module.qualname" by default.
-        trust: "content" reads every file of the config, whatever the stat cache knows.
+        trust: "content" reads every file of the config and ignores the stat cache.
 
     Raises:
         UnkeyableError: something has no stable bytes; the message names it and the ways out.
-        ValueError, TypeError: an option has no such value; the message names those that it has.
+        ValueError, TypeError: an option is invalid; the message names the valid values.
     """
     if not callable(preprocess):
         raise TypeError(f"preprocess must be callable, not {type(preprocess).__name__}")
