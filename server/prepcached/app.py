@@ -58,7 +58,7 @@ _TAGS = [
 
 def create_app(
     daemon: Daemon,
-    upkeep: Maintenance | None = None,
+    maintenance: Maintenance | None = None,
     slots: Slots | None = None,
     tier: Tier | None = None,
 ) -> Middleware:
@@ -66,7 +66,7 @@ def create_app(
 
     Args:
         daemon: started and stopped with the app.
-        upkeep: the store's background work; None for none.
+        maintenance: the store's background work; None for none.
         slots: the server's connections.
         tier: the bucket that is shared with other machines; started and stopped with the app.
     """
@@ -77,8 +77,8 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        if upkeep is not None:
-            upkeep.start()
+        if maintenance is not None:
+            maintenance.start()
         if tier is not None:
             tier.start()
         recording = asyncio.create_task(dashboard.record())
@@ -89,8 +89,8 @@ def create_app(
             daemon.begin_stop()
             if tier is not None:
                 await tier.stop()
-            if upkeep is not None:
-                await asyncio.to_thread(upkeep.stop)
+            if maintenance is not None:
+                await asyncio.to_thread(maintenance.stop)
             await daemon.stop()
 
     app = FastAPI(
@@ -109,7 +109,7 @@ def create_app(
     for router in (
         leases.router(daemon, coordinator),  # first: what is asked most is found soonest
         sessions.router(daemon, coordinator),
-        info.router(daemon, coordinator, metrics, upkeep),
+        info.router(daemon, coordinator, metrics, maintenance),
         data.router(daemon, coordinator),
         entries.router(daemon),
         recipes.router(daemon),

@@ -23,7 +23,7 @@ import typer
 
 from prepcache import __version__
 from prepcache.errors import ConfigError, DaemonUnreachable, Forbidden, PrepcacheError, RootInUse
-from prepcache.protocol.listening import noted, stopping
+from prepcache.protocol.listening import noted
 from prepcache.protocol.units import count_text
 from prepcached import config as settings_module
 from prepcached import log
@@ -31,8 +31,6 @@ from prepcached.config import Places, Settings
 
 STOP_WAIT_S = 30.0
 ASK_TIMEOUT_S = 5.0
-STOP_TOLD_S = 2.0
-"""After which it says what the daemon waits for."""
 SERVER_MODULES = frozenset(
     {"fastapi", "starlette", "uvicorn", "uvloop", "httptools", "sqlalchemy", "prometheus_client"}
     | {"pydantic", "jinja2"}
@@ -172,12 +170,12 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
     if config is None and uds is None and root is None:
         uds = _named_by_url(os.environ)
     where = _places(config, uds=uds, root=root)
-    its_root, path = where.root, where.uds
+    path = where.uds
     if uds is None and not _listens(path):
-        path = noted(its_root) or path
+        path = noted(where.root) or path
     if path is None:
         raise ConfigError("the daemon is found by its unix socket: give --uds PATH")
-    pid, listener, told_root = _behind(path)
+    pid, listener = _behind(path)
     if not listener or listener != pid:
         typer.echo(f"the daemon at {path} runs elsewhere, such as in a container: stop it there", err=True)
         raise typer.Exit(1)
@@ -192,13 +190,9 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
     else:
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
-        if not poll.poll(STOP_TOLD_S * 1000):
-            ending = stopping(told_root or its_root)
-            if ending is not None and ending[0] == pid:
-                typer.echo(f"pid {pid} is waiting for {ending[1]}", err=True)
-            if not poll.poll((STOP_WAIT_S - STOP_TOLD_S) * 1000):
-                typer.echo(f"pid {pid} was asked to stop, but still runs after {STOP_WAIT_S:.0f} s", err=True)
-                raise typer.Exit(1)
+        if not poll.poll(STOP_WAIT_S * 1000):
+            typer.echo(f"pid {pid} was asked to stop, but still runs after {STOP_WAIT_S:.0f} s", err=True)
+            raise typer.Exit(1)
     told = {"stopped": pid, "socket": os.fspath(path)}
     typer.echo(json.dumps(told) if as_json else f"stopped the daemon at {path} (pid {pid})")
 
@@ -295,9 +289,8 @@ def _named_by_url(environ: Mapping[str, str]) -> Path | None:
     return Path(url.removeprefix("unix://"))
 
 
-def _behind(path: Path) -> tuple[int, int, str]:
-    """The pid and the root that the daemon behind a socket reports, and between them the pid that the kernel
-    reports (0: not visible).
+def _behind(path: Path) -> tuple[int, int]:
+    """The pid that the daemon behind a socket reports, and the pid that the kernel reports (0: not visible).
 
     The kernel is asked on a second connection: a socket that systemd made is its own until the daemon serves.
     """
@@ -308,7 +301,7 @@ def _behind(path: Path) -> tuple[int, int, str]:
         probe.settimeout(ASK_TIMEOUT_S)
         try:
             probe.connect(os.fspath(path))
-            return int(info["pid"]), Peer.of(probe).pid, str(info.get("root", ""))
+            return int(info["pid"]), Peer.of(probe).pid
         except (OSError, KeyError) as error:
             raise _no_answer(path, error) from None
 

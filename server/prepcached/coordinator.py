@@ -17,8 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,7 +58,6 @@ class Coordinator:
         self.misses: defaultdict[str, Misses] = defaultdict(Misses)
         """By scope."""
         self._registered: set[str] = set()
-        self._staged: dict[str, dict[str, int]] = {}
         self._commits: dict[str, list[tuple[wire.CommitRequest, asyncio.Task[wire.Committed]]]] = {}
         counted = "resolves artifacts misses found_items saved_s leases leased_items declined_items "
         counted += "declined_recipes committed_items committed_bytes"
@@ -205,7 +203,8 @@ class Coordinator:
                 await self._drop_uploads(session, staged)
                 raise
             task = self._daemon.spawn(self._commit(session, owner_uid, commit, staged))
-            self._forget_ended()
+            for ended in [one for one in self._commits if one not in self._daemon.sessions]:
+                del self._commits[ended]
             self._commits[session.id] = [*known, (request, task)][-KEPT_COMMITS:]
         return await asyncio.shield(task)
 
@@ -219,31 +218,16 @@ class Coordinator:
         Raises:
             LimitExceeded: it would be more.
         """
-        self._forget_ended()
-        files = self._staged.setdefault(session.id, {})
-        others = sum(files.values()) - files.get(name, 0)
+        others = sum(session.staged.values()) - session.staged.get(name, 0)
         if others + size_bytes > self._max_staged_bytes:
             raise LimitExceeded(
                 f"{session.label} has staged {others} uncommitted bytes; one session may stage "
                 f"{self._max_staged_bytes}: commit or release some first",
                 staged_bytes=others,
             )
-        files[name] = size_bytes
-
-    def unstage(self, session_id: str, names: Iterable[str]) -> None:
-        """Counts files no longer: taken by a commit, or gone."""
-        files = self._staged.get(session_id, {})
-        for name in names:
-            files.pop(name, None)
-        if not files:
-            self._staged.pop(session_id, None)
+        session.staged[name] = size_bytes
 
     # -- inside
-
-    def _forget_ended(self) -> None:
-        for kept in (self._staged, self._commits):
-            for ended in [one for one in kept if one not in self._daemon.sessions]:
-                del kept[ended]
 
     async def _resolve(self, holder: Session | None, recipe: str, since: int) -> wire.Resolved:
         daemon = self._daemon
@@ -266,15 +250,32 @@ class Coordinator:
         return found, told
 
     async def beat(self, session: Session, request: wire.BeatRequest) -> wire.BeatAnswer:
-        """As the daemon's, and counts what the job found made."""
+        """Keeps a session and its leases, and counts what the job found made."""
+        daemon, table = self._daemon, self._daemon.leases
         self.served["found_items"] += request.found_items
         self.served["saved_s"] += request.saved_s
-        told = await self._daemon.beat(session, request)
-        if self.tier is None or self.tier.upstream is None:
-            return told
-        mine = {scopes.digest(lease.recipe) for lease in self._daemon.leases.of_session(session.id)}
-        others = {one for one in mine if self.tier.upstream.is_waited_for(one + session.scope)}
-        return replace(told, waited_for=tuple(sorted({*told.waited_for, *others})))
+        progress = [(one.recipe, one.name, one.done, one.total) for one in request.progress]
+        moved = daemon.sessions.beat(session, progress)
+        table.forsake(session.id, request.lost)
+        table.beat(session.id, [recipe + session.scope for recipe in moved])
+        removed = await daemon.quick(self._note_used, session.id, request)
+        waited_for = table.waited_for(session.id)
+        if self.tier is not None and self.tier.upstream is not None:
+            mine = {lease.recipe for lease in table.of_session(session.id)}
+            waited_for |= {recipe for recipe in mine if self.tier.upstream.is_waited_for(recipe)}
+        return wire.BeatAnswer(
+            removed=tuple(removed),  # type: ignore[arg-type]
+            waited_for=tuple(sorted(map(scopes.digest, waited_for))),
+        )
+
+    def _note_used(self, session_id: str, request: wire.BeatRequest) -> list[str]:
+        """Tells the store what a session used and dropped; returns what it is to let go."""
+        store = self._daemon.store
+        if request.used:
+            store.touch(session_id, request.used)
+        if request.dropped:
+            store.release(session_id, request.dropped)
+        return store.to_let_go(session_id)
 
     def _is_waited_for(self, session: Session, recipe: str) -> bool:
         """Whether another job waits for what this one has leased, here or on another machine."""
@@ -383,7 +384,8 @@ class Coordinator:
             self.served["committed_bytes"] += sum(artifact.size_bytes for artifact in done.artifacts)
             if self.tier is not None:
                 self.tier.note_committed(commit.recipe)
-            self.unstage(session.id, [file.name for file in staged])
+            for file in staged:
+                session.staged.pop(file.name, None)
         finally:
             daemon.commits[session.id] -= 1
             if not daemon.commits[session.id]:
@@ -397,11 +399,9 @@ class Coordinator:
     async def _drop_uploads(self, session: Session, refused: Sequence[StagedFile]) -> None:
         """Deletes what was uploaded for a commit that is refused: a client uploads anew for its next one, and
         cannot delete what the daemon wrote."""
-        uploaded = self._staged.get(session.id, {})
-        names = [file.name for file in refused if file.name in uploaded]
-        for name in names:
+        for name in [file.name for file in refused if file.name in session.staged]:
             await self._daemon.quick(self._daemon.store.unstage, name)
-        self.unstage(session.id, names)
+            session.staged.pop(name, None)
 
     def _holders(self, recipe: str, held: Mapping[str, int]) -> Iterator[wire.Holder]:
         """Who has the items; what is fetched from the tier is one holder."""

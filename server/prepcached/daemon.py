@@ -9,7 +9,7 @@ Invariants:
     4. Nothing that waits for the store's writer runs in the pool of quick calls.
     5. The store is closed when no thread is at work on it any more, whatever became of the request.
 
-Not here: HTTP (app.py, routes/), leases and commits (coordinator.py), upkeep of the store (maintenance.py).
+Not here: HTTP (app.py, routes/), leases and commits (coordinator.py), background work (maintenance.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from prepcached.auth import Auth, Caller
 from prepcached.leases import LeaseLimits, LeaseTable
 from prepcached.peer import Watch, user_name
 from prepcached.sessions import Session, Sessions
-from prepcached.store import scopes
 from prepcached.store.records import Filter, Finding, Removed, Verified
 from prepcached.store.store import Store
 
@@ -158,7 +157,7 @@ class Daemon:
     # -- threads
 
     async def quick(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs a short store call that waits for no writer, in a worker thread; upkeep stands aside."""
+        """Runs a short store call that waits for no writer, in a worker thread; maintenance stands aside."""
         with self.store.foreground:
             return await self._loop.run_in_executor(self._quick, _in_context(call, *args, **kwargs))
 
@@ -290,16 +289,6 @@ class Daemon:
         """Tells the store who holds leases; what lapsed since is told by the next tick."""
         self.store.note_leased({lease.session for lease in self.leases} | self.commits.keys())
 
-    async def beat(self, session: Session, request: wire.BeatRequest) -> wire.BeatAnswer:
-        moved = self.sessions.beat(session, [(p.recipe, p.name, p.done, p.total) for p in request.progress])
-        self.leases.forsake(session.id, request.lost)
-        self.leases.beat(session.id, [recipe + session.scope for recipe in moved])
-        removed = await self.quick(self._beat_store, session.id, request.used, request.dropped)
-        return wire.BeatAnswer(
-            removed=tuple(removed),  # type: ignore[arg-type]
-            waited_for=tuple(sorted(map(scopes.digest, self.leases.waited_for(session.id)))),
-        )
-
     # -- inside
 
     async def _clean_again(self) -> None:
@@ -326,13 +315,6 @@ class Daemon:
         for pool in (self._long, self._listing, self._slow, self._writing, self._quick):
             pool.shutdown()
         self.store.close()
-
-    def _beat_store(self, session_id: str, used: Any, dropped: Any) -> list[str]:
-        if used:
-            self.store.touch(session_id, used)
-        if dropped:
-            self.store.release(session_id, dropped)
-        return self.store.to_let_go(session_id)
 
     def _clean(self, session_id: str) -> None:
         self.store.release(session_id)

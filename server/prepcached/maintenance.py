@@ -34,7 +34,7 @@ class Maintenance:
     """The thread.
 
     Args:
-        store: what is kept up.
+        store: what is maintained.
         turn_s: between two turns.
     """
 
@@ -46,7 +46,7 @@ class Maintenance:
         """When the next merge may begin."""
         self._failed: dict[str, str] = {}
         """The last error of each kind of work; one that repeats is logged once."""
-        self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -70,13 +70,12 @@ START_STEP_S = 600
 """and asked for so much for the next 256th of the store."""
 IDLE_CHECK_S = 0.5
 ROOT_CHECK_S = 1.0
-WAITING_TOLD_S = 0.5
 ACCEPT_S = 0.05
 """Between taking the socket's name away and closing it: whoever connected before is accepted and answered."""
 
 SWITCH_INTERVAL_S = 0.0001
-"""How long upkeep keeps the interpreter from a request that waits for it: a request takes it back some ten
-times (after each change of threads, and each row of SQLite), and would wait Python's own 5 ms each time."""
+"""How long maintenance keeps the interpreter from a request that waits for it: a request takes it back some
+ten times (after each change of threads, and each row of SQLite), and would wait Python's 5 ms each time."""
 MALLOC_THRESHOLD_BYTES = 128 << 10
 """glibc's own first values; set, they no longer grow with what is freed."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # mallopt(3)
@@ -224,26 +223,8 @@ class Server(uvicorn.Server):
             listening.forget(self._settings.root)
         await asyncio.sleep(ACCEPT_S)
         self.daemon.begin_stop()
-        telling = self.loop.create_task(self._tell_waiting())
         await super().shutdown(sockets)
-        telling.cancel()
-        if not self.is_root_gone:
-            listening.note_stopping(self._settings.root, "")
         LOG.info("stopped")
-
-    async def _tell_waiting(self) -> None:
-        """Says in the log, and for `prepcache status`, what a stop waits for; most wait for nothing."""
-        is_logged = False
-        while not self.is_root_gone:
-            await asyncio.sleep(WAITING_TOLD_S)
-            waiting = self.middleware.under_way()
-            told = ", ".join(waiting[:3]) or "its last writes"
-            more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
-            text = f"{told}{more}; no request is waited for longer than {STOP_TIMEOUT_S} s"
-            listening.note_stopping(self._settings.root, text)
-            if not is_logged:
-                LOG.info("stopping: waiting for %s", text)
-            is_logged = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -54,6 +54,7 @@ class Session:
         declined: items of a recipe for which there was no room, since it was last granted some; 0 where
             there was none for the recipe itself.
         scope: of its recipes (store/scopes.py); elsewhere here recipes are plain.
+        staged: bytes of its uploads that no commit has taken, by name.
     """
 
     id: str
@@ -69,6 +70,7 @@ class Session:
     progress: dict[str, Progress] = field(default_factory=dict)
     declined: dict[str, int] = field(default_factory=dict)
     scope: str = ""
+    staged: dict[str, int] = field(default_factory=dict)
 
     @property
     def owner_uid(self) -> int:

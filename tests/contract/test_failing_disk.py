@@ -78,7 +78,7 @@ def test_what_an_ended_session_left_goes_when_the_disk_lets_it(served: Serving) 
     assert stats.staged_bytes == stats.stray_bytes == 0
 
 
-def test_readiness_needs_the_index_room_and_upkeep(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_needs_index_room_and_maintenance(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     http, stats = served.http(), served.store.stats
 
     def told() -> str:
@@ -98,5 +98,5 @@ def test_readiness_needs_the_index_room_and_upkeep(served: Serving, monkeypatch:
         assert told() == "not ready: the disk is full"
     with monkeypatch.context() as patch:
         patch.setattr(Maintenance, "is_alive", False)
-        assert told() == "not ready: upkeep has stopped"
+        assert told() == "not ready: maintenance has stopped"
     assert http.get("/healthz").status_code == 200

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.protocol.listening import note_starting, note_stopping
+from prepcache.protocol.listening import note_starting
 from support.sandbox import Sandbox, sandbox
 from support.serving import wait_until
 
@@ -195,10 +195,6 @@ def test_status_starts_no_daemon_to_say_that_it_runs(box: Sandbox, jobs: list[Jo
     status = [sys.executable, "-c", command, "status"]
     ended = subprocess.run(status, env=box.environ, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (3, "") and "no daemon listens for" in ended.stderr
-    note_stopping(box.folder / "cache" / "prepcache", "PUT /somewhere (for 3 s)")
-    ended = subprocess.run(status, env=box.environ, capture_output=True, text=True, check=False)
-    assert ended.returncode == 3 and "is stopping and waits for PUT /somewhere (for 3 s)" in ended.stderr
-    note_stopping(box.folder / "cache" / "prepcache", "")
     note_starting(box.folder / "cache" / "prepcache", "rebuilds its index")
     ended = subprocess.run(status, env=box.environ, capture_output=True, text=True, check=False)
     assert ended.returncode == 3 and "starts, and rebuilds its index" in ended.stderr

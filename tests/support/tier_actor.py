@@ -18,7 +18,7 @@ from support.fork_server import fork_for_orders, say
 from support.serving import serving
 
 FILLS = (["a", "b", "c"], ["d", "e"], ["f"])
-STEPS = ("get", "put", "has", "names", "delete")
+STEPS = ("get", "put", "names", "delete")
 
 
 def act(order: dict[str, Any]) -> None:

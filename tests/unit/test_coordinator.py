@@ -186,7 +186,3 @@ async def _is_quick_in_front(folder: Path) -> tuple[bool, bool]:
         requests = daemon.store.foreground
         during = await daemon.quick(lambda: not requests._is_idle.is_set())
         return during, not requests._is_idle.is_set()
-
-
-def test_upkeep_stands_aside_while_a_short_call_is_answered(tmp_path: Path) -> None:
-    assert asyncio.run(_is_quick_in_front(tmp_path)) == (True, False)

@@ -68,15 +68,6 @@ def test_a_forsaken_lease_is_free_for_its_session_and_waiters(desk: Desk) -> Non
     assert desk.ask(1, 2).granted == [0]
 
 
-def test_what_is_being_committed_is_free_when_that_is_over(desk: Desk) -> None:
-    lease = desk.lease(1, 2)
-    commit = desk.table.begin_commit("s", [(lease.id, lease.token)])
-    desk.table.forsake("s", [lease.id])
-    assert desk.ask(1, 2).granted == []
-    desk.table.finish_commit(commit, [item(1)], 1)
-    assert len(desk.table) == 0
-
-
 def test_a_lease_acts_with_its_token_and_in_its_session_only(desk: Desk) -> None:
     lease, other = desk.lease(1), desk.lease(2)
     for session, lease_id, token in [
@@ -112,11 +103,6 @@ def test_a_commit_frees_what_it_brought(desk: Desk) -> None:
     assert desk.table.begin_commit("s", [(lease.id, lease.token)]).items == {item(2)}
 
 
-def test_recipes_do_not_share_items(desk: Desk) -> None:
-    desk.lease(1, recipe="r")
-    assert desk.ask(1, recipe="q", session="t").granted == [0]
-
-
 @pytest.mark.parametrize(("cost_s", "span_s"), [(0.0, 15.0), (3.0, 15.0), (10.0, 40.0)])
 def test_a_lease_lives_4_times_its_cost_and_at_least_15_s(desk: Desk, cost_s: float, span_s: float) -> None:
     desk.lease(1, cost_s=cost_s)
@@ -126,27 +112,11 @@ def test_a_lease_lives_4_times_its_cost_and_at_least_15_s(desk: Desk, cost_s: fl
     assert desk.ask(1, session="t").granted == [0]
 
 
-def test_beats_keep_a_lease_while_there_is_progress(desk: Desk) -> None:
-    desk.lease(1)
-    for _ in range(200):
-        desk.now += 10
-        desk.table.beat("s", ["r"])
-    assert desk.ask(1, session="t").granted == []
-
-
 def test_beats_without_progress_keep_a_lease_only_for_so_long(desk: Desk) -> None:
     desk.lease(1)
     for _ in range(int((STALL_S + 2 * MIN_SPAN_S) / 10)):
         desk.now += 10
         desk.table.beat("s")
-    assert desk.ask(1, session="t").granted == [0]
-
-
-def test_one_sessions_beats_keep_no_others_leases(desk: Desk) -> None:
-    desk.lease(1)
-    desk.now += 14
-    desk.table.beat("t")
-    desk.now += 2
     assert desk.ask(1, session="t").granted == [0]
 
 
@@ -160,16 +130,6 @@ def test_a_lease_being_committed_outlives_its_session(desk: Desk) -> None:
     desk.table.finish_commit(commit, [item(1)], 1)
     assert desk.ask(1, 2, session="t", generation=1).granted == [0, 1]
     assert not desk.table.is_live(lease)
-
-
-def test_a_long_commit_leaves_the_rest_to_its_session(desk: Desk) -> None:
-    lease = desk.lease(1, 2)
-    commit = desk.table.begin_commit("s", [(lease.id, lease.token)])
-    desk.now += 1000
-    desk.table.lapse()
-    desk.table.finish_commit(commit, [item(1)], 1)
-    assert desk.ask(2, session="t", generation=1).granted == []
-    assert desk.table.is_live(lease)
 
 
 def test_a_commit_under_way_is_not_begun_again(desk: Desk) -> None:
@@ -190,14 +150,6 @@ def test_a_commit_names_leases_of_one_recipe_each_once(desk: Desk) -> None:
         with pytest.raises(BadRequest):
             desk.table.begin_commit("s", wrong)
     assert not first.is_committing and not second.is_committing
-
-
-def test_who_is_behind_is_told_before_anything_is_granted(desk: Desk) -> None:
-    desk.table.raise_generation("r", 5)
-    assert desk.ask(1, generation=4).is_behind
-    assert desk.ask(1, generation=5).granted == [0]
-    desk.table.raise_generation("r", 3)
-    assert desk.table.generation("r") == 5
 
 
 def test_leases_and_leased_items_are_bounded() -> None:
@@ -230,29 +182,3 @@ def test_whoever_got_something_no_longer_waits(desk: Desk) -> None:
     desk.ask(1, session="t")
     desk.ask(2, session="t")
     assert desk.table.waited_for("s") == set()
-
-
-def test_everything_that_frees_items_is_announced(desk: Desk) -> None:
-    def free(how: str) -> list[str]:
-        lease = desk.lease(1)
-        desk.changed.clear()
-        if how == "release":
-            desk.table.release("s", lease.id, lease.token)
-        elif how == "lapse":
-            desk.now += 16
-            desk.table.lapse()
-        elif how == "end":
-            desk.table.end_session("s")
-        elif how == "withdraw":
-            desk.table.withdraw(lease)
-        else:
-            commit = desk.table.begin_commit("s", [(lease.id, lease.token)])
-            desk.table.finish_commit(commit, [item(1)], desk.table.generation("r"))
-        assert not desk.table.is_live(lease)
-        return desk.changed
-
-    for how in ("release", "lapse", "end", "withdraw", "commit"):
-        assert free(how) == ["r"], how
-    desk.changed.clear()
-    desk.table.raise_generation("r", 9)
-    assert desk.changed == ["r"]

@@ -22,14 +22,12 @@ from prepcache.errors import DaemonUnreachable, RootInUse
 from prepcache.protocol import places
 from prepcache.protocol.listening import (
     NAME,
-    STOPPING_NAME,
+    STARTING_NAME,
     forget,
     note,
     note_starting,
-    note_stopping,
     noted,
     starting,
-    stopping,
 )
 from prepcache.settings import Address
 from prepcached import server as daemon_server
@@ -163,19 +161,19 @@ def test_a_taken_root_names_where_its_daemon_listens(there: Path, tmp_path: Path
     root.close()
 
 
-def test_what_a_stopping_daemon_waits_for_is_told_while_it_lives(tmp_path: Path) -> None:
-    note_stopping(tmp_path, "PUT /x\x1b[1m (for 3 s)")
-    assert stopping(tmp_path) == (os.getpid(), "PUT /x?[1m (for 3 s)")
-    (tmp_path / STOPPING_NAME).write_text("999999999 7 who was killed")
-    assert stopping(tmp_path) is None
-    (tmp_path / STOPPING_NAME).write_text(f"{os.getpid()} 7 who was killed, and had our number")
-    assert stopping(tmp_path) is None
-    (tmp_path / STOPPING_NAME).write_text("rubbish")
-    assert stopping(tmp_path) is None
-    note_stopping(tmp_path, "")
-    note_stopping(tmp_path, "")
-    assert stopping(tmp_path) is None and not list(tmp_path.iterdir())
-    note_stopping(tmp_path / "gone", "anything")
+def test_what_a_starting_daemon_does_is_told_while_it_lives(tmp_path: Path) -> None:
+    note_starting(tmp_path, "PUT /x\x1b[1m (for 3 s)")
+    assert starting(tmp_path) == (os.getpid(), "PUT /x?[1m (for 3 s)")
+    (tmp_path / STARTING_NAME).write_text("999999999 7 who was killed")
+    assert starting(tmp_path) is None
+    (tmp_path / STARTING_NAME).write_text(f"{os.getpid()} 7 who was killed, and had our number")
+    assert starting(tmp_path) is None
+    (tmp_path / STARTING_NAME).write_text("rubbish")
+    assert starting(tmp_path) is None
+    note_starting(tmp_path, "")
+    note_starting(tmp_path, "")
+    assert starting(tmp_path) is None and not list(tmp_path.iterdir())
+    note_starting(tmp_path / "gone", "anything")
 
 
 def test_a_slow_start_reports_what_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

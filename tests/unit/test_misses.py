@@ -19,35 +19,12 @@ def explained(summary: str, name: str = "a", differences: int = 0) -> inspection
     return inspection.Explanation(ONE, name, 0, False, None, lines, summary=summary)
 
 
-def test_the_last_miss_of_a_name_and_of_all_is_remembered() -> None:
-    misses = Misses()
-    assert misses.last() is None and misses.last("a") is None
-    for name, recipe in (("a", "1"), ("b", "2"), ("a", "3")):
-        misses.note(name, Miss(recipe))
-    misses.note("ab", Miss("4"))
-    misses.note("a", Miss("3"))
-    assert [misses.last(name) for name in ("a", "b", None)] == [Miss("3"), Miss("2"), Miss("3")]
-    begun = [misses.last(name) for name in ("a*", "ab*", "b*", "*", "c*")]
-    assert begun == [Miss("3"), Miss("4"), Miss("2"), Miss("3"), None]
-
-
 def test_names_that_missed_longest_ago_are_forgotten() -> None:
     misses = Misses(limit=2)
     for name in ("a", "b", "a", "c"):
         misses.note(name, Miss(f"recipe of {name}"))
     assert misses.last("b") is None
     assert misses.last("a") == Miss("recipe of a")
-
-
-def test_a_miss_is_told_alike_until_the_next_miss() -> None:
-    misses = Misses()
-    misses.note("a", Miss(ONE))
-    assert misses.as_told(explained("first")).summary == "first"
-    later = misses.as_told(replace(explained("later"), entries=3))
-    assert (later.summary, later.entries) == ("first", 3), "with what it has by now"
-    assert misses.as_told(replace(explained("other"), recipe=RecipeDigest("2" * 64))).summary == "other"
-    misses.note("a", Miss(ONE))
-    assert misses.as_told(explained("again")).summary == "again"
 
 
 def test_a_second_look_does_not_forget_the_reason_of_a_miss() -> None:
@@ -59,20 +36,6 @@ def test_a_second_look_does_not_forget_the_reason_of_a_miss() -> None:
     misses.note("a", Miss(RecipeDigest("2" * 64)))
     misses.note("a", Miss(ONE, session="a third"))
     assert misses.as_told(replace(explained("the only one"), entries=1)).summary == "the only one"
-
-
-def test_leasing_beside_entries_is_one_partial_miss() -> None:
-    misses = Misses()
-    misses.note_leasing("session", ONE)
-    assert misses.last() is None, "who opened nothing that has entries has missed all, and is noted"
-    misses.note_found("session", "a", ONE)
-    misses.note_leasing("another", ONE)
-    assert misses.last() is None
-    misses.note_leasing("session", ONE, "a.txt is new")
-    assert misses.last() == Miss(ONE, is_partial=True, why="a.txt is new")
-    misses.note("a", Miss("2"))
-    misses.note_leasing("session", ONE)
-    assert misses.last() == Miss("2")
 
 
 def test_what_else_a_job_missed_is_told_beside_its_last_miss() -> None:

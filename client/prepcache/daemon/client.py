@@ -25,7 +25,7 @@ from prepcache.daemon.silence import noted
 from prepcache.daemon.wait_budget import PROCESS, WaitBudget
 from prepcache.errors import DaemonUnreachable
 from prepcache.protocol import inspection, wire
-from prepcache.protocol.listening import starting, stopping
+from prepcache.protocol.listening import starting
 from prepcache.protocol.members import Message, hex64
 from prepcache.settings import Address, Mode, Settings, check_token
 
@@ -119,10 +119,6 @@ class Client:
             return
         if not launcher.has_store:
             raise self._nothing_cached(launcher)
-        ending = stopping(launcher.root)
-        if ending is not None:
-            why = f"the daemon of {launcher.root} (pid {ending[0]}) is stopping and waits for {ending[1]}"
-            raise DaemonUnreachable(why, url=self.url)
         beginning = starting(launcher.root)
         if beginning is not None:
             why = f"the daemon of {launcher.root} (pid {beginning[0]}) starts, and {beginning[1]}"

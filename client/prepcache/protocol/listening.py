@@ -22,7 +22,6 @@ from pathlib import Path
 from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES
 
 NAME = "listening"
-STOPPING_NAME = "stopping"
 STARTING_NAME = "starting"
 MAX_TOLD_BYTES = 4096
 _SCHEME = "unix://"
@@ -58,16 +57,6 @@ def noted(root: str | os.PathLike[str]) -> Path | None:
     except OSError:
         return None
     return Path(path) if stat.S_ISSOCK(there.st_mode) and there.st_uid == os.geteuid() else None
-
-
-def note_stopping(root: str | os.PathLike[str], waits_for: str) -> None:
-    """Notes that this process, which has the root, stops, and what it still waits for; nothing: no longer."""
-    _tell(Path(root) / STOPPING_NAME, waits_for)
-
-
-def stopping(root: str | os.PathLike[str]) -> tuple[int, str] | None:
-    """The process that stops and has not given the root back, and what it waits for."""
-    return _told(Path(root) / STOPPING_NAME)
 
 
 def note_starting(root: str | os.PathLike[str], does: str) -> None:

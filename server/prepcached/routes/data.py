@@ -128,7 +128,7 @@ async def _stage(
                 raise
             await daemon.quick(os.close, there.fd)
     except BaseException:
-        coordinator.unstage(session.id, [name])
+        session.staged.pop(name, None)
         raise
     return wire.StagedFile(name, size_bytes)
 

@@ -59,7 +59,7 @@ def router(
 
     @api.get("/readyz", **endpoint(gives=_HEALTH, is_open=True, refuses=(DaemonUnreachable,)))
     async def readyz() -> Response:
-        """Whether the daemon can store and look up: its index answers, its disk has room, its upkeep runs."""
+        """Whether the daemon can store and look up: the index answers, there is room, maintenance runs."""
         wrong = []
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
@@ -70,7 +70,7 @@ def router(
             if not stats.effective_limit_bytes:
                 wrong.append("the disk is full")
         if maintenance is not None and not maintenance.is_alive:
-            wrong.append("upkeep has stopped")
+            wrong.append("maintenance has stopped")
         if wrong:
             raise DaemonUnreachable(f"not ready: {'; '.join(wrong)}")
         return JsonResponse({"status": "ready"})

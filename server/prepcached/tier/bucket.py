@@ -102,15 +102,6 @@ class Bucket:
         with _told(name, needs_bucket=True):
             await asyncio.wait_for(obstore.put_async(self._store, name, data), timeout_s)
 
-    async def has(self, name: str) -> bool:
-        """Whether there is an object of that name. Raises CouldNotTell."""
-        try:
-            with _told(name):
-                await _soon(obstore.head_async(self._store, name))
-        except Absent:
-            return False
-        return True
-
     async def names(self, prefix: str, limit: int, *, min_age_s: float = 0.0) -> list[str]:
         """The objects under a prefix that are so old by the bucket's clock, at most so many.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -66,17 +65,25 @@ class Lead:
             LeadAway: see there.
             PrepcacheError: the lead refused.
         """
-        headers = [
-            ("Host", urlsplit(self.url).netloc),
-            ("Authorization", f"Bearer {self._token}"),
-            ("Content-Type", "application/json"),
-            (wire.PROTOCOL_HEADER, str(wire.PROTOCOL)),
-            *([(wire.SESSION_HEADER, session)] if session else []),
-        ]
+        headers: dict[bytes | str, bytes | str] = {
+            "Host": urlsplit(self.url).netloc,
+            "Authorization": f"Bearer {self._token}",
+            "Content-Type": "application/json",
+            wire.PROTOCOL_HEADER: str(wire.PROTOCOL),
+            **({wire.SESSION_HEADER: session} if session else {}),
+        }
         body = b"" if message is None else json.dumps(message.to_json()).encode()
+        url, raw = self.url + wire.API + path, bytearray()
         try:
-            async with asyncio.timeout(CALL_S + wait_s):
-                status, told = await self._exchange(method, self.url + wire.API + path, headers, body)
+            async with (
+                asyncio.timeout(CALL_S + wait_s),
+                self._pool.stream(method, url, headers=headers, content=body) as answer,
+            ):
+                async for piece in answer.aiter_stream():
+                    raw += piece
+                    if len(raw) > MAX_ANSWER_BYTES:
+                        raise LeadAway(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+            status, told = answer.status, json.loads(raw or b"{}")
         except TimeoutError:
             raise LeadAway(f"no answer within {CALL_S + wait_s:.1f} s") from None
         except _BROKEN as error:
@@ -89,17 +96,6 @@ class Lead:
             return gives.from_json(told)
         except BadRequest as error:
             raise LeadAway(f"not an answer: {error.message[:200]}") from None
-
-    async def _exchange(
-        self, method: str, url: str, headers: Sequence[tuple[str, str]], body: bytes
-    ) -> tuple[int, object]:
-        async with self._pool.stream(method, url, headers=headers, content=body) as answer:
-            raw = bytearray()
-            async for piece in answer.aiter_stream():
-                raw += piece
-                if len(raw) > MAX_ANSWER_BYTES:
-                    raise ValueError(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-            return answer.status, json.loads(raw) if raw else {}
 
     async def close(self) -> None:
         await self._pool.aclose()

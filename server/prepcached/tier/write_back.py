@@ -163,15 +163,11 @@ class WriteBack:
         return pushed
 
     async def _push_recipe(self, recipe: str) -> None:
-        name = f"recipes/v1/{scopes.digest(recipe)}.json"
-        if await self._manifests.bucket.has(name):
-            return
-        try:
+        with contextlib.suppress(NotFound):  # it was deleted meanwhile
             record = await self._daemon.quick(self._daemon.store.recipe, recipe)
-        except NotFound:
-            return
-        told: dict[str, Any] = {"name": record.name, "parts": record.parts}
-        await self._manifests.bucket.put(name, json.dumps(told).encode())
+            told: dict[str, Any] = {"name": record.name, "parts": record.parts}
+            name = f"recipes/v1/{scopes.digest(recipe)}.json"
+            await self._manifests.bucket.put(name, json.dumps(told).encode())
 
 
 def _opened(path: Path, ref: ArtifactRef) -> tuple[BinaryIO, Row] | None:
