@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from prepcache.keys.observation import native_reads as calls
 from prepcache.keys.observation.inputs import still_true
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer
@@ -308,16 +307,6 @@ def test_a_call_that_calls_or_is_handed_different_things_counts(
 ) -> None:
     project.put("a.mask", "one")
     assert watched(project, library, lines).names == ["project:a.mask"]
-
-
-def test_a_call_that_may_open_nothing_is_not_looked_at_for_long(
-    project: Project, library: types.ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = []
-    opens_nothing = calls._opens_nothing
-    monkeypatch.setattr(calls, "_opens_nothing", lambda it: looks.append(it) or opens_nothing(it))
-    watched(project, library, "for one in range(9999): len('text')")
-    assert 0 < looks.count(len) <= 100
 
 
 HOSTILE = """

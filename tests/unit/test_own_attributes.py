@@ -5,10 +5,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import functools
 import pathlib
 import random
 import sys
 import textwrap
+import types
 import zoneinfo
 from typing import Any
 
@@ -198,3 +200,27 @@ class Proxy:
 def test_a_proxy_that_cannot_be_copied_is_refused_by_name() -> None:
     with pytest.raises(UnkeyableError, match=r"Proxy has no stable bytes.*register_key"):
         key(Proxy(3))
+
+
+class Labeller:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def label(self) -> int:
+        return self.size
+
+
+def test_a_method_or_partial_in_an_item_counts_by_its_parts() -> None:
+    made = [
+        Labeller(1).label,
+        Labeller(2).label,
+        types.MethodType(sample, Labeller(1)),
+        functools.partial(sample, 1),
+        functools.partial(sample, 2),
+        functools.partial(key, 1),
+        [1].count,
+        [2].count,
+        len,
+    ]
+    assert len({item_digest(one) for one in made}) == len(made)
+    assert item_digest(Labeller(1).label) == item_digest(Labeller(1).label)

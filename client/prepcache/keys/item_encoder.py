@@ -11,7 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-import functools
 import sys
 import types
 from array import array
@@ -119,33 +118,16 @@ class ItemEncoder(Encoder):
         super().put_class_of(value, put)
 
     def put_code(self, value: Any, put: Put) -> None:
-        payload = self._code_of(value)
-        if payload is None:
+        """Write a function or class by its name; a method or partial as any object, by what it is made of."""
+        if getattr(value, "__module__", None) == "builtins" or isinstance(value, types.ModuleType):
             super().put_code(value, put)
-        else:
-            put(b"C" + length(len(payload)))
-            put(payload)
-
-    def _code_of(self, value: Any) -> bytes | None:
-        """A function, class, method or partial in an item; None for what else is code."""
-        if getattr(value, "__module__", None) == "builtins":
-            return None
-        if isinstance(value, type | FunctionType):
+        elif isinstance(value, type | FunctionType):
             self.classes[value] = None
             kind = "class" if isinstance(value, type) else "function"
-            return f"{kind}:{value.__module__}.{value.__qualname__}".encode()
-        if isinstance(value, types.MethodType):
-            return b"method:" + self.part(value.__self__, "__self__") + self.part(value.__func__, "__func__")
-        if isinstance(value, functools.partial):
-            parts = (value.func, value.args, value.keywords, vars(value))
-            steps = ("func", "args", "keywords", "__dict__")
-            return b"partial:" + b"".join(map(self.part, parts, steps))
-        if isinstance(value, types.BuiltinFunctionType):
-            name = f"builtin:{value.__module__}.{value.__qualname__}:".encode()
-            owner = value.__self__
-            is_plain = owner is None or isinstance(owner, type | types.ModuleType)
-            return name if is_plain else name + self.part(owner, "__self__")
-        return None
+            payload = f"{kind}:{value.__module__}.{value.__qualname__}".encode()
+            put(b"C" + length(len(payload)) + payload)
+        else:
+            self.put_object(value, put)
 
     def put_object(self, value: Any, put: Put) -> None:
         """Write an object by its class and state; where it reaches itself, by how deep that stands above."""

@@ -3,8 +3,8 @@
 Invariants:
     1. `changed(i)` is empty only if the files of item i are those whose bytes its digest counts. Where
        the stamps alone cannot tell (they were young, or nobody trusts them) the bytes are read again.
-    2. Memory: 9 bytes for each item and 8 for each path in it (4 more for each item where items hold
-       other than one path); names are taken from the items when they are needed.
+    2. Memory: 5 bytes for each item and 8 for each path in it, beside the digest; names are taken from the
+       items when they are needed.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Stamps:
     def __init__(
         self,
         hashes: NDArray[np.uint64],
-        ends: NDArray[np.uint32] | None,
-        must_read: NDArray[np.bool_] | None,
+        ends: NDArray[np.uint32],
+        must_read: NDArray[np.bool_],
         digests: NDArray[np.uint8],
         items: Sequence[Any],
         hasher: ItemHasher,
@@ -57,8 +57,7 @@ class Stamps:
     @property
     def nbytes(self) -> int:
         """Memory it takes, in bytes, without items and digests."""
-        parts = (self._hashes, self._ends, self._must_read)
-        return sum(part.nbytes for part in parts if part is not None)
+        return self._hashes.nbytes + self._ends.nbytes + self._must_read.nbytes
 
     def digests_now(self, items: Sequence[Any]) -> list[bytes]:
         """The digests of some of the items as they are now."""
@@ -66,16 +65,13 @@ class Stamps:
 
     def changed(self, i: int) -> list[str]:
         """The names of files of item i that are no longer what they were; empty if all are."""
-        end = i + 1 if self._ends is None else int(self._ends[i])
-        start = i if self._ends is None else int(self._ends[i - 1]) if i else 0
-        before = self._hashes[start:end].tolist()
+        start = int(self._ends[i - 1]) if i else 0
+        before = self._hashes[start : int(self._ends[i])].tolist()
         item = self._items[i]
         try:
             names, now = self._hasher.probe(item)
             if now == before:
-                if self._must_read is None or not self._must_read[i]:
-                    return []
-                if self._hasher.read_again(item) == self._digests[i].tobytes():
+                if not self._must_read[i] or self._hasher.read_again(item) == self._digests[i].tobytes():
                     return []
                 return [os.fsdecode(name) for name in names]
         except UnkeyableError as error:
@@ -124,10 +120,7 @@ class StampsBuilder:
         racy = np.concatenate([np.empty(0, np.bool_), *self._racy])
         if hasher.trust == "content":
             racy[:] = True
-        is_one_each = np.array_equal(ends, np.arange(1, len(digests) + 1))
-        stamps = Stamps(
-            hashes, None if is_one_each else ends, racy if racy.any() else None, digests, items, hasher
-        )
+        stamps = Stamps(hashes, ends, racy, digests, items, hasher)
         stamps.files_read = self._files_read
         stamps.typed_names = self._missing
         return digests, stamps

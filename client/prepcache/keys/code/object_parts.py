@@ -144,6 +144,8 @@ def _special(value: Any) -> Parts | None:
             return [("stream", name)]
     if isinstance(value, _DESCRIPTORS):
         return [("__func__", value.__func__)]
+    if isinstance(value, types.MethodType):
+        return [("__self__", value.__self__), ("__func__", value.__func__)]
     if isinstance(value, property):
         return [("fget", value.fget), ("fset", value.fset), ("fdel", value.fdel)]
     if isinstance(value, functools.cached_property):
