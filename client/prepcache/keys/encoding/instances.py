@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 import os
 import re
+import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -115,10 +116,13 @@ def _instance(encoder: Encoder, value: Any, put: Put) -> None:
         encoder.opaque_depth += 1
         encoder.walk(_CONTENT[base](value), put)
         encoder.opaque_depth -= 1
-    names = {*instance_state(value), *(["default_factory"] if isinstance(value, defaultdict) else [])}
-    for field in getattr(value, "__dataclass_fields__", {}).values():
-        if field.init or _is_set(value, field.name):
-            names.add(field.name)
+    names = set(instance_state(value))
+    if issubclass(type(value), defaultdict):
+        names.add("default_factory")
+    if hasattr(type(value), "__dataclass_fields__"):
+        # A value of a dataclass means that the module is loaded; it would cost an import of inspect.
+        fields = sys.modules["dataclasses"].fields(type(value))
+        names.update(field.name for field in fields if field.init or _is_set(value, field.name))
     put_state(encoder, sorted(names), value, put)
     encoder.leave(value)
 
