@@ -74,7 +74,7 @@ def test_a_class_without_its_name_is_still_its_modules(project: Project) -> None
             True,
         ),
         ("size: int = 1", "OF_IT_OTHER", False),
-        ("size: int = 1", "SIZE", False),
+        ("size: int = 1", "SIZE", True),
         ("size: int = 1", "OF_IT_SIZES", False),
     ],
 )

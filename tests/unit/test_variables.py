@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import tempfile
-
 import pytest
 
 from support.projects import Project, project_fixture  # noqa: F401
@@ -183,7 +181,6 @@ FOLDERS = {
     "the home folder": "import os\ndef f(x): return open(os.path.expanduser(x)).read()",
     "the same by a method": "from pathlib import Path\ndef f(x): return Path(x).expanduser().read_text()",
     "the same by its name": "from pathlib import Path\ndef f(x): return (Path.home() / x).read_text()",
-    "the temporary folder": "import os, tempfile\ndef f(x): return open(os.path.join(tempfile.gettempdir(), x)).read()",
 }  # fmt: skip
 
 
@@ -201,22 +198,8 @@ def test_folders_of_a_user_count_where_code_asks_for_them(
     found = set()
     for folder in ("/one", "/two"):
         monkeypatch.setenv("HOME", folder)
-        monkeypatch.setattr("tempfile.tempdir", folder)
         found.add(project.digest(code=code))
     assert len(found) == 2
-
-
-def test_keying_does_not_choose_the_temporary_folder(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The job may say where it is until it first asks, and code that names it need not ask."""
-    project.write(prep=FOLDERS["the temporary folder"])
-    monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr("tempfile._candidate_tempdir_list", list)
-    assert project.digest()
-    monkeypatch.undo()
-    monkeypatch.setattr("tempfile.tempdir", None)
-    assert project.digest() and tempfile.tempdir is None
 
 
 def test_a_users_folders_count_only_where_code_asks(

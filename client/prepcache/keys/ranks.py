@@ -12,8 +12,10 @@ from __future__ import annotations
 import dis
 import linecache
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from types import CodeType, FunctionType
+
+from prepcache.keys.code.fingerprint import nested
 
 VARIABLES = frozenset(
     {
@@ -46,7 +48,7 @@ def notes(
     """
     if VARIABLES.isdisjoint(os.environ) or any(os.environ.get(size) == "1" for size in _SIZES):
         return []
-    codes = [code for function in functions for code in _codes(function.__code__)]
+    codes = [code for function in functions for code in nested(function.__code__)]
     found = [(name, _reading(codes, name)) for name in variables if name in VARIABLES]
     counted = [label.partition("#")[0] for label in values]
     counted += [place for place in places if not place.startswith("config.")]
@@ -64,13 +66,6 @@ def _line(name: str, reading: tuple[str, int] | None) -> str:
         f"{name} differs between the processes of this job and is in the key{where}, so every rank "
         f"preprocesses all items: exclude it with untracked=({name!r},), or read it outside the function"
     )
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from _codes(const)
 
 
 def _reading(codes: Iterable[CodeType], name: str) -> tuple[str, int] | None:

@@ -4,9 +4,8 @@
     fingerprint.py      the digest of a loaded code object; function_state.py: defaults, closure, attributes
     names.py            which globals a code object names, and what it reads from them
     partial_reads.py    what it reads of `self`, and of parsed arguments
-    local_imports.py    which modules code imports into names of its own
     module_state.py     modules that functions import themselves
-    dynamic_lookups.py  what code asks for beside what it names; annotations.py: what these say
+    dynamic_lookups.py  what code asks for beside what it names
     classes.py          what counts of a class
     settings.py         plain data that code reads from libraries and from parsed arguments
     import_graph.py     the files that a file imports, transitively (`code="script"`)

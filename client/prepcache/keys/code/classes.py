@@ -75,9 +75,9 @@ def attributes_of(cls: type, is_library: Callable[[FunctionType], bool]) -> Iter
     """
     if issubclass(cls, enum.Enum):
         yield "<members>", {name: _member(member) for name, member in cls.__members__.items()}
-        keeps: Callable[[str, Any, Callable[[FunctionType], bool]], bool] = _is_of_enum
+        keeps: Callable[[str, Any, Callable[[FunctionType], bool]], bool] = _is_not_made
     elif issubclass(cls, tuple) and "_fields" in vars(cls):
-        keeps = _is_of_named_tuple
+        keeps = _is_not_made
     elif (extension := _extension_of(cls.__module__)) is not None:
         keeps = _not_in_c(extension)
     else:
@@ -144,21 +144,15 @@ def _not_in_c(extension: str) -> Callable[[str, Any, Callable[[FunctionType], bo
     return keeps
 
 
-def _is_of_enum(name: str, value: Any, is_library: Callable[[FunctionType], bool]) -> bool:
-    """In an enum: members count as a table; what `EnumType` puts beside them is machinery."""
-    inner = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-    if isinstance(inner, FunctionType):
-        return not is_library(inner)
-    return isinstance(inner, property) or not (name.startswith("_") and name.endswith("_"))
-
-
-def _is_of_named_tuple(_: str, value: Any, is_library: Callable[[FunctionType], bool]) -> bool:
-    """In a namedtuple: not the generated constructor and fields; `_fields` and `_field_defaults` count."""
+def _is_not_made(name: str, value: Any, is_library: Callable[[FunctionType], bool]) -> bool:
+    """In an enum or namedtuple: not the machinery that its base puts there. Members of an enum count as a
+    table, and a namedtuple by `_fields` and `_field_defaults`."""
     inner = getattr(value, "__func__", value)
     if isinstance(inner, FunctionType):
         return not inner.__code__.co_filename.startswith("<") and not is_library(inner)
-    is_generated = isinstance(value, classmethod | types.BuiltinFunctionType)
-    return not is_generated and type(value).__name__ != "_tuplegetter"
+    is_made = isinstance(value, classmethod | types.BuiltinFunctionType)
+    is_named = name.startswith("_") and name.endswith("_")
+    return isinstance(inner, property) or not (is_made or is_named or type(value).__name__ == "_tuplegetter")
 
 
 def described(cls: type) -> Found:
@@ -219,18 +213,12 @@ def _public(info: Any) -> dict[str, Any]:
 
 
 def variables_of(cls: type) -> list[str]:
-    """The environment variables that are set and that a class of pydantic-settings makes its fields of.
-
-    Their names are put together: of a prefix and the field's name, or of an alias, and of names within it.
-    """
+    """The environment variables that are set and that a class of pydantic-settings may make its fields of:
+    their names end in a field's, or hold it before a delimiter. An alias is a text and names one itself."""
     if not any(base.__module__.partition(".")[0] == _SETTINGS for base in cls.__mro__[1:]):
         return []
-    config = getattr(cls, "model_config", {})
-    wanted: set[str] = set()
-    for name, field in vars(cls).get("__pydantic_fields__", {}).items():
-        alias = getattr(field, "validation_alias", None)
-        choices = getattr(alias, "choices", [alias or config.get("env_prefix", "") + name])
-        wanted.update(choice.lower() for choice in choices if isinstance(choice, str))
-    delimiter = config.get("env_nested_delimiter")
-    nested = tuple(part + delimiter.lower() for part in wanted) if delimiter else ()
-    return sorted(v for v in os.environ if v.lower() in wanted or v.lower().startswith(nested))
+    fields = tuple(name.lower() for name in annotations_of(cls))
+    delimiter = getattr(cls, "model_config", {}).get("env_nested_delimiter")
+    nested = [f"{name}{delimiter.lower()}" for name in fields] if delimiter else []
+    names = ((name, name.lower()) for name in os.environ)
+    return sorted(name for name, low in names if low.endswith(fields) or any(one in low for one in nested))

@@ -26,10 +26,9 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import dynamic_lookups, labels, torch_operators
-from prepcache.keys.code.annotations import names_in
 from prepcache.keys.code.classes import annotations_of, attributes_of, described, variables_of
 from prepcache.keys.code.describe import ABSENT, Value, readable
-from prepcache.keys.code.dynamic_lookups import Questions
+from prepcache.keys.code.dynamic_lookups import Questions, names_in_annotations
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.function_state import EMPTY, names_without_addresses, state_of
 from prepcache.keys.code.import_graph import ImportGraph
@@ -132,6 +131,8 @@ class Dependencies:
         for home in self._asked.modules():
             if labels.place_of_module(home, self._places) is Place.PROJECT:
                 self._whole_module(home)
+        for space, names in self._asked.named_globals():
+            self._named(space, names)
         if "sources" in self._asked.topics:
             for path, module in sorted(self.sources.items()):
                 self._graph.add_file(module, path)
@@ -156,8 +157,7 @@ class Dependencies:
                 self.count_value(f"{label}{part}", value, function)
         if function.__annotations__:  # whatever is given the function may read them
             self.count_value(f"{label}.__annotations__", function.__annotations__, function)
-            self._named(space, names_in(function.__annotations__.values()))
-        self._named(space, dynamic_lookups.names_in_texts(code, space))
+            self._named(space, names_in_annotations(function.__annotations__.values()))
         self._globals(space, global_chains(code))
         self.note_code(code, space)
         if dynamic_lookups.is_dynamic(code):
@@ -200,7 +200,7 @@ class Dependencies:
         self.count_value(f"{label}.__bases__", cls.__bases__, cls)
         self._asked.note_class(label, cls, home)
         self._named_variables(variables_of(cls))
-        self._named(space, names_in(annotations_of(cls).values()))
+        self._named(space, names_in_annotations(annotations_of(cls).values()))
         own = attributes_of(cls, self.is_library)
         for name, value in (*own, *described(cls)):
             self.count_value(f"{label}.{name}", value, cls)

@@ -11,12 +11,15 @@ Invariants:
 
 from __future__ import annotations
 
+import ast
 import dis
 import os
 import re
 import sys
-import tempfile
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -45,7 +48,6 @@ _TOPICS = {
     },
     "cwd": {"cwd", "getcwd", "getcwdb"},
     "home": {"expanduser"},
-    "temporary": {"gettempdir", "gettempdirb"},
 }  # fmt: skip
 """What is asked for, to the names of those that ask."""
 _ABSOLUTE_MAKERS = frozenset({"absolute", "abspath", "realpath", "resolve"})
@@ -58,6 +60,9 @@ _FIELD = re.compile(r"\{[\w.\[\]]+[!:}]|%\(\w+\)")
 """What `str.format` and `%` put something in place of: `{NAME}`, `{e[NAME]}`, `%(NAME)s`."""
 _CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_MOST_WORDS = 1000
+"""Texts in values, of which each may be the name of a global."""
+_LONGEST_ANNOTATION = 200
 _LONGEST_PATH = 4096
 _LONGEST = 10_000
 """Characters of a text that may be an expression or a statement."""
@@ -82,6 +87,9 @@ class Questions:
         self._documented: list[tuple[str, Any]] = []
         self._homes: dict[int, dict[str, Any]] = {}
         """The namespaces that functions and classes are of."""
+        self._callers: dict[int, dict[str, Any]] = {}
+        """Those of functions that look up globals by a text."""
+        self._expressions: set[str] = set()
         self._texts: set[str] = set()
         """What stands as text in the code and may name an environment variable."""
         self._words: set[str] = set()
@@ -96,6 +104,9 @@ class Questions:
     def note_function(self, label: str, function: FunctionType) -> None:
         self._documented.append((label, [function.__doc__, *docstrings(function.__code__)]))
         self._homes[id(function.__globals__)] = function.__globals__
+        self._expressions.update(text for text in texts_in(function.__code__) if text != function.__doc__)
+        if looks_up_by_text(function.__code__):
+            self._callers[id(function.__globals__)] = function.__globals__
 
     def note_class(self, label: str, cls: type, home: ModuleType | None) -> None:
         self._classes.append((label, cls))
@@ -120,6 +131,8 @@ class Questions:
             self.topics.add("variables")
         if value is sys.modules:
             self.topics.add("modules")
+        if isinstance(value, str):
+            self._expressions.add(value)
         self._note_constant(value)
 
     def _note_names(self, names: set[str]) -> None:
@@ -161,14 +174,21 @@ class Questions:
             yield "sys.argv", sys.argv[1:], self
         if "home" in self.topics:  # files of one name are others in another's
             yield "~", os.path.expanduser("~"), self
-        if "temporary" in self.topics:
-            yield "tempfile.gettempdir()", _temporary_folder(), self
 
     def modules(self) -> Iterator[ModuleType]:
         """The modules that count whole: those of all that is reached."""
         for space in list(self._homes.values()) if "modules" in self.topics else ():
             if isinstance(module := sys.modules.get(str(space.get("__name__"))), ModuleType):
                 yield module
+
+    def named_globals(self) -> Iterator[tuple[dict[str, Any], set[str]]]:
+        """Namespaces of code that looks up globals by texts, and what texts name. Of very many texts in
+        values, only those of more than one word count: vocabularies are full of words."""
+        if self._callers:
+            is_short = len(self._held) <= _MOST_WORDS
+            held = [text for text in self._held if is_short or not text.isidentifier()]
+            names = names_in_texts([*self._expressions, *held])
+            yield from ((space, names) for space in list(self._callers.values()))
 
     def variables(self) -> list[str]:
         """The environment variables that are set and that some text in the code, or in a value, names.
@@ -194,16 +214,39 @@ class Questions:
         return sorted(name for name in os.environ if name in wanted or name.startswith(prefixes))
 
 
-def names_in_texts(code: CodeType, space: dict[str, Any]) -> set[str]:
-    """The dotted names in the texts of code that looks up globals by texts, and in the globals that it names.
+def looks_up_by_text(code: CodeType) -> bool:
+    """Whether code calls what looks up globals of its caller by a text."""
+    return not FRAME_READERS.isdisjoint(all_names(code))
 
-    Args:
-        space: the globals of the code.
-    """
-    if FRAME_READERS.isdisjoint(all_names(code)):
-        return set()
-    texts = {*texts_in(code), *(text for name in global_chains(code) if type(text := space.get(name)) is str)}
+
+def names_in_texts(texts: Iterable[str]) -> set[str]:
+    """The dotted names in texts that may be expressions or statements."""
     return {name for text in texts if len(text) <= _LONGEST for name in _NAME.findall(text)}
+
+
+def names_in_annotations(annotations: Iterable[Any]) -> set[str]:
+    """The dotted names in the annotations that are text, and in texts within them but for `Literal`'s."""
+    return {name for one in annotations if isinstance(one, str) for name in _names_in(one)}
+
+
+@lru_cache(maxsize=4096)
+def _names_in(text: str) -> frozenset[str]:
+    if len(text) > _LONGEST_ANNOTATION:
+        return frozenset()
+    with suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return frozenset(_named(ast.parse(text.strip(), mode="eval").body))
+    return frozenset()
+
+
+def _named(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name | ast.Attribute):
+        yield ast.unparse(node)
+    elif isinstance(node, ast.Constant):
+        yield from _names_in(node.value) if isinstance(node.value, str) else ()
+    elif not (isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Literal")):
+        for part in ast.iter_child_nodes(node):
+            yield from _named(part)
 
 
 def is_dynamic(code: CodeType) -> bool:
@@ -272,17 +315,6 @@ def files_named_in(text: str) -> Iterator[str]:
 def _names_file(text: str) -> bool:
     is_path = not {"/", "."}.isdisjoint(text) and len(text) <= _LONGEST_PATH and "\n" not in text
     return is_path and file_under(text) is not None
-
-
-def _temporary_folder() -> str:
-    """Where `tempfile` would put files, without deciding it for the job; empty where it finds no folder."""
-    decided = tempfile.tempdir
-    try:
-        return tempfile.gettempdir()
-    except OSError:
-        return ""
-    finally:
-        tempfile.tempdir = decided
 
 
 def _drained(entries: list[Any]) -> list[Any]:

@@ -13,7 +13,6 @@ Invariants:
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from types import CodeType, FunctionType, ModuleType
@@ -22,10 +21,15 @@ from typing import Any, Protocol
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels
 from prepcache.keys.code.classes import attributes_of
-from prepcache.keys.code.dynamic_lookups import is_dynamic, modules_named_in, names_in_texts
+from prepcache.keys.code.dynamic_lookups import (
+    is_dynamic,
+    looks_up_by_text,
+    modules_named_in,
+    names_in_texts,
+    texts_in,
+)
 from prepcache.keys.code.function_state import state_of
 from prepcache.keys.code.import_graph import ImportGraph, is_package, resolve
-from prepcache.keys.code.local_imports import Bound
 from prepcache.keys.code.names import SKIPPED_GLOBALS, all_names
 from prepcache.keys.code.project import file_name
 from prepcache.keys.code.source_files import (
@@ -93,7 +97,7 @@ class ModuleState:
         self._walk = walk
         self._graph = graph
         self._noted: set[str] = set()
-        self._compared: set[tuple[str, str, bool]] = set()
+        self._compared: set[tuple[str, str]] = set()
 
     def older_texts(self, came: Iterable[str]) -> dict[str, str]:
         """The modules that this process may have loaded from another text than their file has now.
@@ -130,14 +134,14 @@ class ModuleState:
         self._settings(code, imports, module, is_within)
         reached = self._graph.imported_from(imports, module, is_within)
         self.is_followed |= bool(reached)
-        names = Counter(dict.fromkeys(all_names(code), 2))  # how many name it; one may be by itself alone
+        names = set(all_names(code))
         is_any = is_dynamic(code)
         for name in reached:
             if (source := self._source(name)) is not None:
-                names.update(source.names)
-                names.update(
-                    [*source.inner_names, *(one.partition(".")[0] for one in names_in_texts(source.code, {}))]
-                )
+                names |= source.names
+                if looks_up_by_text(source.code):
+                    named = names_in_texts(texts_in(source.code))
+                    names.update(one.partition(".")[0] for one in named)
                 is_any |= is_dynamic(source.code)
                 self._note(name, source)
         self._walk.count_builtins(names)
@@ -149,13 +153,9 @@ class ModuleState:
                 elif (source := self._source(name)) is not None:
                     _awaited[source.path] = source.stamp
                 continue
-            there = vars(loaded).keys() - SKIPPED_GLOBALS
-            if "__getattr__" in there:
-                names["__getattr__"] = 2
-            if is_any:
-                names.update({one: 2 for one in there if not one.startswith("__")})
-            for one in sorted(there & names.keys()):
-                self._compare(name, one, vars(loaded)[one], is_used=names[one] > 1)
+            for one in sorted(vars(loaded).keys() - SKIPPED_GLOBALS):
+                if one in names or one == "__getattr__" or (is_any and not one.startswith("__")):
+                    self._compare(name, one, vars(loaded)[one])
 
     def _note(self, name: str, source: SourceFile) -> None:
         """Counts what the code of a file asks for that counts whole."""
@@ -203,51 +203,38 @@ class ModuleState:
                         self._walk.count_module(loaded, chain)
             self.is_settling = False
 
-    def _compare(self, module: str, name: str, value: Any, *, is_used: bool) -> None:
-        """Counts what a loaded module holds under a name, if its text does not say so.
-
-        Args:
-            is_used: whether anything but the module itself, when it is loaded, may read it.
-        """
-        if isinstance(value, ModuleType) or (module, name, is_used) in self._compared:
+    def _compare(self, module: str, name: str, value: Any) -> None:
+        """Counts what a loaded module holds under a name, if its text does not say so."""
+        if isinstance(value, ModuleType) or (module, name) in self._compared:
             return
-        self._compared.add((module, name, is_used))
+        self._compared.add((module, name))
         home, own = self._origin(module, name, value)
         if home not in self._graph.modules:
             return  # a library's, which counts by itself
         if home != module:
-            self._compare(home, own, value, is_used=is_used)
+            self._compare(home, own, value)
             return
         source = self._source(home)
         if source is None or self._is_written(source, own, value):
             return
-        written = source.written.get(own)
-        if isinstance(value, type) and isinstance(written, Defined) and self._is_of(source, value, own):
-            self._compare_class(f"{home}.{own}", source, value)
-            return
-        if own in source.written or own in source.bindings:
+        if own in source.written or own in source.taken:
             self.differing[f"{module}.{name}"] = type(value)
-        elif not is_used:
-            return
         self._walk.count_global(vars(sys.modules[module]), module, name, {()})
 
-    def _compare_class(self, label: str, source: SourceFile, cls: type) -> None:
-        for name, value in attributes_of(cls, self._walk.is_library):
-            dotted = f"{cls.__qualname__}.{name}"
-            parts = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-            parts = [parts.fget, parts.fset, parts.fdel] if isinstance(parts, property) else [parts]
-            if all(part is None or self._is_written(source, dotted, part) for part in parts):
-                continue
-            if dotted in source.written:
-                self.differing[f"{label}.{name}"] = type(value)
-            self._walk.count_value(f"{label}.{name}", value, cls)
-
     def _is_written(self, source: SourceFile, name: str, value: Any) -> bool:
-        """Whether a text says that a name is bound to this value."""
+        """Whether a text says that a name is bound to this value: of a class, that all it holds is so."""
         written = source.written.get(name, _ABSENT)
+        if isinstance(value, staticmethod | classmethod):
+            return self._is_written(source, name, value.__func__)
+        if isinstance(value, property):
+            parts = [part for part in (value.fget, value.fset, value.fdel) if part is not None]
+            return all(self._is_written(source, name, part) for part in parts)
         if isinstance(value, FunctionType):
             is_there = value.__code__.co_filename == source.path and value.__qualname__ == name
             return is_there and source.makes(value.__code__) and _has_defaults(value, written)
+        if isinstance(value, type) and isinstance(written, Defined) and self._is_of(source, value, name):
+            held = attributes_of(value, self._walk.is_library)
+            return all(self._is_written(source, f"{name}.{inner}", part) for inner, part in held)
         return written is not _ABSENT and not isinstance(written, Defined) and is_literal(value, written)
 
     def _is_of(self, source: SourceFile, cls: type, name: str) -> bool:
@@ -268,11 +255,11 @@ class ModuleState:
         return module, name
 
     def _taken_from(self, module: str, name: str, source: SourceFile) -> Iterator[tuple[str, str]]:
-        stars = [Bound(one.level, one.module, name) for one in source.imports if "*" in one.names]
-        for bound in (*sorted(source.bindings.get(name, ())), *stars):
-            home = resolve(Import(bound.level, bound.module), module, is_package(source.path))
-            if home is not None and bound.name:
-                yield home, bound.name
+        stars = [(statement, name) for statement, _ in source.taken.get("*", ())]
+        for statement, there in (*source.taken.get(name, ()), *stars):
+            home = resolve(statement, module, is_package(source.path))
+            if home is not None:
+                yield home, there
 
     def _source(self, module: str) -> SourceFile | None:
         """The source file of a module of the project's, or of a library that is loaded."""

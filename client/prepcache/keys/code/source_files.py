@@ -30,7 +30,6 @@ from blake3 import blake3
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.describe import SCALARS
 from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
-from prepcache.keys.code.local_imports import Bound, bindings
 from prepcache.keys.code.names import all_names
 
 RACY_S = 2.0
@@ -89,20 +88,21 @@ class SourceFile:
         return tuple(dict.fromkeys(imports_in(self.code)))
 
     @cached_property
-    def bindings(self) -> dict[str, set[Bound]]:
-        """What the module's own imports bind."""
-        return bindings(self.code)
+    def taken(self) -> dict[str, list[tuple[Import, str]]]:
+        """The names that it takes from modules by `from`, as they are here: the statements, and as they are
+        there; `*` for all names."""
+        found: dict[str, list[tuple[Import, str]]] = {}
+        imports = [node for node in ast.walk(self._tree) if isinstance(node, ast.ImportFrom)]
+        for node in imports:
+            for alias in node.names:
+                statement = Import(node.level, node.module or "")
+                found.setdefault(alias.asname or alias.name, []).append((statement, alias.name))
+        return found
 
     @cached_property
     def names(self) -> set[str]:
         """Every attribute and global name in its code."""
         return all_names(self.code)
-
-    @cached_property
-    def inner_names(self) -> set[str]:
-        """Those in the code of its functions and classes, that runs when the module is loaded already."""
-        inner = [const for const in self.code.co_consts if isinstance(const, CodeType)]
-        return set().union(*map(all_names, inner))
 
     @cached_property
     def _codes(self) -> dict[str, list[CodeType]]:
@@ -127,9 +127,13 @@ class SourceFile:
     def written(self) -> dict[str, Any]:
         """What the text binds once to names of the module and, under dotted names, of its classes: literals,
         and `Defined`. Other names are computed when the file is loaded."""
+        return dict(_written(self._tree))
+
+    @cached_property
+    def _tree(self) -> ast.Module:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return dict(_written(ast.parse(self._data, self.path)))
+            return ast.parse(self._data, self.path)
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
