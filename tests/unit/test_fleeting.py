@@ -53,63 +53,6 @@ class Locked(Kept):
         super().__init__(n)
         self.lock, self.again = threading.Lock(), threading.RLock()
 
-class Address(Given):
-    """As scikit-learn's vectorizers."""
-    def __init__(self, n):
-        super().__init__(n)
-        self.words = ["a", "b"]
-        self._words_id, self._none_id = id(self.words), id(None)
-
-class Hashed(Kept):
-    """As beartype's configuration."""
-    def __init__(self, n):
-        super().__init__(n)
-        self._hash = hash(self)
-        self._hash_later = None
-    def __hash__(self): return id(self)
-    __eq__ = object.__eq__
-
-class Holder(Kept):
-    def __init__(self, n):
-        super().__init__(Hashed(n))
-
-class Table(Kept):
-    """As albumentations' transforms."""
-    def __init__(self, n):
-        super().__init__(n)
-        self.keys = {"image", "mask", "boxes"}
-        self.table = {key: self.apply for key in sorted(self.keys, reverse="REVERSED" in os.environ)}
-    def apply(self, x): return x
-
-class Ordered(Kept):
-    """A table in an order that somebody chose."""
-    def __init__(self, n):
-        super().__init__(0)
-        self.table = {key: self.apply for key in n}
-    def apply(self, x): return x
-
-class Reduced(Kept):
-    def __init__(self, n): self.states = {"n": n, "uuid": str(uuid.uuid4())}
-    def __reduce__(self): return pickle.loads, (pickle.dumps(id(self)),)
-
-class Jitted:
-    """As numba's dispatchers."""
-    def __init__(self, function, **options):
-        functools.update_wrapper(self, function)
-        self.function, self.options = function, options
-    def __call__(self, *args): return self.function(*args)
-    def __reduce__(self):
-        return Jitted, (Reduced((self.function, self.options)),)
-
-class cKDTree(Kept):
-    """As scipy's, whose nodes know each other by pointers, and by indices."""
-    __module__ = "scipy.spatial"
-    def __getstate__(self):
-        nodes = np.zeros((3, 9), np.int64)
-        nodes[:, 0], nodes[:, 5:7], nodes[:, 7:] = self.n, id(nodes) + np.arange(2), [1, 2]
-        return nodes.view(np.uint8).ravel(), np.ones((4, 2)), 4
-class Tree(cKDTree): ...
-
 class Logger:
     """As loguru's."""
     def __init__(self, n): self.handlers = [object(), (i for i in ())]

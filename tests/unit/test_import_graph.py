@@ -19,21 +19,6 @@ def files(project: Project, target: str = "prep.f") -> set[str]:
     return set(project.recipe(target).parts["code"]["files"])
 
 
-def test_an_absolute_import_is_followed_transitively(project: Project) -> None:
-    project.write(prep="import a\ndef f(x): return a.g(x)", a="import b\ndef g(x): return x", b="")
-    assert files(project) == {"prep.py", "a.py", "b.py"}
-
-
-def test_a_relative_import_brings_the_parents_init(project: Project) -> None:
-    project.write(
-        pkg____init__="", pkg__sub____init__="", pkg__sub__one="from ..two import g\ndef f(x): return g(x)",
-        pkg__two="def g(x): return x",
-    )  # fmt: skip
-    assert files(project, "pkg.sub.one.f") == {
-        "pkg/__init__.py", "pkg/sub/__init__.py", "pkg/sub/one.py", "pkg/two.py",
-    }  # fmt: skip
-
-
 def test_an_absolute_import_counts_every_package_init(project: Project) -> None:
     project.write(
         prep="from a.b import c\ndef f(x): return c.g(x)",
@@ -73,25 +58,6 @@ def test_two_files_known_by_one_name_both_count(tmp_path: Path) -> None:
     assert list(graph.files) == ["prep.py", "prep.py#2"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "def f(x):\n    import a\n    return a.g(x)",
-        "def f(x):\n    from a import g\n    return g(x)",
-        "if len('x'):\n    import a\ndef f(x): return x",
-        "try:\n    import a\nexcept ImportError:\n    a = None\ndef f(x): return x",
-        "import importlib\nm = importlib.import_module('a').g\ndef f(x): return m(x)",
-        "def f(x):\n    return __import__('a').g(x)",
-        "class K:\n    import a\ndef f(x): return x",
-        "from a import *\ndef f(x): return x",
-    ],
-    ids=["local", "local from", "conditional", "try", "import_module", "__import__", "class body", "star"],
-)
-def test_an_import_counts_wherever_it_stands(project: Project, text: str) -> None:
-    project.write(prep=text, a="def g(x): return x")
-    assert files(project) == {"prep.py", "a.py"}
-
-
 def test_an_import_for_type_checkers_does_not_count(project: Project) -> None:
     project.write(
         prep="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import a\ndef f(x): return x", a=""
@@ -108,13 +74,6 @@ def test_import_module_with_a_relative_literal_is_resolved(project: Project) -> 
     assert "pkg/two.py" in files(project, "pkg.one.f")
 
 
-def test_a_submodule_taken_by_from_counts(project: Project) -> None:
-    project.write(
-        prep="from pkg import two\ndef f(x): return two.g(x)", pkg____init__="", pkg__two="def g(x): 1"
-    )
-    assert files(project) == {"prep.py", "pkg/__init__.py", "pkg/two.py"}
-
-
 def test_star_from_a_package_brings_the_submodules_of_its_all(project: Project) -> None:
     project.write(
         prep="from pkg import *\ndef f(x): return two.g(x)",
@@ -122,50 +81,6 @@ def test_star_from_a_package_brings_the_submodules_of_its_all(project: Project) 
         pkg__two="g = len",
     )
     assert "pkg/two.py" in files(project)
-
-
-def test_a_namespace_package_is_followed(project: Project) -> None:
-    project.write(prep="from space.inner import one\ndef f(x): return one.g(x)", space__inner__one="g = len")
-    assert files(project) == {"prep.py", "space/inner/one.py"}
-
-
-def test_a_circular_import_ends(project: Project) -> None:
-    project.write(prep="import a\ndef f(x): return x", a="import prep")
-    assert files(project) == {"prep.py", "a.py"}
-
-
-def test_a_project_extension_module_counts_by_its_bytes(project: Project) -> None:
-    project.write(prep="def f(x):\n    import fast\n    return fast.g(x)")
-    (project.folder / "fast.so").write_bytes(b"\x7fELF one")
-    before = project.recipe()
-    (project.folder / "fast.so").write_bytes(b"\x7fELF two")
-    assert "fast.so" in before.parts["code"]["files"]
-    assert project.digest() != before.digest
-
-
-def test_an_optional_dependency_counts_once_it_is_there(project: Project) -> None:
-    project.write(prep="try:\n    import maybe\nexcept ImportError:\n    maybe = None\ndef f(x): return x")
-    before = project.digest()
-    project.write(maybe="")
-    assert project.digest() != before
-
-
-def test_a_new_file_beside_the_imported_ones_does_not_count(project: Project) -> None:
-    project.write(prep="import a\ndef f(x): return x", a="")
-    before = project.digest()
-    project.write(b="", test_a="")
-    assert project.digest() == before
-
-
-def test_the_place_of_the_checkout_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    digests = set()
-    for place in ("here", "deep/down/there"):
-        project = Project(tmp_path / place)
-        project.write(pkg____init__="", pkg__prep="from . import a\ndef f(x): return x", pkg__a="K = 1")
-        with project.on_path():
-            monkeypatch.chdir(project.folder)
-            digests.add(project.digest("pkg.prep.f"))
-    assert len(digests) == 1
 
 
 def test_library_modules_count_as_distributions_not_as_files(project: Project) -> None:
@@ -183,13 +98,6 @@ def test_an_imported_library_counts_though_it_is_unused(project: Project) -> Non
 def test_a_module_that_shadows_the_standard_library_counts(project: Project) -> None:
     project.write(prep="def f(x):\n    import this\n    return x", this="K = 1")
     assert files(project) == {"prep.py", "this.py"}
-
-
-def test_swapping_two_files_changes_the_key(project: Project) -> None:
-    project.write(prep="import a, b\ndef f(x): return x", a="K = 1\n", b="K = 2\n")
-    before = project.digest()
-    project.write(a="K = 2\n", b="K = 1\n")
-    assert project.digest() != before
 
 
 def test_a_syntax_error_in_a_helper_names_the_file_and_a_way_out(project: Project) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -120,39 +119,6 @@ def test_a_lazy_modules_reexports_count_loaded_or_not(project: Project) -> None:
     assert recipe(module.f, **FUNCTION).digest == before
 
 
-def test_a_lazy_module_counts_by_its_file(project: Project) -> None:
-    project.write(prep="def f(x):\n    import lazy\n    return lazy.g(x)", lazy="def g(x): return 1")
-    assert changes(project, lambda: project.write(lazy="def g(x): return 2"), **FUNCTION)
-
-
-def test_a_patched_function_of_a_lazy_module_counts(project: Project) -> None:
-    project.write(
-        prep="def f(x):\n    import lazy\n    return lazy.g(x)",
-        lazy="def g(x): return 1",
-        patch="def quick(x): return 2\ndef other(x): return 3",
-    )
-    module = project.load()
-    before = recipe(module.f, **FUNCTION).digest
-    lazy, patch = importlib.import_module("lazy"), importlib.import_module("patch")
-    lazy.g = patch.quick
-    quick = recipe(module.f, **FUNCTION).digest
-    lazy.g = patch.other
-    assert len({before, quick, recipe(module.f, **FUNCTION).digest}) == 3
-
-
-def test_a_class_attribute_set_in_a_lazy_module_counts(project: Project) -> None:
-    project.write(
-        prep="def f(x):\n    from lazy import Config\n    return Config.SIZE",
-        lazy="class Config:\n    SIZE = 1\n    OTHER = 'a'",
-    )
-    module = project.load()
-    before = recipe(module.f, **FUNCTION).digest
-    lazy = importlib.import_module("lazy")
-    assert recipe(module.f, **FUNCTION).digest == before
-    lazy.Config.SIZE = 2
-    assert recipe(module.f, **FUNCTION).digest != before
-
-
 def test_a_function_reached_in_two_ways_counts_by_definition(project: Project) -> None:
     text = "def h(x): return {}\ndef g(x): return h(x)"
     project.write(
@@ -162,15 +128,3 @@ def test_a_function_reached_in_two_ways_counts_by_definition(project: Project) -
     made = project.recipe(**FUNCTION)
     assert "util.h" in made.parts["code"]["definitions"]
     assert changes(project, lambda: project.write(util=text.format(2)), **FUNCTION)
-
-
-def test_a_variable_that_a_lazy_module_names_counts(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project.write(
-        prep="def f(x):\n    import lazy\n    return lazy.g(x)",
-        lazy="import os\ndef g(x): return os.environ.get('LAZY_ONE')",
-    )
-    before = project.digest()
-    monkeypatch.setenv("LAZY_ONE", "1")
-    assert project.digest() != before

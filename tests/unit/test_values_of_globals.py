@@ -37,24 +37,6 @@ def test_a_str_that_names_a_file_counts_its_bytes(project: Project) -> None:
     assert changes(project, lambda: project.put("v.txt", "two"))
 
 
-def test_pydantic_models_count_by_fields_and_class(project: Project) -> None:
-    text = "import pydantic\nclass C(pydantic.BaseModel):\n    n: int = {}\nV = C()\ndef f(x): return V"
-    project.write(prep=text.format(1))
-    assert changes(project, lambda: project.write(prep=text.format(2)), code="function")
-
-
-def test_a_compose_of_transforms_counts_by_class_and_parameters(project: Project) -> None:
-    text = (
-        "class Resize:\n    def __init__(self, n): self.n = n\n    def __call__(self, x): return x\n"
-        "class Compose:\n    def __init__(self, parts): self.parts = parts\n"
-        "    def __call__(self, x):\n        for part in self.parts: x = part(x)\n        return x\n"
-        "f = Compose([Resize({}), Resize(3)])"
-    )
-    project.write(prep=text.format(1))
-    assert changes(project, lambda: project.write(prep=text.format(2)), code="function")
-    assert project.recipe().name == "prep.Compose"
-
-
 def test_a_tree_whose_children_know_their_parent_counts_by_value(project: Project) -> None:
     text = (
         "class Node:\n    def __init__(self, parent): self.parent, self.children = parent, []\n"

@@ -66,18 +66,13 @@ def test_a_variable_counts_whose_name_is_held_by_a_value(
 
 # Each row: a module whose `f` reads a variable whose name stands within a text, or in bytes.
 WITHIN = {
-    "format": "def f(x): return '{MY_SIZE}/x'.format(**os.environ)",
     "format of an item": "def f(x): return '{e[MY_SIZE]}'.format(e=os.environ)",
     "format_map of a global": "T = 'at {MY_SIZE}'\ndef f(x): return T.format_map(os.environ)",
     "format that a value holds": "T = ['at {MY_SIZE}']\ndef f(x): return T[0].format_map(os.environ)",
     "format to a width": "W = 9\ndef f(x): return '{e[MY_SIZE]!r:>{W}}'.format(e=os.environ, W=W)",
-    "percent": "def f(x): return '%(MY_SIZE)s' % os.environ",
     "words": "def f(x): return [os.environ.get(n) for n in 'MY_SIZE MY_NAME'.split()]",
     "prefix of a format": "def f(x): return os.environ['MY_{}'.format(x)]",
-    "bytes": "def f(x): return os.environb[b'MY_SIZE']",
-    "getenvb": "def f(x): return os.getenvb(b'MY_SIZE')",
     "global of bytes": "from os import environb as e\nN = b'MY_SIZE'\ndef f(x): return e[N]",
-    "bytes by another name": "from os import getenvb as g\ndef f(x): return g(b'MY_SIZE')",
 }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlparse
 
 from blake3 import blake3
 
-from prepcache.keys.code.source_files import stamp_of
+from prepcache.keys.code.source_files import stamp_at
 from prepcache.protocol.places import cache_folder
 
 MEMO_VERSION = 2
@@ -86,7 +86,8 @@ def installed_in(folders: Iterable[str]) -> list[Distribution]:
     found: list[Distribution] = []
     is_stale = False
     for path in (path for folder in folders for path in _metadata_in(folder)):
-        stamps = [_stamp(os.path.join(path, part) if part else path) for part in _STATED]
+        stated = [stamp_at(os.path.join(path, part) if part else path) for part in _STATED]
+        stamps = [stamp and list(stamp) for stamp in stated]
         distribution = _from_row(memo[path][1]) if path in memo and memo[path][0] == stamps else None
         if distribution is None:
             distribution = _read(path)
@@ -195,13 +196,6 @@ def _bytes_hash(folder: str, names: Iterable[str]) -> str:
             hasher.update(b"%d:%s\0%d:" % (len(os.fsencode(name)), os.fsencode(name), len(data)))
             hasher.update(data)
     return hasher.hexdigest()[:32]
-
-
-def _stamp(path: str) -> list[int] | None:
-    try:
-        return list(stamp_of(os.stat(path)))
-    except OSError:
-        return None
 
 
 @lru_cache(maxsize=8)

@@ -11,7 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Mapping
 from itertools import filterfalse
@@ -19,7 +18,7 @@ from typing import Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.project import SELF_MODULES
-from prepcache.keys.code.source_files import stamp_of
+from prepcache.keys.code.source_files import stamp_at
 from prepcache.keys.distributions import Distribution, installed_in, normalised
 from prepcache.keys.restart import check_distribution
 
@@ -121,7 +120,7 @@ def lately() -> Environment:
     """
     global _latest
     search = tuple(sys.path)
-    state = search, [_stamp(folder or ".") for folder in search]
+    state = search, [stamp_at(folder or ".") for folder in search]
     if _latest is None or _latest[0] != state:
         _latest = state, Environment(search)
     return _latest[1]
@@ -158,10 +157,3 @@ def default_dtype() -> str:
 
 def python_version() -> str:
     return f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
-
-
-def _stamp(path: str) -> tuple[int, ...] | None:
-    try:
-        return stamp_of(os.stat(path))
-    except OSError:
-        return None

@@ -39,7 +39,7 @@ from prepcache.keys.code.dependencies import Dependencies
 from prepcache.keys.code.import_graph import Finder, ImportGraph
 from prepcache.keys.code.item_code import name_of, refer
 from prepcache.keys.code.project import Places, checkout_of
-from prepcache.keys.code.source_files import stamp_of
+from prepcache.keys.code.source_files import stamp_at
 from prepcache.keys.encoding.encoder import Encoder, canonical_order
 from prepcache.keys.environment import (
     Environment,
@@ -343,10 +343,7 @@ def _stamp(path: str, graph: ImportGraph) -> tuple[int, ...] | None:
     """The stamp of a source file that counts, as it was read; None for other files, and one that is gone."""
     if path in graph.sources:
         return graph.sources[path].stamp
-    try:
-        return stamp_of(os.stat(path)) if path.endswith(".py") else None
-    except OSError:
-        return None
+    return stamp_at(path) if path.endswith(".py") else None
 
 
 def _digest(parts: dict[str, Any], config_digest: str, reach: Dependencies) -> RecipeDigest:

@@ -233,6 +233,8 @@ def names_in_annotations(annotations: Iterable[Any]) -> set[str]:
 def _names_in(text: str) -> frozenset[str]:
     if len(text) > _LONGEST_ANNOTATION:
         return frozenset()
+    if text.isidentifier():  # most
+        return frozenset((text,))
     with suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return frozenset(_named(ast.parse(text.strip(), mode="eval").body))

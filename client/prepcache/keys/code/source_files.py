@@ -31,6 +31,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code.describe import SCALARS
 from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
 from prepcache.keys.code.names import all_names
+from prepcache.keys.files.digest import stamp_of
 
 RACY_S = 2.0
 """Seconds. A file changed this shortly before it was read may change again under the same stamp."""
@@ -136,9 +137,12 @@ class SourceFile:
             return ast.parse(self._data, self.path)
 
 
-def stamp_of(status: os.stat_result) -> Stamp:
-    """What tells one state of a file from another: device, inode, size, mtime and ctime in ns."""
-    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+def stamp_at(path: str) -> Stamp | None:
+    """The stamp of a file or folder; None where there is none."""
+    try:
+        return stamp_of(os.stat(path))
+    except OSError:
+        return None
 
 
 def read_source(path: str, name: str) -> SourceFile:

@@ -27,7 +27,6 @@ from prepcache.databases import file_under, is_empty_log, without_suffix
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import Finder, ImportGraph
 from prepcache.keys.code.project import Place, Places
-from prepcache.keys.code.source_files import stamp_of as stamp_of_source
 from prepcache.keys.environment import lately
 from prepcache.keys.files.digest import Trust, is_directory, is_regular, stamp_of
 from prepcache.keys.files.stat_cache import StatCache
@@ -292,7 +291,7 @@ class Findings:
     def _is_edited(self, path: str, info: os.stat_result | None) -> bool:
         """Whether a file that the recipe counts is another by now."""
         counted = self._known.get(path)
-        return counted is not None and info is not None and stamp_of_source(info) != counted
+        return counted is not None and info is not None and stamp_of(info) != counted
 
     def _take_listing(self, full: str, fact: Fact, watch: Watch) -> None:
         if full in self.listed or self.is_output(full) or self._is_ignored(full):
