@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,6 +30,7 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 
 from prepcache.artifact import columns
+from prepcache.artifact.sample_tree import leaves_of
 from prepcache.batching import by_index
 from prepcache.batching.batch import Batch
 from prepcache.batching.default_collate import NotAStack, collation_of, shapes_of
@@ -184,7 +185,7 @@ class _Collate:
                 planned = collation.planned = (self, self._plan(samples.table))
             return collation.build([collate(samples) for collate in planned[1]])
         samples = list(samples)
-        self._check(path for path, _ in _leaves_of(samples[0], ()))
+        self._check(".".join(path) for path, _ in leaves_of(samples[0]))
         return self._walk(samples, (), samples[0])
 
     def _plan(self, table: Table) -> list[CollateBatch]:
@@ -266,7 +267,7 @@ class _Collate:
             shapes = [row.shape for row in samples if hasattr(row, "shape")]
             if len(set(map(len, shapes))) != 1:
                 raise
-            padded = self._padded((name, getattr(leaf, "ndim", 0)) for name, leaf in _leaves_of(whole, ()))
+            padded = self._padded((".".join(at), getattr(leaf, "ndim", 0)) for at, leaf in leaves_of(whole))
             told = hint(".".join(path), np.array(shapes), None, padded)
             raise RuntimeError(f"{error}{told}") from error
         except TypeError as error:
@@ -443,19 +444,6 @@ def _padding(value: float, dtype: Any, elements: int) -> memoryview:
 
     octets: Any = torch.full((elements,), value, dtype=dtype).view(torch.uint8).numpy()
     return memoryview(octets)
-
-
-def _leaves_of(sample: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """The leaves of a sample, with their dotted paths."""
-    if isinstance(sample, Mapping):
-        children = [(str(key), child) for key, child in sample.items()]
-    elif isinstance(sample, (tuple, list)):
-        children = [(str(key), child) for key, child in zip(_fields(sample), sample, strict=True)]
-    else:
-        yield ".".join(path), sample
-        return
-    for name, child in children:
-        yield from _leaves_of(child, (*path, name))
 
 
 def _check_lengths(samples: list[Any], path: tuple[str, ...]) -> None:

@@ -32,10 +32,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from prepcache.batching import by_index
 from prepcache.batching.batch import Batch
 from prepcache.daemon.client import Client
-from prepcache.dataset_key import key_of, opening
-from prepcache.dataset_options import Options, check, check_call, sequence_of, taken_from
+from prepcache.dataset_options import Options, check, check_call, opening_mode, sequence_of, taken_from
+from prepcache.errors import UnkeyableError
 from prepcache.fill.call import Job
-from prepcache.fill.lazy_progress import tell_of
 from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.catalogue import Catalogue
 from prepcache.index.item_index import Array, Distinct
@@ -43,18 +42,14 @@ from prepcache.keys import recipes
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.observation.observer import Observer
-from prepcache.opening_mode import opening_mode
 from prepcache.progress import say
-from prepcache.protocol.explain import shortened
+from prepcache.protocol.units import shortened
 from prepcache.reasons import barred_line
 from prepcache.samples import Preprocessing, Samples
 from prepcache.torch_types import Dataset, T_co
 from prepcache.wrapped import MapStyle, Wrapped, wrapped
 
 if TYPE_CHECKING:
-    from torch.utils.data import ConcatDataset
-
-    from prepcache.index.snapshot import View
     from prepcache.keys.files.digest import Trust
     from prepcache.keys.paths import Read
     from prepcache.keys.recipes import Recipe
@@ -62,6 +57,13 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 """What a function returns."""
+
+_OWN_ATTRIBUTES = frozenset({"items", "transform", "lazy", "_samples"})
+"""Others are of a derived class, whose methods may use them."""
+_NOT_OPEN = (
+    "it is a data set that is not open yet, so its own preprocess cannot refer to it. Make "
+    "preprocess a function, or a method of another object, and pass it what it needs in config="
+)
 
 
 class CachedDataset(Dataset[T_co]):
@@ -174,7 +176,7 @@ class CachedDataset(Dataset[T_co]):
             mode.opened.append(self)
         client, read, trust = client or Client(), how["read"], how["trust"]
         counted = function.method if isinstance(function, Wrapped) else function
-        recipe, notes = open_recipe(counted, how, client, progress)
+        recipe = open_recipe(counted, how, client, progress)
         hasher = ItemHasher(root, read, trust, user_stat_cache())
         digests, stamps = hasher.digest_many(self.items)
         distinct = Distinct(digests)
@@ -192,7 +194,7 @@ class CachedDataset(Dataset[T_co]):
             samples.making.take_waiting()
         samples.note_hits()
         samples.say_opening(root)
-        for note in (*recipe.notes, *notes):
+        for note in recipe.notes:
             by.say_of_it(note)
         if verify_fraction:
             samples.making.verify(verify_fraction)
@@ -202,6 +204,8 @@ class CachedDataset(Dataset[T_co]):
         elif mode is None and not lazy:
             samples.prepare()
         if lazy and mode is None:
+            from prepcache.fill.lazy_progress import tell_of
+
             tell_of(artifacts, recipe.name, progress)
         samples.originals.end_opening()
         by_index.register(self)
@@ -261,8 +265,12 @@ class CachedDataset(Dataset[T_co]):
         return self._samples.is_expanded
 
     def __prepcache_key__(self) -> Any:
-        """How it counts where a function holds it."""
-        return key_of(self)
+        """How it counts where a function holds it: by its samples, and by what a derived class added."""
+        members = vars(self)
+        if "_samples" not in members:
+            raise UnkeyableError(_NOT_OPEN)
+        added = {name: value for name, value in members.items() if name not in _OWN_ATTRIBUTES}
+        return self.recipe.digest, *self._samples.counted(), self.transform, added
 
     def __repr__(self) -> str:
         return f"<CachedDataset {self.name} items={self._samples.count} recipe={self.recipe.digest[:12]}>"
@@ -305,22 +313,9 @@ class CachedDataset(Dataset[T_co]):
             batch.source = self
         return batch
 
-    def __add__(self, other: Any) -> ConcatDataset[Any]:
-        """Both, end to end; batches of it are gathered whole, as torch's `ConcatDataset` does not."""
-        from prepcache.concatenation import Concatenation
-
-        return Concatenation([self, other])
-
     def __iter__(self) -> Iterator[T_co]:
         for index in range(len(self)):
             yield self[index]
-
-    def whole_view(self) -> View | None:
-        """All samples as rows to be gathered; None where some are missing, or not given as they are kept."""
-        if self.transform is not None or type(self).__getitems__ is not CachedDataset.__getitems__:
-            return None
-        view = self._samples.view()
-        return view if view.is_whole else None
 
     def samples_of(self, items: Any) -> Iterator[Any]:
         """The samples of the items at these positions, one after the other, without the transform."""
@@ -376,8 +371,8 @@ class CachedDataset(Dataset[T_co]):
 
 def open_recipe(
     function: Callable[..., Any], how: dict[str, Any], client: Client, progress: bool | None
-) -> tuple[Recipe, Iterable[str]]:
-    """The recipe that a data set is opened by, and what is to be said of it. The daemon is started meanwhile.
+) -> Recipe:
+    """The recipe that a data set is opened by. The daemon is started meanwhile.
 
     Raises:
         UnkeyableError, TypeError: as `CachedDataset`.
@@ -385,10 +380,9 @@ def open_recipe(
     client.begin()
     if barred := barred_line(client):
         say(barred, progress)
-    with opening(function) as notes:
-        recipe = recipes.recipe(function, **how)
+    recipe = recipes.recipe(function, **how)
     check_call(function, how["config"])
-    return recipe, notes
+    return recipe
 
 
 def job_of(function: Callable[..., Any], recipe: Recipe, how: dict[str, Any], root: Any) -> Job:

@@ -1,11 +1,22 @@
-"""Options of a data set: their types, and what is refused at the opening."""
+"""Options of a data set: their types, what is refused at the opening, and what `prepcache fill` changes.
+
+Invariants:
+    1. An `OpeningMode` applies to the whole process, which is the command's: a script may open its data sets
+       in a thread of its own.
+    2. It applies to the user's data sets. `cached()` and the parts of a stream open whole and are prepared,
+       since the script needs what they give to name its items.
+    3. A data set whose samples are the items of another one is prepared whole when these are read, so that
+       parts of the other one leave nothing out.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -14,6 +25,7 @@ from prepcache.keys import recipes
 
 if TYPE_CHECKING:
     from prepcache.daemon.client import Client
+    from prepcache.dataset import CachedDataset
     from prepcache.keys.files.digest import Trust
     from prepcache.keys.paths import Read
 
@@ -144,3 +156,43 @@ def sequence_of(items: Any) -> Sequence[Any]:
         items = items.array
     is_sequence = type(items) is not list and hasattr(items, "__getitem__") and hasattr(items, "__len__")
     return items if is_sequence else list(items)
+
+
+@dataclass(frozen=True)
+class OpeningMode:
+    """How data sets are opened.
+
+    Args:
+        prepares: whether what is missing is preprocessed.
+        shard, shards: of what is missing, only every `shards`-th item is preprocessed, beginning with number
+            `shard` (from 0).
+        opened: the data sets that were opened so.
+    """
+
+    prepares: bool = True
+    shard: int = 0
+    shards: int = 1
+    opened: list[CachedDataset[Any]] = field(default_factory=list)
+
+    def part_of(self, count: int) -> range | None:
+        """The positions of this shard's items; None: all."""
+        return None if self.shards == 1 else range(self.shard, count, self.shards)
+
+
+_mode: OpeningMode | None = None
+
+
+def opening_mode() -> OpeningMode | None:
+    """How data sets are opened now; None in a training job."""
+    return _mode
+
+
+@contextlib.contextmanager
+def opened_as(mode: OpeningMode) -> Iterator[None]:
+    """Opens the data sets of this process so, in all its threads."""
+    global _mode
+    _mode = mode
+    try:
+        yield
+    finally:
+        _mode = None

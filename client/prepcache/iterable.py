@@ -8,7 +8,7 @@ Invariants:
        gives its own in the order of the items.
     2. As in `CachedDataset`: a sample equals `preprocess(item, **config)`, wherever it comes from.
 
-Not here: items that come one by one (stream.py), a sequence of them (sequence.py).
+Not here: items that come one by one (stream.py).
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from prepcache.daemon.client import Client
 from prepcache.dataset import CachedDataset
-from prepcache.dataset_key import key_of
 from prepcache.dataset_options import Options, check, taken_from
 from prepcache.errors import UnkeyableError
 from prepcache.progress import Once, say
 from prepcache.report import Report
 from prepcache.streaming.chunk import StreamPreprocessing
 from prepcache.streaming.chunked_reader import is_stream
-from prepcache.streaming.sequence import Listed
-from prepcache.streaming.sharding import Ranks, Split, ranks_here, split_here
+from prepcache.streaming.sharding import Ranks, Split, batch_here, ranks_here, split_here
 from prepcache.streaming.stream import Stream
 from prepcache.torch_types import IterableDataset, T_co
 
@@ -160,7 +158,7 @@ class CachedIterableDataset(IterableDataset[T_co]):
         """How it counts where a function holds it."""
         if isinstance(self._over, Stream):
             raise UnkeyableError(f"{self!r} is a stream, whose items are unknown: name it in untracked=")
-        return key_of(self._over.ds), self.transform
+        return self._over.ds.__prepcache_key__(), self.transform
 
     def __repr__(self) -> str:
         return f"<CachedIterableDataset {self.name} recipe={self.recipe.digest[:12]}>"
@@ -195,3 +193,33 @@ class CachedIterableDataset(IterableDataset[T_co]):
         split = Split(*ranks_here(self._ranks), 0, 1)
         self._tell(split)
         return {**self.__dict__, "_ranks": Ranks(split.rank, split.ranks)}
+
+
+class Listed:
+    """What a `CachedIterableDataset` is over a sequence.
+
+    Args:
+        ds: the items, opened.
+    """
+
+    def __init__(self, ds: CachedDataset[Any]) -> None:
+        self.ds = ds
+
+    def length(self, ranks: Ranks) -> int:
+        """How many samples the workers of a rank give together.
+
+        Raises:
+            TypeError: the items expand, and how many samples those of a rank give depends on its workers.
+        """
+        if self.ds.is_expanded:
+            raise TypeError(f"{self.ds.name}: a stream with expand=True has no length")
+        return len(range(ranks.rank, len(self.ds.items), ranks.ranks))
+
+    def samples(self, split: Split) -> Iterator[Any]:
+        """The samples of a share of the items, from the beginning."""
+        batch = 1 if self.ds.is_expanded else batch_here()  # how many samples an item has, no batch tells
+        yield from self.ds.samples_of(split.of(len(self.ds.items), batch))
+
+    def report(self) -> Report:
+        """As the data set's."""
+        return self.ds.report()

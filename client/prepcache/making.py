@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prepcache.artifact.sample_tree import copied
 from prepcache.errors import PreprocessError, SampleError
 from prepcache.fill.backlog import behind_text
-from prepcache.fill.call import Job, Part, copied
+from prepcache.fill.call import Job, Part
 from prepcache.fill.collect import Task
 from prepcache.fill.commit import Batch, wait_too, waiting_of
 from prepcache.fill.filler import Fill, Filled

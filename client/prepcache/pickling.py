@@ -4,8 +4,7 @@ DataLoader workers that are spawned get data sets by pickle, which takes neither
 methods of what a training framework holds. Where all samples are there, such a worker calls no function.
 
 Invariants:
-    1. A function that can be sent is sent with its config; one that cloudpickle can send is, where the job
-       has that loaded.
+    1. A function that can be sent is sent with its config.
     2. While samples are missing, what cannot be sent is refused by pickle, as it was.
     3. A sample that got lost nevertheless is an error that says so, and what to do.
 """
@@ -13,8 +12,6 @@ Invariants:
 from __future__ import annotations
 
 import pickle
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -46,28 +43,12 @@ class Unsent:
         )
 
 
-class _ByCloudpickle:
-    """Sends a function as cloudpickle has it; what arrives is the function."""
-
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
-
-    def __reduce__(self) -> Any:
-        return pickle.loads, (self.raw,)
-
-
 def sendable(job: Job, recipe: Recipe) -> tuple[Job, Recipe] | None:
     """The forms of these that can be sent; None where they can be as they are."""
     why = refusal(job.function) or refusal(job.config)
     if not why:
         return None
-    other = None if refusal(job.config) else _other_way(job.function)
-    sent = replace(
-        job,
-        function=other or Unsent(recipe.name, why),
-        config=job.config if other else {},
-        observer=None,
-    )
+    sent = replace(job, function=Unsent(recipe.name, why), config={}, observer=None)
     return sent, replace(recipe, preprocess=None, config={}, asked={})
 
 
@@ -85,11 +66,3 @@ def refusal(function: Any, *, is_sure: bool = False) -> str:
     except Exception as error:  # noqa: BLE001 - objects may raise anything when they are pickled
         return "" if is_sure else str(error) or type(error).__name__
     return ""
-
-
-def _other_way(function: Callable[..., Any]) -> Any:
-    cloudpickle: Any = sys.modules.get("cloudpickle")
-    try:
-        return None if cloudpickle is None else _ByCloudpickle(cloudpickle.dumps(function))
-    except Exception:  # noqa: BLE001
-        return None

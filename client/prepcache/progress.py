@@ -11,21 +11,23 @@ from __future__ import annotations
 
 import logging
 import mmap
+import multiprocessing
 import os
 import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prepcache.daemon.description import is_first_rank
 from prepcache.fill.pacing import Pace
 from prepcache.keys.randomness import is_alone
-from prepcache.progress_bar import Bar, NotebookBar, TerminalBar, is_notebook
 from prepcache.protocol import wire
-from prepcache.protocol.units import size_text
-from prepcache.report import human_seconds
+from prepcache.protocol.units import size_text, span_text
+
+if TYPE_CHECKING:
+    from prepcache.progress_bar import Bar
 
 log = logging.getLogger("prepcache")
 
@@ -57,10 +59,18 @@ def _is_terminal() -> bool:
     return False
 
 
+def _is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook; its forked children cannot show anything there."""
+    if multiprocessing.parent_process() is not None:
+        return False
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return get_ipython is not None and hasattr(get_ipython(), "kernel")
+
+
 class Once:
     """What of a few things was said already, in memory that forked workers share: each epoch has new ones."""
 
-    TOPICS = ("ranks", "drawn", "nothing", "drifted", "left", "slow", "order", "files", "started", "unseen")
+    TOPICS = ("ranks", "drawn", "nothing", "drifted", "left", "slow", "files", "started", "unseen")
 
     def __init__(self, said: bytes = bytes(len(TOPICS))) -> None:
         self._said = mmap.mmap(-1, len(said))
@@ -112,8 +122,8 @@ class Progress:
         self._pace = Pace()
         self._bar: Bar | None = None
         self._is_alone = is_alone()
-        is_drawable = is_notebook() or os.environ.get("TERM") not in ("dumb", "unknown")
-        is_wanted = is_shown or (self._is_shown is None and (_is_terminal() or is_notebook()))
+        is_drawable = _is_notebook() or os.environ.get("TERM") not in ("dumb", "unknown")
+        is_wanted = is_shown or (self._is_shown is None and (_is_terminal() or _is_notebook()))
         self._is_bar = bool(is_wanted) and is_drawable
         tell(there, total)  # the first item may take minutes, or be another job's
 
@@ -171,7 +181,7 @@ class Progress:
         taken = 0 if waiting else self._taken
         made = self._computed + self._waited + taken
         if left > taken and made:
-            eta = human_seconds((left - taken) * passed_s / made)
+            eta = span_text((left - taken) * passed_s / made)
             disk = size_text(left * self._pace.item_bytes)
             parts.append(f"{eta} and {disk} to go")
         parts.append(f"{self._computed / max(passed_s, 1e-9):.1f} items/s")
@@ -200,7 +210,9 @@ class Progress:
 
     def _refresh(self, waiting: str) -> None:
         if self._bar is None:
-            self._bar = NotebookBar() if is_notebook() else TerminalBar(self._total)
+            from prepcache.progress_bar import NotebookBar, TerminalBar
+
+            self._bar = NotebookBar() if _is_notebook() else TerminalBar(self._total)
         passed_s = self._clock() - self._began
         done = self._there + self._computed + self._waited
         self._bar.draw(self._name, done, self._total, lambda width: self.line(passed_s, waiting, width))

@@ -1,13 +1,11 @@
 """Bars that show a fill: one drawn by rich on a terminal, one by IPython in a notebook.
 
-Both are loaded only when a bar is shown, and neither library is imported before the first drawing.
+Loaded when a bar is shown, and only then.
 """
 
 from __future__ import annotations
 
 import html
-import multiprocessing
-import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Protocol
@@ -30,14 +28,6 @@ class Bar(Protocol):
 
     def stop(self) -> None:
         """Ends the drawing."""
-
-
-def is_notebook() -> bool:
-    """Whether this process is the kernel of a notebook; its forked children cannot show anything there."""
-    if multiprocessing.parent_process() is not None:
-        return False
-    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    return get_ipython is not None and hasattr(get_ipython(), "kernel")
 
 
 class TerminalBar:

@@ -1,6 +1,6 @@
 """Reasons: why samples of a data set were there or not, in the lines that people read.
 
-    miss prep.tokenize: config.max_len 128 -> 256 (nearest: 2 days ago, 1.2 GiB, 41 s of work); ...
+    miss prep.tokenize: config.max_len 128 -> 256 (nearest: 2.0 d ago, 1.2 GiB, 41 s of work); ...
     miss prep.tokenize: 3 of 2,000 items not cached: a.txt, b.txt, c.txt; ...
 
 Invariants:
@@ -16,23 +16,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from prepcache.artifact.sample_tree import leaves_of
 from prepcache.daemon.description import fitting
 from prepcache.digests import RecipeDigest
 from prepcache.errors import DaemonUnreachable, PrepcacheError
 from prepcache.fill.call import paths_in
-from prepcache.protocol import inspection, wire
-from prepcache.protocol.explain import shortened
-from prepcache.protocol.units import count_text, size_text
-from prepcache.report import Report, human_seconds
+from prepcache.protocol import wire
+from prepcache.protocol.units import age_text, count_text, shortened, size_text, span_text
+from prepcache.report import Report
 from prepcache.settings import Mode
 
 if TYPE_CHECKING:
     from prepcache.daemon.client import Client
     from prepcache.index.artifact_set import ArtifactSet
     from prepcache.keys.snapshot import Stamps
+    from prepcache.protocol import inspection
     from prepcache.report import Tally
 
 ASK_S = 1.0
@@ -47,7 +48,6 @@ DAMAGED = "some cached samples were damaged or wrong and were removed"
 NEW_CACHE = "nothing of this name is cached yet"
 """As the daemon says; of the new cache that it begins with it need not be asked."""
 NOT_KNOWN = "reason unknown: the daemon did not answer in time; try `prepcache explain`"
-_AGES = (("day", 86400), ("hour", 3600), ("minute", 60))
 _TAKEN = {"folder": "listed", "module": "imported", "distribution": "imported"}
 """A file may have been opened, asked for, or named to a library: used."""
 
@@ -142,6 +142,8 @@ def _why_unasked(artifacts: ArtifactSet) -> list[str]:
 
 def ask(artifacts: ArtifactSet) -> inspection.Explanation | None:
     """The daemon's explanation of a recipe without artifacts; None if it gives none in time."""
+    from prepcache.protocol import inspection
+
     recipe, session = artifacts.recipe, artifacts.session
     client: Client = session.client  # the process's one: another would keep a connection of its own open
     is_registered = artifacts.mode.is_writing
@@ -169,17 +171,8 @@ def told(explanation: inspection.Explanation, now: float) -> str:
     near = explanation.nearest
     if near is None or explanation.was_there:
         return explanation.summary
-    had = f"{age(now - near.used_at)}, {size_text(near.size_bytes)}, {human_seconds(near.cost_s)} of work"
+    had = f"{age_text(near.used_at, now)}, {size_text(near.size_bytes)}, {span_text(near.cost_s)} of work"
     return f"{explanation.summary} (nearest: {had})"
-
-
-def age(seconds: float) -> str:
-    """`2 days ago`; clocks of two machines may differ by a little."""
-    for unit, length_s in _AGES:
-        count = round(seconds / length_s)
-        if count:
-            return f"{count} {unit}{'s' if count > 1 else ''} ago"
-    return "just now"
 
 
 def changed_inputs(artifacts: ArtifactSet) -> list[str]:
@@ -253,7 +246,7 @@ def _namer(root: str | os.PathLike[str] | None) -> Callable[[Any], str]:
     above = None if root is None else os.path.abspath(os.fspath(root)) + os.sep
 
     def name_of(item: Any) -> str:
-        names = paths_in(item) or list(_texts_in(item))
+        names = paths_in(item) or [leaf for _, leaf in leaves_of(item) if isinstance(leaf, str)]
         if not names:
             return shortened(repr(item), TEXT_CHARS)
         name = _file_in(names)
@@ -263,14 +256,6 @@ def _namer(root: str | os.PathLike[str] | None) -> Callable[[Any], str]:
         return shortened(path[len(above) :] if above and path.startswith(above) else name, chars)
 
     return name_of
-
-
-def _texts_in(item: Any) -> Iterator[str]:
-    if isinstance(item, str):
-        yield item
-    elif isinstance(item, Mapping | tuple | list):
-        for part in item.values() if isinstance(item, Mapping) else item:
-            yield from _texts_in(part)
 
 
 def left_text(left: int, *, is_part: bool) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prepcache.index.item_index import MISSING, Distinct
-from prepcache.protocol.units import count_text, size_text
+from prepcache.protocol.units import count_text, size_text, span_text
 
 if TYPE_CHECKING:
     from prepcache.fill.filler import Filled
@@ -58,26 +58,16 @@ class Report:
             parts.append(f"{self.waited:,} computed by other jobs")
         if self.declined:
             parts.append(f"{self.declined:,} declined (no room in the cache)")
-        parts.append(f"{size_text(self.bytes)}, {human_seconds(self.seconds)} spent")
-        parts.append(f"{human_seconds(self.seconds_saved)} saved")
+        parts.append(f"{size_text(self.bytes)}, {span_text(self.seconds)} spent")
+        parts.append(f"{span_text(self.seconds_saved)} saved")
         return ", ".join(parts)
-
-
-def human_seconds(seconds: float) -> str:
-    """75.2 -> '1 min 15 s'."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
 
 
 _COPIED = "spawned processes have copies of this data set, with reports of their own"
 _UNKNOWN, _HIT, _WAITED, _DECLINED = range(4)
 
 
-def _shared_zeros(count: int, dtype: str) -> np.ndarray[Any, Any]:
+def shared_zeros(count: int, dtype: str) -> np.ndarray[Any, Any]:
     """An array that forked children write into, too."""
     if not count:
         return np.zeros(0, dtype)
@@ -94,9 +84,9 @@ class Tally:
     def __init__(self, distinct: Distinct, catalogue: Catalogue) -> None:
         self.why: list[str] = []
         self._catalogue = catalogue
-        self._state = _shared_zeros(len(distinct), "u1")
-        self._made = _shared_zeros(len(distinct), "u1")  # 1: preprocessed by this job
-        self._cost_s = _shared_zeros(len(distinct), "f8")  # of items made on access
+        self._state = shared_zeros(len(distinct), "u1")
+        self._made = shared_zeros(len(distinct), "u1")  # 1: preprocessed by this job
+        self._cost_s = shared_zeros(len(distinct), "f8")  # of items made on access
         self._seconds = 0.0
         self._changed: set[int] = set()
         self._has_drawn = False

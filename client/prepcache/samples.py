@@ -15,6 +15,7 @@ access are committed (on_access.py), which items were altered (input_guard.py).
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -28,7 +29,6 @@ from prepcache.fill.input_guard import UNSTEADY, Originals
 from prepcache.fill.recipe_guard import Steady, line
 from prepcache.index.item_index import MISSING, Array, Distinct
 from prepcache.index.snapshot import View, given
-from prepcache.pickling import sendable
 from prepcache.progress import Progress, say
 from prepcache.protocol.observed import draws_text
 from prepcache.reasons import (
@@ -121,7 +121,11 @@ class Preprocessing:
         Args:
             is_whole: no sample is missing.
         """
-        sent = sendable(self.job, self.recipe) if is_whole else None
+        if not is_whole:
+            return self
+        from prepcache.pickling import sendable
+
+        sent = sendable(self.job, self.recipe)
         if sent is None:
             return self
         copy = object.__new__(type(self))
@@ -331,6 +335,19 @@ class Samples:
         return int(
             np.count_nonzero(self.catalogue.places.artifact[self.catalogue.distinct.inverse] != MISSING)
         )
+
+    def counted(self) -> tuple[Any, list[str]]:
+        """What counts of the samples where a function holds them: their items, and their observed inputs."""
+        catalogue = self.catalogue
+        chunks = {chunk for ref in catalogue.refs for chunk in ref.observed}
+        # What is read after the samples were made is none of their inputs, though it may be kept for others.
+        is_kept = not len(catalogue.missing) and all(slot is None or slot.ref for slot in catalogue.slots)
+        rows = [
+            *(() if is_kept else self.by.job.observed()),
+            *(row for chunk in chunks for row in catalogue.observed[chunk]),
+        ]
+        observed = sorted({json.dumps(row, sort_keys=True) for row in rows})
+        return catalogue.distinct.digests[catalogue.distinct.inverse], observed
 
     def report(self) -> Report:
         """What is known here; asks nobody."""

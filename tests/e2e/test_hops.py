@@ -54,3 +54,34 @@ def test_a_sample_and_a_batch_cost_few_calls(client: Client) -> None:
     assert len(sample) <= 10, sample
     batch = calls(lambda: default_collate(ds.__getitems__([1, 2, 3])))
     assert len(batch) <= 27, batch
+
+
+def frames_above(event: str, names: set[str], function: Callable[[], Any]) -> list[list[str]]:
+    """The functions of ours above each call of these C functions."""
+    found: list[list[str]] = []
+
+    def note(frame: FrameType | None, kind: str, arg: Any) -> None:
+        if kind == event and getattr(arg, "__name__", "") in names:
+            above = []
+            while frame is not None:
+                if "/client/prepcache/" in frame.f_code.co_filename:
+                    above.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}")
+                frame = frame.f_back
+            found.append(above)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+def test_one_resolve_is_few_frames_deep(client: Client) -> None:
+    def opened() -> CachedDataset[Any]:
+        return CachedDataset(list(range(5)), make, progress=False, client=client)
+
+    opened()
+    sent = frames_above("c_call", {"send", "sendall"}, opened)
+    assert sent and max(map(len, sent)) <= 14, sent

@@ -48,7 +48,7 @@ def test_epochs_give_each_sample_once_and_a_second_job_none(
     jobs.forget()
     second = jobs.run(script, how, method, workers)
     assert jobs.calls() == Counter()
-    if how != "list":
+    if how != "list" and method == "fork":  # other workers have reports of their own
         assert (first["items"], first["computed"], first["hit"]) == (180, 90, 90), "all workers count"
         assert (second["items"], second["hit"]) == (180, 180)
 

@@ -14,7 +14,7 @@ COMMON = """
 import functools, gc, pickle, random
 import torch
 from torch.utils.data import (
-    BatchSampler, ConcatDataset, DataLoader, Dataset, RandomSampler, StackDataset, Subset, TensorDataset,
+    BatchSampler, DataLoader, Dataset, RandomSampler, StackDataset, Subset, TensorDataset,
     WeightedRandomSampler, get_worker_info, random_split,
 )
 
@@ -126,8 +126,7 @@ TABLE = {
     "batch sampler": (lambda ds: ds, dict(batch_sampler=[[1], [2, 60], [0, 0, 5]]), True),
     "negative": (lambda ds: ds, dict(batch_sampler=[[-1, 0], [-61]]), True),
     "wrapped": (Wrapped, dict(batch_size=8), True),
-    "added": (lambda ds: ds + ds, dict(batch_size=50), True),
-    "concatenated": (lambda ds: ConcatDataset([ds, ds]), dict(batch_size=50), False),
+    "added": (lambda ds: ds + ds, dict(batch_size=50), False),
     "stacked": (lambda ds: StackDataset(a=ds, b=ds), dict(batch_size=8), False),
     "no batches": (lambda ds: ds, dict(batch_size=None), False),
     "own collation": (lambda ds: ds, dict(batch_size=8, collate_fn=halved), False),
@@ -287,15 +286,15 @@ def main():
     options = {"code": None, "version": "1", "progress": False}
     config = {"label": lambda i: LABELS[i]}
     ds = prepcache.CachedDataset(list(range(COUNT)), unsendable, config, **options)
-    order = [[3, 60], [0], [61], [-1, 122 - 61], [5]]
+    order = [[3, 60], [0], [-1, 17], [5]]
     loader = DataLoader(
-        Subset(ds + ds, range(2 * COUNT)),
+        Subset(ds, range(COUNT)),
         batch_sampler=order,
         num_workers=1,
         multiprocessing_context=sys.argv[1],
         persistent_workers=True,
     )
-    rows = TensorDataset(torch.cat([IMAGES] * 2), torch.cat([LABELS] * 2))
+    rows = TensorDataset(IMAGES, LABELS)
     for _ in range(2):
         made = list(loader)
         assert is_by_index(made) and same(made, list(DataLoader(rows, batch_sampler=order))), made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, namedtuple
+from collections import namedtuple
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -70,7 +70,6 @@ SCHEMAS = st.recursive(
         st.lists(inner, max_size=3),
         st.lists(inner, max_size=3).map(tuple),
         st.dictionaries(st.text(max_size=2), inner, max_size=3),
-        st.dictionaries(st.text(max_size=2), inner, max_size=3).map(OrderedDict),
         st.builds(Point, inner, inner),
     ),
     max_leaves=5,

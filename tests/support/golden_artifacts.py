@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, namedtuple
+from collections import namedtuple
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ GOLDEN: dict[str, list[list[Any]]] = {
         [torch.tensor([1.5, -2.0], dtype=torch.bfloat16), torch.tensor(0.5, dtype=torch.float8_e4m3fn)],
         [np.float16(0.1), np.datetime64("2020-02-29", "s"), np.zeros((2, 0), "c16")],
         [np.array([1, 2], ">u2"), torch.tensor([1 + 2j], dtype=torch.complex128)],
-        [[(), [], {}, {1: 0, "1": 1, None: 2, False: 3}, OrderedDict(b=1, a=2), Point(1, Point(2, 3))]],
+        [[(), [], {}, {1: 0, "1": 1, None: 2, False: 3}, Point(1, Point(2, 3))]],
     ],
 }
 """Item by item, the samples of each file; items are numbered from 0, as in `support.artifacts`."""

@@ -124,7 +124,7 @@ def test_observed_inputs_that_lie(path: Path, attack: str) -> None:
     """They are taken apart by who asks for them, and by the daemon before it takes the file."""
     rewrite(path, lambda _, document: document.update(observed=OBSERVED_ATTACKS[attack]))
     with pytest.raises(ArtifactError, match="the observed inputs cannot be read"):
-        _ = artifact.open(path).observed
+        _ = artifact.open(path).header.observed
     with pytest.raises(ArtifactError, match="the observed inputs cannot be read"), open(path, "rb") as file:
         artifact.check(file.fileno())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,26 +85,6 @@ def test_arrays_of_every_dtype_come_back_to_the_bit(tmp_path: Path) -> None:
             assert same(found.sample(row), sample), dtype
 
 
-VALUES = [
-    [0, 1, -1, 2**63 - 1, -(2**63)],
-    [0.0, -0.0, math.inf, -math.inf, 5e-324, struct.unpack("<d", bytes.fromhex("010000000000f87f"))[0]],
-    [True, False],
-    [complex(-0.0, math.nan), 1 + 2j],
-    ["", "a\0b", "\udc80\ud800", "\U0001f600", "é" * 1000],
-    [b"", b"\0\xff", bytes(range(256))],
-    [None, None],
-]
-
-
-@pytest.mark.parametrize("values", VALUES, ids=lambda values: type(values[0]).__name__ + str(len(values)))
-def test_python_values_come_back_to_the_bit(tmp_path: Path, values: list[Any]) -> None:
-    """Integers of 64 bits, floats with their payloads, text with lone surrogates and NULs."""
-    write(tmp_path / "a", values)
-    found = artifact.open(tmp_path / "a")
-    assert len(found.groups) == 1
-    assert all(map(same, samples_of(found), values))
-
-
 STRIDED = [
     torch.arange(24).reshape(2, 3, 4).permute(2, 0, 1),
     torch.arange(10)[::3],
@@ -175,20 +154,3 @@ def test_columns_start_on_their_borders(tmp_path: Path) -> None:
         size = span.end - span.begin
         assert span.begin % (64 if size < 4096 else 4096 if size < 1 << 24 else 2 << 20) == 0
     assert all(column.values.ctypes.data % 64 == 0 for column in found.groups[0].columns)
-
-
-def test_one_shape_stays_dense_and_two_become_ragged(tmp_path: Path) -> None:
-    """Equal shapes make one tensor; others make values, offsets and, from two axes on, shapes."""
-    write(tmp_path / "a", [(torch.zeros(2, 3), torch.zeros(n), torch.zeros(n, 2)) for n in (1, 2)])
-    dense, flat, shaped = artifact.open(tmp_path / "a").groups[0].columns
-    assert dense.values.shape == (2, 2, 3) and dense.offsets is None
-    assert flat.offsets is not None and flat.offsets.tolist() == [0, 1, 3] and flat.shapes is None
-    assert shaped.shapes is not None and shaped.shapes.tolist() == [[1, 2], [2, 2]]
-
-
-def test_bytes_do_not_depend_on_what_lay_in_memory(tmp_path: Path) -> None:
-    """Two writers of the same samples write the same bytes."""
-    samples = [{"a": torch.arange(n), "b": "x" * n} for n in range(50)]
-    write(tmp_path / "a", samples)
-    write(tmp_path / "b", samples)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

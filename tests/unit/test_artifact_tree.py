@@ -7,7 +7,6 @@ import enum
 import pickle
 import subprocess
 import sys
-import types
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import torch
 from prepcache import artifact
 from prepcache.artifact import sample_tree
 from prepcache.errors import SampleError
-from support.artifacts import RECIPE, digest, same, samples_of, write
+from support.artifacts import RECIPE, digest, write
 
 
 class Pair(NamedTuple):
@@ -34,43 +33,11 @@ class Text(str):
     pass
 
 
-CONTAINERS = [
-    (),
-    [],
-    {},
-    (1,),
-    [1, [2.5, ("a", b"b")], {"k": [None, True]}],
-    {"b": 1, "a": 2},
-    {1: "int", "1": "str", None: "none", False: "bool"},
-    {"\udc80\0": 1, "a/b.offsets": 2, "a_b.offsets": 3, "": 4},
-    collections.OrderedDict([("z", 1), ("a", {"n": ()})]),
-    Pair(Pair(1, "two"), [torch.zeros(2)]),
-    None,
-    {"empty": [], "also": {}},
-]
-
-
-@pytest.mark.parametrize("sample", CONTAINERS, ids=repr)
-def test_containers_come_back_as_they_were(tmp_path: Path, sample: Any) -> None:
-    """Every container comes back with its type, its order and its keys."""
-    write(tmp_path / "a", [sample, sample])
-    for found in samples_of(artifact.open(tmp_path / "a")):
-        assert same(found, sample)
-    spec, leaves = sample_tree.describe(sample)[0], sample_tree.signature(sample)[1]
-    assert same(sample_tree.builder(spec)(leaves), sample)
-
-
-def test_key_order_makes_a_group() -> None:
-    """Dicts that differ only in the order of their keys keep their orders."""
-    assert sample_tree.signature({"a": 1, "b": 2})[0] != sample_tree.signature({"b": 2, "a": 1})[0]
-
-
 @pytest.mark.parametrize(
     ("left", "right"),
     [
         ({1: 0}, {True: 0}),
         ((1,), [1]),
-        ({"a": 1}, collections.OrderedDict(a=1)),
         (Pair(1, 2), (1, 2)),
         (1, 1.0),
         (1, True),
@@ -112,6 +79,7 @@ REFUSED = [
     ({2**63: 3}, "sample", "64 bits"),
     (collections.namedtuple("Wide", [f"f{n}" for n in range(1025)])(*range(1025)), "sample", "1024 fields"),
     (collections.defaultdict(list), "sample", "dict(x)"),
+    ({"a": collections.OrderedDict(b=1)}, "sample['a']", "dict(x)"),
     ([collections.UserDict(a=1)], "sample[0]", "dict(x)"),
     (torch.zeros(2, 2).max(0), "sample", "tuple(x)"),
     (CYCLE, "sample[0][0]", "contain themselves"),
@@ -149,36 +117,12 @@ def test_a_namedtuple_of_an_unloaded_module_is_not_imported(tmp_path: Path) -> N
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "a")], check=True, timeout=60)
 
 
-def test_a_namedtuple_made_in_a_function_comes_back_as_its_class(tmp_path: Path) -> None:
-    """In the process that stored it, even a class that no module names comes back as itself."""
-    local = collections.namedtuple("local", "a")
-    write(tmp_path / "a", [local(1)])
-    assert type(artifact.open(tmp_path / "a").sample(0)) is local
-
-
 def test_a_namedtuple_whose_fields_changed_is_not_mistaken(tmp_path: Path) -> None:
     """A class of the same address with other fields is not used: values stay under their names."""
     stand_in = sample_tree.named_class(__name__, "Pair", ("y", "x"))
     assert stand_in is not Pair and stand_in._fields == ("y", "x")
     assert sample_tree.named_class(__name__, "Pair", ("x", "y")) is Pair
     assert pickle.loads(pickle.dumps(stand_in(1, 2))) == (1, 2)
-
-
-def test_a_lazy_module_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module that imports what it is asked for is looked into, not asked."""
-
-    class Lazy(types.ModuleType):
-        def __getattr__(self, name: str) -> Any:
-            raise AssertionError(f"asked for {name}")
-
-    monkeypatch.setitem(sys.modules, "lazy_module", Lazy("lazy_module"))
-    assert sample_tree.named_class("lazy_module", "Pair", ("x",))(1).x == 1
-
-
-@pytest.mark.parametrize("name", ["class", "a b", "", "\udc80", "1", "a.b.<locals>.c", "."])
-def test_any_name_gives_a_stand_in(name: str) -> None:
-    """A class name that no class could have does not keep the sample from being read."""
-    assert sample_tree.named_class("nowhere", name, ("x", "y"))(1, 2) == (1, 2)
 
 
 @pytest.mark.parametrize(

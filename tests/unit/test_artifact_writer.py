@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -30,26 +28,6 @@ def test_a_refused_item_leaves_nothing(tmp_path: Path) -> None:
     write(tmp_path / "b", [1, 2.5])
     ours, plain = (artifact.open(tmp_path / name).header.spans for name in "ab")
     assert ours.keys() == plain.keys()
-
-
-def test_an_item_is_added_once() -> None:
-    """A digest of another length, or twice, is a mistake of the caller."""
-    writer = artifact.Writer(RECIPE)
-    writer.add(digest(0), [1], 0.0)
-    for bad in (digest(0), b"short"):
-        with pytest.raises(ValueError, match="32 bytes"):
-            writer.add(bad, [1], 0.0)
-
-
-def test_nbytes_is_close_to_what_is_written(tmp_path: Path) -> None:
-    """What a job compares with its bound of staged bytes is the size of the file, but for its header."""
-    writer = artifact.Writer(RECIPE)
-    for number in range(300):
-        sample = {"x": torch.zeros(number, 7), "t": "t" * number, "n": number, "d": np.zeros(9, ">f8")}
-        writer.add(digest(number), [sample], 0.1)
-    with open(tmp_path / "a", "wb") as file:
-        size = writer.write(file, producer={}).size_bytes
-    assert abs(size - writer.nbytes) < 16_384
 
 
 def test_too_many_trees_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,9 +91,3 @@ def test_a_full_disk_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(OSError) as caught, open("/dev/full", "wb", buffering=0) as file:
         writer.write(file, producer={})
     assert caught.value.errno == 28
-
-
-def test_what_has_no_descriptor_is_refused() -> None:
-    """The writer writes to files."""
-    with pytest.raises(io.UnsupportedOperation):
-        artifact.Writer(RECIPE).write(io.BytesIO(), producer={})

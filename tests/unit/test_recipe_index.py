@@ -97,17 +97,6 @@ def test_released_artifacts_are_missing_and_free_their_place(store: Store) -> No
     assert found(index, 10, 55) == [(10, 3), None] and index.refs == [merged]
 
 
-def test_a_chunk_finds_what_is_added_after_it_began(store: Store) -> None:
-    index = RecipeIndex(store.open)
-    index.absorb([store.ref("a", [1])])
-    chunk = ChunkCatalogue(Distinct(digests(1, 2, 3)), index, is_expanded=False)
-    assert chunk.missing.tolist() == [1, 2]
-    assert chunk.absorb([store.ref("bb", [2])])[0].tolist() == [1]
-    index.let_go(["a"])
-    assert chunk.place().tolist() == [] and chunk.missing.tolist() == [2]
-    assert chunk.slots[0] is not None and chunk.slots[0].artifact.sample(0).tolist() == [1, 1]
-
-
 def test_a_jobs_own_samples_of_a_chunk_are_found(store: Store) -> None:
     index = RecipeIndex(store.open)
     chunk = ChunkCatalogue(Distinct(digests(1, 2, 3)), index, is_expanded=False)
@@ -120,19 +109,6 @@ def test_a_jobs_own_samples_of_a_chunk_are_found(store: Store) -> None:
     assert chunk.absorb([store.ref("bb", [1, 3])])[0].tolist() == [2], "which was missing"
     assert chunk.is_shared(np.arange(3)).tolist() == [True, False, True]
     assert chunk.slots[0] is None and chunk.slots[1] is not None, "a file of which all is found goes"
-
-
-def test_digests_that_begin_alike_are_told_apart(store: Store) -> None:
-    writer = artifact.Writer(RecipeDigest(RECIPE))
-    alike = [b"\7" * 8 + bytes([n]) * 24 for n in range(3)]
-    for n, one in enumerate(alike[:2]):
-        writer.add(one, [np.array(n)], 1.0)
-    with open(store.folder / "a", "wb") as file:
-        written = writer.write(file, producer={})
-    index = RecipeIndex(store.open)
-    index.absorb([ArtifactRef(written.key, "a", written.size_bytes, 2, 2, 1.0)])  # type: ignore[arg-type]
-    ((_, query, rows),) = index.find(np.frombuffer(b"".join(alike[::-1]), "u1").reshape(-1, 32))
-    assert dict(zip(query.tolist(), rows.tolist(), strict=True)) == {2: 0, 1: 1}
 
 
 def test_another_process_begins_with_the_edition_alone(store: Store) -> None:

@@ -11,13 +11,18 @@ Invariants:
     2. Nothing is unpickled, evaluated or imported at the word of a file.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from prepcache.artifact.columns import Leaf, to_leaf
 from prepcache.artifact.header import ColumnSpec, GroupSpec, Header, named_recipe, read_header
-from prepcache.artifact.layout import Written, copy
-from prepcache.artifact.merger import merge
 from prepcache.artifact.reader import Artifact, Column, Group, open
 from prepcache.artifact.rows import check
-from prepcache.artifact.writer import Writer
+
+if TYPE_CHECKING:
+    from prepcache.artifact.layout import Written, copy
+    from prepcache.artifact.merger import merge
+    from prepcache.artifact.writer import Writer
 
 __all__ = [
     "Artifact",
@@ -37,3 +42,12 @@ __all__ = [
     "read_header",
     "to_leaf",
 ]
+
+_LATE = {"Writer": "writer", "Written": "layout", "copy": "layout", "merge": "merger"}
+"""What only those who write need."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'prepcache.artifact' has no attribute {name!r}")
+    return getattr(import_module(f"prepcache.artifact.{_LATE[name]}"), name)

@@ -35,13 +35,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from prepcache.artifact import columns, observed, sample_tree
+from prepcache.artifact import columns, sample_tree
 from prepcache.artifact.columns import ITEM_BYTES, Array, Leaf
 from prepcache.digests import DIGEST_BYTES, Key, RecipeDigest, entry_key, is_hex64
 from prepcache.errors import ArtifactError
 
 FORMAT_NAME = "prepcache artifact"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Rises when a file written before could be read wrongly; pinned by tests/golden."""
 
 PAGE_BYTES = 4096
@@ -137,8 +137,10 @@ class Header:
         Raises:
             ArtifactError: they are malformed.
         """
+        from prepcache.artifact.observed import unpack
+
         try:
-            return observed.unpack(self.meta["observed"])
+            return unpack(self.meta["observed"])
         except (KeyError, ValueError) as error:
             raise ArtifactError(f"the observed inputs cannot be read: {error}") from None
 

@@ -6,14 +6,12 @@ Invariants:
        dropping them all drops it. An unlinked file stays readable meanwhile.
     3. `sample(row)` gives copies: torch has no read-only tensors, and a write into the map would end the
        process (SIGSEGV).
-    4. Maps do not travel: a pickled Artifact is its path and the identity of the file, and opens it
-       anew where it is unpickled, or refuses if another file lies there.
+    4. Maps do not travel: another process opens the file by its path.
 """
 
 from __future__ import annotations
 
 import ctypes
-import math
 import mmap
 import os
 from collections.abc import Callable
@@ -36,7 +34,6 @@ from prepcache.artifact.header import (
     table_dtype,
 )
 from prepcache.artifact.rows import check_rows
-from prepcache.digests import Key, RecipeDigest
 from prepcache.errors import ArtifactError
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -92,13 +89,23 @@ class Group:
 class Artifact:
     """A mapped artifact; made by `open`.
 
+    Shape:
+        item_digests: uint8[items, 32], in row order; first_row, row_count: int64[items];
+        item_cost: float64[items], seconds that preprocessing each item took.
+
     Thread-safe: what is made later (samplers, at first use) is the same whoever makes it.
     """
 
-    def __init__(self, header: Header, base: Array, path: str | None, stat: os.stat_result) -> None:
+    def __init__(self, header: Header, base: Array, path: str | None) -> None:
         self.header = header
         self.path = path
-        self._identity = (stat.st_dev, stat.st_ino, stat.st_size, header.key)
+        self.recipe, self.key, self.edition = header.recipe, header.key, header.edition
+        self.items, self.rows, self.cost_s = header.items, header.rows, header.cost_s
+        self.item_digests: Array = header.item_digests
+        self.first_row: Array = header.first_row
+        self.row_count: Array = header.row_count
+        self.item_cost: Array = header.item_cost
+        self.size_bytes = header.size_bytes
         self.groups = [_group(spec, header, base) for spec in header.groups]
         self.row_group: Array | None = None
         self.row_index: Array | None = None
@@ -106,83 +113,6 @@ class Artifact:
             self.row_group = _view(header, base, ROW_GROUP, np.dtype("<u2"))
             self.row_index = _index_in_group(self.row_group, self.groups)
         self._samplers: dict[int, Callable[[int], Any]] = {}
-
-    @property
-    def recipe(self) -> RecipeDigest:
-        return self.header.recipe
-
-    @property
-    def key(self) -> Key:
-        return self.header.key
-
-    @property
-    def item_digests(self) -> Array:
-        """`uint8[items, 32]`, in row order."""
-        return self.header.item_digests
-
-    @property
-    def first_row(self) -> Array:
-        """`int64[items]`: each item's first row."""
-        return self.header.first_row
-
-    @property
-    def row_count(self) -> Array:
-        """`int64[items]`: how many rows each item has."""
-        return self.header.row_count
-
-    @property
-    def item_cost(self) -> Array:
-        """`float64[items]`: seconds that preprocessing each item took."""
-        return self.header.item_cost
-
-    @property
-    def items(self) -> int:
-        return self.header.items
-
-    @property
-    def rows(self) -> int:
-        return self.header.rows
-
-    @property
-    def cost_s(self) -> float:
-        return self.header.cost_s
-
-    @property
-    def observed(self) -> list[dict[str, Any]]:
-        return self.header.observed
-
-    @property
-    def edition(self) -> int:
-        return self.header.edition
-
-    @property
-    def producer(self) -> dict[str, Any]:
-        return self.header.producer
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        """The whole document."""
-        return self.header.meta
-
-    @property
-    def size_bytes(self) -> int:
-        return self.header.size_bytes
-
-    def row_bytes(self, rows: Array) -> Array:
-        """Bytes that the samples of some rows hold, `int64[k]`."""
-        group, index = np.zeros(len(rows), np.uint16), rows
-        if self.row_group is not None and self.row_index is not None:
-            group, index = self.row_group[rows], self.row_index[rows]
-        sizes = np.zeros(len(rows), np.int64)
-        for number, found in enumerate(self.groups):
-            is_in = np.flatnonzero(group == number)
-            for column in found.columns:
-                width = column.values.itemsize
-                if column.offsets is None:
-                    sizes[is_in] += width * math.prod(column.values.shape[1:])
-                else:
-                    sizes[is_in] += width * (column.offsets[index[is_in] + 1] - column.offsets[index[is_in]])
-        return sizes
 
     def sample(self, row: int) -> Any:
         """The sample of a row, as it was stored (invariant 3).
@@ -209,10 +139,8 @@ class Artifact:
         self._samplers[number] = sample
         return sample
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.path is None:
-            raise TypeError("an artifact that was opened by descriptor cannot be pickled: it has no path")
-        return _reopen, (self.path, self._identity)
+    def __reduce__(self) -> Any:
+        raise TypeError("a mapped artifact does not travel: send its path, and open it there")
 
     def __repr__(self) -> str:
         return f"<Artifact {self.key[:12]} items={self.items} rows={self.rows} path={self.path!r}>"
@@ -255,7 +183,7 @@ def _open_fd(fd: int, path: str | None, size_bytes: int | None) -> Artifact:
         row_count=_view(header, base, ITEM_ROWS, np.dtype("<i8")),
         item_cost=_view(header, base, ITEM_COST, np.dtype("<f8")),
     )
-    return Artifact(header, base, path, os.fstat(fd))
+    return Artifact(header, base, path)
 
 
 class _Map:
@@ -282,13 +210,6 @@ class _Map:
         place = self.__dict__.pop("_place", None)
         if place is not None:
             _libc.munmap(*place)
-
-
-def _reopen(path: str, identity: tuple[int, int, int, str]) -> Artifact:
-    artifact = open(path)
-    if artifact._identity != identity:
-        raise ArtifactError(f"{path} is not the file that was pickled; open the data set again")
-    return artifact
 
 
 def _view(header: Header, base: Array, name: str, dtype: np.dtype[Any]) -> Array:

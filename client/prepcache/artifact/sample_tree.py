@@ -1,7 +1,7 @@
 """Trees: a sample taken apart into its leaves, and put together again.
 
 A tree is JSON: a leaf is its number in walking order, a container is
-    ["list", [child, ...]]   ["tuple", [child, ...]]   ["dict" | "ordered", [[key, child], ...]]
+    ["list", [child, ...]]   ["tuple", [child, ...]]   ["dict", [[key, child], ...]]
     ["named", module, name, [field, ...], [child, ...]]     a namedtuple
 
 Invariants:
@@ -16,12 +16,12 @@ Invariants:
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict, namedtuple
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from keyword import iskeyword
 from operator import itemgetter
 from typing import Any, cast
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -74,39 +74,72 @@ def signature(sample: Any) -> tuple[Signature, list[Any]]:
     return tuple(parts), leaves
 
 
-def describe(sample: Any) -> tuple[Tree, list[Leaf], list[str]]:
-    """The tree of a sample that `signature` accepted, what its leaves are, and their dotted paths."""
+def describe(sign: Signature) -> tuple[Tree, list[Leaf], list[str]]:
+    """The tree of the samples that have a signature, what their leaves are, and the leaves' dotted paths."""
+    parts = iter(sign)
     leaves: list[Leaf] = []
     names: list[str] = []
 
-    def visit(value: Any, path: tuple[str, ...]) -> Tree:
-        kind = type(value)
-        if kind is dict or kind is OrderedDict:
-            word = "dict" if kind is dict else "ordered"
-            return [word, [[key, visit(child, (*path, str(key)))] for key, child in value.items()]]
-        if kind is tuple or kind is list:
-            word = "tuple" if kind is tuple else "list"
-            return [word, [visit(child, (*path, str(i))) for i, child in enumerate(value)]]
-        if is_namedtuple(kind):
-            _CLASSES[(kind.__module__, kind.__qualname__, kind._fields)] = kind
-            children = [visit(c, (*path, f)) for f, c in zip(kind._fields, value, strict=True)]
-            return ["named", kind.__module__, kind.__qualname__, list(kind._fields), children]
-        leaves.append(_leaf(value))
+    def leaf(kind: str, dtype: str = "", ndim: int = 0, *, path: tuple[str, ...]) -> Tree:
+        leaves.append(Leaf(kind, dtype, ndim))
         names.append(".".join(path))
         return len(leaves) - 1
 
-    return visit(sample, ()), leaves, names
+    def node(*path: str) -> Tree:
+        kind = next(parts)
+        if kind is dict:
+            pairs = []
+            for _ in range(next(parts)):
+                key, _ = next(parts), next(parts)  # and its type
+                pairs.append([key, node(*path, str(key))])
+            return ["dict", pairs]
+        if kind is tuple or kind is list:
+            return [kind.__name__, [node(*path, str(i)) for i in range(next(parts))]]
+        if kind == "tensor":
+            return leaf(kind, str(next(parts)).removeprefix("torch."), next(parts), path=path)
+        if kind == "ndarray":
+            return leaf(kind, cast(str, columns.describe_dtype(next(parts))), next(parts), path=path)
+        if isinstance(kind, str):
+            return leaf(kind, path=path)
+        if issubclass(kind, np.generic):
+            return leaf("scalar", cast(str, columns.describe_dtype(next(parts))), path=path)
+        fields = list(kind._fields)
+        return ["named", kind.__module__, kind.__qualname__, fields, [node(*path, f) for f in fields]]
+
+    return node(), leaves, names
 
 
-def _leaf(value: Any) -> Leaf:
-    kind = type(value)
-    if kind in _SIMPLE:
-        return Leaf(_SIMPLE[kind])
+def leaves_of(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The leaves of what is no sample yet, or a batch, with their paths: any mapping, tuple or list is a
+    container. What lies too deep is left out.
+    """
+    if isinstance(value, Mapping):
+        children: Iterable[tuple[Any, Any]] = value.items()
+    elif isinstance(value, tuple | list):
+        children = zip(getattr(value, "_fields", range(len(value))), value, strict=True)
+    else:
+        yield path, value
+        return
+    if len(path) < MAX_DEPTH:
+        for name, child in children:
+            yield from leaves_of(child, (*path, str(name)))
+
+
+def copied(sample: Any, depth: int = 0) -> Any:
+    """A sample in memory of its own; what no column can hold is left as it is."""
+    kind = type(sample)
+    if depth > MAX_DEPTH:
+        return sample
+    if kind is dict:
+        return {key: copied(value, depth + 1) for key, value in sample.items()}
+    if kind is list or kind is tuple:
+        return kind(copied(value, depth + 1) for value in sample)
+    if is_namedtuple(kind):
+        return cast(Any, kind)._make(copied(value, depth + 1) for value in sample)
     if kind in _ARRAYS:
-        return Leaf("ndarray", cast(str, columns.describe_dtype(value.dtype)), value.ndim)
-    if issubclass(kind, np.generic):
-        return Leaf("scalar", cast(str, columns.describe_dtype(value.dtype)))
-    return Leaf("tensor", str(value.dtype).removeprefix("torch."), value.ndim)
+        return np.array(sample)
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # another thread may just be loading it
+    return sample.clone() if kind is tensor else sample
 
 
 _SIMPLE = {
@@ -140,7 +173,7 @@ def _walk(value: Any, parts: list[Any], leaves: list[Any], depth: int) -> None:
         except _Refused as refused:
             refused.path.append(f"[{position}]")
             raise
-    elif kind is dict or kind is OrderedDict:
+    elif kind is dict:
         _enter(depth)
         parts.append(kind)
         parts.append(len(value))
@@ -306,11 +339,11 @@ def builder(tree: Tree) -> Build:
     if isinstance(tree, int):
         return itemgetter(tree)
     word = tree[0]
-    if word in ("dict", "ordered"):
-        make: Any = dict if word == "dict" else OrderedDict
+    if word == "dict":
         keys = [key for key, _ in tree[1]]
         children = _children([child for _, child in tree[1]])
-        return lambda leaves: make(zip(keys, children(leaves), strict=True))
+        return lambda leaves: dict(zip(keys, children(leaves), strict=True))
+    make: Any
     if word == "named":
         make = named_class(tree[1], tree[2], tuple(tree[3]))._make
         children = _children(tree[4])
@@ -350,7 +383,7 @@ def _count(tree: Any, seen: int, depth: int) -> int:
     word, children = tree[0], tree[-1]
     if type(children) is not list:
         raise ValueError(f"the children of a {word!r} are not a list")
-    if word in ("dict", "ordered") and len(tree) == 2:
+    if word == "dict" and len(tree) == 2:
         if not all(
             type(pair) is list and len(pair) == 2 and type(pair[0]) in _KEY_TYPES for pair in children
         ):
@@ -377,31 +410,25 @@ def _is_field(name: Any) -> bool:
     return type(name) is str and name.isidentifier() and not iskeyword(name) and not name.startswith("_")
 
 
-_CLASSES: WeakValueDictionary[tuple[str, str, tuple[str, ...]], type] = WeakValueDictionary()
-"""namedtuple classes that this process stored: a class made inside a function has no other address."""
-_STAND_INS: dict[tuple[str, str, tuple[str, ...]], Any] = {}
+@lru_cache(maxsize=4096)
+def _stand_in(module: str, name: str, fields: tuple[str, ...]) -> Any:
+    last = name.rsplit(".", 1)[-1]
+    base: Any = namedtuple  # through Any: the checker takes only literal names
+    made = base(last if last.isidentifier() and not iskeyword(last) else "Sample", fields)
+    # Its module has no such name, so instances pickle by address (DataLoader workers send batches).
+    made.__reduce__ = lambda self: (_make_named, (module, name, fields, tuple(self)))
+    return made
 
 
 def named_class(module: str, name: str, fields: tuple[str, ...]) -> Any:
     """The namedtuple class of this address and these fields (invariant 3)."""
-    address = (module, name, fields)
-    known: Any = _CLASSES.get(address)
-    if known is not None:
-        return known
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         # Not getattr: a lazy module imports what it is asked for.
         found = getattr(found, "__dict__", {}).get(part)
     if isinstance(found, type) and is_namedtuple(found) and cast(Any, found)._fields == fields:
         return found
-    if address not in _STAND_INS:
-        last = name.rsplit(".", 1)[-1]
-        base: Any = namedtuple  # through Any: the checker takes only literal names
-        made = base(last if last.isidentifier() and not iskeyword(last) else "Sample", fields)
-        # Its module has no such name, so instances pickle by address (DataLoader workers send batches).
-        made.__reduce__ = lambda self: (_make_named, (module, name, fields, tuple(self)))
-        _STAND_INS[address] = made
-    return _STAND_INS[address]
+    return _stand_in(module, name, fields)
 
 
 def _make_named(module: str, name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> Any:

@@ -1,8 +1,8 @@
 """The writer: collects the samples of some items in memory, then writes them as one artifact.
 
 Invariants:
-    1. `add` takes all samples of an item or, raising SampleError, none. What anything else that was raised
-       there (an interrupt) has left, in whatever columns, `truncate` takes away.
+    1. `add` takes all samples of an item or, raising SampleError, none. After anything else that was raised
+       there (an interrupt), a writer is of no use.
     2. What is collected is a copy: the preprocessing function may reuse its buffers.
     3. A sample costs its copy and a constant: buffers grow geometrically, nothing is built per sample
        that the file does not hold.
@@ -85,7 +85,7 @@ class Writer:
         taken = []
         for sample in samples:  # all are looked at before the first is taken
             sign, leaves = sample_tree.signature(sample)
-            taken.append((self._groups.get(sign) or self._new_group(sign, sample), leaves))
+            taken.append((self._groups.get(sign) or self._new_group(sign), leaves))
         for group, leaves in taken:
             group.add(leaves)
             self._row_groups.append(group.number)
@@ -93,18 +93,8 @@ class Writer:
         self._row_counts.append(len(taken))
         self._costs.append(cost_s if 0.0 < cost_s <= MAX_ITEM_COST_S else 0.0)
 
-    def truncate(self, items: int) -> None:
-        """Keeps the items that were added first, so many, as if no other had been begun."""
-        for digest in list(self._digests)[items:]:
-            del self._digests[digest]
-        rows = sum(self._row_counts[:items])
-        del self._row_counts[items:], self._costs[items:], self._row_groups[rows:]
-        left = np.bincount(np.array(self._row_groups), minlength=len(self._groups)).tolist()
-        for group in self._groups.values():
-            group.truncate(left[group.number])
-
-    def _new_group(self, sign: sample_tree.Signature, sample: Any) -> _Group:
-        spec, leaves, paths = sample_tree.describe(sample)
+    def _new_group(self, sign: sample_tree.Signature) -> _Group:
+        spec, leaves, paths = sample_tree.describe(sign)
         # Quoted twice, as the tree is in the file. Refused here, one item is lost; in `write`, all are.
         size = len(json.dumps(json.dumps(spec))) + len(leaves) * _COLUMN_HEADER_BYTES
         if len(self._groups) == MAX_GROUPS or self._tree_bytes + size > MAX_HEADER_BYTES // 2:
@@ -172,11 +162,6 @@ class _Group:
             append(leaf)
         self.rows += 1
 
-    def truncate(self, rows: int) -> None:
-        self.rows = rows
-        for column in self.columns:
-            column.truncate(rows)
-
     def spec(self, position: int, names: ColumnNames) -> GroupSpec:
         specs = tuple(
             ColumnSpec(names.take(position, path), column.leaf, column.shape)
@@ -207,9 +192,6 @@ class _Nothing:
     def append(self, value: None) -> None:
         pass
 
-    def truncate(self, rows: int) -> None:
-        pass
-
     def tensors(self, spec: ColumnSpec, rows: int) -> list[Tensor]:
         return []
 
@@ -226,9 +208,6 @@ class _Numbers:
 
     def append(self, value: float) -> None:
         self._values.append(value)
-
-    def truncate(self, rows: int) -> None:
-        del self._values[rows * self._each :]
 
     @property
     def nbytes(self) -> int:
@@ -263,10 +242,6 @@ class _Bytes:
     def append(self, value: Any) -> None:
         self._values += self._encode(value)
         self._offsets.append(len(self._values))
-
-    def truncate(self, rows: int) -> None:
-        del self._offsets[rows + 1 :]
-        del self._values[self._offsets[rows] :]
 
     @property
     def nbytes(self) -> int:
@@ -310,19 +285,6 @@ class _Arrays:
         else:
             self._shapes = array("q", self._first * self._rows)
             self._shapes.extend(shape)
-
-    def truncate(self, rows: int) -> None:
-        self._rows = rows
-        count = rows * math.prod(self._first or ())
-        if self._shapes is not None:
-            del self._shapes[rows * self.leaf.ndim :]
-            shapes = np.array(self._shapes).reshape(rows, self.leaf.ndim)
-            count = int(shapes.prod(axis=1).sum())
-            if (shapes == self._first).all():
-                self._shapes = None
-        if not rows:
-            self._first = None
-        self._values.truncate(count * self._dtype.itemsize if self._has_byte_axis else count)
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -391,15 +353,6 @@ class _Values:
         self._full_bytes += self._used * self._dtype.itemsize
         doubled = min(2 * len(self._chunk), _CHUNK_BYTES // self._dtype.itemsize)
         self._chunk, self._used = np.empty(max(doubled, count), self._dtype), 0
-
-    def truncate(self, count: int) -> None:
-        kept, left = [], count
-        # Where a chunk was just being exchanged, it is there twice: the first is whole.
-        for piece in self.pieces():
-            kept.append(piece[:left])
-            left -= len(kept[-1])
-        self._full, self._full_bytes = kept, count * self._dtype.itemsize
-        self._chunk, self._used = np.empty(_FIRST_CHUNK_BYTES // self._dtype.itemsize, self._dtype), 0
 
     @property
     def nbytes(self) -> int:

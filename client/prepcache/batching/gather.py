@@ -40,17 +40,6 @@ class Rows:
         self.pool = Pool()
         self._place()
 
-    @classmethod
-    def joined(cls, parts: Sequence[Rows]) -> Rows:
-        """The rows of several data sets, one after the other."""
-        counts = [len(part._artifacts) for part in parts]
-        firsts = np.cumsum([0, *counts[:-1]])
-        return cls(
-            [artifact for part in parts for artifact in part._artifacts],
-            np.concatenate([part._art_of + first for part, first in zip(parts, firsts, strict=True)]),
-            np.concatenate([part._row_of for part in parts]),
-        )
-
     def _place(self) -> None:
         """Sorts the groups of all artifacts into tables, and finds each sample's table, part and index."""
         groups_of_table: dict[Any, tuple[int, list[Group]]] = {}

@@ -18,7 +18,7 @@ from prepcache.errors import ConfigError
 from prepcache.protocol.units import count_text, size_text, span_text
 
 if TYPE_CHECKING:
-    from prepcache.opening_mode import OpeningMode
+    from prepcache.dataset_options import OpeningMode
 
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})\Z")
 
@@ -53,7 +53,7 @@ def fill(
 
     Example: prepcache fill train.py:make_dataset --shard $SLURM_ARRAY_TASK_ID/8
     """
-    from prepcache.opening_mode import OpeningMode
+    from prepcache.dataset_options import OpeningMode
 
     part, parts = _shard(shard)
     reports = [ds.report() for ds in _opened(target, OpeningMode(shard=part, shards=parts))]
@@ -86,7 +86,7 @@ def plan(target: Target, as_json: AsJson = False) -> None:
 
     Example: prepcache plan train.py:make_dataset
     """
-    from prepcache.opening_mode import OpeningMode
+    from prepcache.dataset_options import OpeningMode
 
     plans = [_plan(ds) for ds in _opened(target, OpeningMode(prepares=False))]
     if as_json:
@@ -132,7 +132,7 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
     Raises:
         ConfigError: there is no such file or name, it opens none, or its name is a loaded module's.
     """
-    from prepcache.opening_mode import opened_as
+    from prepcache.dataset_options import opened_as
 
     file, _, name = target.rpartition(":")
     path = Path(file).resolve()

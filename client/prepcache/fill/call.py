@@ -16,16 +16,13 @@ import os
 import sys
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from prepcache.artifact.sample_tree import MAX_DEPTH, signature
+from prepcache.artifact.sample_tree import copied, leaves_of, signature
 from prepcache.errors import SampleError
 from prepcache.keys import own_state
 from prepcache.keys.items import load, names_in
@@ -256,55 +253,36 @@ def _without_autocast() -> AbstractContextManager[object]:
     return within
 
 
-def copied(sample: Any, depth: int = 0) -> Any:
-    """A sample in memory of its own; what no column can hold is left as it is."""
-    kind = type(sample)
-    if depth > MAX_DEPTH:
-        return sample
-    if kind is dict or kind is OrderedDict:
-        return kind((key, copied(value, depth + 1)) for key, value in sample.items())
-    if kind is list or kind is tuple:
-        return kind(copied(value, depth + 1) for value in sample)
-    if isinstance(sample, tuple) and hasattr(kind, "_make"):
-        return kind._make(copied(value, depth + 1) for value in sample)
-    if kind is np.ndarray or kind is np.memmap:
-        return np.array(sample)
-    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # another thread may just be loading it
-    return sample.clone() if kind is tensor else sample
-
-
 def paths_in(item: Any) -> list[str]:
     """The names in an item that are files of its own; what the function opens of them is in the digest.
 
     Of other text nothing is: a file or folder that the function opens by it is an observed input.
     """
-    if isinstance(item, str):
-        return [item] if looks_like_path(item) and "\0" not in item and os.path.isfile(item) else []
-    if isinstance(item, os.PathLike):
-        return [os.fsdecode(item)]
-    if isinstance(item, Plain):
-        return []
-    if isinstance(item, Tree):
-        return [os.fsdecode(item.value)]
-    if isinstance(item, Mapping):
-        return [path for value in item.values() for path in paths_in(value)]
-    if isinstance(item, tuple | list):
-        return [path for value in item for path in paths_in(value)]
-    if item is None or isinstance(item, int | float | bytes) or type(item).__module__ in ("numpy", "torch"):
-        return []
-    return names_in(item)
+    return [path for _, leaf in leaves_of(item) for path in _paths_of(leaf)]
 
 
-def weight(sample: Any, depth: int = 0) -> int:
+def _paths_of(leaf: Any) -> list[str]:
+    if isinstance(leaf, str):
+        return [leaf] if looks_like_path(leaf) and "\0" not in leaf and os.path.isfile(leaf) else []
+    if isinstance(leaf, os.PathLike):
+        return [os.fsdecode(leaf)]
+    if isinstance(leaf, Plain):
+        return []
+    if isinstance(leaf, Tree):
+        return [os.fsdecode(leaf.value)]
+    if leaf is None or isinstance(leaf, int | float | bytes) or type(leaf).__module__ in ("numpy", "torch"):
+        return []
+    return names_in(leaf)
+
+
+def weight(sample: Any) -> int:
     """About how many bytes a sample holds. What no column can hold weighs little: it is refused later."""
-    if depth > MAX_DEPTH:
-        return 0
-    if isinstance(sample, Mapping):
-        return 64 + sum(weight(value, depth + 1) for value in sample.values())
-    if isinstance(sample, tuple | list):
-        return 64 + sum(weight(value, depth + 1) for value in sample)
-    try:
-        nbytes = getattr(sample, "nbytes", None)
-    except RuntimeError:  # of a sparse tensor
-        return 0
-    return nbytes if isinstance(nbytes, int) else 64 + (len(sample) if isinstance(sample, str | bytes) else 0)
+    total = 0
+    for _, leaf in leaves_of(sample):
+        try:
+            nbytes = getattr(leaf, "nbytes", None)
+        except RuntimeError:  # of a sparse tensor
+            continue
+        is_text = isinstance(leaf, str | bytes)
+        total += nbytes if isinstance(nbytes, int) else 64 + (len(leaf) if is_text else 0)
+    return total

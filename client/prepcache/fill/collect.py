@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prepcache import artifact
+from prepcache.errors import SampleError
 from prepcache.fill.call import Part, weight
 from prepcache.fill.commit import Batch
 from prepcache.fill.leases import HeldLease
@@ -61,7 +62,10 @@ class Collected:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._writer = artifact.Writer(task.recipe.digest, task.catalogue.edition)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._writer = artifact.Writer(self._task.recipe.digest, self._task.catalogue.edition)
         self._cover: dict[bytes, HeldLease | None] = {}
         self.indices: list[int] = []
         self._leases: set[int] = set()
@@ -80,7 +84,7 @@ class Collected:
         return len(self._leases)
 
     def add(self, part: Part, held: HeldLease | None) -> None:
-        """Takes a whole item.
+        """Takes a whole item. An interrupt meanwhile drops what was collected: columns may have half of it.
 
         Raises:
             SampleError: no column can hold a sample of it.
@@ -91,16 +95,11 @@ class Collected:
             self._cover[digest] = held
             self._leases.add(id(held))
             self.indices.append(part.index)
-        except BaseException:
-            self._drop_half()
+        except SampleError:
             raise
-
-    def _drop_half(self) -> None:
-        """Takes away what there is of an item that is not in `indices`, the last that is put down."""
-        items = len(self.indices)
-        self._writer.truncate(items)
-        for digest in list(self._cover)[items:]:
-            del self._cover[digest]
+        except BaseException:
+            self._begin()
+            raise
 
     def batch(self, observed: list[dict[str, Any]]) -> Batch:
         """What was collected, and what the function was seen to read beside its items."""

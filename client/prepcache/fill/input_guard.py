@@ -22,7 +22,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.index.item_index import Array, Distinct
 from prepcache.keys.items import BLOCK_ITEMS, ItemHasher
 from prepcache.keys.snapshot import Stamps
-from prepcache.protocol.explain import shortened
+from prepcache.protocol.units import shortened
 
 SHOWN = 500
 """Characters of an item that an error shows."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from prepcache import progress
 from prepcache.daemon.wait_budget import on_own_time
-from prepcache.report import human_seconds
+from prepcache.protocol.units import span_text
 
 ASK_S = 2.0
 """What one request to the daemon may take."""
@@ -72,7 +72,7 @@ def _line(there: int, total: int, made: int, passed_s: float) -> str:
     parts = [f"{there:,} of {total:,} items are cached"]
     if made:
         parts += [
-            f"{human_seconds((total - there) * passed_s / made)} to go",
+            f"{span_text((total - there) * passed_s / made)} to go",
             f"{made / passed_s:.1f} items/s",
         ]
     return ", ".join(parts)

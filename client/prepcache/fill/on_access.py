@@ -51,12 +51,13 @@ from typing import Any
 
 import numpy as np
 
+from prepcache.artifact.sample_tree import copied
 from prepcache.daemon import waits
 from prepcache.daemon.description import script_run
 from prepcache.daemon.wait_budget import on_own_time
 from prepcache.errors import PrepcacheError, SampleError
 from prepcache.fill.backlog import BACKLOG
-from prepcache.fill.call import Part, copied, weight
+from prepcache.fill.call import Part, weight
 from prepcache.fill.collect import Collected, Task
 from prepcache.fill.commit import AWAY_BYTES, Batch, Commits, Outcome, waiting_bytes
 from prepcache.fill.filler import COMMIT_LEASES, STALLED_S

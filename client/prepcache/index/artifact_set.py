@@ -237,29 +237,17 @@ class ArtifactSet:
         if self.mode is Mode.OFF or (not_within_s and now - self._looked_at < not_within_s):
             return False
         self._looked_at = now
-        return self._look(self.generation)
+        return bool(self._look(self.generation))
 
     def look_if_unknown(self) -> None:
         """Looks again where the daemon was not there, or had forgotten the recipe."""
         if not self.is_known and self.mode is not Mode.OFF and not self.session.is_gone:
             self._look(0)
 
-    def _look(self, generation: int) -> bool:
-        return bool(self._take_in(generation))
-
-    def _take_in(self, generation: int) -> bool | None:
-        """Looks; whether anything missing was found, None where the daemon could not be asked for it."""
-        if (resolved := self._resolve(generation)) is None:
-            return None
+    def _look(self, generation: int) -> bool | None:
+        """Whether anything missing was found; None where the daemon could not be asked for it."""
         try:
-            return self.absorb(resolved)
-        except DaemonUnreachable as error:
-            self.reason = error.message
-            return None
-
-    def _resolve(self, generation: int) -> wire.Resolved | None:
-        try:
-            found: wire.Resolved = self.session.resolve(
+            resolved: wire.Resolved = self.session.resolve(
                 self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
             )
         except PrepcacheError as error:
@@ -269,15 +257,16 @@ class ArtifactSet:
                 self.reason = f"{error.message}: {self._way_out()}"
             return None
         self._refused, self.is_known = None, True
-        return found
+        try:
+            return self.absorb(resolved)
+        except DaemonUnreachable as error:
+            self.reason = error.message
+            return None
 
     def _way_out(self) -> str:
         """What makes room where the disk is too full for a single recipe."""
         if self.client.endpoint.launcher is None:
             return "its administrator can free space there, or set a lower --min-free"
-        with contextlib.suppress(PrepcacheError):
-            if int(self.session.limits().get("min_free_bytes", 0)) <= LESS_FREE_BYTES:
-                return "free some, or run `prepcached stop` and `export PREPCACHED_ROOT=DIR` on another disk"
         return (
             "free some, or run `prepcached stop` and, for the daemon that the next job starts, "
             f"`export PREPCACHED_MIN_FREE={LESS_FREE_BYTES >> 30}GiB`, or PREPCACHED_ROOT=DIR on another disk"
@@ -327,7 +316,7 @@ class ArtifactSet:
         as the daemon does not answer with that artifact, all stays mapped: else it would be made again.
         """
         self._leaving.update(digest for digest in digests if self.index.knows(digest))
-        if (leaving := set(self._leaving)) and self._take_in(self.generation) is not None:
+        if (leaving := set(self._leaving)) and self._look(self.generation) is not None:
             self._leaving -= leaving
             missing = len(self.index.missing)
             self.drop(self.index.let_go(leaving))

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from blake3 import blake3
 
-from prepcache.fill.overflow import Spilled
 from prepcache.index.item_index import MISSING, Array, Distinct, Places
 from prepcache.index.mapped import NO_INPUTS, MappedArtifacts, Observed, OpenRef, Slot, reopened
 from prepcache.protocol.wire import ArtifactRef
 
 if TYPE_CHECKING:
     from prepcache.fill.commit import Batch
+    from prepcache.fill.overflow import Spilled
 
 NOTHING_NEW: Mapping[str, int] = {}
 _PIECE = b"prepcache piece v1\0"

@@ -17,13 +17,15 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prepcache import artifact
 from prepcache.errors import ArtifactError, DaemonUnreachable, NotFound, PrepcacheError
-from prepcache.fill.overflow import Spilled
 from prepcache.protocol.observed import Row
 from prepcache.protocol.wire import ArtifactRef
+
+if TYPE_CHECKING:
+    from prepcache.fill.overflow import Spilled
 
 log = logging.getLogger("prepcache")
 
@@ -125,7 +127,7 @@ def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any], recipe
                 f"it is entry {mapped.key[:12]} of recipe {mapped.recipe[:12]}, not {ref.key[:12]} of "
                 f"{recipe[:12]}"
             )
-        if mapped.meta["observed"] and not ref.observed:
+        if mapped.header.meta["observed"] and not ref.observed:
             raise ArtifactError("the answer lacks its observed inputs")
         return mapped
     except (FileNotFoundError, NotFound):
@@ -140,6 +142,8 @@ def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any], recipe
 def reopened(kept: Any) -> Slot | None:
     """A slot of another process, mapped here; None if its file is gone."""
     if isinstance(kept[0], int):
+        from prepcache.fill.overflow import Spilled
+
         spilled = Spilled.of(*kept)
         return None if spilled is None else Slot(spilled.artifact, None, spilled)
     ref, path, recipe = kept

@@ -3,9 +3,9 @@
 Invariants:
     1. A view never changes, and keeps the maps that it reads: what is let go meanwhile stays readable.
     2. Batches are gathered; what is missing of one is made together, and each item once.
-    3. Samples that are given one after the other (`given`) are gathered in blocks of `BLOCK_BYTES` at most: a
-       sample is a view of its block's memory, so that who keeps one sample keeps the block. A larger sample
-       is alone.
+    3. Samples that are given one after the other (`given`) are gathered in blocks of about `BLOCK_BYTES`: a
+       sample is a view of its block's memory, so that who keeps one sample keeps the block. As long as any
+       is missing, each comes by itself.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from prepcache.artifact.sample_tree import copied
 from prepcache.batching.gather import Rows, positions
-from prepcache.fill.call import copied
 from prepcache.index.catalogue import Catalogue
 from prepcache.index.item_index import MISSING, Array, ranges, rows_of
 
 BLOCK_BYTES = 256 << 10
 BLOCK_ROWS = 64
 """With 64 rows a sample takes half the time that it takes by itself; with 256 little less."""
-_LOOK_AHEAD = 4096
-"""Positions whose sizes are looked up at once."""
 
 
 class View:
@@ -74,16 +72,14 @@ class View:
             return items
         return ranges((np.cumsum(self._counts) - self._counts)[items], self._counts[items])
 
-    def sizes(self, positions: Array) -> Array:
-        """Bytes of the samples at these positions; `MISSING` where one is not there."""
-        at = positions if self._compact is None else self._compact[positions]
-        sizes = np.full(len(at), MISSING, "i8")
-        there = np.flatnonzero(at != MISSING)
-        art_of, rows = self._art_of[at[there]], self._row_of[at[there]]
-        for number in np.unique(art_of).tolist():
-            is_in = art_of == number
-            sizes[there[is_in]] = self._artifacts[number].row_bytes(rows[is_in])
-        return sizes
+    @property
+    def block_rows(self) -> int:
+        """How many samples are gathered at once where they are given one after the other."""
+        rows: int = sum(artifact.rows for artifact in self._artifacts)
+        if not self.is_whole or not rows:
+            return 1
+        nbytes: int = sum(artifact.size_bytes for artifact in self._artifacts)
+        return max(1, min(BLOCK_ROWS, BLOCK_BYTES * rows // nbytes))
 
     def take(self, indices: Any, make: Callable[[Sequence[int]], dict[int, Any]]) -> list[Any]:
         """The samples at these positions.
@@ -134,21 +130,9 @@ def given(
     Shape:
         items: int64[k], their positions among the items.
     """
-    positions = view_now().positions_of(items)
-    for start in range(0, len(positions), _LOOK_AHEAD):
-        some = positions[start : start + _LOOK_AHEAD]
+    positions, at = view_now().positions_of(items), 0
+    while at < len(positions):
         view = view_now()
-        for block in _blocks(view.sizes(some)):
-            yield from view.take(some[block].tolist(), make)
-
-
-def _blocks(sizes: Array) -> Iterator[slice]:
-    """Runs of samples that are gathered together."""
-    at, count = 0, len(sizes)
-    ends = np.cumsum(np.where(sizes < 0, 2 * BLOCK_BYTES, sizes))
-    while at < count:
-        before = int(ends[at - 1]) if at else 0
-        stop = int(np.searchsorted(ends, before + BLOCK_BYTES, "right"))
-        stop = max(at + 1, min(stop, at + BLOCK_ROWS, count))
-        yield slice(at, stop)
+        stop = at + view.block_rows
+        yield from view.take(positions[at:stop].tolist(), make)
         at = stop

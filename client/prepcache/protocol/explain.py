@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from prepcache.protocol.units import TEXT_LIMIT, printable, shortened
+
 if TYPE_CHECKING:
     from prepcache.protocol.inspection import Explanation
 
-TEXT_LIMIT = 80
-"""Characters of a value that a line shows."""
 _BEFORE = 24
 """Characters that are shown before the first that differs, as `max_len=`, where a text is cut."""
 LINE_CHARS = 200
@@ -89,16 +89,6 @@ class Difference:
 def version(distribution: str | None) -> str | None:
     """The version out of `2.1.0 <digest of its files>`."""
     return distribution.split(" ")[0] if distribution else None
-
-
-def shortened(text: str, limit: int = TEXT_LIMIT) -> str:
-    """The text as a line shows it: printable, and cut to a bound."""
-    return printable(text if len(text) <= limit else text[: limit - 3] + "...")
-
-
-def printable(text: str) -> str:
-    """The text with a question mark for each character that would move the cursor, or worse."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _shown(text: str | None, nothing: str = _ABSENT) -> str:

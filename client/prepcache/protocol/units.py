@@ -14,6 +14,8 @@ _UNITS_BYTES = {"": 1, "B": 1} | {
     for power, letter in enumerate("KMGTP", start=1)
     for unit, base in ((f"{letter}B", 1000), (f"{letter}IB", 1024), (letter, 1024))
 }
+TEXT_LIMIT = 80
+"""Characters of a value that a line shows."""
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([A-Z]*)\Z")
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\Z")
 
@@ -34,6 +36,16 @@ def middle_cut(text: str, width: int) -> str:
         return text
     head = (width - 1) // 2
     return f"{text[:head]}…{text[head + 1 + len(text) - width :]}"
+
+
+def shortened(text: str, limit: int = TEXT_LIMIT) -> str:
+    """The text as a line shows it: printable, and cut to a bound."""
+    return printable(text if len(text) <= limit else text[: limit - 3] + "...")
+
+
+def printable(text: str) -> str:
+    """The text with a question mark for each character that would move the cursor, or worse."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def count_text(count: int, one: str, many: str) -> str:

@@ -15,7 +15,7 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
@@ -73,12 +73,8 @@ class StreamPreprocessing(Preprocessing):
         self._flow: Flow | None = None
         self._behind: deque[OnAccess] = deque()
 
-    def open(self, notes: Iterable[str]) -> None:
-        """Asks the daemon for the first time, and says what is there.
-
-        Args:
-            notes: said, too.
-        """
+    def open(self) -> None:
+        """Asks the daemon for the first time, and says what is there."""
         self.artifacts.open()
         said, reasons = stream_line(self.name, self.recipe.digest, self.artifacts)
         self.why.extend(reasons)
@@ -86,7 +82,7 @@ class StreamPreprocessing(Preprocessing):
         if self.artifacts.drawn:
             self.why.append(draws_text(self.artifacts.drawn))
             self.say_of_it(draws_text(self.artifacts.drawn), "drawn")
-        for note in (*self.recipe.notes, *notes):
+        for note in self.recipe.notes:
             self.say_of_it(note)
 
     def beside(self, recipe: Recipe, observer: Observer | None) -> StreamPreprocessing:

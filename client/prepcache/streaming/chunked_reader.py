@@ -19,12 +19,13 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import islice
 from pathlib import PosixPath
 from types import FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
-from prepcache.fill.call import copied, weight
+from prepcache.artifact.sample_tree import copied
+from prepcache.fill.call import weight
 from prepcache.pickling import refusal
 from prepcache.streaming.sharding import Split, unsplit
 
@@ -108,9 +109,6 @@ class Reading:
 
     Args:
         clock: monotonic seconds.
-
-    Attributes:
-        first: the first item of all shares, where other workers read it too.
     """
 
     def __init__(self, source: Source, split: Split, clock: Callable[[], float] = time.monotonic) -> None:
@@ -118,10 +116,8 @@ class Reading:
         self._clock = clock
         self._next = split.first
         self.is_at_end = False
-        self.first: Any = None
         with unsplit():
-            self._items = source.begin()
-        self._share: Iterator[Any] | None = None
+            self._items = islice(source.begin(), split.first, None, split.step)
 
     def read(self, count: int) -> tuple[list[Any], range, Exception | None]:
         """The next items of the share, at most so many; fewer where they come slowly, or are large.
@@ -134,10 +130,8 @@ class Reading:
         until, nbytes = self._clock() + READ_S, 0
         with unsplit():
             try:
-                if self._share is None:
-                    self._share = self._begun()
                 while len(items) < count and nbytes < READ_BYTES:
-                    item = next(self._share, _END)
+                    item = next(self._items, _END)
                     if item is _END:
                         self.is_at_end = True
                         break
@@ -153,13 +147,6 @@ class Reading:
         numbers = range(self._next, self._next + len(items) * self._split.step, self._split.step)
         self._next = numbers.stop
         return items, numbers, error
-
-    def _begun(self) -> Iterator[Any]:
-        """The share, once the first item of all is read, which others may have as another one."""
-        first = list(islice(self._items, 1))
-        if first and self._split.workers > 1:
-            self.first = copied(first[0])
-        return islice(chain(first, self._items), self._split.first, None, self._split.step)
 
 
 def _open_file(items: Any) -> str:

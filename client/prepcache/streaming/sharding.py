@@ -120,12 +120,6 @@ def split_here(known: Ranks | None = None) -> Split:
     return Split(*ranks_here(known), worker, workers)
 
 
-def epoch_here() -> int:
-    """A number that the workers of a rank have together, another one for those that another epoch starts."""
-    info = _workers()
-    return 0 if info is None else info.seed - info.id
-
-
 def batch_here() -> int:
     """How many samples at a time the DataLoader wants that asks our caller for the first one.
 

@@ -17,7 +17,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import groupby
 from types import FunctionType
 from typing import Any
@@ -26,20 +25,17 @@ import numpy as np
 
 from prepcache.daemon.client import Client
 from prepcache.dataset import job_of, open_recipe
-from prepcache.errors import PrepcacheError
 from prepcache.index.artifact_set import ArtifactSet
 from prepcache.keys import recipes
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.observation.observer import Observer
-from prepcache.progress import Once, say
-from prepcache.report import Report
+from prepcache.progress import Once
+from prepcache.report import Report, shared_zeros
 from prepcache.streaming.chunk import Chunk, StreamPreprocessing
 from prepcache.streaming.chunked_reader import Reading, Source
-from prepcache.streaming.order import Order
 from prepcache.streaming.recipe_index import RecipeIndex
-from prepcache.streaming.sharding import Split, epoch_here
-from prepcache.streaming.shared_numbers import Common
+from prepcache.streaming.sharding import Split
 
 FIRST_ITEMS = 8
 MOST_ITEMS = 8192
@@ -48,10 +44,6 @@ GROWTH = 4
 SPAN_S = 2.0
 """Work that a chunk is to be: its first sample waits for its last, and what is made is one artifact."""
 _MAX_WHY = 100
-_NO_ORDER = (
-    "the workers read the items in different orders, so some samples are repeated and others are missing: "
-    "shuffle with the same seed in all workers and ranks"
-)
 
 Classes = frozenset[type | FunctionType]
 
@@ -80,8 +72,6 @@ class Stream:
         self._firsts: dict[Classes, StreamPreprocessing] = {frozenset(): self.first}
         self._totals = Totals()
         self._said, self._progress = said, options["progress"]
-        self._order = Order()
-        self._epochs = 0
 
     def length(self, ranks: Any) -> int:
         """Nobody knows it.
@@ -105,12 +95,10 @@ class Stream:
         for first in list(self._firsts.values()):
             first.begin_epoch(is_speaker=split.is_first, others=others)
         reading = Reading(self._source, split)
-        self._epochs += 1
         size, is_over = FIRST_ITEMS, False
         while not is_over:
             began = time.monotonic()
             items, numbers, error = reading.read(size)
-            self._compare_order(reading, split.worker)
             if items:
                 chunks = self._begun(items, numbers)
                 took_s = max(time.monotonic() - began, 1e-6)
@@ -120,18 +108,6 @@ class Stream:
             if error is not None:
                 raise error
             is_over = reading.is_at_end
-
-    def _compare_order(self, reading: Reading, worker: int) -> None:
-        first, reading.first = reading.first, None
-        if first is None:
-            return
-        hasher = ItemHasher(**self._reading, stat_cache=user_stat_cache())
-        hasher.says_text_files = False
-        with suppress(PrepcacheError):  # whose share it is will raise it
-            digests, _ = hasher.digest_many([first])
-            differs = self._order.differs(worker, (epoch_here(), self._epochs), bytes(digests[0]))
-            if differs and self._said.is_news("order"):
-                say(f"{self.first.name}: {_NO_ORDER}", self._progress, is_wrong=True)
 
     def _begun(self, items: list[Any], numbers: range) -> list[tuple[Chunk, Sequence[int]]]:
         """Chunks of items that were read together, prepared, and each one's positions among them."""
@@ -219,13 +195,13 @@ def _opened(
     progress: bool | None,
 ) -> StreamPreprocessing:
     client = client or Client()
-    recipe, notes = open_recipe(function, how, client, progress)
+    recipe = open_recipe(function, how, client, progress)
     artifacts = ArtifactSet(recipe, RecipeIndex, client, root=root, trust=how["trust"])
     by = StreamPreprocessing(
         said, recipe, job_of(function, recipe, how, root), artifacts, verify_fraction=verify_fraction,
         is_lazy=lazy, num_workers=num_workers, executor=executor, progress=progress,
     )  # fmt: skip
-    by.open(notes)
+    by.open()
     return by
 
 
@@ -235,13 +211,10 @@ _PROCESSES = 1024
 
 
 class Totals:
-    """Counts over all chunks, in memory that DataLoader workers share."""
+    """Counts over all chunks, in memory that forked DataLoader workers share; a spawned one has its own."""
 
     def __init__(self) -> None:
-        self._begin(Common((_PROCESSES, len(_FIELDS)), "f8"))
-
-    def _begin(self, common: Common) -> None:
-        self._common = common
+        self._rows = shared_zeros(_PROCESSES * len(_FIELDS), "f8").reshape(_PROCESSES, -1)
         self._why: dict[str, None] = {}
         self.reset_lock()
         _EVERY.add(self)
@@ -256,28 +229,25 @@ class Totals:
         counts = np.array([getattr(report, name) for name in _FIELDS], "f8")
         before, chunk.noted = chunk.noted, counts
         with self._lock:
-            self._common.rows[os.getpid() % _PROCESSES] += counts if before is None else counts - before
+            self._rows[os.getpid() % _PROCESSES] += counts if before is None else counts - before
             if len(self._why) < _MAX_WHY:
                 self._why.update(dict.fromkeys(report.why))
 
     def of_others(self) -> list[int]:
         """What the other processes have counted, in all epochs: hit, computed, by other jobs."""
-        rows = self._common.rows
+        rows = self._rows
         counts = rows.sum(axis=0) - rows[os.getpid() % _PROCESSES]
         return [round(counts[_FIELDS.index(name)]) for name in ("hit", "computed", "waited")]
 
     def report(self, why: Sequence[str]) -> Report:
-        whole = self._common.rows.sum(axis=0).tolist()
+        whole = self._rows.sum(axis=0).tolist()
         numbers = dict(zip(_FIELDS, whole, strict=True))
         counts = {name: round(numbers[name]) for name in _FIELDS[:6]}
         lines = tuple(dict.fromkeys([*why, *self._why]))
         return Report(**counts, seconds=numbers["seconds"], seconds_saved=numbers["seconds_saved"], why=lines)
 
-    def __getstate__(self) -> Any:
-        return self._common
-
-    def __setstate__(self, common: Common) -> None:
-        self._begin(common)
+    def __reduce__(self) -> Any:
+        return Totals, ()
 
 
 _EVERY: weakref.WeakSet[Totals] = weakref.WeakSet()

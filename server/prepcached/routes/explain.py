@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from prepcache.digests import RecipeDigest
 from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import explain, inspection
+from prepcache.protocol.units import shortened
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.misses import Miss, Misses
@@ -115,7 +116,7 @@ def _explain(
         nothing = "nothing else" if subject.entries else "nothing"
         why = FORGOTTEN if is_guess and subject.entries else f"{nothing} of this name is cached yet"
         return _told(subject, None, [], summary=why)
-    summary = explain.shortened(explain.summary(best[1], subject.parts), SUMMARY_TEXT)
+    summary = shortened(explain.summary(best[1], subject.parts), SUMMARY_TEXT)
     return _told(subject, with_parts[RecipeDigest(best[0])][0], best[1], summary=summary)
 
 
@@ -162,7 +163,7 @@ def _told(
     kept = found[: inspection.MAX_DIFFERENCES]
     return inspection.Explanation(
         recipe=subject.digest,
-        name=explain.shortened(subject.name, SHOWN_TEXT),
+        name=shortened(subject.name, SHOWN_TEXT),
         entries=subject.entries,
         was_there=was_there,
         nearest=None
@@ -176,9 +177,9 @@ def _told(
 
 
 def _difference(one: explain.Difference) -> inspection.Difference:
-    name, line = explain.shortened(one.name, SHOWN_TEXT), explain.shortened(one.line, SHOWN_TEXT)
+    name, line = shortened(one.name, SHOWN_TEXT), shortened(one.line, SHOWN_TEXT)
     return inspection.Difference(one.section, name, _cut(one.old), _cut(one.new), line)
 
 
 def _cut(text: str | None) -> str | None:
-    return None if text is None else explain.shortened(text, SHOWN_TEXT)
+    return None if text is None else shortened(text, SHOWN_TEXT)
