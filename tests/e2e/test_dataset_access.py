@@ -110,7 +110,7 @@ class Shown:
 try:
     ds[[Shown()] * 100_000]
 except TypeError as error:
-    assert "by its position, not by [seven, " in str(error) and len(shown) < 20, len(shown)
+    assert "indexed by one position, not by [seven, " in str(error) and len(shown) < 20, len(shown)
 else:
     raise AssertionError("a list is no position")
 batch = ds.__getitems__([3, 1, 1, -1])
