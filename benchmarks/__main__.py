@@ -3,6 +3,7 @@
 Every contestant runs in a process of its own. Their epochs take turns, the limit's among them, for as many
 rounds as are asked for; a ratio is an epoch's speed over the limit's in the same round, and what is shown is
 the median over the rounds. `--read` counts in what it costs to read each batch once, for all.
+`--transform` crops and flips each sample at random, in numpy, of all contestants but the limit.
 `--workers 0 2 4` runs each contestant but the limit with so many DataLoader workers, in a table of its own.
 On a machine that others use, the ratio of CPU times (without
 workers) is the steadier one. Results go to OUT/results.json, and as plots beside it.
@@ -138,7 +139,11 @@ class Suite:
         for workers in given if given and name != "limit" else contestant.workers:
             process = Process(self._python(name), name, self.workload.name, self._folder(name))
             prepared = process.ask("prepare")
-            answers = [prepared, process.ask("open", workers), process.ask("check")]
+            answers = [
+                prepared,
+                process.ask("open", workers, self.args.transform and name != "limit"),
+                process.ask("check"),
+            ]
             errors = [answer["error"] for answer in answers if "error" in answer]
             if errors:
                 if name == "limit":
@@ -205,6 +210,7 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=5.0, help="seconds after which an epoch is cut")
     parser.add_argument("--workers", type=int, nargs="+", metavar="N", help="numbers of DataLoader workers")
     parser.add_argument("--read", action="store_true", help="read each batch once; not of ragged rows")
+    parser.add_argument("--transform", action="store_true", help="crop and flip each sample; images only")
     parser.add_argument("--jobs", type=int, default=4, help="jobs at once whose memory is measured; 1: none")
     parser.add_argument("--peers", default=str(REPO / ".venv-peers" / "bin" / "python"), metavar="PYTHON")
     parser.add_argument("--data", help="where what is stored is kept; a temporary folder by default")
@@ -212,6 +218,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.read and any(WORKLOADS[name].is_ragged for name in args.workloads):
         parser.error("--read is for workloads whose rows have one length")
+    if args.transform and any(len(WORKLOADS[name].flat_shape) != 3 for name in args.workloads):
+        parser.error("--transform is for images")
     args.contestants = sorted(set(args.contestants) | {"limit"}, key=list(CONTESTANTS).index)
     compile_sources()
     data = args.data or tempfile.mkdtemp(prefix="prepcache-benchmarks-")

@@ -10,13 +10,14 @@ import os
 import subprocess
 import sys
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from benchmarks.workloads import WORKLOADS, Workload
 
@@ -43,6 +44,8 @@ class Contestant(ABC):
     def __init__(self, workload: Workload, folder: Path) -> None:
         self.workload = workload
         self.folder = folder
+        self.transform: Callable[[Any], Any] | None = None
+        """Of each sample, on every access."""
 
     def takes(self) -> bool:
         """Whether it can keep this workload."""
@@ -67,6 +70,8 @@ class Contestant(ABC):
         """Epochs of a plain DataLoader."""
         if self.workload.is_ragged:
             more.setdefault("collate_fn", pad_sequences)
+        if self.transform is not None and not hasattr(dataset, "transform"):
+            dataset = _Transformed(dataset, self.transform)
         loader: Any = DataLoader(
             dataset,
             batch_size=self.workload.batch_size,
@@ -75,6 +80,19 @@ class Contestant(ABC):
             **more,
         )
         return lambda: loader
+
+
+class _Transformed(Dataset[Any]):
+    """Samples of a data set, transformed."""
+
+    def __init__(self, dataset: Any, transform: Callable[[Any], Any]) -> None:
+        self.dataset, self.transform = dataset, transform
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.transform(self.dataset[i])
 
 
 def pad_sequences(samples: list[Any]) -> tuple[Any, Any]:
@@ -173,6 +191,37 @@ class Limit(RowsOfOneLength):
             yield places, np.cumsum([0, *lengths]), chosen
 
 
+class _Indices(Dataset[Any]):
+    """Batches are the indices that they are of."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return np.frombuffer(array("q", indices), np.int64)
+
+
+class LimitInLoader(RowsOfOneLength):
+    """A `DataLoader` around nothing but the limit's copy, of rows and of numbers."""
+
+    def takes(self) -> bool:
+        return not self.workload.is_ragged
+
+    def open(self, workers: int) -> Epoch:
+        load, flat, numbers = self.workload, self.flat(), np.arange(self.workload.count)
+        buffers = [np.empty((load.batch_size, *load.flat_shape), load.dtype) for _ in range(2)]
+
+        def copy(at: Any) -> Any:
+            buffers.append(buffers.pop(0))
+            rows = flat.take(at, 0, buffers[-1][: len(at)], "clip")
+            return torch.from_numpy(rows), torch.from_numpy(numbers.take(at))
+
+        return self.loader(_Indices(load.count), workers, shuffle=True, collate_fn=copy)
+
+
 class _Whole(Dataset[Any]):
     """Samples in a list."""
 
@@ -262,6 +311,7 @@ class Prepcache(Contestant):
             config={"workload": self.workload.name},
             code=None,
             version="1",
+            transform=self.transform,
             name=f"benchmark {self.workload.name}",
         )
 
@@ -357,13 +407,30 @@ class ManyArtifacts(Contestant):
         return self.loader(self.dataset(), workers, shuffle=True, **more)
 
 
+class FiveArtifacts(ManyArtifacts):
+    """As many as a large data set has for each 100 MB."""
+
+    artifacts = 5
+
+
+class PartOfFive(FiveArtifacts):
+    """A `Subset` of them."""
+
+    def dataset(self) -> Dataset[Any]:
+        order = np.random.default_rng(0).permutation(self.workload.count)
+        return Subset(super().dataset(), order.tolist())
+
+
 OWN: dict[str, type[Contestant]] = {
     "limit": Limit,
+    "limit in a DataLoader": LimitInLoader,
     "rows of one length": RowsOfOneLength,
     "prepcache": Prepcache,
     "prepcache packed": Packed,
     "prepcache.Loader": Loader,
     "prepcache, 200 artifacts": ManyArtifacts,
+    "prepcache, 5 artifacts": FiveArtifacts,
+    "prepcache, Subset of 5": PartOfFive,
     "in-memory tensors": InMemory,
     "one .pt file": OneFile,
     "memory-mapped class": MemoryMapped,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import random
 import sys
 import tempfile
 from collections.abc import Callable
@@ -71,6 +72,14 @@ class Workload:
         """Bytes of a sample, on the mean."""
         return int(np.prod(self.flat_shape)) * np.dtype(self.dtype).itemsize
 
+    def cropped(self, sample: Any) -> Any:
+        """A transform: a random part of the image, of seven eighths of each side, flipped or not."""
+        image, number = np.asarray(sample[0]), sample[1]
+        height, width = (7 * side // 8 for side in image.shape[1:])
+        top, left = (random.randrange(side // 8 + 1) for side in image.shape[1:])
+        image = image[:, top : top + height, left : left + width]
+        return np.ascontiguousarray(image[:, :, ::-1] if random.random() < 0.5 else image), number
+
     def sample(self, number: int) -> tuple[Any, int]:
         """A sample as preprocessing makes it: (tensor, number)."""
         import torch
@@ -87,6 +96,10 @@ def _noise(number: int, shape: tuple[int, ...], dtype: str) -> Array:
 
 def _images(number: int) -> Array:
     return _noise(number, (3, 64, 64), "u1")
+
+
+def _odd(*shape: int) -> Callable[[int], Array]:
+    return lambda number: _noise(number, shape, "u1")
 
 
 def _smoke(number: int) -> Array:
@@ -141,9 +154,12 @@ WORKLOADS = {
         Workload("audio", "2,000 log-mel spectrograms", 2_000, 32, None, "f4", _spectrogram, (118, MELS)),
         Workload("photos", "5,000 PNGs as uint8[3,128,128]", 5_000, 128, (3, 128, 128), "u1", _photo),
         Workload("smoke", "64 x uint8[3,8,8] + label: does it run", 64, 8, (3, 8, 8), "u1", _smoke),
+        Workload("R12240", "20,000 x uint8[3,60,68]", 20_000, 256, (3, 60, 68), "u1", _odd(3, 60, 68)),
+        Workload("R1000", "100,000 x uint8[1000]", 100_000, 256, (1000,), "u1", _odd(1000)),
+        Workload("R100", "200,000 x uint8[100]", 200_000, 256, (100,), "u1", _odd(100)),
         Workload("W3", "2,000 x float32[3,224,224] + label", 2_000, 64, (3, 224, 224), "f4", _crops),
     )
 }
 
-MEASURED = [name for name in WORKLOADS if name != "smoke"]
-"""What is run unless something else is asked for."""
+MEASURED = [name for name in WORKLOADS if name != "smoke" and not name.startswith("R")]
+"""What is run unless something else is asked for: not rows of odd sizes, from artifacts without a daemon."""

@@ -128,6 +128,18 @@ def test_a_function_may_ask_for_another_item_of_its_batch(daemon: FakeDaemon) ->
     job.forget()
 
 
+def test_nothing_is_leased_of_a_cache_that_is_known_to_be_full(daemon: FakeDaemon) -> None:
+    """Others would wait for what no commit can take."""
+    job = AccessJob(daemon, [1, 2, 3], function=lambda item: np.full(1000, item))
+    job.samples(0)
+    job.made.flush()
+    daemon.room = 10_000
+    assert [sample[0] for sample in job.samples(1, 2)] == [2, 3]
+    job.made.flush()
+    assert job.made.is_declined and job.bench.session.calls.count("commit") == 1
+    assert left_behind(daemon) == 0
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SampleError])
 def test_what_could_not_be_made_is_given_back(daemon: FakeDaemon, error: type[BaseException]) -> None:
     """And what the batch had made before is committed."""

@@ -216,15 +216,15 @@ class OnAccess:
         is_shared = time.monotonic() - self._shared_at < SHARED_S
         pace = self._pace
         want = pace.want(len(todo), len(share.holders)) if is_shared else pace.want_all(len(todo))
-        cost_s = want * self._pace.item_s
+        cost_s, nbytes = want * pace.item_s, int(want * pace.item_bytes)
         try:
-            granted = share.take(want, cost_s, 0, among)  # no bytes: the commit finds out what fits
+            granted = share.take(want, cost_s, nbytes, among)
             if not granted and not share.reason and share.has_rest:
                 self.flush_soon()
                 if self._made and not artifacts.session.is_away:
                     self._changed.wait(WAIT_S)  # others may want what a thread commits, which needs the lock
                     return []
-                granted = share.wait(want, cost_s, 0, WAIT_S, among)
+                granted = share.wait(want, cost_s, nbytes, WAIT_S, among)
         except PrepcacheError:
             if artifacts.session.is_away:
                 return []  # under a claim then
