@@ -243,7 +243,8 @@ class Making:
         by = self._by
         for index in indices:
             by.job.refuse_itself(index)
-        drifted = by.steady.changed(is_due=not by.steady.is_settled)
+        is_storing = by.artifacts.mode.is_writing
+        drifted = is_storing and by.steady.changed(is_due=not by.steady.is_settled)
         if drifted and by.steady.is_news():
             by.say_of_it(line(drifted), "drifted")
         here = None if drifted else self._wanted()

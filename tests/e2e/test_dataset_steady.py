@@ -19,6 +19,8 @@ ds = prepcache.CachedDataset(list(range(1, 9)), make, {"opts": OPTS}, lazy=True,
 if sys.argv[1] == "look":
     tell(ds, samples=list(ds))
 else:
+    if sys.argv[1] == "before":
+        V = 3
     made = [ds[0], ds[1]]
     if sys.argv[1] == "global":
         V = 5
@@ -35,6 +37,12 @@ def test_samples_made_after_a_global_was_set_are_not_stored(jobs: Jobs) -> None:
     script = jobs.write(LAZY)
     assert jobs.run(script, "global")["made"] == [2, 4, 15, 20, 25]
     assert jobs.run(script, "look")["samples"] == RIGHT
+
+
+def test_a_change_is_not_reported_where_nothing_is_stored(jobs: Jobs) -> None:
+    script = jobs.write(LAZY.replace(", progress=False", ""))
+    said = jobs.told(script, "before", PREPCACHE="off")
+    assert "changed since the data set was opened" not in said, said
 
 
 AROUND = """
