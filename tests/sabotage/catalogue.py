@@ -59,6 +59,12 @@ SABOTAGES = [
     Sabotage("an int is keyed without its sign", "prepcache.keys.encoding.builtins:_INT", lambda pack: lambda tag, value: pack(tag, abs(value)), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
     Sabotage("a text is keyed without its case", "prepcache.keys.encoding.builtins:text_bytes", lambda f: lambda value: f(value.lower()), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
     Sabotage("a bool is keyed as an int", "prepcache.keys.encoding.builtins:_bool", lambda f: lambda encoder, value, put: put(int_bytes(int(value))), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
+    Sabotage("attributes beside an adapted base do not count", "prepcache.keys.encoding.instances:attributes_of", gives({}), "tests/unit/test_own_attributes.py::test_attributes_of_an_instance_count_beside_its_base"),
+    Sabotage("what a built-in base holds does not count", "prepcache.keys.encoding.instances:_content_base", gives(None), "tests/unit/test_own_attributes.py::test_all_that_a_built_in_base_holds_counts"),
+    Sabotage("a record of the stat cache is believed unchecked", "prepcache.keys.files.segments:Segment.get", unchecked("mix(record[:9])"), "tests/unit/test_stat_cache.py::test_a_corrupt_segment_never_answers_wrong"),
+    Sabotage("what a function opens is not noted", "prepcache.keys.observation.context:present", gives(()), "tests/unit/test_observe.py::test_the_names_in_a_listed_folder_are_an_input"),
+    Sabotage("only the first of several uses of a file is named", "prepcache.keys.observation.observer:Observer._names_of", lambda f: lambda self, seen: f(self, seen)[:1], "tests/unit/test_observe_roots.py::test_a_file_opened_by_two_names_counts_by_both"),
+    Sabotage("links of what the function did not make are kept", "prepcache.keys.observation.findings:Findings._take_name", nothing, "tests/unit/test_observe.py::test_what_cannot_be_told_apart_is_not_stored"),
     Sabotage("a tuple is keyed as a list", "prepcache.keys.encoding.builtins:_tuple", lambda f: lambda encoder, value, put: encoder.walk([*value], put), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
     Sabotage("bytes are keyed without their length", "prepcache.keys.encoding.builtins:_bytes", lambda f: lambda encoder, value, put: (put(b"b"), put(value)), "tests/golden/test_canonical_vectors.py::test_the_bytes_of_a_value_are_those_of_the_version"),
     # auth and peers

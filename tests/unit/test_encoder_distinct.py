@@ -211,23 +211,3 @@ def test_what_a_hook_says_of_paths_does_not_run_together() -> None:
     hooks = Encoder(on_path=lambda value, _: bytes(value))
     one, other = [PurePosixPath("a"), PurePosixPath("pb")], [PurePosixPath("ap"), PurePosixPath("b")]
     assert hooks.encode(one) != hooks.encode(other)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (["ab", "c"], ["a", "bc"]),
-        ([["a"], "b"], [["a", "b"]]),
-        ([b"ab", b""], [b"a", b"b"]),
-        ({"a": "b", "c": "d"}, {"a": "bc", "": "d"}),
-        ([1, [2]], [[1], 2]),
-        (("a", ("b",)), (("a",), "b")),
-        ("s\0\0", "s\0"),
-        (
-            [[Bag(a=1), "b"], 1, Bag(a=1, b=2)],
-            [[Bag(a=1, b=1), Bag(a=1)], "b", 2],
-        ),
-    ],
-)
-def test_concatenation_does_not_make_values_alike(one: Any, other: Any) -> None:
-    assert encode(one) != encode(other)

@@ -28,19 +28,12 @@ _IMPORTING = frozenset(
 
 def is_library_file(name: str) -> bool:
     """Whether a source file is a library's or Python's, and not prepcache's."""
-    return (name.startswith(_LIBRARIES) or _SITE in name) and not _is_of_prepcache(name)
+    return (name.startswith(_LIBRARIES) or _SITE in name) and not name.startswith(OWN_FOLDER)
 
 
 def is_file_of_job(name: str) -> bool:
     """Whether a source file is the job's, not a library's and not prepcache's."""
-    return not (name.startswith(_LIBRARIES) or _SITE in name or _is_of_prepcache(name))
-
-
-def _is_of_prepcache(name: str) -> bool:
-    """Whether a file is prepcache's, or the daemon's, in whose process nobody asks."""
-    file = getattr(sys.modules.get("prepcached"), "__file__", None)
-    is_of_daemon = isinstance(file, str) and name.startswith(os.path.dirname(file) + os.sep)
-    return is_of_daemon or name.startswith(OWN_FOLDER)
+    return not (name.startswith(_LIBRARIES) or _SITE in name or name.startswith(OWN_FOLDER))
 
 
 class JobCode:

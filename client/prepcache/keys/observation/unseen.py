@@ -22,7 +22,7 @@ FIRST_ITEMS = 12
 ENOUGH = 2
 """Items with unseen bytes before it is said: one alone may be what a library loads when it is used first."""
 SLACK_BYTES = 4096
-"""Beside what was seen: headers that are read twice."""
+"""Beside what was seen: headers that are read twice, and these counts themselves."""
 
 
 class Reads:
@@ -38,9 +38,7 @@ class Reads:
         if self._left <= 0 or not _is_alone():
             return None
         self._left -= 1
-        first = _bytes_read()
-        again = _bytes_read()
-        return None if first is None or again is None else again + (again - first)
+        return _bytes_read()
 
     def end(self, watch: Watch, before: int | None) -> None:
         """Compares, when an item is made."""
@@ -50,7 +48,7 @@ class Reads:
         if any(fact.kind == MODULE for fact in watch.facts.values()) or not _is_alone():
             return
         seen = watch.opened_bytes + sum(map(_size_of, watch.items)) + _open_bytes()
-        if now - before <= seen + (SLACK_BYTES if seen else 0):
+        if now - before <= seen + SLACK_BYTES:
             return
         self._found += 1
         if self._found >= ENOUGH and not self.unseen_bytes:
