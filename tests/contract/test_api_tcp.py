@@ -122,13 +122,6 @@ def test_a_session_of_the_socket_is_not_taken_over_by_tcp(served: Serving, http:
     assert job.heartbeat().json()["code"] == "unknown-session"
 
 
-def test_tcp_requests_do_not_wait_for_delayed_acks(served: Serving, http: httpx.Client) -> None:
-    job = open_job(http)
-    job.resolve()
-    times = sorted(job.resolve().elapsed.total_seconds() for _ in range(20))
-    assert times[10] < 0.030, "the kernel's delayed acknowledgement is 40 ms"
-
-
 @pytest.fixture
 def slots(monkeypatch: pytest.MonkeyPatch) -> Slots:
     found = Slots(SlotLimits(total=40, tcp=12, unknown=4, user=20))

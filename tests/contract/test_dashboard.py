@@ -280,12 +280,6 @@ def test_head_answers_as_get_without_the_body(served: Serving, path: str) -> Non
     assert head.headers["content-type"] == get.headers["content-type"]
 
 
-def test_over_tcp_it_needs_the_token_as_all_does(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Peer, "of", classmethod(lambda cls, connection: cls(None, 0)))
-    assert served.http().get("/").status_code == 401
-    assert served.http().head("/healthz").status_code == 200
-
-
 @pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1:8080", "[::1]:8080"])
 def test_a_browser_reaches_the_socket_through_a_port_of_ssh(served: Serving, host: str) -> None:
     assert served.http().get("/", headers={**BROWSER, "host": host}).status_code == 200

@@ -62,7 +62,7 @@ def unchecked(condition: str) -> Make:
         assert len(found) == 1, f"{condition!r} is in {len(found)} conditions of {original.__qualname__}"
         found[0].test = ast.Constant(False)
         (function,) = tree.body
-        assert isinstance(function, ast.FunctionDef)
+        assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         namespace: dict[str, Any] = {}
         code = compile(ast.fix_missing_locations(tree), inspect.getsourcefile(original) or "", "exec")
         exec(code, original.__globals__, namespace)

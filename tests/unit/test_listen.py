@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import socket
 import stat
@@ -19,7 +18,6 @@ from prepcached import __main__, cli
 from prepcached import server as daemon_server
 from prepcached.config import Settings
 from prepcached.daemon import Daemon
-from prepcached.log import TextFormatter
 from prepcached.sockets import listen
 from prepcached.store.db import discard
 from prepcached.store.root import Root
@@ -78,16 +76,6 @@ def test_ctrl_c_ends_the_command_with_one_line(
         __main__.main()
     assert caught.value.code == 130
     assert capsys.readouterr().err == "prepcached: interrupted\n"
-
-
-def test_the_umask_is_as_it_was(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        [sock] = listen(settings(tmp_path), {})
-        sock.close()
-        assert os.umask(0o027) == 0o027
-    finally:
-        os.umask(before)
 
 
 def test_a_socket_that_nobody_listens_on_is_replaced(tmp_path: Path) -> None:
@@ -195,11 +183,6 @@ def test_a_start_that_fails_says_why_and_leaves_no_socket(
     assert not given.uds.exists() and server.daemon.store.is_closed
     for listener in listeners:
         listener.close()
-
-
-def test_a_log_line_is_one_line_that_a_terminal_survives() -> None:
-    record = logging.LogRecord("x", logging.ERROR, "x.py", 1, "GET /%s", ("\x1b[2J\x9b1m\nb\u202e",), None)
-    assert TextFormatter("%(message)s").format(record) == "GET /?[2J?1m | b?"
 
 
 STOPPED = """

@@ -14,7 +14,9 @@ from prepcached.log import MAX_CHARS, REQUEST_ID, JsonFormatter, TextFormatter
 
 
 def test_a_line_is_bounded_and_printable() -> None:
-    record = logging.LogRecord("a", logging.ERROR, "", 1, "begins %s ends", ("x\n" * MAX_CHARS,), None)
+    record = logging.LogRecord(
+        "a", logging.ERROR, "", 1, "begins %s ends", ("\x1b[2J\u202e\n" * MAX_CHARS,), None
+    )
     line = TextFormatter("%(message)s").format(record)
     assert len(line) < MAX_CHARS + 10 and line.startswith("begins") and line.endswith("ends")
     assert line.isprintable()

@@ -184,11 +184,6 @@ def test_the_token_is_not_shown(token_file: Path) -> None:
     assert found.token == TOKEN and TOKEN not in repr(found)
 
 
-def test_relative_paths_are_made_absolute() -> None:
-    found = load({"root": "here", "uds": "s.sock"}, {})
-    assert found.root == Path(os.path.abspath("here")) and found.uds == Path(os.path.abspath("s.sock"))
-
-
 def test_a_socket_from_systemd_needs_no_other() -> None:
     assert load({}, {"HOME": "/"}, activated=True).uds is None
     assert settings.load({"uds": "/s"}, {"HOME": "/"}, activated=True).uds == Path("/s")
