@@ -26,4 +26,5 @@ if __name__ == "__main__":
     os.environ["SABOTAGE"] = sys.argv[1]  # for processes that tests fork (support/fork_server.py)
     apply(sys.argv[1])
     options = ["-x", "-q", "--tb=line", "-rfEs", "-p", "no:cacheprovider"]
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # a plugin that the product imports
     sys.exit(pytest.main([*options, *sys.argv[2:]]))
