@@ -78,10 +78,12 @@ dist: $(STAMP)
 	$(PYTHON) -m venv .venv-dist
 	$(PIP) --python .venv-dist/bin/python install --constraint constraints.txt "$$(ls dist/*.whl)[torch,server]"
 	PYTHONPATH=tests $(BIN)/python -m support.readme_example "$$PWD/.venv-dist/bin/python"
-	$(PIP) install uv
+	$(PIP) install uv pipx
 	UV_TOOL_DIR=build/tools UV_TOOL_BIN_DIR=build/tools/bin $(BIN)/uv tool install --quiet --force \
 	    "prepcache[server] @ file://$$(ls $$PWD/dist/*.whl)"
 	build/tools/bin/prepcache --help > /dev/null && build/tools/bin/prepcached --help > /dev/null
+	PIPX_HOME=build/pipx PIPX_BIN_DIR=build/pipx/bin $(BIN)/pipx install --quiet --force "$$(ls dist/*.whl)[server]"
+	build/pipx/bin/prepcache --version && build/pipx/bin/prepcached --version
 
 ## make mutants   mutations of the pure modules by cosmic-ray, and those that no test sees (hours)
 # It edits the sources in place, and puts each back: a tree with changes of one's own is refused.

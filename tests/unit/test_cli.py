@@ -309,7 +309,7 @@ def shown(capsys: pytest.CaptureFixture[str], stats: dict[str, Any], **members: 
             ["hit rate 90 % (900 items found), 14.2 hours saved in 2.0 d"],
             [],
         ),
-        ({"coldest_age_s": 1e6}, ["--free 50GB --dry-run; the least recently used: 12 d ago"], []),
+        ({"coldest_age_s": 1e6}, ["--free 50GB --dry-run; least recently used entry: 12 d ago"], []),
     ],
 )
 def test_status_tells_how_full_the_store_is_and_whether_it_helps(

@@ -273,7 +273,7 @@ def _last_miss(miss: inspection.Explanation | None) -> str:
 
 def _freeing(stats: Mapping[str, Any]) -> list[str]:
     coldest_s = stats.get("coldest_age_s")
-    coldest = "" if coldest_s is None else f"; the least recently used: {span_text(coldest_s)} ago"
+    coldest = "" if coldest_s is None else f"; least recently used entry: {span_text(coldest_s)} ago"
     return [f"prepcache purge --free 50GB --dry-run{coldest}", kept_back(stats)]
 
 
