@@ -17,38 +17,27 @@ def watched(project: Project, line: str) -> Watched:
     return Watched(project, f"{IN_C}\ndef f(x):\n    {line}\n")
 
 
-LITERALS = ["read_in_c('./a.mask')", "read_in_c(*('a.mask',))", "(lambda: read_in_c(path='a.mask'))()"]
-
-
-@pytest.mark.parametrize("line", LITERALS)
-def test_a_path_in_the_code_that_is_opened_in_c_is_an_input(
-    project: Project, monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
-    project.put("a.mask", "one")
-    monkeypatch.chdir(project.folder)
-    found = watched(project, line)
-    assert found.names == ["cwd:a.mask"]
-    assert found.changed() is None
-    project.put("a.mask", "two")
-    assert found.changed() == "cwd:a.mask"
-
-
-QUOTED = [
+NAMED = [
+    "read_in_c('./a.mask')",
+    "read_in_c(*('a.mask',))",
+    "(lambda: read_in_c(path='a.mask'))()",
+    # As DuckDB is told what to read:
     """query("select it isn't from 'a.mask'")""",
     """query('select * from read_csv("a.mask")')""",
     "query(QUERY)",
 ]
 
 
-@pytest.mark.parametrize("line", QUOTED)
-def test_what_is_named_in_quotation_marks_within_a_text_is_seen(
+@pytest.mark.parametrize("line", NAMED)
+def test_a_path_in_the_code_that_is_opened_in_c_is_an_input(
     project: Project, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
-    """As DuckDB is told what to read."""
     project.put("a.mask", "one")
     monkeypatch.chdir(project.folder)
-    found = Watched(project, f"QUERY = \"from 'a.mask'\"\ndef query(text): pass\ndef f(x):\n    {line}\n")
+    query = "QUERY = \"from 'a.mask'\"\ndef query(text): pass\n" if "query" in line else ""
+    found = Watched(project, f"{IN_C}\n{query}def f(x):\n    {line}\n")
     assert found.names == ["cwd:a.mask"]
+    assert found.changed() is None
     project.put("a.mask", "two")
     assert found.changed() == "cwd:a.mask"
 

@@ -73,52 +73,35 @@ def test_labels_beside_an_image_root_follow_the_root(project: Project, tmp_path:
     assert watched.changed(other) == "items:../../labels/train/a.txt"
 
 
-@pytest.mark.parametrize(
-    ("path", "asks"),
-    [
-        ("pathlib.Path.cwd() / x", True),
-        ("os.getcwd() + '/' + x", True),
-        ("pathlib.Path(x).absolute()", True),
-        ("os.path.abspath(x)", True),
-        ("os.path.realpath(x)", True),
-        ("pathlib.Path(__file__).absolute().parent / 'job' / x", False),
-        ("HERE / 'job' / x", False),
-    ],
-)
+ASKS_FOR_IT = {
+    "pathlib.Path.cwd() / 'w'": True,
+    "os.getcwd() + '/w'": True,
+    "pathlib.Path('w').absolute()": True,
+    "os.path.abspath('w')": True,
+    "os.path.realpath('w')": True,
+    "x.absolute().parent / 'w'": True,
+    "x.resolve().parent / 'w'": True,
+    "pathlib.Path(__file__).absolute().parent / 'job' / 'w'": False,
+    "pathlib.Path(__file__).resolve().parent / 'job' / 'w'": False,
+    "ROOT / 'job' / 'w'": False,
+    "HERE / 'job' / 'w'": False,
+}
+
+
+@pytest.mark.parametrize("path", ASKS_FOR_IT)
 def test_code_that_asks_for_the_working_directory_uses_it(
-    project: Project, monkeypatch: pytest.MonkeyPatch, path: str, asks: bool
+    project: Project, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """Within the checkout too, where a path may lead from either."""
-    for place in ("job", "elsewhere"):
-        project.put(f"{place}/v", place)
-    monkeypatch.chdir(project.folder / "job")
-    watched = Watched(project, f"def f(x):\n    with open({path}) as file: return file.read()", "v")
-    assert ("cwd:v" in watched.names) == asks and "project:job/v" in watched.names
-    assert watched.changed() is None
-    monkeypatch.chdir(project.folder / "elsewhere")
-    assert watched.changed() == ("cwd:v" if asks else None)
-
-
-@pytest.mark.parametrize(
-    ("path", "asks"),
-    [
-        ("x.absolute().parent / 'w'", True),
-        ("x.resolve().parent / 'w'", True),
-        ("pathlib.Path(__file__).resolve().parent / 'job' / 'w'", False),
-        ("ROOT / 'job' / 'w'", False),
-    ],
-)
-def test_files_beside_a_relative_item_follow_the_directory(
-    project: Project, monkeypatch: pytest.MonkeyPatch, path: str, asks: bool
-) -> None:
-    """Where the code makes the item's path absolute, too; where its own file is makes no difference."""
+    """Within the checkout too, and where it makes the path of an item absolute."""
     for place in ("job", "elsewhere"):
         project.put(f"{place}/v", "one image")
         project.put(f"{place}/w", f"the label in {place}")
     monkeypatch.chdir(project.folder / "job")
-    source = f"ROOT = pathlib.Path(__file__).resolve().parent\ndef f(x): return ({path}).read_text()"
-    watched = Watched(project, source, Path("v"))
+    reads = f"def f(x):\n    with open({path}) as file: return file.read()"
+    watched = Watched(project, f"ROOT = pathlib.Path(__file__).resolve().parent\n{reads}", Path("v"))
+    asks = ASKS_FOR_IT[path]
     assert ("cwd:w" in watched.names) == asks and "project:job/w" in watched.names
+    assert watched.changed() is None
     monkeypatch.chdir(project.folder / "elsewhere")
     assert watched.changed() == ("cwd:w" if asks else None)
 
@@ -161,39 +144,20 @@ _THERE_AND_THERE = (
 
 
 @pytest.mark.parametrize("edited", ["one/v.txt", "two/v.txt", "one/w.txt", "two/w.txt"])
+@pytest.mark.parametrize("text", ["alike", None])
 def test_a_name_after_another_chdir_is_another_file(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edited: str
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edited: str, text: str | None
 ) -> None:
     """A function that goes from folder to folder reads a file of the same name in each, and lists each."""
     for place in ("one", "two"):
         (tmp_path / place).mkdir()
-        (tmp_path / place / "v.txt").write_text("alike")
+        (tmp_path / place / "v.txt").write_text(text or place)
     monkeypatch.chdir(tmp_path / "one")
     watched = Watched(project, _THERE_AND_THERE, [".", "../two"])
     monkeypatch.chdir(tmp_path / "one")
-    assert watched.changed() is None
-    (tmp_path / edited).write_text("edited")
+    assert text is None or watched.changed() is None
+    (tmp_path / edited).write_text("two" if edited == "one/v.txt" else "edited")
     assert watched.changed() is not None
-
-
-def test_two_files_of_one_relative_name_do_not_stand_in(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for place in ("one", "two"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "v.txt").write_text(place)
-    monkeypatch.chdir(tmp_path / "one")
-    watched = Watched(project, _THERE_AND_THERE, [".", "../two"])
-    monkeypatch.chdir(tmp_path / "one")
-    (tmp_path / "one" / "v.txt").write_text("two")
-    assert watched.changed() is not None
-
-
-def test_a_file_opened_by_two_names_counts_by_both(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.put("v.txt", "one")
-    monkeypatch.chdir(project.folder)
-    source = "def f(x): return [open(name).close() for name in ('v.txt', os.fspath(HERE / 'v.txt'))]"
-    assert Watched(project, source).names == ["cwd:v.txt", "project:v.txt"]
 
 
 def test_a_file_beside_an_item_is_named_relative_to_the_root(project: Project, tmp_path: Path) -> None:
