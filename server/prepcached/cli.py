@@ -206,7 +206,7 @@ def check(
 ) -> None:
     """Compare the index with the disk. To repair, stop the daemon first.
 
-    Where a daemon runs, it is asked to look, and nothing is changed.
+    A running daemon does the check itself, and nothing is changed.
 
     Example: prepcached check --root /var/cache/prepcache --repair
     """

@@ -140,7 +140,7 @@ def list_entries(
     limit: Annotated[int, typer.Option(min=0, help="The most entries to list; 0 for all.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the entries. `prepcache show KEY` shows what an entry was made by.
+    """List the entries. `prepcache show KEY` shows how an entry was made.
 
     Example: prepcache ls --name "tokens*" --sort size_bytes
     """
@@ -247,7 +247,7 @@ def purge(
 ) -> None:
     """Remove the entries that pass every filter. Jobs that need them later preprocess their items again.
 
-    It asks first. Without a terminal, --yes or --json is required.
+    It asks first. Without a terminal, --yes, --json or --dry-run is required.
 
     Example: prepcache purge --name "tokens*" --older-than 30d --dry-run
     """
@@ -260,7 +260,7 @@ def purge(
     is_asking = not dry_run and not yes
     is_at_terminal = sys.stdin is not None and sys.stdin.isatty()
     if is_asking and not is_at_terminal and not as_json:
-        raise BadRequest("there is no terminal to ask at: add --yes to remove, or --dry-run to list")
+        raise BadRequest("there is no terminal to ask at: add --yes or --json to remove, --dry-run to list")
     with _client() as client:
         chosen: dict[str, Any] = {**filters, "everything": everything, "free_bytes": free_bytes}
         if keys:
@@ -298,7 +298,7 @@ def _explain_less(
         if gone.disk_bytes < free_bytes:
             left = client.stats()["entries"] - (gone.entries if gone.dry_run else 0)
             stay = "other entries are pinned, in use, another user's, or do not match"
-            why = stay if left else "no entry is left"
+            why = stay if left else "no other entries exist"
             typer.echo(f"prepcache: {size_text(gone.disk_bytes)} of {size_text(free_bytes)}: {why}", err=True)
     elif not gone.entries and not keys and (left := next(client.entries(**filters), None)) is not None:
         whose = "the holders of the TCP token" if left.owner is None else f"uid {left.owner}"

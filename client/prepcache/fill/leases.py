@@ -246,7 +246,7 @@ class Share:
             self.look(answer.look_again)
             self._looks = self._looks + 1 if self.open == before else 0
             if self._looks > MAX_LOOKS:
-                raise DaemonError("the daemon keeps announcing new artifacts, and there are none")
+                raise DaemonError("the daemon keeps announcing artifacts that do not exist")
             return None
         self._looks = 0
         self.holders = tuple(answer.held)

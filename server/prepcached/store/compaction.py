@@ -241,7 +241,7 @@ class Merger:
                 stack.callback(os.close, fd)
                 header = artifact.check(fd)
                 if (found := staging.hash_file(fd, core.check_not_stopping)) != row.digest.hex():
-                    raise errors.ArtifactError(f"its bytes make {found}")
+                    raise errors.ArtifactError(f"its digest is {found}")
             except FileNotFoundError:
                 lose(core, row)
                 continue

@@ -72,7 +72,7 @@ def pin(core: Core, key: str, is_pinned: bool, owner: int | None) -> None:
 
 def stats(core: Core) -> Stats:
     """See `Store.stats`."""
-    with io_told("the disk could not be asked"):
+    with io_told("the disk could not be read"):
         core.look_at_staging()
         free = core.root.free_bytes()
         index_bytes = core.index.disk_bytes()

@@ -154,7 +154,7 @@ class Scrubber:
         if reading.digest != reading.row.digest.hex():
             with io_told("a damaged artifact could not be removed"), core.writer:
                 rows = removal.rows_of(core, artifacts.c.id, [reading.row.id])
-                removal.remove_damaged(core, rows, f"its bytes make {reading.digest}")
+                removal.remove_damaged(core, rows, f"its digest is {reading.digest}")
 
 
 def verify(core: Core, keys: Iterable[str] | None, progress: Progress, owner: int | None) -> Verified:
@@ -229,7 +229,7 @@ def _is_whole(core: Core, row: Doomable) -> tuple[bool, int]:
         return True, reading.offset
     with io_told("a damaged artifact could not be removed"), core.writer:
         rows = removal.rows_of(core, artifacts.c.id, [row.id])
-        removal.remove_damaged(core, rows, f"its bytes make {reading.digest}")
+        removal.remove_damaged(core, rows, f"its digest is {reading.digest}")
     return False, reading.offset
 
 

@@ -190,7 +190,7 @@ class Store:
         """Why so many more bytes, of this owner, would not be taken, evicting what is idle; empty where they
         fit. An estimate for leases."""
         core = self._core
-        with io_told("the disk could not be asked"):
+        with io_told("the disk could not be read"):
             free = core.root.free_bytes()
         with core.memory:
             short = 0 if owner is None else core.quotas.shortfall(owner, size_bytes)
@@ -408,7 +408,7 @@ class Store:
 
     def set_limits(self, limits: Limits) -> None:
         """Changes the budget while running; eviction follows in the background."""
-        with io_told("the disk could not be asked"):
+        with io_told("the disk could not be read"):
             max_bytes, min_free_bytes = self._root.filled_in(limits)
         with self._core.memory:
             self._core.ledger.max_bytes = max_bytes
