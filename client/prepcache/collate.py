@@ -25,7 +25,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -33,10 +33,10 @@ from prepcache.artifact import columns
 from prepcache.artifact.sample_tree import leaves_of
 from prepcache.batching import by_index
 from prepcache.batching.batch import Batch
-from prepcache.batching.default_collate import NotAStack, collation_of, shapes_of
+from prepcache.batching.default_collate import NotAStack, collation_of
 from prepcache.batching.ragged import Ragged, join
 from prepcache.batching.tables import Table
-from prepcache.batching.unequal import apart, hint, leaf_text, none_hint
+from prepcache.batching.unequal import leaf_text, raise_explained
 from prepcache.protocol.units import count_text
 
 CollateBatch = Callable[[Batch], Any]
@@ -65,22 +65,6 @@ class Packed(NamedTuple):
 
     values: Any
     offsets: Any
-
-
-@overload
-def pad_collate(
-    value: float = 0,
-    *,
-    side: Literal["left", "right"] = "right",
-    multiple_of: int = 1,
-    cut: int | None = None,
-    also: Literal["lengths", "mask"] | None = None,
-    leaves: Sequence[str] | Mapping[str, int] | None = None,
-) -> Callable[[list[Any]], Any]: ...
-
-
-@overload
-def pad_collate(value: list[Any]) -> Any: ...
 
 
 def pad_collate(
@@ -122,14 +106,6 @@ def pad_collate(
     if cut is not None and cut < 0:
         raise ValueError(f"cut must be 0 or more, not {cut}")
     return _Pad(_axes(leaves), value, side, multiple_of, cut, also)
-
-
-@overload
-def pack_collate(*, leaves: Sequence[str] | None = None) -> Callable[[list[Any]], Any]: ...
-
-
-@overload
-def pack_collate(samples: list[Any], /) -> Any: ...
 
 
 def pack_collate(samples: list[Any] | None = None, /, *, leaves: Sequence[str] | None = None) -> Any:
@@ -183,10 +159,14 @@ class _Collate:
             planned = collation.planned
             if planned is None or planned[0] is not self:
                 planned = collation.planned = (self, self._plan(samples.table))
-            return collation.build([collate(samples) for collate in planned[1]])
-        samples = list(samples)
-        self._check(".".join(path) for path, _ in leaves_of(samples[0]))
-        return self._walk(samples, (), samples[0])
+            try:
+                return collation.build([collate(samples) for collate in planned[1]])
+            except (RuntimeError, TypeError, NotAStack):
+                pass  # raised again below, where the samples say why
+        indices = samples.indices if isinstance(samples, Batch) else None
+        whole = list(samples)
+        self._check(".".join(path) for path, _ in leaves_of(whole[0]))
+        return self._walk(whole, (), whole, indices)
 
     def _plan(self, table: Table) -> list[CollateBatch]:
         """How each leaf of the table's batches is collated."""
@@ -210,9 +190,11 @@ class _Collate:
             raise ValueError(f"{leaf_text(path)} has {has}, but leaves= names its axis {axis}")
         return axis
 
-    def _padded(self, leaves: Iterable[tuple[str, int]]) -> Mapping[str, int]:
-        """The leaves that are sequences, and along which axis; of all leaves and how many axes they have."""
-        return {path: 0 for path, ndim in leaves if ndim == 1} if self.axes is None else self.axes
+    def _padded(self, sample: Any) -> Mapping[str, int]:
+        """The leaves of a sample that are sequences, and along which axis."""
+        if self.axes is not None:
+            return self.axes
+        return {".".join(at): 0 for at, leaf in leaves_of(sample) if getattr(leaf, "ndim", 0) == 1}
 
     def _column(self, table: Table, number: int, path: str) -> CollateBatch:
         column = table.columns[number]
@@ -223,7 +205,7 @@ class _Collate:
             return self._default(table, number)
 
         def of_rows(batch: Batch) -> Any:
-            return self.rows(batch.leaf(number), axis, path, batch.indices)
+            return self.rows(batch.leaf(number), axis, path)
 
         if not isinstance(column, Ragged) or axis not in (0, -column.leaf.ndim):
             return of_rows
@@ -233,18 +215,23 @@ class _Collate:
             return of_rows if 0 in common else lambda batch: of_column(batch, common)
 
         def of_rows_with_a_tail(batch: Batch) -> Any:
-            tail = self._tail(batch, column, path)
+            shapes: Any = column.shapes(batch.numbers)
+            if (shapes[:, 1:] != shapes[0, 1:]).any():
+                raise NotAStack
+            tail = tuple(shapes[0, 1:].tolist())
             return of_rows(batch) if 0 in tail else of_column(batch, tail)
 
         return of_rows_with_a_tail
 
-    def _walk(self, samples: list[Any], path: tuple[str, ...], whole: Any) -> Any:
-        """Collates what lies at a path of the samples, of which `whole` is the first."""
+    def _walk(self, samples: list[Any], path: tuple[str, ...], whole: list[Any], indices: Any) -> Any:
+        """Collates what lies at a path of the whole samples; their positions are for messages."""
         from torch.utils.data import default_collate
 
         first = samples[0]
         if isinstance(first, Mapping):
-            made = {key: self._walk([s[key] for s in samples], (*path, str(key)), whole) for key in first}
+            made = {
+                key: self._walk([s[key] for s in samples], (*path, str(key)), whole, indices) for key in first
+            }
             if type(first) is dict:
                 return made
             if not isinstance(first, MutableMapping):
@@ -255,25 +242,17 @@ class _Collate:
         if isinstance(first, (tuple, list)):
             _check_lengths(samples, path)
             transposed = zip(_fields(first), zip(*samples, strict=True), strict=True)
-            children = [self._walk(list(column), (*path, str(name)), whole) for name, column in transposed]
+            children = [
+                self._walk(list(column), (*path, str(name)), whole, indices) for name, column in transposed
+            ]
             return type(first)(*children) if hasattr(first, "_fields") else children
+        name, axis = ".".join(path), None
         if hasattr(first, "ndim") and hasattr(first, "shape") and not isinstance(first, np.generic):
-            axis = self.axis(".".join(path), first.ndim)
-            if axis is not None:
-                return self.rows(samples, axis, ".".join(path), None)
+            axis = self.axis(name, first.ndim)
         try:
-            return default_collate(samples)
-        except RuntimeError as error:
-            shapes = [row.shape for row in samples if hasattr(row, "shape")]
-            if len(set(map(len, shapes))) != 1:
-                raise
-            padded = self._padded((".".join(at), getattr(leaf, "ndim", 0)) for at, leaf in leaves_of(whole))
-            told = hint(".".join(path), np.array(shapes), None, padded)
-            raise RuntimeError(f"{error}{told}") from error
-        except TypeError as error:
-            if first is not None:
-                raise
-            raise TypeError(f"{error}{none_hint('.'.join(path))}") from error
+            return default_collate(samples) if axis is None else self.rows(samples, axis, name)
+        except (RuntimeError, TypeError) as error:
+            raise_explained(error, whole, indices, self._padded(whole[0]))
 
     def _default(self, table: Table, number: int) -> CollateBatch:
         """Collates a leaf as torch does."""
@@ -285,31 +264,11 @@ class _Collate:
             try:
                 return leaf(batch.numbers, batch.pool)
             except NotAStack:
-                pass
-            try:
                 return default_collate(batch.leaf(number))
-            except RuntimeError as error:
-                column, paths = table.columns[number], collation_of(table).paths
-                if not isinstance(column, Ragged):
-                    raise
-                padded = self._padded(zip(paths, (one.leaf.ndim for one in table.columns), strict=True))
-                told = hint(paths[number], shapes_of(column, batch.numbers), batch.indices, padded)
-                raise RuntimeError(f"{error}{told}") from error
-            except TypeError as error:
-                if table.columns[number].leaf.kind != "none":
-                    raise
-                raise TypeError(f"{error}{none_hint(collation_of(table).paths[number])}") from error
 
         return collate
 
-    def _tail(self, batch: Batch, column: Ragged, path: str) -> tuple[int, ...]:
-        """The shape of the rows of a batch beside their first axis, where a column has several such."""
-        shapes: Any = column.shapes(batch.numbers)
-        if (shapes[:, 1:] != shapes[0, 1:]).any():
-            raise apart(path, 0, shapes.tolist(), batch.indices, self.axes)
-        return tuple(shapes[0, 1:].tolist())
-
-    def rows(self, rows: list[Any], axis: int, path: str, indices: Any) -> Any:
+    def rows(self, rows: list[Any], axis: int, path: str) -> Any:
         """A batch of rows: tensors, or arrays, of the leaf at that path and of these samples."""
         raise NotImplementedError
 
@@ -334,7 +293,7 @@ class _Pad(_Collate):
     cut: int | None
     also: str | None
 
-    def rows(self, rows: list[Any], axis: int, path: str, indices: Any) -> Any:
+    def rows(self, rows: list[Any], axis: int, path: str) -> Any:
         import torch
 
         tensors = [torch.as_tensor(row).movedim(axis, 0) for row in rows]
@@ -344,9 +303,9 @@ class _Pad(_Collate):
         padded = torch.full((len(kept), width, *kept[0].shape[1:]), self.value, dtype=kept[0].dtype)
         for place, tensor in zip(padded, kept, strict=True):
             if tensor.shape[1:] != place.shape[1:]:
-                raise apart(path, axis, [row.shape for row in rows], indices, self.axes)
+                raise _apart(axis)
             if tensor.dtype != place.dtype:
-                raise RuntimeError(f"{leaf_text(path)} has rows with dtype {place.dtype} and {tensor.dtype}")
+                raise TypeError(f"{leaf_text(path)} has rows with dtype {place.dtype} and {tensor.dtype}")
             place[slice(len(tensor)) if self.side == "right" else slice(width - len(tensor), None)] = tensor
         return self._with(padded.movedim(1, axis + 1 if axis >= 0 else axis), lengths)
 
@@ -391,12 +350,12 @@ class _Pad(_Collate):
 
 @dataclass(frozen=True)
 class _Pack(_Collate):
-    def rows(self, rows: list[Any], axis: int, path: str, indices: Any) -> Any:
+    def rows(self, rows: list[Any], axis: int, path: str) -> Any:
         import torch
 
         tensors = [torch.as_tensor(row) for row in rows]
         if len({tensor.shape[1:] for tensor in tensors}) > 1:
-            raise apart(path, axis, [row.shape for row in rows], indices, self.axes)
+            raise _apart(axis)
         offsets = np.cumsum([0, *(len(tensor) for tensor in tensors)])
         return Packed(torch.cat(tensors), torch.from_numpy(offsets))
 
@@ -444,6 +403,10 @@ def _padding(value: float, dtype: Any, elements: int) -> memoryview:
 
     octets: Any = torch.full((elements,), value, dtype=dtype).view(torch.uint8).numpy()
     return memoryview(octets)
+
+
+def _apart(axis: int) -> RuntimeError:
+    return RuntimeError(f"rows cannot be concatenated along axis {axis}")
 
 
 def _check_lengths(samples: list[Any], path: tuple[str, ...]) -> None:

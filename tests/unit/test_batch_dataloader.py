@@ -100,37 +100,6 @@ def test_batches_of_workers_equal_those_of_the_single_samples(stored: Stored, co
     assert same(kept, list(slow))
 
 
-@pytest.mark.parametrize("collate", [None, as_list])
-def test_batches_of_spawned_workers_equal_single_samples(tmp_path: Path, collate: Any) -> None:
-    """Their pages are as large as jobs have them, whatever a test has set in this process."""
-    with_workers = DataLoader(
-        Reopened(COUNT, tmp_path),
-        batch_size=4,
-        num_workers=2,
-        multiprocessing_context="spawn",
-        collate_fn=collate,
-    )
-    kept = list(with_workers)
-    assert same(kept, list(DataLoader([sample(i) for i in range(COUNT)], batch_size=4, collate_fn=collate)))
-
-
-class Reopened(Dataset[Any]):
-    """Opens its artifacts in the process that uses it, as maps do not travel."""
-
-    def __init__(self, count: int, folder: Path) -> None:
-        self.count, self.folder, self.stored = count, folder, None
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitems__(self, indices: Any) -> Any:
-        if self.stored is None:
-            folder = self.folder / str(torch.utils.data.get_worker_info().id)  # type: ignore[union-attr]
-            folder.mkdir()
-            self.stored = Stored(rows_of(folder, [sample(i) for i in range(self.count)], 3))
-        return self.stored.rows.take(indices)
-
-
 def test_a_worker_gathers_into_shared_memory(stored: Stored) -> None:
     for batch in DataLoader(stored, batch_size=8, num_workers=1, collate_fn=shared_in_worker):
         assert batch
@@ -149,18 +118,3 @@ def test_padding_works_in_workers_of_a_subset(tmp_path: Path) -> None:
         ([[0, 1, 2], [-1, -1, -1]], [3, 0]),
         ([[*range(8)], [0, 1, 2, 3, 4, -1, -1, -1]], [8, 5]),
     ]
-
-
-def test_batches_kept_over_an_epoch_keep_their_values(stored: Stored) -> None:
-    kept = [batch["image"] for batch in DataLoader(stored, batch_size=8)]
-    views = [batch["image"].numpy()[1:, 0] for batch in DataLoader(stored, batch_size=8)]
-    for batch, view, slow in zip(kept, views, DataLoader(Singles(stored), batch_size=8), strict=True):
-        assert batch.equal(slow["image"])
-        assert (view == slow["image"][1:, 0].numpy()).all()
-
-
-def test_a_write_into_a_batch_is_gone_in_the_next_epoch(stored: Stored) -> None:
-    for batch in DataLoader(stored, batch_size=8):
-        batch["image"].zero_()
-    fast, slow = DataLoader(stored, batch_size=8), DataLoader(Singles(stored), batch_size=8)
-    assert same(list(fast), list(slow))

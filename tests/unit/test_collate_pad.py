@@ -81,7 +81,7 @@ def test_rows_that_differ_along_another_axis_are_refused(
 
 
 def test_rows_of_different_kinds_are_refused_by_name() -> None:
-    with pytest.raises(RuntimeError, match=r"leaf 'x' has rows with dtype torch\.float32 and torch\.int64"):
+    with pytest.raises(TypeError, match=r"leaf 'x' has rows with dtype torch\.float32 and torch\.int64"):
         pad_collate()([{"x": torch.ones(2)}, {"x": torch.arange(3)}])
     with pytest.raises(RuntimeError, match=r"\(leaf 'x' has rows with 1 and 2 axes\)"):
         pad_collate(leaves=["x"])([{"x": torch.ones(2)}, {"x": torch.ones(2, 3)}])

@@ -18,16 +18,17 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from prepcache.artifact import columns, sample_tree
-from prepcache.batching import by_index, unequal
+from prepcache.batching import by_index
 from prepcache.batching.buffers import Pool
 from prepcache.batching.ragged import Ragged, Ranges
 from prepcache.batching.tables import Dense, Nothing, Table
+from prepcache.batching.unequal import raise_explained
 from prepcache.batching.windows import Numbers
 
 CollateLeaf = Callable[[Numbers, Pool], Any]
@@ -78,16 +79,11 @@ def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
             pass
     from torch.utils.data._utils import collate as collation
 
+    samples = list(batch)
     try:
-        return collation.collate(list(batch), collate_fn_map=collate_fn_map)
-    except RuntimeError as error:
-        raise RuntimeError(f"{error}{_who_differs(batch)}") from error
-    except TypeError as error:
-        paths = zip(collation_of(batch.table).paths, batch.table.columns, strict=True)
-        nothing = next((path for path, column in paths if isinstance(column, Nothing)), None)
-        if nothing is None:
-            raise
-        raise TypeError(f"{error}{unequal.none_hint(nothing)}") from error
+        return collation.collate(samples, collate_fn_map=collate_fn_map)
+    except (RuntimeError, TypeError) as error:
+        raise_explained(error, samples, batch.indices, {})
 
 
 def collate_plain(batch: Any) -> Any:
@@ -110,25 +106,13 @@ class Collation:
         self.leaves = [_collate_leaf(column) for column in table.columns]
         self.is_gathered = _refuse not in self.leaves
         self.build = builder(table.tree, list)
-        self.paths = list(_paths(table.tree, ()))
+        numbered = sample_tree.builder(table.tree)(list(range(len(table.columns))))
+        self.paths = [".".join(path) for path, _ in sample_tree.leaves_of(numbered)]
         self.planned: Any = None  # kept by collate
 
     def collate(self, numbers: Numbers, pool: Pool) -> Any:
         """The batch that `default_collate` makes of these rows, or `NotAStack`."""
         return self.build([leaf(numbers, pool) for leaf in self.leaves])
-
-
-def _paths(spec: sample_tree.Tree, path: tuple[str, ...]) -> Iterator[str]:
-    """The dotted path of each leaf, in walking order."""
-    if isinstance(spec, int):
-        yield ".".join(path)
-    elif spec[0] in ("dict", "ordered"):
-        for key, child in spec[1]:
-            yield from _paths(child, (*path, str(key)))
-    else:
-        names = spec[3] if spec[0] == "named" else range(len(spec[-1]))
-        for name, child in zip(names, spec[-1], strict=True):
-            yield from _paths(child, (*path, str(name)))
 
 
 def collation_of(table: Table) -> Collation:
@@ -228,28 +212,3 @@ def _to_tensor(column: Dense | Ragged) -> Callable[[Any], Any] | None:
     except (TypeError, ValueError):
         return None
     return torch.from_numpy
-
-
-def _who_differs(batch: Any) -> str:
-    """Names a leaf that could not be stacked, two samples that differ in it, and what pads all that do."""
-    found = {}
-    for path, column in zip(collation_of(batch.table).paths, batch.table.columns, strict=True):
-        if isinstance(column, Ragged) and column.leaf.kind in ("tensor", "ndarray"):
-            shapes = shapes_of(column, batch.numbers)
-            if axes := unequal.differing_axes(shapes):
-                found[path] = shapes, axes
-    if not found:
-        return ""
-    path, (shapes, _) = next(iter(found.items()))
-    others = {name: axes[0] for name, (_, axes) in found.items() if len(axes) == 1}
-    is_default = all(rows.shape[1] == 1 for rows, _ in found.values())
-    return unequal.hint(path, shapes, batch.indices, None if is_default else others)
-
-
-def shapes_of(column: Ragged, numbers: Numbers) -> unequal.Shapes:
-    """The shapes of a column's rows."""
-    shapes = column.shapes(numbers)
-    if shapes is None:
-        begin, end = column.bounds(numbers)
-        shapes = (end - begin)[:, None]
-    return shapes

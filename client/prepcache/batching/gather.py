@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from prepcache.artifact.reader import Group
 from prepcache.batching.batch import Batch
 from prepcache.batching.buffers import Pool
-from prepcache.batching.tables import Group, Table
+from prepcache.batching.tables import Table
 
 Array = npt.NDArray[Any]
 
@@ -139,12 +140,8 @@ def positions(indices: Any, count: int) -> Array:
             return np.frombuffer(array("q", indices), np.int64) if indices else np.empty(0, np.int64)
         except OverflowError:
             raise _out_of_range(max(indices, key=abs), count) from None
-    if (
-        isinstance(indices, Iterable)
-        and not isinstance(indices, Sequence)
-        and not hasattr(indices, "__array__")
-    ):
-        return positions(list(indices), count)  # a set, a generator: what a sampler of the job's may give
+    if not hasattr(indices, "__array__"):
+        return positions(list(indices), count)  # a range, a set, a generator: what a sampler may give
     at = np.asarray(indices)
     if at.dtype == np.bool_:
         if at.shape != (count,):

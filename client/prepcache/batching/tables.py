@@ -15,35 +15,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from prepcache.artifact.columns import Leaf
+from prepcache.artifact.reader import Column, Group
 from prepcache.batching.buffers import Pool
 from prepcache.batching.ragged import Ragged
 from prepcache.batching.windows import Numbers, first_numbers, side_by_side
 
 Array = npt.NDArray[Any]
-
-
-class Column(Protocol):
-    """What the reader gives for one leaf of one group."""
-
-    name: str
-    leaf: Leaf
-    values: Array
-    offsets: Array | None
-    shapes: Array | None
-
-
-class Group(Protocol):
-    """What the reader gives for the rows of one tree."""
-
-    tree: Any
-    columns: Sequence[Any]
-    rows: int
 
 
 class Dense:
