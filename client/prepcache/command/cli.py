@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prepcache import __version__
-from prepcache.command import AsJson, fill_commands, print_json, tier_commands
+from prepcache.command import AsJson, digits_of, fill_commands, print_json, tier_commands
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
 from prepcache.protocol import SORTS
 from prepcache.protocol.units import count_text, parse_size, parse_span, size_text
@@ -34,7 +34,6 @@ INTERRUPTED = 130
 """128 + SIGINT, as a shell says it."""
 INTERNAL = 70
 """EX_SOFTWARE (sysexits.h)."""
-MIN_PREFIX_DIGITS = 4
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.5, 3600.0
 
 app = typer.Typer(
@@ -436,9 +435,7 @@ def _entry(client: Client, key: str) -> inspection.Entry:
         NotFound: there is none.
         BadRequest: it is no key, or there are several.
     """
-    digits = key.lower()
-    if set(digits) - set("0123456789abcdef") or not MIN_PREFIX_DIGITS <= len(digits) <= 64:
-        raise BadRequest(f"{key!r} is not a key: give {MIN_PREFIX_DIGITS} to 64 hex digits", key=key)
+    digits = digits_of(key, "a key")
     if len(digits) == 64:
         return client.entry(digits)
     # By an order that using them does not change, or one that a job uses just now is passed over.

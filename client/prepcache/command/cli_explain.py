@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from prepcache.command import cli_tables
+from prepcache.command import cli_tables, digits_of
 from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import inspection
 from prepcache.protocol.explain import cues
@@ -18,8 +18,6 @@ from prepcache.protocol.units import age_text, count_text, size_text, span_text
 
 if TYPE_CHECKING:
     from prepcache.daemon.client import Client
-
-MIN_PREFIX_DIGITS = 4
 
 
 def explained(client: Client, target: str | None, name: str | None) -> inspection.Explanation:
@@ -35,11 +33,7 @@ def explained(client: Client, target: str | None, name: str | None) -> inspectio
         except NotFound as error:
             line = "" if name is None else hint(name, {one.name for one in client.recipes()})
             raise NotFound(line or error.message, name=name) from None
-    digits = target.lower()
-    if set(digits) - set("0123456789abcdef") or not MIN_PREFIX_DIGITS <= len(digits) <= 64:
-        raise BadRequest(
-            f"{target!r} is not a key or recipe: give {MIN_PREFIX_DIGITS} to 64 hex digits, or --name NAME"
-        )
+    digits = digits_of(target, "a key or recipe", ", or --name NAME")
     recipes = [one.digest for one in client.recipes(digits)]
     keys = [one.key for one in client.entries(key=digits, sort="created_at")]
     if len(recipes) + len(keys) > 1:

@@ -1,4 +1,4 @@
-"""Where a running daemon listens, noted in its root; what a stopping one waits for, and one that starts does.
+"""Where a running daemon listens, noted in its root, and what one does whose start takes long.
 
 The first is for those whose environment leads to another socket.
 A job of cron, a container or an ssh command has no `$XDG_RUNTIME_DIR`: it looks for its user's daemon in the
@@ -20,6 +20,7 @@ import stat
 from pathlib import Path
 
 from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES
+from prepcache.protocol.units import printable
 
 NAME = "listening"
 STARTING_NAME = "starting"
@@ -61,32 +62,24 @@ def noted(root: str | os.PathLike[str]) -> Path | None:
 
 def note_starting(root: str | os.PathLike[str], does: str) -> None:
     """Notes that this process, which has the root, does not serve yet, and what it does; nothing: it does."""
-    _tell(Path(root) / STARTING_NAME, does)
-
-
-def starting(root: str | os.PathLike[str]) -> tuple[int, str] | None:
-    """The process whose start takes long, and what it does."""
-    return _told(Path(root) / STARTING_NAME)
-
-
-def _tell(path: Path, text: str) -> None:
+    path = Path(root) / STARTING_NAME
     with contextlib.suppress(OSError):
-        if text:
-            _write(path, f"{os.getpid()} {start_ticks(os.getpid())} {text}".encode()[:MAX_TOLD_BYTES])
+        if does:
+            _write(path, f"{os.getpid()} {start_ticks(os.getpid())} {does}".encode()[:MAX_TOLD_BYTES])
         else:
             path.unlink()
 
 
-def _told(path: Path) -> tuple[int, str] | None:
+def starting(root: str | os.PathLike[str]) -> tuple[int, str] | None:
+    """The process whose start takes long, and what it does."""
     try:
+        path = Path(root) / STARTING_NAME
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         with open(fd, "rb") as file:
-            pid, ticks, text = file.read(MAX_TOLD_BYTES).decode("utf-8", "replace").split(" ", 2)
-        if not is_alive(int(pid), int(ticks)):
-            return None
+            pid, ticks, does = file.read(MAX_TOLD_BYTES).decode("utf-8", "replace").split(" ", 2)
+        return (int(pid), printable(does)) if is_alive(int(pid), int(ticks)) else None
     except (OSError, ValueError):
         return None
-    return int(pid), "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _write(path: Path, data: bytes) -> None:
