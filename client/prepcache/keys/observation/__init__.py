@@ -2,7 +2,7 @@
 
 audit           the one audit hook: notes what Python's events tell, as facts of the watches in progress
 context         watches: which item a thread works for
-questions       what is asked for and may not be there (`os.path.exists`), and imports by a computed name
+monitoring      what is asked for and may not be there (`os.path.exists`), and imports by a computed name
 native_reads    paths that the job's code hands to C libraries (Python >= 3.12)
 unseen          bytes that were read and of which nothing told
 job_code        which code is the job's

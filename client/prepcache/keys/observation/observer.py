@@ -28,7 +28,7 @@ from prepcache.keys.code.source_files import runs_as_written
 from prepcache.keys.environment import lately
 from prepcache.keys.files.digest import Trust
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
-from prepcache.keys.observation import audit, context, job_code, monitoring, questions, unseen
+from prepcache.keys.observation import audit, context, job_code, monitoring, unseen
 from prepcache.keys.observation.context import MODULE, NAMED, Fact, Notice, Watch
 from prepcache.keys.observation.findings import MODULE_SUFFIXES, Findings, Seen
 from prepcache.keys.observation.inputs import (
@@ -127,7 +127,7 @@ class Observer:
             self._found.see_again(seen)
         self._told_folders = 0
         self._met_loaded: set[int] = set()
-        self._code = job_code.JobCode(scope.known, questions.CODES)
+        self._code = job_code.JobCode(scope.known, monitoring.CODES)
         self._told: set[str] = set()
         self._reads = unseen.Reads()
         self.programs: dict[str, None] = {}
