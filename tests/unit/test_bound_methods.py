@@ -135,7 +135,7 @@ def test_an_object_that_is_handed_on_counts_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "cls"), [("unknown", Dynamic), ("counting", Setting)])
-def test_a_class_that_finds_or_sets_attributes_itself_counts_whole(name: str, cls: type[Data]) -> None:
+def test_a_class_that_sets_attributes_itself_counts_whole(name: str, cls: type[Data]) -> None:
     with pytest.raises(UnkeyableError, match=r"preprocess\.__self__\.trainer"):
         digest(name, cls)
 

@@ -294,7 +294,7 @@ def test_nothing_is_held_of_a_function_without_weak_references(project: Project)
     assert alive() is None
 
 
-def test_what_a_cached_property_of_the_config_keeps_is_of_the_calls(project: Project) -> None:
+def test_what_a_cached_property_of_a_config_keeps_is_of_calls(project: Project) -> None:
     project.write(
         prep="import dataclasses, functools\n@dataclasses.dataclass\nclass Config:\n    size: int\n"
         "    @functools.cached_property\n    def table(self): return [self.size] * 3\n"

@@ -318,7 +318,7 @@ def test_the_two_ways_to_mix_agree() -> None:
     assert mix_columns(list(rows.T)).tolist() == [mix(row) for row in rows.tolist()]
 
 
-def test_a_segment_that_is_cut_short_while_in_use_only_knows_less(tmp_path: Path) -> None:
+def test_a_segment_that_is_cut_short_in_use_knows_less(tmp_path: Path) -> None:
     """A file that shrinks under a map would kill the process."""
     memo = make(tmp_path)
     fill(memo, range(2000))

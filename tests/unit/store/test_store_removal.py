@@ -93,7 +93,7 @@ def test_doomed_bytes_that_return_are_kept(store: Store) -> None:
 
 
 @pytest.mark.parametrize("how", ["held", "pinned", "used"])
-def test_what_is_wanted_since_it_was_chosen_is_not_purged_to_free_bytes(
+def test_what_is_wanted_since_it_was_chosen_is_not_purged(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     refs = [put(store, name).artifacts[0] for name in range(2)]
