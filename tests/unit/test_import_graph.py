@@ -137,7 +137,7 @@ def test_a_static_key_reads_the_file_and_never_runs_it(project: Project) -> None
 
 def test_a_static_key_of_an_unknown_name_says_what_there_is(project: Project) -> None:
     path = project.put("tool.py", "def f(x): return x")
-    with pytest.raises(UnkeyableError, match="defines no 'g'; it defines f"):
+    with pytest.raises(UnkeyableError, match="does not define 'g'; it defines f"):
         static_key(path, "g")
 
 

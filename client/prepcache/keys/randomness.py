@@ -6,7 +6,7 @@ holds in its attributes, as every albumentations transform does.
 NOTE [ Draws that matter ]
     That a generator moved does not say that samples are random: a function may seed it, a pipeline may draw
     and not use it, a library may draw at its first call. So the first items for which one moved are made
-    again, with the generator elsewhere. Where it ends where it ended before, the function seeds it; where all
+    again, with the generator going on. Where it ends where it ended before, the function seeds it; where all
     samples come out the same, its draws decide of nothing. Otherwise they do.
 
 Invariants:
@@ -61,8 +61,6 @@ PROBES = 4
 """Times that an item is made again: one draw in ten that is used shows in 32 of 33 runs."""
 PROBED_S = 1.0
 """Seconds for that, of one function."""
-_ELSEWHERE = 0x5EED1234
-"""Seeds that no job uses: from the state that it began with an item would come out the same."""
 
 _HELD = "preprocess"
 """Where the places of what a function holds begin."""
@@ -79,12 +77,11 @@ REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """One generator: how its state is read and written, and another one made."""
+    """One generator: how its state is read and written."""
 
     name: str
     read: Callable[[], Any]
     write: Callable[[Any], object]
-    other: Callable[[int], Any]
 
 
 @dataclass(slots=True)
@@ -111,7 +108,7 @@ class Probe:
         return [source for source, state in before if not _equal(source.read(), state)]
 
     def look(self, moved: list[_Source], digest: Any, again: Callable[[], Any]) -> None:
-        """Makes an item again, with the generators that moved elsewhere.
+        """Makes an item again and again, with the generators going on from where they are.
 
         Args:
             digest: of what was made of it.
@@ -121,9 +118,7 @@ class Probe:
         after = [(source, source.read()) for source in moved]
         try:
             self._left -= 1
-            for number in range(PROBES):
-                for source, _ in after:
-                    source.write(source.other(_ELSEWHERE + number))
+            for _ in range(PROBES):
                 same = digest is not None and again() == digest
                 seeded = {source.name for source, state in after if _equal(source.read(), state)}
                 names = {source.name for source in moved} - seeded
@@ -255,31 +250,11 @@ def _globals_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 def _held_source(place: str, generator: Any) -> _Source:
     if isinstance(generator, random.Random):
-        return _Source(place, generator.getstate, generator.setstate, _other_of_python)
-
-    def write(state: Any) -> None:
-        generator.bit_generator.state = state
-
-    def read() -> Any:
-        return generator.bit_generator.state
-
-    if hasattr(generator, "bit_generator"):
-        kind = type(generator.bit_generator)
-        return _Source(place, read, write, lambda number: kind(number).state)
-    if hasattr(generator, "manual_seed"):  # torch's
-        made = type(generator)
-        return _Source(
-            place,
-            generator.get_state,
-            generator.set_state,
-            lambda number: made(device=generator.device).manual_seed(number).get_state(),
-        )
-    legacy = type(generator)
-    return _Source(place, generator.get_state, generator.set_state, lambda n: legacy(n).get_state())
-
-
-def _other_of_python(number: int) -> Any:
-    return random.Random(number).getstate()
+        return _Source(place, generator.getstate, generator.setstate)
+    if not hasattr(generator, "bit_generator"):  # torch's, and numpy's of old
+        return _Source(place, generator.get_state, generator.set_state)
+    bits = generator.bit_generator
+    return _Source(place, lambda: bits.state, lambda state: setattr(bits, "state", state))
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -295,22 +270,14 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _sources() -> list[_Source]:
-    found = [_Source("random", random.getstate, random.setstate, _other_of_python)]
+    found = [_Source("random", random.getstate, random.setstate)]
     if "numpy" in sys.modules:
         with contextlib.suppress(ImportError):  # numpy itself loads it when somebody asks: the function may
             importlib.import_module("numpy.random")
     numpy = sys.modules.get("numpy.random")
     if numpy is not None and hasattr(numpy, "get_state"):
-        legacy = numpy.RandomState
-        found.append(
-            _Source("numpy.random", numpy.get_state, numpy.set_state, lambda n: legacy(n).get_state())
-        )
+        found.append(_Source("numpy.random", numpy.get_state, numpy.set_state))
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "get_rng_state"):
-        made = torch.Generator
-        found.append(
-            _Source(
-                "torch", torch.get_rng_state, torch.set_rng_state, lambda n: made().manual_seed(n).get_state()
-            )
-        )
+        found.append(_Source("torch", torch.get_rng_state, torch.set_rng_state))
     return found

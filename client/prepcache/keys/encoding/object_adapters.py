@@ -66,8 +66,8 @@ def without_entropy(parts: Parts) -> Parts:
 def _global_place(generator: Any) -> str | None:
     if generator is getattr(random.seed, "__self__", None):
         return "random"
-    seed = getattr(sys.modules.get("numpy.random"), "seed", None)
-    return "numpy.random" if seed is not None and generator is getattr(seed, "__self__", None) else None
+    draw = getattr(sys.modules.get("numpy.random"), "random_sample", None)  # `seed` may be a plain function
+    return "numpy.random" if draw is not None and generator is getattr(draw, "__self__", None) else None
 
 
 def _is_unseeded(generator: Any) -> bool:
