@@ -33,7 +33,7 @@ def decode(path: Path) -> torch.Tensor:
 
 
 class MemoryMapped(Dataset):
-    """All samples in one file that is mapped; made again only when it is missing."""
+    """All samples in one memory-mapped file, which is rebuilt only if it is missing."""
 
     def __init__(self, paths: list[Path], file: Path) -> None:
         shape = (len(paths), 3, SIZE, SIZE)

@@ -1,6 +1,6 @@
 """h5py and zarr: many samples in one file. Each item names the file and the sample's position.
 
-The whole file counts for every item, so an edit makes all of them again.
+The whole file counts for every item, so an edit invalidates all of them.
 """
 
 from __future__ import annotations
