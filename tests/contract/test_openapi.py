@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from prepcache.errors import NotFound
 from support.serving import serving
 
 
@@ -27,7 +28,7 @@ def test_openapi_lists_the_error_codes_of_each_endpoint(tmp_path: Path) -> None:
         "too-large", "unknown-session", "limit-exceeded", "lease-lapsed", "staged-file-refused",
         "unknown-recipe", "declined",
     }  # fmt: skip
-    assert "<code>not-found</code>: The index knows" in page
+    assert f"<code>not-found</code>: {NotFound.__doc__}" in page
 
 
 def test_path_parameters_say_what_they_may_be(tmp_path: Path) -> None:

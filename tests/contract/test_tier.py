@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from prepcache.errors import ConfigError
 from prepcached.config import load
 from prepcached.tier import bucket, manifests
 from prepcached.tier.manifests import Manifests
-from support.fleet import be_patient
-from support.serving import Job, Serving, serving, wait_until
+from support.fleet import be_patient, box
+from support.serving import Job, serving, wait_until
 from support.stores import RECIPE
 
 ITEMS = ["a", "b", "c"]
@@ -25,14 +24,6 @@ ITEMS = ["a", "b", "c"]
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     be_patient(monkeypatch)
-
-
-@contextlib.contextmanager
-def box(folder: Path, tier: Any) -> Iterator[Serving]:
-    folder.mkdir()
-    settings = tier if isinstance(tier, dict) else {"url": f"file://{tier}"}
-    with serving(folder, tier=settings) as served:
-        yield served
 
 
 def filled(folder: Path, tier: Any) -> dict[str, Any]:
@@ -94,8 +85,7 @@ def test_a_commit_is_copied_without_being_asked_to(tmp_path: Path, tier: Path) -
 
 
 def test_a_read_only_daemon_writes_nothing(tmp_path: Path, tier: Path) -> None:
-    settings = {"url": f"file://{tier}", "mode": "read-only"}
-    with box(tmp_path / "first", settings) as first:
+    with box(tmp_path / "first", tier, upstream={"mode": "read-only"}) as first:
         first.job().fill(first.store.staging, ITEMS)
         assert first.http().post("/v1/tier/push").status_code == 400
     assert not list(tier.rglob("*"))
@@ -250,7 +240,7 @@ def test_a_bucket_that_is_not_there_stops_no_job(tmp_path: Path, monkeypatch: py
         monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an-id")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-very-secret-key")
-        with box(tmp_path / "first", {"url": "s3://nobody/prefix"}) as first:
+        with box(tmp_path / "first", "s3://nobody/prefix") as first:
             assert asked(first.job()) == (3, 0)
             answer = first.http().post("/v1/tier/push")
             told = first.http().get("/v1/tier").text

@@ -71,7 +71,7 @@ def box(
 
     Args:
         bucket: a folder or a URL.
-        upstream: the tier's settings that name a lead.
+        upstream: more of the tier's settings, such as those that name a lead.
         members: other settings.
     """
     folder.mkdir()

@@ -273,7 +273,7 @@ class LeaseAnswer(Message):
     is_waited_for: bool = False
 
     def lie(self, count: int, want: int) -> str:
-        """What no daemon answers who is asked for `want` of so many items; "" where it may be true."""
+        """Why this cannot be the answer to a request for `want` of `count` items; "" where it can be."""
         if any(index >= count for index in self.granted):
             return "a lease on items that were not requested"
         if len(set(self.granted)) < len(self.granted) or bool(self.granted) != (self.lease is not None):
