@@ -128,3 +128,15 @@ def test_a_function_reached_in_two_ways_counts_by_definition(project: Project) -
     made = project.recipe(**FUNCTION)
     assert "util.h" in made.parts["code"]["definitions"]
     assert changes(project, lambda: project.write(util=text.format(2)), **FUNCTION)
+
+
+def test_what_only_loading_a_module_uses_is_not_refused(project: Project) -> None:
+    """The file that `with open(...) as file` leaves behind has no stable bytes."""
+    project.put("size.txt", "3")
+    project.write(
+        settings="with open(__file__.replace('settings.py', 'size.txt')) as file: SIZE = int(file.read())",
+        prep="def f(x):\n    import settings\n    return settings.SIZE\n",
+    )
+    module = project.load()
+    assert module.f(1) == 3
+    assert recipe(module.f).digest == recipe(module.f).digest

@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from types import CodeType, FunctionType, ModuleType
@@ -97,7 +98,7 @@ class ModuleState:
         self._walk = walk
         self._graph = graph
         self._noted: set[str] = set()
-        self._compared: set[tuple[str, str]] = set()
+        self._compared: set[tuple[str, str, bool]] = set()
 
     def older_texts(self, came: Iterable[str]) -> dict[str, str]:
         """The modules that this process may have loaded from another text than their file has now.
@@ -134,14 +135,18 @@ class ModuleState:
         self._settings(code, imports, module, is_within)
         reached = self._graph.imported_from(imports, module, is_within)
         self.is_followed |= bool(reached)
-        names = set(all_names(code))
+        asked = set(all_names(code))
+        names = set(asked)
+        uses = Counter[str]()  # how many modules name it, and twice, if code does that runs later
         is_any = is_dynamic(code)
         for name in reached:
             if (source := self._source(name)) is not None:
                 names |= source.names
+                uses.update([*source.names, *source.inner_names])
                 if looks_up_by_text(source.code):
-                    named = names_in_texts(texts_in(source.code))
-                    names.update(one.partition(".")[0] for one in named)
+                    named = {one.partition(".")[0] for one in names_in_texts(texts_in(source.code))}
+                    names |= named
+                    uses.update(named)
                 is_any |= is_dynamic(source.code)
                 self._note(name, source)
         self._walk.count_builtins(names)
@@ -155,7 +160,9 @@ class ModuleState:
                 continue
             for one in sorted(vars(loaded).keys() - SKIPPED_GLOBALS):
                 if one in names or one == "__getattr__" or (is_any and not one.startswith("__")):
-                    self._compare(name, one, vars(loaded)[one])
+                    self._compare(
+                        name, one, vars(loaded)[one], is_used=is_any or uses[one] != 1 or one in asked
+                    )
 
     def _note(self, name: str, source: SourceFile) -> None:
         """Counts what the code of a file asks for that counts whole."""
@@ -203,22 +210,28 @@ class ModuleState:
                         self._walk.count_module(loaded, chain)
             self.is_settling = False
 
-    def _compare(self, module: str, name: str, value: Any) -> None:
-        """Counts what a loaded module holds under a name, if its text does not say so."""
-        if isinstance(value, ModuleType) or (module, name) in self._compared:
+    def _compare(self, module: str, name: str, value: Any, *, is_used: bool) -> None:
+        """Counts what a loaded module holds under a name, if its text does not say so.
+
+        Args:
+            is_used: whether anything but the module itself, when it is loaded, may read it.
+        """
+        if isinstance(value, ModuleType) or (module, name, is_used) in self._compared:
             return
-        self._compared.add((module, name))
+        self._compared.add((module, name, is_used))
         home, own = self._origin(module, name, value)
         if home not in self._graph.modules:
             return  # a library's, which counts by itself
         if home != module:
-            self._compare(home, own, value)
+            self._compare(home, own, value, is_used=is_used)
             return
         source = self._source(home)
         if source is None or self._is_written(source, own, value):
             return
         if own in source.written or own in source.taken:
             self.differing[f"{module}.{name}"] = type(value)
+        elif not is_used:
+            return
         self._walk.count_global(vars(sys.modules[module]), module, name, {()})
 
     def _is_written(self, source: SourceFile, name: str, value: Any) -> bool:
