@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -141,25 +139,12 @@ def test_jobs_share_again_when_the_daemon_answers_again(box: Sandbox, what: sign
     assert len(made) == 150 and made.total() <= 150 + ONE_LEASE, "more than one lease is made twice"
 
 
-def test_the_next_job_waits_less_for_a_daemon_known_to_be_silent(box: Sandbox) -> None:
-    path = str(box.folder / "silent.sock")
-    with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(path)
-        silent.listen(64)
-        where = {"PREPCACHE_URL": f"unix://{path}", "HANDOVER_S": "0.1"}
-        told = [ended(start(box, "look", 5, **where))[1] for _ in range(2)]
-    assert re.search(r"has waited [3-5]\.\d s for it in all;", told[0])
-    assert re.search(
-        r"has waited 0\.\d s for it in all, because another job has had no answer since", told[1]
-    )
-
-
 NOTEBOOK = """
 from pathlib import Path
 from IPython.core.interactiveshell import InteractiveShell
 from prepcache.daemon import waits
 
-waits.EMPTY_WAIT_S = waits.SILENT_WAIT_S = 0.05
+waits.STARTING_WAIT_S = 0.05
 shell = InteractiveShell.instance()
 DEFINED = "def pair(number):\\n    return [number, number**2 + {}]\\n\\n\\n"
 OPENED = "ds = prepcache.CachedDataset(range({}), pair)\\nreport = ds.report()\\n"
@@ -192,7 +177,7 @@ from pathlib import Path
 import prepcache
 from prepcache.daemon import waits
 
-waits.EMPTY_WAIT_S = waits.SILENT_WAIT_S = 0.05
+waits.STARTING_WAIT_S = 0.05
 words = Path("words.txt")
 
 def read(number):

@@ -63,7 +63,7 @@ class Sandbox:
         self.python(
             "-c",
             "from prepcache.daemon import wait_budget, waits; "
-            "waits.EMPTY_WAIT_S = 60.0; wait_budget.PROCESS.__init__(120.0); "
+            "waits.STARTING_WAIT_S = 60.0; wait_budget.PROCESS.__init__(120.0); "
             "import prepcache; prepcache.CachedDataset(['started'], len, progress=False)",
             environ=environ,
         )

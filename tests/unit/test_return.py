@@ -11,7 +11,6 @@ import pytest
 from prepcache.daemon import waits
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
-from prepcache.daemon.silence import noted
 from prepcache.daemon.wait_budget import WaitBudget
 from prepcache.errors import DaemonUnreachable
 from support.fake_daemon import Request, reply
@@ -48,10 +47,9 @@ def test_an_outage_ends_when_the_daemon_answers_again(bench: Bench, caplog: pyte
     with pytest.raises(DaemonUnreachable):
         session.resolve(SomeRecipe())
     assert len(bench.sent("POST", "/resolve")) == asked, "in an outage nothing is asked"
-    assert noted(session.client.url) is not None, "the next jobs know of it"
     is_up.set()
     wait_until(lambda: bool(returns))
-    assert not session.is_gone and noted(session.client.url) is None
+    assert not session.is_gone
     assert len(session.resolve(SomeRecipe()).artifacts) == 2
     assert bench.world.opened == 1 and not bench.sent("DELETE", "/v1/sessions/s1"), "leases are kept"
     beats = len(bench.sent("POST", "/beat"))

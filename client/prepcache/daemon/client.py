@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from prepcache.daemon import waits
 from prepcache.daemon.launcher import Endpoint, Launcher, find, listens
-from prepcache.daemon.silence import noted
 from prepcache.daemon.wait_budget import PROCESS, WaitBudget
 from prepcache.errors import DaemonUnreachable
 from prepcache.protocol import inspection, wire
@@ -167,22 +165,15 @@ class Client:
             return f"the daemon of {launcher.root} (pid {long[0]}) starts, and {long[1]}"
         return "the daemon is starting" if launcher.is_starting else ""
 
-    def first_wait(self) -> tuple[float, str]:
-        """How long a daemon that has never answered this process is waited for, in seconds, and why no
-        longer.
+    def first_wait(self) -> float:
+        """How many seconds a daemon that has never answered this process is waited for.
 
-        One that this process has started for an empty store has nothing that a job could use. For a silent
-        one the user's other jobs have waited.
+        One that this process has started for an empty store has nothing that a job could use, and one that
+        says that its start takes long cannot answer.
         """
         launcher = self.endpoint.launcher
-        if self.has_started_empty:
-            return waits.EMPTY_WAIT_S, ""
-        if launcher is not None and starting(launcher.root) is not None:
-            return waits.SILENT_WAIT_S, ""
-        if (since := noted(self.url)) is not None:
-            at = time.strftime("%H:%M:%S", time.localtime(since))
-            return waits.SILENT_WAIT_S, f", because another job has had no answer since {at}"
-        return math.inf, ""
+        is_long = launcher is not None and starting(launcher.root) is not None
+        return waits.STARTING_WAIT_S if self.has_started_empty or is_long else math.inf
 
     def call(self, gives: type[M], method: str, path: str, body: Message | None = None, **options: Any) -> M:
         """One exchange, answered with a message of that kind; otherwise as `exchange`."""

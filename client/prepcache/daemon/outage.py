@@ -105,5 +105,4 @@ def _answers(session: Session, limit_s: float) -> bool:
         pass
     else:
         return True
-    session.note_silence()
     return False

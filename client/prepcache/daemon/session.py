@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from prepcache.daemon import silence, waits
+from prepcache.daemon import waits
 from prepcache.daemon.client import Client
 from prepcache.daemon.description import Known, RecipeLike, fitting, is_main_process, job_name, plain
 from prepcache.daemon.folder import Staged
@@ -434,20 +434,16 @@ class Session:
         url, budget = self.client.url, self._budget_here()
         if self.client.mode is Mode.OFF:
             raise DaemonUnreachable("PREPCACHE=off: no daemon is asked", url=url, why="off")
-        is_first = not self.budget.has_met
-        if is_first:
-            self.budget.limit_first(*self.client.first_wait())
+        if not self.budget.has_met:
+            self.budget.limit_first(self.client.first_wait())
         try:
-            answer = budget.run(url, attempt, wait_s=wait_s, start=self.client.start, excuse=self._excuse)
+            return budget.run(url, attempt, wait_s=wait_s, start=self.client.start, excuse=self._excuse)
         except ProtocolMismatch as error:
             raise self.budget.give_up(url, error.message) from error
         except DaemonUnreachable:
-            if self.is_away and self.watch.begin():
-                self.note_silence()
+            if self.is_away:
+                self.watch.begin()
             raise
-        if is_first:
-            silence.forget(url)
-        return answer
 
     # Outages.
 
@@ -462,11 +458,6 @@ class Session:
             told = f"the cache daemon that {whose} started is not ready yet (busy machine?)"
             self.budget.warn(self.client.url, told, consequence="preprocessing meanwhile")
 
-    def note_silence(self) -> None:
-        """Has the user's next jobs know of a daemon that lives and does not answer."""
-        if not self._excuse() and self.client.is_listened_to:
-            silence.note(self.client.url)
-
     def start_again(self) -> None:
         """Starts the user's own daemon where nobody listens; gives up where that is not possible."""
         try:
@@ -479,7 +470,6 @@ class Session:
         """Ends an outage: the daemon answers."""
         warned, again = self.budget.warned, " again" if self.budget.has_met else ""
         self.budget.come_back()
-        silence.forget(self.client.url)
         if warned:
             log.warning("prepcache: %s: the daemon answers%s; using it", self.client.url, again)
         for callback in [kept() for kept in self._at_return]:

@@ -74,7 +74,6 @@ class WaitBudget:
         """The message of the one warning of an outage; empty before it."""
         self.has_met = False
         """Whether the daemon has ever answered this process."""
-        self._limited_why = ""
         self._stalls = 0
         _ALL.add(self)
 
@@ -94,15 +93,11 @@ class WaitBudget:
         is_left = self.budget_s - self._spent_s >= waits.LEAST_S
         return self._outage is not None and not self._is_final and is_left and bool(self._consequence)
 
-    def limit_first(self, seconds: float, why: str = "") -> None:
-        """Until the daemon is met for the first time, no more than this is lost to it.
-
-        Args:
-            why: ends the message of the outage that this may lead to.
-        """
+    def limit_first(self, seconds: float) -> None:
+        """Until the daemon is met for the first time, no more than this is lost to it."""
         with self._lock:
             if not self.has_met:
-                self._allowed_s, self._limited_why = min(self._allowed_s, seconds), why
+                self._allowed_s = min(self._allowed_s, seconds)
 
     def come_back(self) -> None:
         """The daemon answers again."""
@@ -216,8 +211,7 @@ class WaitBudget:
     def _lost(self) -> str:
         if not self._consequence:
             return f" (waited {self._spent_s:.1f} s in all)"
-        why = self._limited_why if not self.has_met else ""
-        return f", and this job has waited {self._spent_s:.1f} s for it in all{why}"
+        return f", and this job has waited {self._spent_s:.1f} s for it in all"
 
     def _is_worth_waiting(self, url: str, start: Callable[[], bool] | None) -> bool:
         """Whether a daemon that is not there may be soon: it was there before, or is being started."""

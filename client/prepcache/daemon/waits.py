@@ -28,10 +28,8 @@ RETRY_LONGEST_S = 0.4
 
 CALL_S = 10.0
 """A call of `Client`, for a person."""
-EMPTY_WAIT_S = 0.25
-"""A first request to a daemon that this job has started for an empty store: it has nothing to find there."""
-SILENT_WAIT_S = 0.2
-"""A first request to a daemon that another job has found silent."""
+STARTING_WAIT_S = 0.25
+"""A first request to a daemon that starts, with an empty store or for long: there is nothing to find yet."""
 VERIFY_S = 24 * 3600.0
 """Verifying reads every byte of the store; somebody asked for that and watches."""
 
@@ -48,8 +46,6 @@ PROMPT_S = 1.0
 SAID_AFTER_S = 3.0
 """A start that takes longer is told of. On an idle machine it takes one second, beside four jobs that load
 torch four to fourteen."""
-NOTED_S = 60.0
-"""How long a note that a daemon is silent counts (silence.py)."""
 
 # At the end of a process: session.py
 
