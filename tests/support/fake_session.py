@@ -139,7 +139,7 @@ class FakeSession:
         self._called("at_close")
 
     def commit(
-        self, leases: Sequence[wire.Lease], staged: Sequence[FakeStaged], *, limit_s: float = 600.0
+        self, leases: Sequence[wire.Lease], staged: Sequence[FakeStaged], *, limit_s: float | None = None
     ) -> wire.Committed:
         self._called("commit")
         daemon = self.daemon

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -375,31 +374,3 @@ def test_a_declined_batch_without_a_file_has_an_outcome(
     [outcome] = Commits(bench.session, task.recipe.digest, {}).commit(collected.batch([]), task.generation)
     assert outcome.is_declined and outcome.batch.indices == list(range(8)) and not outcome.kept
     assert left_behind(daemon) == 0
-
-
-def test_what_is_declined_late_is_not_halved_for_ever(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """31 commits of 6 s each would hold those who wait for its items three minutes."""
-    bench = Bench(daemon, ITEMS)
-    now = [100.0]
-    monkeypatch.setattr(commit, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
-    limits: list[dict[str, float]] = []
-
-    def declined(leases: Any, staged: Any, **limit: float) -> Any:
-        limits.append(limit)
-        now[0] += 6
-        raise Declined("no room can be made")
-
-    monkeypatch.setattr(bench.session, "commit", declined)
-    task = bench.task()
-    collected = Collected(task)
-    for index in range(8):
-        collected.add(*bench.job.parts(index, bench.item_of(index)), None)
-    made = Commits(bench.session, task.recipe.digest, {})
-    outcomes = made.commit(collected.batch([]), task.generation)
-    assert limits == [{}] * 3, "until its 10 s are over"
-    assert [one.is_declined and one.batch.indices for one in outcomes] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    limits.clear()
-    made.commit(collected.batch([]), task.generation, 7.0)
-    assert limits == [{"limit_s": 7.0}, {"limit_s": 1.0}, {"limit_s": 0.0}]

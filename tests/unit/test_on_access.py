@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import types
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -471,8 +472,11 @@ class Opened:
 
 
 @pytest.mark.parametrize("edition", [0, 1])
-def test_what_waits_is_taken_unless_it_was_replaced(daemon: FakeDaemon, edition: int) -> None:
+def test_what_waits_is_taken_unless_it_was_replaced(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, edition: int
+) -> None:
     """A refresh has brought a newer edition of the recipe meanwhile."""
+    monkeypatch.setattr("prepcache.fill.commit._WAITING", weakref.WeakSet())  # not that of other tests
     maker, opened = Bench(daemon, [1, 2]), Opened(Bench(daemon, [1, 2], "opened"))
     batch = aside(maker, 0)
     waits_for = Outcome(batch, kept=[batch.writers[0]], is_cut_off=True).aside  # type: ignore[list-item]
@@ -515,7 +519,7 @@ def test_samples_of_a_hanging_commit_are_offered_until_stored(
     job.samples(0, 1)
     hung: list[Any] = []
 
-    def hang(leases: Any, staged: Any) -> Any:
+    def hang(leases: Any, staged: Any, *, limit_s: float | None = None) -> Any:
         hung.append(daemon.table.begin_commit("job", [(lease.id, lease.token) for lease in leases]))
         raise DaemonUnreachable("it did not store the samples", why="broken")
 

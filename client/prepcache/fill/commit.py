@@ -5,7 +5,6 @@ Invariants:
     2. What was not committed is not lost: the outcome carries the samples, as artifacts of this job alone.
     3. What was leased here, for a batch whose lease had lapsed, is given back where it was not committed: its
        caller knows nothing of it, and others would wait for it.
-    4. A batch that is declined is halved for no longer than its commit may take.
 
 NOTE [ Lapsed leases ]
     A commit under a lapsed lease is refused. What nobody has taken meanwhile (the machine slept, the job was
@@ -15,11 +14,8 @@ NOTE [ Lapsed leases ]
 
 NOTE [ Staged files ]
     They go with their session, and a daemon that was killed in a commit may have moved them already. So what
-    is refused for its file, or in a forgotten session, is written once more.
-
-NOTE [ Lost answers ]
-    A daemon that was killed after a commit, before it could answer, refuses it when it is asked again: the
-    items are no longer leased. So after a refusal the job looks whether its very bytes are there.
+    is refused for its file, or in a forgotten session, is written once more. Where the daemon was killed
+    after the commit, before it could answer, the items are found as if others had made them.
 
 Not here: in which thread, and how long a job waits for it (background_commit.py).
 """
@@ -27,28 +23,23 @@ Not here: in which thread, and how long a job waits for it (background_commit.py
 from __future__ import annotations
 
 import logging
-import os
 import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from blake3 import blake3
 
 from prepcache import artifact
 from prepcache.daemon.claims import Claims
-from prepcache.daemon.transfer import commit_limit_s
-from prepcache.digests import DIGEST_BYTES, Digest
+from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import (
-    ArtifactError,
     DaemonError,
     DaemonUnreachable,
     Declined,
     LeaseLapsed,
     PrepcacheError,
-    RequestError,
     StagedFileRefused,
     StoreError,
     UnknownSession,
@@ -63,10 +54,6 @@ log = logging.getLogger("prepcache")
 
 AWAY_BYTES = 1 << 30
 """What may wait in files of one process for a daemon that is away; beyond that nothing more is kept."""
-MAX_HALVINGS = 4
-"""How often a declined batch is cut in two: what is lost to a full cache is a sixteenth of one batch."""
-
-_PIECE_BYTES = 1 << 20
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -196,29 +183,9 @@ def wait_too(spilled: Spilled, indices: list[int], like: Batch) -> Batch:
     return batch
 
 
-class _Deadline(NamedTuple):
-    """Until when a batch is halved; one that somebody waits for ends by then, too."""
-
-    at: float
-    is_waited_for: bool
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """For the session's `commit`."""
-        return {"limit_s": max(0.0, self.at - time.monotonic())} if self.is_waited_for else {}
-
-
 def _close(staged: list[Any]) -> None:
     while staged:
         staged.pop().close()
-
-
-def _digest_of(fd: int) -> Digest:
-    hasher, offset = blake3(), 0
-    while piece := os.pread(fd, _PIECE_BYTES, offset):
-        hasher.update(piece)
-        offset += len(piece)
-    return Digest(hasher.hexdigest())
 
 
 class Commits:
@@ -238,22 +205,18 @@ class Commits:
         self.producer = producer
 
     def commit(self, batch: Batch, generation: int, limit_s: float | None = None) -> list[Outcome]:
-        """Commits a batch now; never raises. One that the cache declines is tried again by halves.
+        """Commits a batch now; never raises.
 
         Args:
             limit_s: how long the daemon may be at it, where somebody waits.
         """
-        span_s = commit_limit_s(batch.nbytes) if limit_s is None else limit_s
-        return self._commit(batch, generation, 0, _Deadline(time.monotonic() + span_s, limit_s is not None))
+        return self._commit(batch, generation, None if limit_s is None else time.monotonic() + limit_s)
 
-    def _commit(self, batch: Batch, generation: int, depth: int, deadline: _Deadline) -> list[Outcome]:
+    def _commit(self, batch: Batch, generation: int, until: float | None) -> list[Outcome]:
         try:
-            return self._try(batch, generation, depth, deadline)
+            return self._try(batch, generation, until)
         except Declined as error:
-            is_over = depth == MAX_HALVINGS or time.monotonic() >= deadline.at
-            if is_over or len(batch.indices) == 1:  # one item, cut or not, is not halved
-                return [self.keep(batch, error.message, is_declined=True)]
-            return self._halved(batch, generation, depth + 1, deadline)
+            return [self.keep(batch, error.message, is_declined=True)]
         except DaemonUnreachable as error:
             return [self.cut_off(batch, error)]
         except (PrepcacheError, OSError) as error:
@@ -264,17 +227,7 @@ class Commits:
             log.exception("prepcache: internal error in a commit; only this job has its samples")
             return [self.keep(batch, repr(error))]
 
-    def _halved(self, batch: Batch, generation: int, depth: int, deadline: _Deadline) -> list[Outcome]:
-        try:
-            batch.spill(self.producer)
-        except (OSError, ArtifactError):
-            return [self.keep(batch, "the cache has no room", is_declined=True)]
-        count, outcomes = len(batch.indices), []
-        for rows in (range(count // 2), range(count // 2, count)):
-            outcomes += self._commit(batch.part(rows, self.producer), generation, depth, deadline)
-        return outcomes
-
-    def _try(self, batch: Batch, generation: int, depth: int, deadline: _Deadline) -> list[Outcome]:
+    def _try(self, batch: Batch, generation: int, until: float | None) -> list[Outcome]:
         before = batch.leases
         is_refused = False
         staged: list[Any] = []
@@ -284,19 +237,15 @@ class Commits:
                     self._stage(batch, staged)
                 lost = self._lease_bare(batch, generation)
                 if lost:
-                    return self._without(lost, batch, generation, depth, deadline)
+                    return self._without(lost, batch, generation, until)
                 try:
-                    return [Outcome(batch, committed=self._hand_over(batch, staged, deadline))]
+                    return [Outcome(batch, committed=self._hand_over(batch, staged, until))]
                 except (LeaseLapsed, UnknownSession, StagedFileRefused) as error:
-                    if (found := self._committed_before(batch, staged)) is not None:
-                        return [Outcome(batch, committed=found)]
-                    if isinstance(error, StagedFileRefused):  # see NOTE [ Staged files ]
-                        if is_refused:
-                            raise
-                        is_refused = True
-                    else:
-                        lapsed = [held for held in batch.leases if held.lease.id == error.data.get("lease")]
-                        forsake(self.session, lapsed or batch.leases)  # else it may wait for itself
+                    if is_refused and isinstance(error, StagedFileRefused):
+                        raise
+                    is_refused |= isinstance(error, StagedFileRefused)  # see NOTE [ Staged files ]
+                    lapsed = [held for held in batch.leases if held.lease.id == error.data.get("lease")]
+                    forsake(self.session, lapsed or batch.leases)  # else it may wait for itself
                     if not isinstance(error, LeaseLapsed):
                         _close(staged)
             return [self._give_up(batch)]
@@ -306,9 +255,10 @@ class Commits:
         finally:
             _close(staged)
 
-    def _hand_over(self, batch: Batch, staged: list[Any], deadline: _Deadline) -> wire.Committed:
+    def _hand_over(self, batch: Batch, staged: list[Any], until: float | None) -> wire.Committed:
         leases, began = [held.lease for held in batch.leases], time.monotonic()
-        committed: wire.Committed = self.session.commit(leases, staged, **deadline.limits)
+        limit_s = None if until is None else max(0.0, until - began)
+        committed: wire.Committed = self.session.commit(leases, staged, limit_s=limit_s)
         BACKLOG.note_speed(batch.nbytes, time.monotonic() - began)
         return committed
 
@@ -319,23 +269,7 @@ class Commits:
             with file.writing():
                 writer.write(file.fd, producer=self.producer, observed=batch.observed)
 
-    def _committed_before(self, batch: Batch, staged: Sequence[Any]) -> wire.Committed | None:
-        """What a commit has brought of which no answer came: see NOTE [ Lost answers ].
-
-        Its generation is 0: what others have brought by now is not in it.
-        """
-        since = min((held.generation for held in batch.cover.values() if held is not None), default=0)
-        try:
-            again = self._ask(list(batch.cover)[:1], since, nbytes=0, want=0).look_again
-        except RequestError:
-            return None
-        there = {} if again is None else {ref.digest: ref for ref in again.artifacts}
-        found = [there[digest] for file in staged if there and (digest := _digest_of(file.fd)) in there]
-        return wire.Committed(0, tuple(found)) if len(found) == len(staged) else None
-
-    def _without(
-        self, lost: set[bytes], batch: Batch, generation: int, depth: int, deadline: _Deadline
-    ) -> list[Outcome]:
+    def _without(self, lost: set[bytes], batch: Batch, generation: int, until: float | None) -> list[Outcome]:
         """Commits what others have not taken of a batch; an item in pieces is taken whole."""
         digests = list(batch.cover)
         rows = [row for row, digest in enumerate(digests) if digest not in lost]
@@ -343,7 +277,7 @@ class Commits:
             return [self._give_up(batch)]
         mine = batch.part(rows, self.producer)
         rest = batch.part([row for row, digest in enumerate(digests) if digest in lost], self.producer)
-        return [*self._commit(mine, generation, depth, deadline), self._give_up(rest)]
+        return [*self._commit(mine, generation, until), self._give_up(rest)]
 
     def _lease_bare(self, batch: Batch, generation: int) -> set[bytes]:
         """Leases what no lease covers; what of it others have made meanwhile, or are making."""

@@ -285,15 +285,8 @@ class Fill:
             self._stop(f"{names}: no progress for {self._stalled_s:.0f} s; this job preprocesses by itself")
 
     def _granted(self, want: int, ask: Callable[[int, float, int], list[int]]) -> list[int]:
-        """What is granted of so many; where there is no room for them there may be for fewer."""
-
-        def asked(count: int) -> list[int]:
-            return self._guarded(lambda: ask(count, *self._expected(count)))
-
-        granted = asked(want)
-        while self._share.reason and want > 1 and not self._is_stopped:
-            want //= 2
-            granted = asked(want)
+        """What is granted of so many; sharing ends where there is no room for them."""
+        granted = self._guarded(lambda: ask(want, *self._expected(want)))
         if self._share.reason:
             self._stop(self._share.reason, is_declined=True)
         return granted

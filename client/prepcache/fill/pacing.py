@@ -3,6 +3,7 @@
 Invariants:
     1. Nothing is leased beyond one item a worker before something has been measured.
     2. A lease is `LEASE_S` of work, and near the end so little that jobs which share the rest end together.
+       What it brings fits into one commit: a cache that has no room for it is full.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class Pace:
         item_s = max(self.item_s, 1e-6)
         left_s = fresh * item_s / (self.slots * (others + 1))
         span_s = max(LEAST_S, min(LEASE_S, left_s / END_SHARE))
-        return max(self.slots, min(MAX_ITEMS, int(span_s * self.slots / item_s)))
+        fitting = int(self.commit_bytes / max(1.0, self.item_bytes))
+        return max(self.slots, min(MAX_ITEMS, fitting, int(span_s * self.slots / item_s)))
 
     def want_all(self, fresh: int) -> int:
         """How many items to lease of some that nobody else is known to want."""
