@@ -29,7 +29,6 @@ from prepcache.fill.call import Job, Part
 from prepcache.fill.collect import Task
 from prepcache.fill.commit import Batch, wait_too, waiting_of
 from prepcache.fill.filler import Fill, Filled
-from prepcache.fill.input_guard import SHOWN
 from prepcache.fill.on_access import OnAccess, made_by
 from prepcache.fill.overflow import Spilled
 from prepcache.fill.recipe_guard import line
@@ -54,6 +53,7 @@ MAX_FILLS = 3
 """How often what is missing of a data set that expands is made, before it is said that nothing keeps it."""
 CHANGED_SAID = 3
 """Items that changed during a fill and are named, each on a line."""
+NOTHING: Array = np.empty(0, "i4")
 LOOK_AGAIN_S = 5.0
 """How often a lazy data set that misses asks what others have committed meanwhile."""
 
@@ -192,7 +192,7 @@ class Making:
         artifacts.note_filled(filled.reason, is_declined=filled.is_declined)
         return filled
 
-    def _task(self, todo: Array) -> Task:
+    def _task(self, todo: Array = NOTHING) -> Task:
         by, originals = self._by, self._originals
         return Task(
             by.recipe, self._catalogue, todo, by.artifacts.generation, originals.item,
@@ -277,7 +277,7 @@ class Making:
         if part.unobserved or self._originals.changed(index):
             return part, False
         if (refusal := part.looked_at().refusal) is not None:
-            raise SampleError(f"{self._originals.name(index)}: {refusal.message}", **refusal.data)
+            raise self._task().refusal(index, refusal)
         return part, True
 
     def _call(self, index: int, item: Any) -> Part:
@@ -285,7 +285,7 @@ class Making:
         (part,) = self._by.job.parts(index, item)
         self._by.steady.settle()
         if part.error is not None:
-            self._fail(part)
+            raise self._task().failure(part)
         if isinstance(self._by.job.function, Wrapped):
             self._of.refuse_draws(self._watched.drawn())
         self._tally.note_made(index, part.cost_s)
@@ -295,14 +295,6 @@ class Making:
         elif changed := self._originals.changed(index):
             self._say_changed({index: changed})
         return part
-
-    def _fail(self, part: Part) -> None:
-        error, originals = part.error, self._originals
-        raise PreprocessError(
-            f"preprocessing {originals.name(part.index)} failed: {type(error).__qualname__}: {error}",
-            index=originals.position(part.index),
-            item=repr(originals.item(part.index))[:SHOWN],
-        ) from error
 
     @property
     def _is_keeping(self) -> bool:

@@ -263,10 +263,10 @@ def test_a_forked_child_does_not_wait_for_its_parents_commit() -> None:
     """The thread that commits is its parent's; the daemon is the same."""
     now = [100.0]
     known = Backlog(clock=lambda: now[0])
-    known.forked()
+    known.after_fork()
     assert known.allowed_s(1) > 0, "where nothing hangs"
     known.leave("one")
-    known.forked()
+    known.after_fork()
     assert known.allowed_s(1) == 0
     now[0] += waits.INHERITED_S
     assert known.allowed_s(1) > 0

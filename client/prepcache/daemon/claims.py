@@ -22,8 +22,8 @@ import errno
 import fcntl
 import os
 import struct
-import weakref
 
+from prepcache import forks
 from prepcache.protocol.places import cache_folder
 
 FOLDER = "claims-v2"
@@ -47,7 +47,7 @@ class Claims:
         self._base = int(recipe[2:17], 16)
         self._fd, self._is_outage = -1, False
         self._mine = set[bytes]()
-        _ALL.add(self)
+        forks.note(self)
 
     @property
     def is_any(self) -> bool:
@@ -122,19 +122,10 @@ class Claims:
 
     __del__ = close
 
+    def after_fork(self) -> None:
+        """What a parent has claimed stays the parent's while that lives."""
+        self.close()
+
 
 def _lock(kind: int, at: int) -> bytes:
     return _LOCK.pack(kind, os.SEEK_SET, at, 1, 0)
-
-
-_ALL = weakref.WeakSet[Claims]()
-
-
-def _after_fork_in_child() -> None:
-    """What a parent has claimed stays the parent's while that lives: its child gives nothing up, and has
-    claims of its own."""
-    for claims in list(_ALL):
-        claims.close()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -23,7 +23,6 @@ from prepcache.daemon.launcher import Endpoint, Launcher, find, listens
 from prepcache.daemon.wait_budget import PROCESS, WaitBudget
 from prepcache.errors import DaemonUnreachable
 from prepcache.protocol import inspection, wire
-from prepcache.protocol.listening import starting
 from prepcache.protocol.members import Message, hex64
 from prepcache.settings import Address, Mode, Settings, check_token
 
@@ -117,10 +116,8 @@ class Client:
             return
         if not launcher.has_store:
             raise self._nothing_cached(launcher)
-        beginning = starting(launcher.root)
-        if beginning is not None:
-            why = f"the daemon of {launcher.root} (pid {beginning[0]}) starts, and {beginning[1]}"
-            raise DaemonUnreachable(why, url=self.url)
+        if launcher.starts_for_long:
+            raise DaemonUnreachable(launcher.starts_for_long, url=self.url)
         raise DaemonUnreachable(
             f"no daemon listens for {launcher.root}: the next job starts one, and so does a command that "
             "needs it, such as `prepcache ls`",
@@ -161,9 +158,7 @@ class Client:
         launcher = self.endpoint.launcher
         if launcher is None:
             return ""
-        if (long := starting(launcher.root)) is not None:
-            return f"the daemon of {launcher.root} (pid {long[0]}) starts, and {long[1]}"
-        return "the daemon is starting" if launcher.is_starting else ""
+        return launcher.starts_for_long or ("the daemon is starting" if launcher.is_starting else "")
 
     def first_wait(self) -> float:
         """How many seconds a daemon that has never answered this process is waited for.
@@ -172,7 +167,7 @@ class Client:
         says that its start takes long cannot answer.
         """
         launcher = self.endpoint.launcher
-        is_long = launcher is not None and starting(launcher.root) is not None
+        is_long = launcher is not None and bool(launcher.starts_for_long)
         return waits.STARTING_WAIT_S if self.has_started_empty or is_long else math.inf
 
     def call(self, gives: type[M], method: str, path: str, body: Message | None = None, **options: Any) -> M:
@@ -282,11 +277,15 @@ class Client:
             sort: used_at, created_at, size_bytes, items or cost_s; a leading `-` reverses the order.
         """
         chosen = _filter(name, recipe, owner, older_than_s, produced_by, is_pinned, key)
-        query = {**_query(chosen), "sort": sort, "limit": str(inspection.MAX_PAGE_SIZE)}
-        seen: set[str] = set()
-        while True:
-            page = self.call(inspection.EntryPage, "GET", "/v1/entries", params=query)
+        for page in self._pages(inspection.EntryPage, "/v1/entries", {**_query(chosen), "sort": sort}):
             yield from page.entries
+
+    def _pages(self, gives: type[M], path: str, query: dict[str, str]) -> Iterator[M]:
+        """The pages of a list, which the daemon cuts by its cursor."""
+        query["limit"], seen = str(inspection.MAX_PAGE_SIZE), set[str]()
+        while True:
+            page: Any = self.call(gives, "GET", path, params=query)
+            yield page
             if page.cursor is None or page.cursor in seen:
                 return
             seen.add(page.cursor)
@@ -310,17 +309,9 @@ class Client:
         Args:
             digest: the first digits of their digests.
         """
-        query = {"limit": str(inspection.MAX_PAGE_SIZE)}
-        if digest is not None:
-            query["digest"] = digest
-        seen: set[str] = set()
-        while True:
-            page = self.call(inspection.RecipePage, "GET", "/v1/recipes", params=query)
+        query = {} if digest is None else {"digest": digest}
+        for page in self._pages(inspection.RecipePage, "/v1/recipes", query):
             yield from page.recipes
-            if page.cursor is None or page.cursor in seen:
-                return
-            seen.add(page.cursor)
-            query["cursor"] = page.cursor
 
     def recipe(self, digest: str) -> inspection.Recipe:
         """One recipe, with its readable parts."""

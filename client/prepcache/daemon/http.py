@@ -10,7 +10,6 @@ Invariants:
     3. Connections belong to one process; a forked child opens its own.
     4. Importing it loads httpcore: only what asks a daemon imports it.
 
-Locking: `_LOCK` guards the making of a pool; the pool is thread-safe.
 Not here: retries and how long to wait (wait_budget.py), what the messages mean (client.py, session.py).
 """
 
@@ -20,7 +19,6 @@ import json
 import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -50,8 +48,6 @@ MAX_IDLE = 8
 FOLIO_BYTES = 2 << 20
 """Files are written by as much, from border to border: see NOTE [ Large folios ] in artifact/layout.py."""
 
-_LOCK = threading.Lock()
-
 
 class Transport:
     """Exchanges with one daemon; safe to share between threads, reopened after fork.
@@ -73,8 +69,7 @@ class Transport:
         self._host = address.host.encode() or b"prepcached"
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._pool: httpcore.ConnectionPool | None = None
-        self._pid = 0
+        self._pool: tuple[int, httpcore.ConnectionPool] | None = None
 
     def __reduce__(self) -> Any:
         raise TypeError("a Transport holds connections and belongs to one process: it is not pickled")
@@ -256,23 +251,23 @@ class Transport:
 
     def _this_pool(self) -> httpcore.ConnectionPool:
         """This process's connections."""
-        if self._pool is None or self._pid != os.getpid():
-            with _LOCK:
-                if self._pool is None or self._pid != os.getpid():
-                    self._pool = httpcore.ConnectionPool(
-                        max_connections=sys.maxsize,
-                        max_keepalive_connections=MAX_IDLE,
-                        keepalive_expiry=waits.MAX_IDLE_S,
-                        uds=self.address.socket,
-                        network_backend=Backend(self.address),
-                    )
-                    self._pid = os.getpid()
-        return self._pool
+        if self._pool is None or self._pool[0] != os.getpid():  # a thread that is as quick has its own once
+            self._pool = (
+                os.getpid(),
+                httpcore.ConnectionPool(
+                    max_connections=sys.maxsize,
+                    max_keepalive_connections=MAX_IDLE,
+                    keepalive_expiry=waits.MAX_IDLE_S,
+                    uds=self.address.socket,
+                    network_backend=Backend(self.address),
+                ),
+            )
+        return self._pool[1]
 
     def close(self) -> None:
         """Closes this process's idle connections; the next call opens new ones."""
-        if self._pool is not None and self._pid == os.getpid():
-            for one in self._pool.connections:
+        if self._pool is not None and self._pool[0] == os.getpid():
+            for one in self._pool[1].connections:
                 if one.is_idle():
                     one.close()
 
@@ -332,11 +327,3 @@ def _printable(value: Any) -> str:
 
 def _headers(response: httpcore.Response) -> dict[str, str]:
     return {name.decode("latin-1").lower(): text.decode("latin-1") for name, text in response.headers}
-
-
-def _after_fork_in_child() -> None:
-    global _LOCK
-    _LOCK = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

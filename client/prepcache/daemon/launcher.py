@@ -162,6 +162,16 @@ class Launcher:
         return False
 
     @property
+    def starts_for_long(self) -> str:
+        """What a daemon of this root does that has noted that its start takes long; else nothing."""
+        noted_by = starting(self.root)
+        return (
+            ""
+            if noted_by is None
+            else f"the daemon of {self.root} (pid {noted_by[0]}) starts, and {noted_by[1]}"
+        )
+
+    @property
     def is_starting(self) -> bool:
         """Whether it lives, and was started so shortly ago that it may not be ready yet."""
         with contextlib.suppress(OSError):
@@ -190,9 +200,8 @@ class Launcher:
             _private_folder(self.socket.parent, is_own=self.socket.parent != self.root)
             _private_folder(self.root, is_own=False)
             with self._lock() as lock:
-                if not listens(self.socket) and (long := starting(self.root)) is not None:
-                    told = f"the daemon of {self.root} (pid {long[0]}) starts, and {long[1]}"
-                    raise DaemonUnreachable(told, why="starting")
+                if not listens(self.socket) and self.starts_for_long:
+                    raise DaemonUnreachable(self.starts_for_long, why="starting")
                 if lock is not None and not listens(self.socket) and not _is_running(_pid_in(lock)):
                     self._check_installed()
                     self._check_last_start()

@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from prepcache import forks
 from prepcache.daemon import waits
 from prepcache.daemon.client import Client
 from prepcache.daemon.description import Known, RecipeLike, fitting, is_main_process, job_name, plain
@@ -69,37 +70,38 @@ class Session:
     """See the module's docstring; `Session.current(client)` gives the one of this process."""
 
     _all: ClassVar[dict[tuple[str, str | None], Session]] = {}  # by URL and token
-    _making = threading.Lock()
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self.budget = client.budget
         self.heartbeat = Heartbeat(self)
-        self.watch = Watch(self)
-        self._reset_locks()
-        self._answer: wire.SessionAnswer | None = None
         self._handover = Handover(client, self.run)
+        self._begin()
+        self._has_said_it_waits = False
+        forks.note(self)
+
+    def _begin(self) -> None:
+        self._opening = threading.Lock()
+        self._answering = threading.Lock()
+        self._reopening = threading.Lock()
+        self.watch = Watch(self)
+        self._answer: wire.SessionAnswer | None = None
         self._recipes: dict[str, tuple[Known, bool]] = {}
         self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._at_return: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._closes_at: float | None = None
-        self._has_said_it_waits = False
-        _EVERY.add(self)
 
-    def _reset_locks(self) -> None:
-        self._opening = threading.Lock()
-        self._answering = threading.Lock()
-        self._reopening = threading.Lock()
+    def after_fork(self) -> None:
+        """A data set in a child still has its parent's session in hand: it becomes the child's own."""
+        atexit.unregister(self.close)
+        self._begin()
+        self.heartbeat.after_fork()
 
     @classmethod
     def current(cls, client: Client) -> Session:
         """This process's session with the daemon of `client`. Opens nothing yet."""
-        with cls._making:
-            key = client.url, client.token
-            session = cls._all.get(key)
-            if session is None:
-                session = cls._all[key] = cls(client)
-            return session
+        key = client.url, client.token
+        return cls._all.get(key) or cls._all.setdefault(key, cls(client))  # of two threads' one is used
 
     @property
     def is_gone(self) -> bool:
@@ -287,9 +289,8 @@ class Session:
                     "DELETE", f"/v1/sessions/{answer.session}", limit_s=waits.CLOSE_S, session=header
                 )
         self.client.close()
-        with self._making:
-            for key in [key for key, session in self._all.items() if session is self]:
-                del self._all[key]
+        for key in [key for key, session in list(self._all.items()) if session is self]:
+            self._all.pop(key, None)
 
     # How it is done.
 
@@ -518,24 +519,3 @@ class Session:
 
     def _lied(self, what: str) -> DaemonUnreachable:
         return self.budget.give_up(self.client.url, f"the daemon's answer is invalid: {what}")
-
-
-_EVERY: weakref.WeakSet[Session] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    """A data set in a child still has its parent's session in hand: it becomes the child's own."""
-    Session._making = threading.Lock()
-    for session in list(_EVERY):
-        atexit.unregister(session.close)
-        session._reset_locks()
-        session._answer = None
-        session._recipes = {}
-        session._at_close = []
-        session._at_return = []
-        session._closes_at = None
-        session.heartbeat.after_fork()
-        session.watch = Watch(session)
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

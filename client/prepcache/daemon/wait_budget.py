@@ -21,21 +21,17 @@ the budget: many that wait side by side would have spent it on a daemon that is 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 from prepcache.daemon import waits
 from prepcache.errors import DaemonUnreachable
+from prepcache.forks import ForkLock
 
 T = TypeVar("T")
-
-_ALL: weakref.WeakSet[WaitBudget] = weakref.WeakSet()
-
 
 UNTIL_IT_ANSWERS = "this job preprocesses by itself until it answers"
 
@@ -65,7 +61,7 @@ class WaitBudget:
         self._consequence = consequence
         self._clock = clock
         self._sleep = sleep
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._spent_s = 0.0
         self._allowed_s = budget_s * (waits.FIRST_SHARE if consequence else 1.0)
         self._outage: str | None = None
@@ -75,7 +71,6 @@ class WaitBudget:
         self.has_met = False
         """Whether the daemon has ever answered this process."""
         self._stalls = 0
-        _ALL.add(self)
 
     @property
     def remaining_s(self) -> float:
@@ -270,11 +265,3 @@ def own_time() -> float:
 
 PROCESS = WaitBudget()
 """The one budget of this process. A forked child starts with what its parent had left."""
-
-
-def _after_fork_in_child() -> None:
-    for budget in list(_ALL):
-        budget._lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

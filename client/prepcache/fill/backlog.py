@@ -18,13 +18,13 @@ Locking: `_lock` guards all of it; nothing waits with it.
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Callable
 
+from prepcache import forks
 from prepcache.daemon import waits
 from prepcache.daemon.transfer import commit_limit_s
+from prepcache.forks import ForkLock
 from prepcache.protocol.units import count_text
 
 TELLING_BYTES = 4 << 20
@@ -40,12 +40,13 @@ class Backlog:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._left: set[object] = set()
         self._spare_s, self._spared_at = waits.SPARE_S, clock()
         self._bytes_per_s = float(waits.FIRST_BYTES_PER_S)
         self._doubted_until = 0.0
         self._ends_at: float | None = None
+        forks.note(self)
 
     def allowed_s(self, nbytes: int) -> float:
         """How long a commit of so many bytes may be waited for."""
@@ -92,9 +93,8 @@ class Backlog:
                 self._ends_at = self._clock() + waits.GOODBYE_S
             return max(0.0, self._ends_at - self._clock())
 
-    def forked(self) -> None:
+    def after_fork(self) -> None:
         """In a child: the threads that commit are its parent's, and so is what they have in hand."""
-        self._lock = threading.Lock()
         if self._left:
             self._doubted_until = self._clock() + waits.INHERITED_S
         self._left, self._ends_at = set(), None
@@ -107,6 +107,3 @@ def behind_text(left: int) -> str:
     """What becomes of so many items whose commits were left behind."""
     which = count_text(left, "item is", "items are")
     return f"the daemon is slow to store samples: {which} waiting in temporary files, the job goes on"
-
-
-os.register_at_fork(after_in_child=BACKLOG.forked)

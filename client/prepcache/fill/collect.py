@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from prepcache import artifact
-from prepcache.errors import SampleError
+from prepcache.errors import PreprocessError, SampleError
 from prepcache.fill.call import Part, weight
 from prepcache.fill.commit import Batch
+from prepcache.fill.input_guard import SHOWN
 from prepcache.fill.leases import HeldLease
 from prepcache.fill.overflow import Spilled
 from prepcache.fill.pacing import COMMIT_BYTES
@@ -55,6 +56,22 @@ class Task:
     producer: dict[str, Any]
     steady: Steady
     is_expanded: bool = False
+
+    def failure(self, part: Part) -> PreprocessError:
+        """The error of a job in which the function raised."""
+        error = part.error
+        what = f"{type(error).__qualname__}: {error}" if str(error) else type(error).__qualname__
+        failed = PreprocessError(
+            f"preprocessing {self.name_of(part.index)} failed: {what}",
+            index=self.position_of(part.index),
+            item=repr(self.item_of(part.index))[:SHOWN],
+        )
+        failed.__cause__ = error
+        return failed
+
+    def refusal(self, index: int, error: SampleError) -> SampleError:
+        """The error of a sample that no column can hold, with its item's name."""
+        return SampleError(f"{self.name_of(index)}: {error.message}", **error.data)
 
 
 class Collected:

@@ -34,14 +34,12 @@ from prepcache.errors import (
     DaemonUnreachable,
     LimitExceeded,
     PrepcacheError,
-    PreprocessError,
     SampleError,
 )
 from prepcache.fill.background_commit import Adopter, Committer, to_nobody
 from prepcache.fill.call import Part, weight
 from prepcache.fill.collect import Collected, Cut, Task
 from prepcache.fill.commit import AWAY_BYTES, Batch, Commits, Outcome, waiting_bytes
-from prepcache.fill.input_guard import SHOWN
 from prepcache.fill.leases import Share
 from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, Pace
 from prepcache.fill.recipe_guard import line
@@ -327,9 +325,9 @@ class Fill:
     def _take(self, part: Part) -> None:
         """One part of an item that was preprocessed."""
         if part.refusal is not None:
-            raise self._refusal(part.index, part.refusal)
+            raise self._task.refusal(part.index, part.refusal)
         if part.error is not None:
-            self._fail(part)
+            raise self._task.failure(part)
         self._filled.notices.extend(part.notices)
         self._task.steady.settle()
         cut = self._unfinished.get(part.index)
@@ -398,20 +396,7 @@ class Fill:
         try:
             add()
         except SampleError as error:
-            raise self._refusal(index, error) from None
-
-    def _refusal(self, index: int, error: SampleError) -> SampleError:
-        return SampleError(f"{self._task.name_of(index)}: {error.message}", **error.data)
-
-    def _fail(self, part: Part) -> None:
-        error = part.error
-        assert error is not None
-        what = f"{type(error).__qualname__}: {error}" if str(error) else type(error).__qualname__
-        raise PreprocessError(
-            f"preprocessing {self._task.name_of(part.index)} failed: {what}",
-            index=self._task.position_of(part.index),
-            item=repr(self._task.item_of(part.index))[:SHOWN],
-        ) from error
+            raise self._task.refusal(index, error) from None
 
     # -- committing
 

@@ -64,6 +64,7 @@ from prepcache.fill.filler import COMMIT_LEASES, STALLED_S
 from prepcache.fill.leases import Share, forsake
 from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, Pace
 from prepcache.fill.recipe_guard import line
+from prepcache.forks import ForkLock
 from prepcache.index.artifact_set import ArtifactSet
 
 log = logging.getLogger("prepcache")
@@ -484,16 +485,8 @@ class OnAccess:
         self.is_declined, self._artifacts.reason = True, reason
 
 
-_turn = threading.Lock()
+_turn = ForkLock()
 """Held by the one thread of the process that commits: each has a connection while it does."""
-
-
-def _after_fork_in_child() -> None:
-    global _turn
-    _turn = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _end(reference: weakref.WeakMethod[Callable[[], None]]) -> None:

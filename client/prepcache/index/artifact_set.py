@@ -29,6 +29,7 @@ from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
 from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
 from prepcache.fill.pacing import commit_bytes
+from prepcache.forks import ForkLock
 from prepcache.index.mapped import Observed, OpenRef, Verdicts, open_or_miss
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.recipes import Recipe
@@ -47,7 +48,7 @@ LESS_FREE_BYTES = 1 << 30
 
 _sets: tuple[weakref.ref[ArtifactSet], ...] = ()
 """Those of this process. Replaced, never changed: heartbeat threads read it."""
-_sets_lock = threading.Lock()
+_sets_lock = ForkLock()
 _ORPHANED: deque[list[wire.ArtifactRef]] = deque()
 """Artifacts of data sets that were collected. A finalizer may run inside any lock, so it only notes them."""
 
@@ -406,8 +407,6 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _sets_lock
-    _sets_lock = threading.Lock()
     _ORPHANED.clear()
     for one in _living():
         one.after_fork()

@@ -13,9 +13,7 @@ Not here: reading (chunked_reader.py), one chunk (chunk.py), whose share it is (
 from __future__ import annotations
 
 import os
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from types import FunctionType
@@ -25,6 +23,7 @@ import numpy as np
 
 from prepcache.daemon.client import Client
 from prepcache.dataset import job_of, open_recipe
+from prepcache.forks import ForkLock
 from prepcache.index.artifact_set import ArtifactSet
 from prepcache.keys import recipes
 from prepcache.keys.files.stat_cache import user_stat_cache
@@ -216,12 +215,7 @@ class Totals:
     def __init__(self) -> None:
         self._rows = shared_zeros(_PROCESSES * len(_FIELDS), "f8").reshape(_PROCESSES, -1)
         self._why: dict[str, None] = {}
-        self.reset_lock()
-        _EVERY.add(self)
-
-    def reset_lock(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
-        self._lock = threading.RLock()  # a collector that runs within may end another epoch, which notes, too
+        self._lock = ForkLock(is_reentrant=True)  # a collector that runs within may end another epoch
 
     def note(self, chunk: Chunk) -> None:
         """Adds what a chunk has counted since it was noted last."""
@@ -248,14 +242,3 @@ class Totals:
 
     def __reduce__(self) -> Any:
         return Totals, ()
-
-
-_EVERY: weakref.WeakSet[Totals] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for totals in list(_EVERY):
-        totals.reset_lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
