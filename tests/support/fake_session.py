@@ -122,6 +122,9 @@ class FakeSession:
         path = self.daemon.folder / f"{self.name}.{self._staged}"
         return FakeStaged(path, os.open(path, os.O_RDWR | os.O_CREAT))
 
+    def give_up_for_now(self, why: str) -> None:
+        """There is nobody who would come back."""
+
     def waited_in_vain(self, seconds: float) -> None:
         self.vain_s += seconds
 

@@ -251,46 +251,15 @@ def test_a_forked_child_opens_connections_of_its_own(connect: Any) -> None:
     transport.call("GET", "/", limit_s=60.0)
 
 
-def test_a_busy_daemon_is_waited_for_as_long_as_it_lives(connect: Any) -> None:
-    release = threading.Event()
-    asked = []
-
-    def answer(request: Request) -> Any:
-        if request.path == "/healthz":
-            asked.append(1)
-            if len(asked) == 3:
-                release.set()
-            return reply({})
-        release.wait(20)
-        return reply({"done": True})
-
-    transport, _ = connect(answer)
-
-    def is_alive() -> bool:
-        transport.call("GET", "/healthz", limit_s=60.0)
-        return True
-
-    assert transport.call("POST", "/commit", {}, limit_s=0.1, is_alive=is_alive) == {"done": True}
-    assert len(asked) >= 3
-
-
 def test_an_answer_that_stalls_is_given_up(connect: Any) -> None:
-    """A daemon that drips lives, too: what took long is over when its answer begins."""
-    asked: list[int] = []
-
     def drip(request: Request) -> Any:
         yield HEAD[:1]
         daemon.closing.wait()
 
     transport, daemon = connect(drip)
 
-    def is_alive() -> bool:
-        asked.append(1)
-        return len(asked) < 3
-
     with pytest.raises(DaemonUnreachable, match="no answer"):
-        transport.call("POST", "/commit", {}, limit_s=0.1, is_alive=is_alive)
-    assert not asked
+        transport.call("POST", "/commit", {}, limit_s=0.1)
 
 
 def test_nothing_is_left_open(connect: Any) -> None:
@@ -341,7 +310,7 @@ def test_what_a_signal_handler_of_the_job_raises_reaches_the_job(
     before = signal.signal(signal.SIGUSR1, getattr(Handler(error), kind))
     try:
         with pytest.raises(type(error)) as raised:
-            transport.call("GET", "/", limit_s=60, is_alive=lambda: True)
+            transport.call("GET", "/", limit_s=60)
         assert raised.value is error
     finally:
         signal.signal(signal.SIGUSR1, before)

@@ -20,7 +20,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -41,7 +41,6 @@ class Due(threading.local):
 
     at = 0.0
     is_transfer = False
-    is_alive: Callable[[], bool] | None = None
     limit_s = 0.0
     until = math.inf
     has_ended = False
@@ -60,26 +59,11 @@ class Due(threading.local):
             self.at = min(self.at + count / waits.SLOWEST_TRANSFER, self.until)
 
     def hear(self, count: int) -> None:
-        """An answer has begun, so what took long is done: the rest of it has the time of one silence. So has
-        what is left of a download, however quick it was up to here: the job waits for it.
-        """
+        """What is left of a download has the time of one silence, however quick it was up to here: the job
+        waits for it."""
         if self.is_transfer:
             silent_until = time.monotonic() + self.limit_s
             self.at = max(self.at, min(self.at + count / waits.SLOWEST_TRANSFER, silent_until))
-        if self.is_alive is not None:
-            self.is_alive, self.at = None, time.monotonic() + self.limit_s
-
-    def may_go_on(self) -> bool:
-        """After a silence: whether the peer, asked on another connection, is alive and at work."""
-        is_alive, self.is_alive = self.is_alive, None
-        if is_alive is None:
-            return False
-        kept = self.is_transfer, self.limit_s
-        may = is_alive()
-        self.is_transfer, self.limit_s = kept
-        self.has_ended = False
-        self.is_alive, self.at = is_alive, time.monotonic() + self.limit_s
-        return may
 
 
 DUE = Due()
@@ -94,20 +78,14 @@ class Stream(httpcore.NetworkStream):
         _SOCKETS.add(sock)
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        while True:
-            try:
-                self._sock.settimeout(DUE.left_s())
-                data = self._sock.recv(max_bytes)
-            except TimeoutError as error:
-                if is_of_handler(error) or not DUE.may_go_on():
-                    raise
-            else:
-                if self._is_asked and not data.startswith(b"HTTP/"[: len(data)]):
-                    raise httpcore.RemoteProtocolError(f"it sent {data[:40]!r}")  # h11 would wait for more
-                self._is_asked = False
-                DUE.hear(len(data))
-                DUE.has_ended = not data
-                return data
+        self._sock.settimeout(DUE.left_s())
+        data = self._sock.recv(max_bytes)
+        if self._is_asked and not data.startswith(b"HTTP/"[: len(data)]):
+            raise httpcore.RemoteProtocolError(f"it sent {data[:40]!r}")  # h11 would wait for more
+        self._is_asked = False
+        DUE.hear(len(data))
+        DUE.has_ended = not data
+        return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         whole, self._is_asked = memoryview(buffer), True

@@ -20,7 +20,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -83,7 +83,6 @@ class Transport:
         limit_s: float,
         params: Mapping[str, str] | None = None,
         session: str | None = None,
-        is_alive: Callable[[], bool] | None = None,
     ) -> dict[str, Any]:
         """One exchange of JSON.
 
@@ -91,8 +90,6 @@ class Transport:
             body: JSON-able; None sends none.
             limit_s: the exchange ends within this.
             session: the value of the session header.
-            is_alive: asked after each `limit_s` of silence; True waits for another, since the daemon is
-                only busy. For what may honestly take long.
 
         Raises:
             DaemonUnreachable: no answer, or one that no daemon gives; `why` says which.
@@ -102,7 +99,7 @@ class Transport:
         headers = {"Content-Length": str(len(content))}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        DUE.is_transfer, DUE.is_alive, DUE.until = False, is_alive, math.inf
+        DUE.is_transfer, DUE.until = False, math.inf
         with self._exchange(method, path, content, headers, limit_s, params, session) as response:
             return self._json(response)
 
@@ -122,7 +119,7 @@ class Transport:
             until: when it ends, however much it moves; monotonic seconds.
         """
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size_bytes)}
-        DUE.is_transfer, DUE.is_alive, DUE.until = True, None, until
+        DUE.is_transfer, DUE.until = True, until
         with self._exchange("PUT", path, pieces, headers, limit_s, None, session) as response:
             return self._json(response)
 
@@ -136,7 +133,7 @@ class Transport:
             DaemonUnreachable, PrepcacheError: as `call`; `fd` may have grown.
         """
         headers = {"If-Match": etag} | ({"Range": f"bytes={start}-", "If-Range": etag} if start else {})
-        DUE.is_transfer, DUE.is_alive, DUE.until = True, None, math.inf
+        DUE.is_transfer, DUE.until = True, math.inf
         with self._exchange("GET", path, b"", headers, limit_s, None, None) as response:
             if response.status not in (200, 206):
                 self._json(response)

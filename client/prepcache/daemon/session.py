@@ -183,8 +183,8 @@ class Session:
     def commit(
         self, leases: Sequence[wire.Lease], staged: Sequence[Staged], *, limit_s: float | None = None
     ) -> wire.Committed:
-        """Hands staged artifacts over; their items' leases are free then. For a background thread, unless
-        `limit_s` bounds it.
+        """Hands staged artifacts over; their items' leases are free then. It is for a thread on its own time.
+        Others wait within the process's budget.
 
         Raises:
             Declined, LeaseLapsed, StagedFileRefused: nothing of it was stored.
@@ -451,6 +451,12 @@ class Session:
     def _excuse(self) -> str:
         """Why a daemon that has never answered is not to be blamed: it is the user's own, and starts."""
         return self.client.starts() if not self.budget.has_met else ""
+
+    def give_up_for_now(self, why: str) -> None:
+        """Begins an outage, if there is none: a thread has waited for the daemon on its own time, in vain."""
+        if not self.is_gone:
+            self.budget.give_up(self.client.url, why, is_final=False)
+            self.watch.begin()
 
     def say_away(self) -> None:
         """Says once, in the main process, that a daemon which starts is not ready yet."""

@@ -1,10 +1,9 @@
 """Artifacts' bytes, to the daemon and from it: by path where its folder is shared, else over HTTP.
 
 Invariants:
-    1. What honestly takes long (a commit on a slow disk, a large file over HTTP) does not count as waiting,
-       for as long as the daemon lives: in a commit's silence it is asked on another connection, and a
-       transfer has time for what it moved.
-    2. A daemon that hangs costs no more than what is left of the wait budget: every silence is cut from it.
+    1. What honestly takes long does not count as waiting: a thread commits on its own time, so long as a slow
+       disk may take, and a transfer has time for what it moved.
+    2. A daemon that hangs costs whoever waits for it no more than what is left of the wait budget.
     3. A file that the daemon was asked to take, and has not answered for, is left to it: it may be at it
        still. What it does not take goes with the session.
 
@@ -24,6 +23,7 @@ from typing import Any
 from prepcache.daemon import waits
 from prepcache.daemon.client import Client
 from prepcache.daemon.folder import Downloads, SharedFolder, Staged
+from prepcache.daemon.wait_budget import own_time
 from prepcache.errors import DaemonUnreachable, PrepcacheError
 from prepcache.protocol import wire
 from prepcache.protocol.places import cache_folder
@@ -80,9 +80,9 @@ class Handover:
         self, header: str, leases: Sequence[wire.Lease], staged: Sequence[Staged], limit_s: float | None
     ) -> wire.Committed:
         """See `Session.commit`."""
-        began, first = time.monotonic(), leases[0].id
+        first = leases[0].id
         asked_leases = tuple(wire.LeaseToken(lease.id, lease.token) for lease in leases)
-        until = math.inf if limit_s is None else began + limit_s
+        until = math.inf if limit_s is None else time.monotonic() + limit_s
         files = tuple(self._named(one, first, header, until) for one in staged)
         asked = wire.CommitRequest(asked_leases, files)
         if limit_s is None:
@@ -92,16 +92,13 @@ class Handover:
 
         def attempt(left_s: float) -> wire.Committed:
             nonlocal is_theirs
-            silence_s = min(_silence_s(left_s - waits.TRANSFER_LIMIT_S), _left_s(until))
-            probe_s = _silence_s(left_s - waits.TRANSFER_LIMIT_S - silence_s)
             try:
                 answer = self._client.transport.call(
                     "POST",
                     f"/v1/leases/{first}/commit",
                     asked.to_json(),
-                    limit_s=silence_s,
+                    limit_s=min(left_s, _left_s(until)),
                     session=header,
-                    is_alive=lambda: time.monotonic() < until and self._is_alive(probe_s),
                 )
             except DaemonUnreachable as error:
                 if error.data.get("why") == "broken":
@@ -117,7 +114,7 @@ class Handover:
             return self._client.transport.read(wire.Committed, answer)
 
         try:
-            committed: wire.Committed = self._run(attempt, wait_s=waits.TRANSFER_LIMIT_S)
+            committed: wire.Committed = self._run(attempt, wait_s=limit_s if own_time() else 0.0)
             return committed
         finally:
             if is_theirs:
@@ -158,12 +155,6 @@ class Handover:
             )
 
         self._run(attempt, wait_s=waits.TRANSFER_LIMIT_S)
-
-    def _is_alive(self, limit_s: float) -> bool:
-        with contextlib.suppress(PrepcacheError):
-            self._client.transport.call("GET", "/healthz", limit_s=limit_s)
-            return True
-        return False
 
 
 def _silence_s(left_s: float) -> float:

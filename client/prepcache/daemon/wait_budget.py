@@ -177,8 +177,6 @@ class WaitBudget:
             try:
                 answer = attempt(limit_s)
             except DaemonUnreachable as error:
-                if not _OWN_TIME.is_waited_for():
-                    raise
                 self._charge_attempt(started, limit_s, 0.0)
                 why = error.data.get("why")
                 if why == "nonsense":
@@ -217,8 +215,6 @@ class WaitBudget:
             raise self.give_up(url, error.message, is_final=is_final) from error
 
     def _charge_attempt(self, started: float, limit_s: float, free_s: float) -> None:
-        if not _OWN_TIME.is_waited_for():
-            return
         took_s = self._clock() - started
         if took_s > limit_s + waits.STALL_S and self._stalls < waits.MAX_STALLS:
             self._stalls += 1
@@ -226,13 +222,8 @@ class WaitBudget:
         self.charge(took_s - free_s)
 
 
-def _always() -> bool:
-    return True
-
-
 class _OwnTime(threading.local):
     seconds = 0.0
-    is_waited_for: Callable[[], bool] = staticmethod(_always)
 
 
 _OWN_TIME = _OwnTime()
@@ -246,16 +237,6 @@ def on_own_time(seconds: float) -> Iterator[None]:
         yield
     finally:
         _OWN_TIME.seconds = before
-
-
-@contextmanager
-def charged_while(is_waited_for: Callable[[], bool]) -> Iterator[None]:
-    """In a thread that somebody may cease to wait for: then it charges nothing, and gives up nobody."""
-    before, _OWN_TIME.is_waited_for = _OWN_TIME.is_waited_for, is_waited_for
-    try:
-        yield
-    finally:
-        _OWN_TIME.is_waited_for = before
 
 
 def own_time() -> float:

@@ -68,6 +68,8 @@ BEAT_LONGEST_S = 30.0
 
 # Bytes to the daemon and from it: transfer.py, deadline.py
 
+COMMITTER_S = 5.0
+"""What a thread that commits may wait for a daemon that does not answer; nobody else waits for it."""
 TRANSFER_LIMIT_S = 600.0
 """A transfer takes no longer."""
 COMMIT_LIMIT_S = 10.0
@@ -76,7 +78,7 @@ that is merely slow ends all the same, and is found when it is asked for again."
 SLOWEST_COMMIT = 4 << 20
 """Bytes/s; a slow disk, at a good moment, takes 10 s for 128 MB."""
 SILENCE_S = 1.25
-"""Of a commit, after which the daemon is asked whether it lives; twice this is less than a first outage."""
+"""Of a transfer, after which the daemon counts as hung; twice this is less than a first outage."""
 SLOWEST_TRANSFER = 2 << 20
 """Bytes/s of up- and downloads below which a daemon counts as hung."""
 MAX_IDLE_S = 4.0

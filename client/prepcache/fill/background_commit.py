@@ -8,8 +8,8 @@ Invariants:
     3. Wherever an interrupt meets the caller, what he may wait for is in the thread's hands, and its outcome
        is there until it is taken.
     4. A batch that is left behind is in files of this job, and no longer in its memory.
-    5. What was waited for in vain is lost to the daemon: it goes off the process's wait budget, but for what
-       one more answer takes.
+    5. The thread waits on its own time. What was waited for in vain is lost to the daemon: it goes off the
+       process's wait budget, but for what one more answer takes.
 
 NOTE [ Left behind ]
     A commit that takes too long (backlog.py) is waited for no more: the job goes on with the samples that it
@@ -31,10 +31,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from prepcache.daemon import waits
-from prepcache.daemon.wait_budget import charged_while, on_own_time
+from prepcache.daemon.wait_budget import on_own_time
 from prepcache.errors import ArtifactError, PrepcacheError
 from prepcache.fill.backlog import BACKLOG
 from prepcache.fill.commit import Batch, Commits, Outcome
@@ -188,8 +187,11 @@ class Committer:
             job = self._todo.get()
             if job is None:
                 return
-            with charged_while(partial(_is_waited_for, job)):
+            with on_own_time(waits.COMMITTER_S):
                 outcomes = self._commits.commit(job.batch, job.generation)
+            for outcome in outcomes:
+                if outcome.is_cut_off:
+                    self._commits.session.give_up_for_now(outcome.reason)
             with self._lock:
                 job.outcomes = outcomes
             if job.is_left:
@@ -222,10 +224,6 @@ class Committer:
             held.behind.discard(job)
         if over := [held for held in job.leases if held.is_over]:
             forsake(self._commits.session, over)
-
-
-def _is_waited_for(job: _Job) -> bool:
-    return not job.is_left
 
 
 def to_nobody(batches: list[Batch]) -> None:

@@ -54,7 +54,7 @@ class Backlog:
             if self._left or self._clock() < self._doubted_until:
                 return 0.0
             allowed_s = max(waits.FREE_S, self._spare_now_s()) + self._work_s(nbytes)
-        return min(allowed_s, commit_limit_s(nbytes) - 2 * waits.SILENCE_S)
+        return min(allowed_s, commit_limit_s(nbytes) - waits.FREE_S)
 
     def note_wait(self, nbytes: int, seconds: float) -> None:
         """A commit of so many bytes was waited for so long."""

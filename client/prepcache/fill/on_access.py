@@ -84,8 +84,6 @@ MAX_BYTES = COMMIT_BYTES
 """What may wait in memory."""
 RETRY_S = 5.0
 """How often what waits for the daemon is offered to it."""
-OWN_S = 5.0
-"""What a thread that commits may wait for the daemon; the job waits for it at its end alone."""
 
 Call = Callable[[int], tuple[Part, bool]]
 """Makes the sample of a distinct item; whether that may be kept."""
@@ -358,7 +356,7 @@ class OnAccess:
                     session.watch_for_return()
                     return
                 self._is_due = True
-        with on_own_time(OWN_S), _turn:
+        with on_own_time(waits.COMMITTER_S), _turn:
             self.flush()
 
     def _cancel_timer(self) -> None:
