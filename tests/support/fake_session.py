@@ -19,6 +19,7 @@ import numpy as np
 from blake3 import blake3
 
 from prepcache import artifact
+from prepcache.daemon import waits
 from prepcache.digests import Digest
 from prepcache.errors import Declined, StagedFileRefused
 from prepcache.protocol import wire
@@ -46,6 +47,7 @@ class FakeDaemon:
     clock: Callable[[], float] = time.monotonic
     room: float = float("inf")
     lock: threading.Lock = field(default_factory=threading.Lock)
+    vain_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.table = LeaseTable(self.clock)
@@ -72,7 +74,6 @@ class FakeSession:
         self.header = "session.token"
         self.calls: list[str] = []
         self.dropped: list[wire.ArtifactRef] = []
-        self.vain_s = 0.0
         self._staged = 0
 
     def _called(self, method: str) -> None:
@@ -126,7 +127,11 @@ class FakeSession:
         """There is nobody who would come back."""
 
     def waited_in_vain(self, seconds: float) -> None:
-        self.vain_s += seconds
+        self.daemon.vain_s += seconds
+
+    @property
+    def spare_s(self) -> float:
+        return max(0.0, waits.SPARE_S - self.daemon.vain_s)
 
     def watch_for_return(self) -> None:
         self._called("watch_for_return")

@@ -10,7 +10,7 @@ import pytest
 
 from prepcache.daemon import claims
 from prepcache.daemon.claims import Claims
-from prepcache.daemon.description import is_main_process
+from prepcache.daemon.description import is_first_rank
 
 RECIPE = "ab" * 32
 FIRST, SECOND = bytes(32), b"\xff" * 32
@@ -130,4 +130,4 @@ def test_the_first_of_many_ranks_speaks_for_the_job(
         monkeypatch.delenv(name, raising=False)
     for name, rank in ranks.items():
         monkeypatch.setenv(name, rank)
-    assert is_main_process() == (set(ranks.values()) <= {"0"})
+    assert is_first_rank() == (set(ranks.values()) <= {"0"})

@@ -136,12 +136,6 @@ class Client:
                 self.start()
 
     @property
-    def has_started(self) -> bool:
-        """Whether this process has started the daemon."""
-        launcher = self.endpoint.launcher
-        return launcher is not None and launcher.has_started
-
-    @property
     def has_started_empty(self) -> bool:
         """Whether this process has started it, for a cache that was not there."""
         launcher = self.endpoint.launcher

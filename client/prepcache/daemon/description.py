@@ -43,13 +43,6 @@ def job_name() -> str:
     return plain(Path(script).name if script not in ("", "-c", "-m") else "python")
 
 
-def is_main_process() -> bool:
-    """Whether this process speaks for its job: it is no worker, and of a job of many ranks the first."""
-    from multiprocessing import parent_process
-
-    return parent_process() is None and is_first_rank()
-
-
 def is_first_rank() -> bool:
     """Whether no variable says that this is another rank of a job than the first."""
     ranks = (os.environ.get(name, "") for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))

@@ -123,34 +123,26 @@ class Transport:
         with self._exchange("PUT", path, pieces, headers, limit_s, None, session) as response:
             return self._json(response)
 
-    def download(self, path: str, fd: int, *, start: int, etag: str, max_bytes: int, limit_s: float) -> int:
-        """GETs a file from `start` on, as far as it comes, into `fd` at its place.
-
-        Returns:
-            The length of what `fd` holds then; 0 where the daemon began from the start, and broke off.
+    def download(self, path: str, fd: int, *, etag: str, max_bytes: int, limit_s: float) -> None:
+        """GETs a file into `fd`, from its beginning.
 
         Raises:
-            DaemonUnreachable, PrepcacheError: as `call`; `fd` may have grown.
+            DaemonUnreachable, PrepcacheError: as `call`; part of it may be in `fd` then.
         """
-        headers = {"If-Match": etag} | ({"Range": f"bytes={start}-", "If-Range": etag} if start else {})
         DUE.is_transfer, DUE.until = True, math.inf
-        with self._exchange("GET", path, b"", headers, limit_s, None, None) as response:
-            if response.status not in (200, 206):
+        with self._exchange("GET", path, b"", {"If-Match": etag}, limit_s, None, None) as response:
+            if response.status != 200:
                 self._json(response)
-            if response.status not in (200, 206) or _headers(response).get("etag") != etag:
+            if response.status != 200 or _headers(response).get("etag") != etag:
                 raise self._nonsense(f"a file other than {etag}")
-            offset, kept = start if response.status == 206 else 0, bytearray()
-            try:
-                for piece in self._pieces(response):
-                    if offset + len(kept) + len(piece) > max_bytes:
-                        raise self._nonsense(f"more than {max_bytes} bytes of {etag}")
-                    kept += piece
-                    ready = len(kept) - (offset + len(kept)) % FOLIO_BYTES
-                    if ready > 0:
-                        offset += _write_out(fd, kept, ready, offset)
-            finally:
-                offset += _write_out(fd, kept, len(kept), offset)
-            return offset
+            offset, kept = 0, bytearray()
+            for piece in self._pieces(response):
+                if offset + len(kept) + len(piece) > max_bytes:
+                    raise self._nonsense(f"more than {max_bytes} bytes of {etag}")
+                kept += piece
+                offset += _write_out(fd, kept, len(kept) - len(kept) % FOLIO_BYTES, offset)
+            offset += _write_out(fd, kept, len(kept), offset)
+            os.ftruncate(fd, offset)
 
     @contextmanager
     def _exchange(

@@ -150,11 +150,6 @@ class Launcher:
         return (self.root / "v1").is_dir()
 
     @property
-    def has_started(self) -> bool:
-        """Whether this process has started the daemon."""
-        return self._starts > 0
-
-    @property
     def is_running(self) -> bool:
         """Whether the daemon that was started last, by whomever, lives."""
         with contextlib.suppress(OSError, ValueError):

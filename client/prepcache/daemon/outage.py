@@ -9,8 +9,7 @@ Invariants:
     2. An outage ends only when the daemon has answered, and then once more within `PROMPT_S`.
     3. The session goes on with its leases and holds. If the daemon has forgotten it, a new one is opened by
        the first request, as after any restart.
-    4. What this job's own daemon needs for its start is nobody's fault: nothing is said before
-       `SAID_AFTER_S`.
+    4. What this job's own daemon needs for its start is nobody's fault: nothing is said of it.
 
 Not here: when an outage begins and what it may cost (wait_budget.py).
 """
@@ -20,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 import weakref
 from typing import TYPE_CHECKING
 
@@ -73,16 +71,13 @@ class Watch:
 
 def _run(kept: weakref.ref[Session], stop: threading.Event, is_over: threading.Event) -> None:
     """The thread's life: until the outage is over, or the session is closed or collected."""
-    began, pause_s = time.monotonic(), waits.LOOK_FIRST_S
+    pause_s = waits.LOOK_FIRST_S
     try:
         while not stop.wait(pause_s):
             session = kept()
             if session is None or not session.is_away:
                 return
-            said_in_s = began + waits.SAID_AFTER_S - time.monotonic()
-            if said_in_s <= 0:
-                session.say_away()
-            if _answers(session, min(waits.LISTEN_S, said_in_s) if said_in_s > 0 else waits.LISTEN_S):
+            if _answers(session):
                 session.come_back()
                 return
             del session
@@ -93,10 +88,10 @@ def _run(kept: weakref.ref[Session], stop: threading.Event, is_over: threading.E
         is_over.set()
 
 
-def _answers(session: Session, limit_s: float) -> bool:
-    """Whether the daemon answers within that time, and promptly when it is asked once more."""
+def _answers(session: Session) -> bool:
+    """Whether the daemon answers, and promptly when it is asked once more."""
     try:
-        for wait_s in (max(waits.PROMPT_S, limit_s), waits.PROMPT_S):
+        for wait_s in (waits.LISTEN_S, waits.PROMPT_S):
             session.client.transport.call("GET", "/healthz", limit_s=wait_s)
     except DaemonUnreachable as error:
         if error.data.get("why") == "absent":

@@ -36,7 +36,7 @@ from typing import Any, ClassVar, TypeVar
 from prepcache import forks
 from prepcache.daemon import waits
 from prepcache.daemon.client import Client
-from prepcache.daemon.description import Known, RecipeLike, fitting, is_main_process, job_name, plain
+from prepcache.daemon.description import Known, RecipeLike, fitting, job_name, plain
 from prepcache.daemon.folder import Staged
 from prepcache.daemon.heartbeat import Heartbeat
 from prepcache.daemon.outage import Watch
@@ -208,8 +208,13 @@ class Session:
         return committed
 
     def waited_in_vain(self, seconds: float) -> None:
-        """A commit was waited for so long, and is not any more; one more answer may be waited for."""
-        self.budget.charge(min(seconds, self.budget.remaining_s - waits.FREE_S))
+        """A commit was waited for so much too long; one more answer may be waited for all the same."""
+        self.budget.charge(min(seconds, self.spare_s))
+
+    @property
+    def spare_s(self) -> float:
+        """What commits may take beyond the time of their bytes."""
+        return max(0.0, self.budget.remaining_s - waits.FREE_S)
 
     def limits(self) -> Mapping[str, Any]:
         """The daemon's, by name, as in `Client.info`."""
@@ -457,13 +462,6 @@ class Session:
         if not self.is_gone:
             self.budget.give_up(self.client.url, why, is_final=False)
             self.watch.begin()
-
-    def say_away(self) -> None:
-        """Says once, in the main process, that a daemon which starts is not ready yet."""
-        if self._excuse() and is_main_process():
-            whose = "this job" if self.client.has_started else "another job"
-            told = f"the cache daemon that {whose} started is not ready yet (busy machine?)"
-            self.budget.warn(self.client.url, told, consequence="preprocessing meanwhile")
 
     def start_again(self) -> None:
         """Starts the user's own daemon where nobody listens; gives up where that is not possible."""

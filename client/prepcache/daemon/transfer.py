@@ -142,13 +142,12 @@ class Handover:
         return uploaded
 
     def _fetch(self, ref: wire.ArtifactRef, fd: int) -> None:
-        """Downloads an artifact, going on where a broken connection left off."""
+        """Downloads an artifact; once more where the connection breaks, within the budget."""
 
-        def attempt(left_s: float) -> int:
-            return self._client.transport.download(
+        def attempt(left_s: float) -> None:
+            self._client.transport.download(
                 f"/v1/entries/{ref.key}/data",
                 fd,
-                start=min(os.fstat(fd).st_size, ref.size_bytes),
                 etag=f'"{ref.digest}"',
                 max_bytes=ref.size_bytes,
                 limit_s=_silence_s(left_s - waits.TRANSFER_LIMIT_S),

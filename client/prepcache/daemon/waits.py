@@ -43,9 +43,6 @@ LISTEN_S = 10.0
 """How long one request waits for a daemon that lives and does not answer."""
 PROMPT_S = 1.0
 """What a second answer may take, before the daemon is used again."""
-SAID_AFTER_S = 3.0
-"""A start that takes longer is told of. On an idle machine it takes one second, beside four jobs that load
-torch four to fourteen."""
 
 # At the end of a process: session.py
 
@@ -95,8 +92,6 @@ FAILED_START_S = 15.0
 
 SPARE_S = 2.5
 """What commits may take beyond their bytes: a sync waits for others' writes."""
-SPARE_SHARE = 0.1
-"""Of the time that passes, as much more."""
 SLOW_FACTOR = 4.0
 """So many times as long as its bytes took before: disks are shared."""
 FIRST_BYTES_PER_S = 256 << 20

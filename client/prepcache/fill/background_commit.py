@@ -131,7 +131,8 @@ class Committer:
     def _wait_for(self, job: _Job) -> None:
         """Until it has outcomes, or is left behind."""
         began, nbytes = time.monotonic(), job.batch.nbytes
-        until = began + BACKLOG.allowed_s(nbytes)
+        session = self._commits.session
+        until = began + BACKLOG.allowed_s(nbytes, session.spare_s)
         try:
             while job.outcomes is None and not job.is_left:
                 try:  # it may ring for an earlier one
@@ -140,9 +141,7 @@ class Committer:
                     self._leave(job)
         finally:
             waited_s = time.monotonic() - began
-            BACKLOG.note_wait(nbytes, waited_s)
-            if job.is_left:
-                self._commits.session.waited_in_vain(waited_s)
+            session.waited_in_vain(waited_s if job.is_left else BACKLOG.beyond_s(nbytes, waited_s))
 
     def _leave(self, job: _Job) -> None:
         """See NOTE [ Left behind ]; unless the commit has just ended. Nothing here waits."""
@@ -167,7 +166,7 @@ class Committer:
 
     def _commit_here(self, batch: Batch, generation: int) -> list[Outcome]:
         """Where there is no thread for it: the job waits, and no longer than for a thread."""
-        limit_s = BACKLOG.allowed_s(batch.nbytes)
+        limit_s = BACKLOG.allowed_s(batch.nbytes, self._commits.session.spare_s)
         with on_own_time(max(waits.FREE_S, limit_s)):
             return self._commits.commit(batch, generation, limit_s)
 

@@ -8,8 +8,8 @@ Invariants:
        the next.
     2. What a process loses to a daemon of which it knows nothing is below promise 2's 5 s: 4.5 s for the
        largest batch. One that was seen to be slow is waited for at its own speed, but not until its commit
-       is given up. Beyond the bytes' time, all commits together may take `SPARE_S` and a tenth of the time
-       that passes.
+       is given up. What commits take beyond the time of their bytes is charged to the wait budget, and a job
+       that has spent that waits for none of them.
     3. A child that is forked while a commit is left behind waits for none either, for a while.
     4. A process that ends waits for all that it left behind together for no longer than `GOODBYE_S`.
 
@@ -42,28 +42,27 @@ class Backlog:
         self._clock = clock
         self._lock = ForkLock()
         self._left: set[object] = set()
-        self._spare_s, self._spared_at = waits.SPARE_S, clock()
         self._bytes_per_s = float(waits.FIRST_BYTES_PER_S)
         self._doubted_until = 0.0
         self._ends_at: float | None = None
         forks.note(self)
 
-    def allowed_s(self, nbytes: int) -> float:
-        """How long a commit of so many bytes may be waited for."""
+    def allowed_s(self, nbytes: int, spare_s: float) -> float:
+        """How long a commit of so many bytes may be waited for.
+
+        Args:
+            spare_s: what is left of the process's wait budget for it.
+        """
         with self._lock:
             if self._left or self._clock() < self._doubted_until:
                 return 0.0
-            allowed_s = max(waits.FREE_S, self._spare_now_s()) + self._work_s(nbytes)
+            allowed_s = max(waits.FREE_S, min(waits.SPARE_S, spare_s)) + self._work_s(nbytes)
         return min(allowed_s, commit_limit_s(nbytes) - waits.FREE_S)
 
-    def note_wait(self, nbytes: int, seconds: float) -> None:
-        """A commit of so many bytes was waited for so long."""
+    def beyond_s(self, nbytes: int, seconds: float) -> float:
+        """What a commit of so many bytes, which was waited for so long, took beyond the time of its bytes."""
         with self._lock:
-            beyond_s = max(0.0, seconds - waits.FREE_S - self._work_s(nbytes))
-            self._spare_s, self._spared_at = max(0.0, self._spare_now_s() - beyond_s), self._clock()
-
-    def _spare_now_s(self) -> float:
-        return min(waits.SPARE_S, self._spare_s + waits.SPARE_SHARE * (self._clock() - self._spared_at))
+            return max(0.0, seconds - waits.FREE_S - self._work_s(nbytes))
 
     def _work_s(self, nbytes: int) -> float:
         return waits.SLOW_FACTOR * nbytes / self._bytes_per_s

@@ -379,10 +379,11 @@ class OnAccess:
         nbytes, given_s = self._made_bytes + sum(batch.nbytes for batch in list(self._aside)), 0.0
         if self._artifacts.session.is_away and parent_process() is None and not self.is_idle:
             given_s = self._artifacts.session.wait_at_end()
-        began, limit_s = time.monotonic(), max(waits.FREE_S, given_s, BACKLOG.allowed_s(nbytes))
+        session, began = self._artifacts.session, time.monotonic()
+        limit_s = max(waits.FREE_S, given_s, BACKLOG.allowed_s(nbytes, session.spare_s))
         with on_own_time(limit_s):
             self.flush(began + limit_s)
-        BACKLOG.note_wait(nbytes, time.monotonic() - began)
+        session.waited_in_vain(BACKLOG.beyond_s(nbytes, time.monotonic() - began))
 
     def flush(self, until: float = math.inf) -> None:
         """Commits what was made; returns when that is done. Never raises.
