@@ -13,7 +13,6 @@ import pytest
 from prepcache import artifact
 from prepcache.daemon import waits
 from prepcache.daemon.transfer import commit_limit_s
-from prepcache.daemon.wait_budget import own_time
 from prepcache.errors import ArtifactError, DaemonUnreachable, Declined, StoreError
 from prepcache.fill import background_commit, backlog, commit
 from prepcache.fill.backlog import Backlog
@@ -237,19 +236,6 @@ def test_a_slow_daemon_gets_more_time_than_an_unknown_one() -> None:
     )
 
 
-def test_a_forked_child_does_not_wait_for_its_parents_commit() -> None:
-    """The thread that commits is its parent's; the daemon is the same."""
-    now = [100.0]
-    known = Backlog(clock=lambda: now[0])
-    known.after_fork()
-    assert known.allowed_s(1, SPARE_S) > 0, "where nothing hangs"
-    known.leave("one")
-    known.after_fork()
-    assert known.allowed_s(1, SPARE_S) == 0
-    now[0] += waits.INHERITED_S
-    assert known.allowed_s(1, SPARE_S) > 0
-
-
 def test_a_commit_that_ends_before_its_outcome_is_taken_has_one(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,29 +275,6 @@ def test_a_lease_is_given_back_after_the_last_of_its_commits(daemon: FakeDaemon)
     hung.end()
     task = other.task()
     assert task.todo.tolist() == [30] and granted() == [30]
-
-
-def test_a_commit_is_bounded_where_no_thread_can_be_started(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    true, limits = threading.Thread.start, []
-
-    def start(thread: threading.Thread) -> None:
-        if thread.name == "prepcache-commit":
-            raise RuntimeError("can't start new thread")
-        true(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    bench = Bench(daemon, ITEMS)
-    commit = bench.session.commit
-
-    def noted(*given: Any, limit_s: float) -> Any:
-        limits.append((limit_s, own_time()))
-        return commit(*given, limit_s=limit_s)
-
-    monkeypatch.setattr(bench.session, "commit", noted)
-    bench.fill()
-    assert limits and all(0 < limit_s <= 0.05 and own_s == waits.FREE_S for limit_s, own_s in limits)
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ArtifactError("too many inputs")])

@@ -100,5 +100,3 @@ SLOWEST_BYTES_PER_S = 8 << 20
 """A commit that is slower than this hangs: 128 MB are waited for no longer than a minute."""
 GOODBYE_S = 1.0
 """For commits that were left behind; the daemon ends the one that it has in hand by itself."""
-INHERITED_S = 60.0
-"""How long a forked child believes that the daemon is as slow as for its parent."""

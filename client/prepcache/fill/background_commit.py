@@ -104,7 +104,7 @@ class Committer:
                 self._last = self._thread
             except RuntimeError:  # there are too many
                 self._thread = None
-                job.outcomes = self._commit_here(batch, generation)
+                job.outcomes = [self._commits.keep(batch, "no thread can be started to commit in")]
                 self._give_back(job)
         if job.outcomes is None:
             self._todo.put(job)
@@ -163,12 +163,6 @@ class Committer:
             reason = f"the daemon is slow, and samples could not be written to a temporary file: {error}"
         self._handed_in.popleft()
         return Outcome(job.batch, kept=kept, reason=reason, is_left=True)
-
-    def _commit_here(self, batch: Batch, generation: int) -> list[Outcome]:
-        """Where there is no thread for it: the job waits, and no longer than for a thread."""
-        limit_s = BACKLOG.allowed_s(batch.nbytes, self._commits.session.spare_s)
-        with on_own_time(max(waits.FREE_S, limit_s)):
-            return self._commits.commit(batch, generation, limit_s)
 
     def close(self) -> None:
         """Lets the thread end after what it has in hand."""

@@ -10,8 +10,7 @@ Invariants:
        largest batch. One that was seen to be slow is waited for at its own speed, but not until its commit
        is given up. What commits take beyond the time of their bytes is charged to the wait budget, and a job
        that has spent that waits for none of them.
-    3. A child that is forked while a commit is left behind waits for none either, for a while.
-    4. A process that ends waits for all that it left behind together for no longer than `GOODBYE_S`.
+    3. A process that ends waits for all that it left behind together for no longer than `GOODBYE_S`.
 
 Locking: `_lock` guards all of it; nothing waits with it.
 """
@@ -43,7 +42,6 @@ class Backlog:
         self._lock = ForkLock()
         self._left: set[object] = set()
         self._bytes_per_s = float(waits.FIRST_BYTES_PER_S)
-        self._doubted_until = 0.0
         self._ends_at: float | None = None
         forks.note(self)
 
@@ -54,7 +52,7 @@ class Backlog:
             spare_s: what is left of the process's wait budget for it.
         """
         with self._lock:
-            if self._left or self._clock() < self._doubted_until:
+            if self._left:
                 return 0.0
             allowed_s = max(waits.FREE_S, min(waits.SPARE_S, spare_s)) + self._work_s(nbytes)
         return min(allowed_s, commit_limit_s(nbytes) - waits.FREE_S)
@@ -94,8 +92,6 @@ class Backlog:
 
     def after_fork(self) -> None:
         """In a child: the threads that commit are its parent's, and so is what they have in hand."""
-        if self._left:
-            self._doubted_until = self._clock() + waits.INHERITED_S
         self._left, self._ends_at = set(), None
 
 
