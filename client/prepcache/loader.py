@@ -54,7 +54,7 @@ Room = SimpleQueue[bool]
 """Holds True for each batch that may be made ahead; and False when the consumer has left."""
 
 LEAVE_S = 5.0
-"""Who leaves in the middle of an epoch waits for the batch that is being made, but no longer."""
+"""A consumer that leaves in the middle of an epoch waits for the batch that is being made, but no longer."""
 _INSTEAD = {
     "num_workers": "a thread gathers batches ahead. Use CachedDataset(num_workers=N) to preprocess in N "
     "processes, or torch's DataLoader(num_workers=N) to run a slow transform= in N",
@@ -190,7 +190,7 @@ class Loader:
 
     @property
     def sampler(self) -> Any:
-        """There is none, and who asks is told: accelerate's `skip_first_batches` does.
+        """There is none, which the error says: accelerate's `skip_first_batches` asks for it.
 
         Raises:
             AttributeError: says what to use.
@@ -221,7 +221,7 @@ class Loader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next epoch the rest of the one that `state` was taken in.
 
-        Batch size and number of replicas may be others: what is left is divided anew.
+        Batch size and number of replicas may be others: what is left is divided among them.
 
         Raises:
             TypeError: `state` is not a mapping.
@@ -306,7 +306,7 @@ class Loader:
             if os.getpid() == begun_in:
                 with contextlib.suppress(Empty):  # what was not made yet is not wanted
                     while True:
-                        room.get_nowait()  # the thread takes from it too: who waits here may wait for ever
+                        room.get_nowait()  # the thread takes from it too: a wait here might never end
                 room.put(False)
                 if threading.current_thread() not in _threads:
                     thread.join(LEAVE_S)

@@ -302,7 +302,7 @@ class Making:
         return self._of.keeps or self._by.artifacts.has_lost
 
     def _wanted(self) -> OnAccess | None:
-        """Who makes and keeps samples on access; None if nobody wants them."""
+        """What makes and keeps samples on access; None if they are not wanted."""
         if not self._is_keeping or not self._by.artifacts.mode.is_writing:
             return None
         here = self.present or self._by.begin_keeping(self._here)

@@ -131,7 +131,7 @@ class Progress:
         """So many items have been made here, and so many by others, since the fill began.
 
         Args:
-            taken: more of them are in the hands of others, who tell only of what they have committed.
+            taken: more of them are in the hands of others, which report only what they have committed.
         """
         self._computed, self._waited, self._pace, self._taken = computed, waited, pace, taken
         now = self._clock()

@@ -192,7 +192,7 @@ def is_of_handler(error: BaseException) -> bool:
 
 
 def peer_uid(sock: socket.socket) -> int:
-    """Who listens at the other end of a connected unix socket, by the kernel's word (unix(7))."""
+    """The user that listens at the other end of a connected unix socket, as the kernel says (unix(7))."""
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(uid)
 

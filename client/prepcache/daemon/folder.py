@@ -29,7 +29,7 @@ from prepcache.errors import ArtifactError
 
 MAX_INSTANCE_BYTES = 256
 KEEP_DOWNLOADS_S = 24 * 3600.0
-"""A download that no job opened for so long is removed; who has it mapped keeps it."""
+"""A download that no job opened for so long is removed; a job that has it mapped keeps it."""
 FREE_SHARE = 20
 """One part in so many of a filesystem stays free of downloads: jobs write their checkpoints there, too."""
 _ELSE = "set XDG_CACHE_HOME to another folder"
@@ -88,7 +88,7 @@ class Staged:
     """A file that a new artifact is written into, until a commit takes it.
 
     `fd` is open for reading and writing. `name` is its name in the staging folder, or None where it has to
-    be uploaded. Whoever made it closes it; unless it was `taken()` by then, its name goes.
+    be uploaded. Its maker closes it; unless it was `taken()` by then, its name goes.
     """
 
     def __init__(self, fd: int, name: str | None, path: Path | None, folder: Path) -> None:

@@ -79,7 +79,7 @@ class Heartbeat:
         return self._thread is threading.current_thread()
 
     def after_fork(self) -> None:
-        """In a child: no thread, nothing held, nothing to tell; who wants to hear stays."""
+        """In a child: no thread, nothing held, nothing to tell; callbacks stay."""
         callbacks, session = self._callbacks, self._session()
         if session is not None:
             self.__init__(session)  # type: ignore[misc]

@@ -6,11 +6,11 @@ Invariants:
     2. The daemon inherits nothing that could outlive the job's wishes: a session of its own, cwd `/`, no
        descriptors (else `python job.py | tee` never ends), stdin from /dev/null, output to a log in its
        root, and it is nobody's child that the job would have to reap.
-    3. Starting never waits for the daemon: whoever needs it waits for its socket, on its own budget.
+    3. Starting never waits for the daemon: a request that needs it waits for its socket, on its own budget.
 
-NOTE [ Who is asked ]: PREPCACHE_URL, if set, alone. Else the system service's socket, if we may use it and
-somebody listens. Else the user's own daemon, started when it is needed, gone when it is idle: at the socket
-that the environment leads to, or where a daemon of the same root has noted that it listens (listening.py).
+NOTE [ Which daemon is asked ]: PREPCACHE_URL, if set, alone. Else the system service's socket, if we may use
+it and a process listens. Else the user's own daemon, started when it is needed, gone when it is idle: at the
+socket that the environment leads to, or where a daemon of the same root has noted that it listens (listening.py).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Endpoint:
 def find(
     settings: Settings, environ: Mapping[str, str] | None = None, *, system_socket: Path | None = None
 ) -> Endpoint:
-    """The daemon that NOTE [ Who is asked ] chooses. Touches nothing, starts nothing."""
+    """The daemon that NOTE [ Which daemon is asked ] chooses. Touches nothing, starts nothing."""
     if settings.address is not None:
         return Endpoint(settings.address)
     service = system_socket or SYSTEM_SOCKET
@@ -146,7 +146,7 @@ class Launcher:
 
     @property
     def has_store(self) -> bool:
-        """Whether there is anything that a daemon could serve; who only reads starts none for nothing."""
+        """Whether there is anything that a daemon could serve: a job that only reads starts none without."""
         return (self.root / "v1").is_dir()
 
     @property

@@ -188,7 +188,7 @@ class Session:
 
         Raises:
             Declined, LeaseLapsed, StagedFileRefused: nothing of it was stored.
-            UnknownSession: the daemon had forgotten us and our leases; ask for leases anew.
+            UnknownSession: the daemon had forgotten us and our leases; ask for new ones.
         """
         header = self.open()
         try:
@@ -396,7 +396,7 @@ class Session:
         ask = functools.partial(self._act, exchange, is_acting=hold, may_reopen=may_reopen)
         try:
             found = self.heartbeat.holding(ask) if hold else ask()
-        except FutureGeneration:  # another root, or a rebuilt index: its counters began anew
+        except FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
             if generation == 0:
                 raise
             return self._resolve(recipe, 0, hold, register, may_reopen=may_reopen)

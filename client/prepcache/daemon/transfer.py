@@ -3,11 +3,11 @@
 Invariants:
     1. What honestly takes long does not count as waiting: a thread commits on its own time, so long as a slow
        disk may take, and a transfer has time for what it moved.
-    2. A daemon that hangs costs whoever waits for it no more than what is left of the wait budget.
+    2. A daemon that hangs costs the job no more than what is left of the wait budget.
     3. A file that the daemon was asked to take, and has not answered for, is left to it: it may be at it
        still. What it does not take goes with the session.
 
-Not here: what the folder and its files are (folder.py), who may commit (session.py).
+Not here: what the folder and its files are (folder.py), sessions and leases (session.py).
 """
 
 from __future__ import annotations

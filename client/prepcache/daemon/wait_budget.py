@@ -44,7 +44,7 @@ class WaitBudget:
     Args:
         budget_s: how much may be lost in all.
         consequence: what happens when the daemon is given up; it ends the warning. "" warns nobody, and
-            stands for somebody who does not come back to it.
+            stands for a caller that does not come back to it.
         clock: monotonic seconds.
         sleep: waits so many seconds.
     """

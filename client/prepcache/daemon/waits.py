@@ -18,7 +18,7 @@ FREE_S = 0.25
 STALL_S = 1.0
 """An attempt that overran its own limit by this was held up on our side: Ctrl-Z, SIGSTOP, a busy machine."""
 MAX_STALLS = 10
-"""Held up more often than this, waiting counts whoever is to blame: promise 2 goes before promise 3."""
+"""Held up more often than this, waiting counts all the same: promise 2 goes before promise 3."""
 RETRY_FIRST_S = 0.02
 """The pause before a failed request is repeated; it doubles,"""
 RETRY_LONGEST_S = 0.4
@@ -58,7 +58,7 @@ ALIVE_S = 2.0
 BEAT_LIMIT_S = 10.0
 """One beat; it waits on its own time."""
 REOPEN_S = 2.0
-"""For opening a forgotten session anew; the foreground may have to wait for that."""
+"""For opening a session in place of a forgotten one; the foreground may have to wait for that."""
 BEAT_SHORTEST_S = 0.05
 BEAT_LONGEST_S = 30.0
 """Between these is the pause that a daemon may ask for."""

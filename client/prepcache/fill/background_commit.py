@@ -42,7 +42,7 @@ from prepcache.fill.leases import HeldLease, forsake
 log = logging.getLogger("prepcache")
 
 Adopter = Callable[[], Callable[[list[Batch]], None]]
-"""Gives who takes batches for which there was no daemon."""
+"""Gives what takes the batches that no daemon could be given."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +56,7 @@ class _Job:
 
     @property
     def leases(self) -> list[HeldLease]:
-        """Those that cover its items: its commit leases anew what has lapsed."""
+        """Those that cover its items: its commit leases once more what has lapsed."""
         held = (one for one in list(self.batch.cover.values()) if one is not None)
         return list({id(one): one for one in held}.values())
 
@@ -66,7 +66,7 @@ class Committer:
 
     Args:
         commits: how one batch is committed.
-        adopter: called by who waits, when a commit is left behind.
+        adopter: called by the thread that waits, when a commit is left behind.
     """
 
     def __init__(self, commits: Commits, adopter: Adopter = lambda: to_nobody) -> None:
@@ -190,7 +190,7 @@ class Committer:
             if job.is_left:
                 self._settle(job, outcomes)
             self._give_back(job)
-            del job, outcomes  # a batch holds 128 MB: whoever takes its outcomes decides how long
+            del job, outcomes  # a batch holds 128 MB, until its outcomes are taken and dropped
             self._bell.put(None)
 
     def _settle(self, job: _Job, outcomes: list[Outcome]) -> None:

@@ -4,8 +4,8 @@ A commit is waited for so that a job makes no more than its disk takes. A daemon
 that others keep busy, must not hold the job: it has its samples, and background_commit.py goes on.
 
 Invariants:
-    1. As long as one commit of this process is left behind, no other is waited for: who hangs in one hangs in
-       the next.
+    1. As long as one commit of this process is left behind, no other is waited for: a daemon that
+       hangs in one hangs in the next.
     2. What a process loses to a daemon of which it knows nothing is below promise 2's 5 s: 4.5 s for the
        largest batch. One that was seen to be slow is waited for at its own speed, but not until its commit
        is given up. What commits take beyond the time of their bytes is charged to the wait budget, and a job

@@ -5,7 +5,7 @@ A part is all samples of an item, or, where an item expands to more than `PART_B
 Invariants:
     1. The parts of one item come in order, and the last one says so.
     2. A function that raises gives a last part with the error in it.
-    3. Only the function is watched, not whoever takes its parts.
+    3. Only the function is watched, not the code that takes its parts.
     4. Samples that wait for others are copies: the function may use its memory again at its next call.
     5. A function that asks its own data set for the item that it is at is told so: it would wait for itself.
 """
@@ -92,7 +92,7 @@ class Part:
 class Job:
     """What is called: the function, its config, and how an item is handed to it.
 
-    Picklable if these are; the observer begins anew elsewhere, since what it knows is of one process.
+    Picklable if these are; elsewhere the observer begins from nothing, since what it knows is of one process.
 
     Args:
         read: what the function receives for a path: "path", "bytes" or "text".

@@ -40,7 +40,7 @@ class Task:
         item_of: the item behind a distinct number, for messages; position_of: where it stands; name_of: what
             people are told of it.
         changed: names in an item that changed since the data set was opened.
-        producer: who makes the artifacts, for people.
+        producer: the job that makes the artifacts, for people.
         steady: whether what is made still belongs to the recipe.
         is_expanded: an item gives any number of samples.
     """

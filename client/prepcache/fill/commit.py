@@ -8,7 +8,7 @@ Invariants:
 
 NOTE [ Lapsed leases ]
     A commit under a lapsed lease is refused. What nobody has taken meanwhile (the machine slept, the job was
-    stopped) is leased anew, and the same samples are committed. The rest is given up, and looked up again.
+    stopped) is leased once more, and the same samples are committed. The rest is given up and looked up.
     What others have made is asked from the generation at which the lapsed lease was granted: the job may
     have looked since, at what it did not know to be its own loss.
 
@@ -194,7 +194,7 @@ class Commits:
     Args:
         session: as in session.py.
         recipe: the recipe digest.
-        producer: who makes them, for people.
+        producer: the job that makes them, for people.
         edition: of the job; what older editions hold is made again.
     """
 
@@ -335,7 +335,7 @@ class Commits:
         """The outcome of a batch that is not to be shared, or cannot be."""
         try:
             return Outcome(batch, reason=reason, is_declined=is_declined, kept=batch.spill(self.producer))
-        except Exception as error:  # noqa: BLE001 - whoever waits for the outcome would wait for ever
+        except Exception as error:  # noqa: BLE001 - a thread that waits for the outcome would wait for ever
             why = repr(error) if not isinstance(error, OSError) else str(error)
             count = len(batch.indices)
             log.warning("prepcache: samples of %d items are dropped and recomputed: %s", count, why)

@@ -65,7 +65,7 @@ COMMIT_LEASES = 128
 
 
 class Watcher(Protocol):
-    """Who is shown how a fill goes."""
+    """Shows how a fill goes."""
 
     def advance(self, computed: int, waited: int, pace: Pace, taken: int) -> None:
         """So many items are done by now, and so many more are in the hands of other jobs."""
@@ -113,7 +113,7 @@ class Fill:
 
     Args:
         session: as in session.py.
-        crew: who calls the function; closed at the end.
+        crew: calls the function; closed at the end.
         clock: monotonic seconds.
         stalled_s: how long holders without progress are waited for.
         commit_bytes: how large a batch gets.
@@ -175,7 +175,7 @@ class Fill:
             self._flush()
             raise
         finally:
-            try:  # who interrupts may do so twice
+            try:  # an interrupt may come twice
                 self._note_all(is_waiting=True)
                 self._crew.close()
                 if self._filled.aside and has_failed:  # nobody gets what was filled

@@ -209,7 +209,7 @@ class Share:
             return []
         held = left if len(left) else held
         granted = self._ask(held, want, cost_s, nbytes, wait_s) or []
-        if granted and not self.holders:  # who had them has ended, and nobody has the others
+        if granted and not self.holders:  # the job that had them has ended, and none has the others
             self._state[held[self._state[held] == HELD]] = FRESH
         self._count_taken()
         return granted
@@ -233,7 +233,7 @@ class Share:
                 want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s,
                 left=0 if want > 1 else self._unleased,
             )  # fmt: skip
-        except FutureGeneration:  # another root, or a rebuilt index: its counters began anew
+        except FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
             if self.generation == 0:
                 raise
             self.generation = 0
@@ -269,7 +269,7 @@ class Share:
         return granted
 
     def _is_forgotten(self) -> bool:
-        """Whether a daemon that began anew answers for the first time: it grants what others have leased."""
+        """Whether a restarted daemon answers for the first time: it grants what others have leased."""
         before, self._leased_as = self._leased_as, self._session.header
         if before in (None, self._leased_as):
             return False

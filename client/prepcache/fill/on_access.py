@@ -10,8 +10,8 @@ Invariants:
        data set call the function once for each item. What others have leased is waited for. One request
        leases what is missing of a batch or, where others want it too, a share of that. Only items that are
        asked for one by one and cost less than a request may be made twice.
-    3. Who waits for others has committed what it made, or a thread is at it: no two processes wait for each
-       other. What was made is committed after `COMMIT_S`, whoever waits.
+    3. A process that waits for others has committed what it made, or a thread is at it: no two wait for each
+       other. What was made is committed after `COMMIT_S` in any case.
     4. Until then it is in memory, and is given from there. While `MAX_BYTES` of it wait, samples are made
        without a lease and not kept.
     5. What is leased and not committed is given back: others may wait for it.
@@ -456,7 +456,7 @@ class OnAccess:
             artifacts.look()
             self._task.catalogue.place()
             if not self._task.catalogue.is_shared(np.asarray(indices)).all():
-                aside = outcome.batch  # who has its items may be a commit of its own, that was given up
+                aside = outcome.batch  # a commit of its own that was given up may have its items
         elif outcome.is_retryable and is_again:
             aside = None
             self._decline(outcome.reason)
@@ -513,7 +513,7 @@ def _terminated_later() -> Iterator[None]:
 
 
 def made_by(recipe: str) -> dict[str, Any]:
-    """Who makes artifacts of a recipe of this name, for people, and for an index that is made again."""
+    """The job that makes artifacts of a recipe of this name, for people, and for a rebuilt index."""
     import socket
 
     return {

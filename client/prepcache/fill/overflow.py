@@ -2,7 +2,7 @@
 
 Invariants:
     1. Nothing of them is left on the disk after the last process that maps one has ended, however it ends.
-    2. Who opens one by its address gets that file or none. A descriptor's number is used again, an inode's
+    2. Opening one by its address gives that file or none. A descriptor's number is used again, an inode's
        within the tick of its times, and one key may have other bytes (of files that changed meanwhile): so
        each file gets a time of modification drawn by chance.
 """
@@ -77,7 +77,7 @@ class Spilled:
         return found
 
     def write(self, fd: int, *, producer: dict[str, Any], observed: Sequence[dict[str, Any]] = ()) -> None:
-        """Writes the same artifact elsewhere; who made it is in it already."""
+        """Writes the same artifact elsewhere; its producer is in it already."""
         artifact.copy(self._fd, fd, self.nbytes)
 
 

@@ -99,7 +99,7 @@ class Pace:
         return max(1, min(fair, int(CHUNK_S / max(self.item_s, 1e-6))))
 
     def is_commit_due(self, nbytes: int, left: int) -> bool:
-        """Whether what has been collected should be committed now, whoever waits or not.
+        """Whether what has been collected should be committed now, though no job waits for it.
 
         Args:
             nbytes: what has been collected.

@@ -60,7 +60,7 @@ class Steady:
         self._is_settled = self._is_told = self._is_elsewhere = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Where modules are imported anew, globals are others: they are looked at before the first call."""
+        """Where modules are imported again, globals are others: they are looked at before the first call."""
         fresh = {
             "_clock": time.monotonic,
             "_look_at": 0.0,

@@ -7,7 +7,7 @@ Invariants:
     2. A function that raises gives a part with the error in it; the crew itself goes on.
     3. Forked workers inherit the function and the items: neither need be picklable. They use no session
        and no descriptor of the parent's but their own pipe, and end when they are told so, or that closes.
-    4. No other process has an end of a pipe, whoever forks it: the death of one side would not be seen, and
+    4. No other process has an end of a pipe, whatever forks it: the death of one side would not be seen, and
        a crew that closes would wait for what another thread of the job's has forked.
 
 Not here: what is computed when, and what becomes of it (filler.py, on_access.py).
@@ -56,7 +56,7 @@ in the recipe and is another there, and the generators that it drew from, where 
 
 
 class Crew(Protocol):
-    """Who preprocesses."""
+    """Calls the function for chunks of items."""
 
     slots: int
     """Items that are preprocessed at the same time."""
@@ -374,7 +374,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _flush_output() -> None:
-    """Flushes what goes to a terminal or a pipe; there may be none, nobody who reads it, or the job's own."""
+    """Flushes what goes to a terminal or a pipe; there may be none, no reader, or the job's own."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
