@@ -59,8 +59,8 @@ class PrepcacheError(Exception):
     exit_code: ClassVar[int] = 1
     is_retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, /, **data: Any) -> None:
-        super().__init__(message)
+    def __init__(self, message: str = "", /, **data: Any) -> None:
+        super().__init__(message or data.pop("message", ""))  # a DataLoader names it, for a worker's error
         self.data: dict[str, Any] = data
 
     def __getattr__(self, name: str) -> Any:

@@ -10,7 +10,7 @@ Invariants:
 
 NOTE [ Which daemon is asked ]: PREPCACHE_URL, if set, alone. Else the system service's socket, if we may use
 it and a process listens. Else the user's own daemon, started when it is needed, gone when it is idle: at the
-socket that the environment leads to, or where a daemon of the same root has noted that it listens (listening.py).
+socket that the environment leads to, or where a daemon of the same root has noted that it is (listening.py).
 """
 
 from __future__ import annotations

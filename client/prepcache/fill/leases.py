@@ -231,7 +231,7 @@ class Share:
             answer = self._session.lease(
                 self._recipe.digest, self.generation, digests,
                 want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s,
-                left=0 if want > 1 else self._unleased,
+                left=self._unleased,
             )  # fmt: skip
         except FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
             if self.generation == 0:
