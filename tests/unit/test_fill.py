@@ -17,7 +17,7 @@ from prepcache.errors import PreprocessError, SampleError
 from prepcache.fill import pacing
 from prepcache.fill.background_commit import Committer
 from prepcache.fill.call import Job
-from prepcache.fill.commit import Batch, Commits
+from prepcache.fill.commit import Commits
 from prepcache.fill.workers import Forked
 from support.fake_session import FakeDaemon, FakeSession
 from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
@@ -33,13 +33,6 @@ def test_a_fill_computes_each_item_once_and_leaves_no_lease(daemon: FakeDaemon) 
     assert left_behind(daemon) == 0
 
 
-def test_what_is_being_committed_counts_as_done(daemon: FakeDaemon) -> None:
-    bench = Bench(daemon, list(range(200)), function=lambda item: np.full(1000, item))
-    bench.fill(commit_bytes=50_000)
-    assert bench.watcher.counts == sorted(bench.watcher.counts)
-    assert bench.watcher.counts[-1] == 200
-
-
 def test_what_other_jobs_have_is_told_beside_what_is_made(daemon: FakeDaemon) -> None:
     bench, other = Bench(daemon, list(range(10))), FakeSession(daemon, "other")
     theirs = bench.catalogue.distinct.digests[2:5]
@@ -50,30 +43,6 @@ def test_what_other_jobs_have_is_told_beside_what_is_made(daemon: FakeDaemon) ->
     bench.fill()
     assert (max(bench.watcher.taken), bench.watcher.taken[-1]) == (3, 0)
     assert sorted(bench.called) == list(range(10))
-
-
-def test_items_of_a_job_that_has_ended_are_in_nobodys_hands(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not until the last of them is done: who looks would think that it waits for a dead job."""
-    monkeypatch.setattr(pacing.Pace, "want", lambda *_: 5)
-    items = list(range(40))
-    other = Bench(daemon, items, "other")
-    other.session.lease(
-        RECIPE.digest, 0, other.catalogue.distinct.digests[10:], want=30, cost_s=0.0, nbytes=0, wait_s=0.0
-    )
-    bench = Bench(daemon, items)
-    calls = iter(range(1000))
-
-    def fail(method: str) -> None:
-        if method == "lease" and bench.watcher.waits and next(calls) == 0:
-            daemon.table.end_session("other")
-
-    bench.session.fail = fail
-    bench.fill()
-    assert bench.watcher.taken[-1] == 0 and max(bench.watcher.taken) == 30
-    after = bench.watcher.taken[bench.watcher.taken.index(30) :]
-    assert set(after) == {30, 0}, "all at once"
 
 
 def test_a_second_job_finds_everything_in_any_order(daemon: FakeDaemon) -> None:
@@ -359,25 +328,6 @@ def test_uncommitted_work_stays_below_30_s_and_2_percent() -> None:
     assert not measured.is_commit_due(0, many)
     assert not measured.is_commit_due(pacing.COMMIT_BYTES - 1, many)
     assert measured.is_commit_due(pacing.COMMIT_BYTES, many)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_commits_near_the_end_are_as_large_as_what_is_left(
-    daemon: FakeDaemon, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[float] = []
-    submit = Committer.submit
-
-    def recorded(self: Committer, batch: Batch, generation: int) -> None:
-        sizes.append(batch.nbytes / (1 << 20))
-        submit(self, batch, generation)
-
-    monkeypatch.setattr(Committer, "submit", recorded)
-    bench = Bench(daemon, list(range(200)), function=lambda item: np.full(1 << 17, item, np.int64))
-    bench.fill(Forked(workers, bench.job, bench.item_of) if workers else None)
-    assert sum(sizes) == pytest.approx(200, abs=0.1)
-    assert sizes == sorted(sizes, reverse=True)
-    assert 90 < sizes[0] <= 110 and sizes[-1] < 17
 
 
 def test_leases_grow_to_seconds_and_shrink_near_the_end() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from prepcache.errors import DaemonUnreachable, LeaseLapsed, StagedFileRefused
-from prepcache.fill.leases import Share
 from prepcache.fill.pacing import Pace
 from prepcache.protocol import wire
 from support.fake_session import FakeDaemon, FakeSession
@@ -71,35 +69,6 @@ def test_a_lapsed_lease_is_leased_again_without_losing_work(daemon: FakeDaemon) 
     bench.fill()
     assert bench.called == list(range(10))
     assert Bench(daemon, list(range(10)), "after").task().todo.tolist() == []
-    assert left_behind(daemon) == 0
-
-
-def test_items_of_a_lapsed_lease_are_requested_again_at_once(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each time, all items of the data set are looked through."""
-    monkeypatch.setattr(Pace, "want", lambda *_: 100)
-    monkeypatch.setattr(Pace, "chunk", lambda *_: 1)
-    monkeypatch.setattr("prepcache.fill.filler.COMMIT_ITEMS", 4)
-    bench = Bench(daemon, list(range(100)))
-    lapses = iter([True])
-
-    def lapse(method: str) -> None:
-        if method == "commit" and next(lapses, False):
-            daemon.table.end_session("job")
-
-    bench.session.fail = lapse
-    true, reopened = Share.reopen, []
-
-    def reopen(share: Share, indices: Iterable[int]) -> None:
-        reopened.append(len(list(indices)))
-        true(share, indices)
-
-    monkeypatch.setattr(Share, "reopen", reopen)
-    filled = bench.fill()
-    assert len(reopened) == 1 and reopened[0] > 80
-    assert sorted(filled.computed) == bench.called == list(range(100))
-    assert Bench(daemon, list(range(100)), "after").task().todo.tolist() == []
     assert left_behind(daemon) == 0
 
 

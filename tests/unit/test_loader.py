@@ -512,7 +512,7 @@ def test_the_end_of_a_process_waits_only_so_long_for_a_batch(monkeypatch: pytest
 
     monkeypatch.setattr(loader_module, "LEAVE_S", 0.01)
     epoch = iter(Loader(Hangs(), 1))
-    thread, _ = threading.Thread(target=lambda: next(epoch), daemon=True), None
+    thread = threading.Thread(target=lambda: next(epoch), daemon=True)
     thread.start()
     assert begun.wait(60)
     loader_module._end_epochs()

@@ -73,6 +73,7 @@ def test_a_child_that_was_forked_in_an_outage_sees_its_end(bench: Bench) -> None
         session.resolve(SomeRecipe())
     assert session.is_away
     if (pid := os.fork()) == 0:
+        code = 2
         try:
             session.budget.budget_s = 60.0
             while session.is_away and session.wait_for_return(0.05):
