@@ -375,6 +375,18 @@ def test_what_waits_for_a_hanging_commit_is_bounded(
     assert job.made.is_idle and left_behind(daemon) == 0
 
 
+def test_what_is_made_faster_than_committed_is_not_declined_whole(daemon: FakeDaemon) -> None:
+    """A cache that has room for some of it takes that."""
+    daemon.room = 100_000
+    job = AccessJob(daemon, list(range(20)), function=lambda item: np.full(1000, item, "i8"))
+    job.supply.commit_bytes = lambda: 20_000
+    job.made._commit_bytes = 1 << 30
+    job.samples(*range(20))
+    job.made.flush()
+    stored = sum(ref.items for refs in daemon.artifacts.values() for _, ref in refs)
+    assert 6 <= stored <= 12 and job.made.is_declined and left_behind(daemon) == 0
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 @pytest.mark.parametrize("is_committing", [True, False])
 def test_exit_awaits_a_commit_only_while_the_daemon_answers(

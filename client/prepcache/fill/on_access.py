@@ -414,19 +414,29 @@ class OnAccess:
 
     def _commit_made(self, indices: list[int], until: float) -> None:
         """What was made of these waits no more then, whatever becomes of it."""
-        collected = Collected(self._task)
         try:
-            for index in indices:
-                with contextlib.suppress(SampleError):  # too many trees: it was looked at when it was made
-                    collected.add(self._made[index], self._share.lease_of(index))
-            if not (collected.is_empty or self._has_changed()):
-                self._commit(collected.batch(self._observed()), until)
+            for batch in () if self._has_changed() else self._batches(indices):
+                self._commit(batch, until)
+                if self.is_declined:
+                    break
         finally:
             with self._changed:
                 self._share.settle([index for index in indices if self._share.is_taken(index)])
                 for index in indices:
                     self._made_bytes -= weight(self._made.pop(index).samples[0])
                 self._changed.notify_all()
+
+    def _batches(self, indices: list[int]) -> Iterator[Batch]:
+        """What was made of these, in parts that suit the size of the cache: one that has no room is full."""
+        collected, limit = Collected(self._task), self._artifacts.commit_bytes()
+        for index in indices:
+            with contextlib.suppress(SampleError):  # too many trees: it was looked at when it was made
+                collected.add(self._made[index], self._share.lease_of(index))
+            if collected.nbytes >= limit:
+                yield collected.batch(self._observed())
+                collected = Collected(self._task)
+        if not collected.is_empty:
+            yield collected.batch(self._observed())
 
     def _has_changed(self) -> bool:
         steady = self._task.steady
