@@ -1,4 +1,4 @@
-"""Commits that fail in ways of their own: whoever waits for an outcome gets one."""
+"""Commits that fail in ways of their own: each has an outcome."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from prepcache.digests import Digest
 from prepcache.errors import DaemonUnreachable
 from prepcache.fill.background_commit import Committer
 from prepcache.fill.commit import Batch, Commits
+from prepcache.index.artifact_set import NoSession
 from support.serving import wait_until
 
 
@@ -29,7 +30,7 @@ class Unwritable:
         raise MemoryError
 
 
-class Absent:
+class Absent(NoSession):
     def stage(self) -> Any:
         raise DaemonUnreachable("nobody is there")
 

@@ -182,9 +182,8 @@ class Committer:
                 return
             with on_own_time(waits.COMMITTER_S):
                 outcomes = self._commits.commit(job.batch, job.generation)
-            for outcome in outcomes:
-                if outcome.is_cut_off:
-                    self._commits.session.give_up_for_now(outcome.reason)
+            if reasons := [one.reason for one in outcomes if one.is_cut_off]:
+                self._commits.session.give_up_for_now(reasons[0])
             with self._lock:
                 job.outcomes = outcomes
             if job.is_left:

@@ -58,6 +58,13 @@ class NoSession:
 
     is_gone = False
     is_away = False
+    spare_s = 0.0
+
+    def give_up_for_now(self, why: str) -> None:
+        """There is no daemon to come back."""
+
+    def waited_in_vain(self, seconds: float) -> None:
+        """Nobody was waited for."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def nobody(*args: Any, **kwargs: Any) -> Any:
