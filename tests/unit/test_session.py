@@ -159,20 +159,23 @@ def test_names_and_parts_are_sent_as_a_daemon_takes_them(
     assert sent["register"] == {"format": 1, "config": "d" * 500}
 
 
-def test_a_quickly_restarted_daemon_keeps_the_session_id(bench: Bench) -> None:
+def test_a_quickly_restarted_daemon_keeps_the_session_id(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.session.resolve(SomeRecipe())
-    path = bench.daemon.path
+    path, again = bench.daemon.path, list[FakeDaemon]()
     bench.daemon.close()
-    again: list[FakeDaemon] = []
-    timer = threading.Timer(0.2, lambda: again.append(FakeDaemon(path, bench.world)))
-    timer.start()
+
+    def start() -> bool:
+        again.extend([] if again else [FakeDaemon(path, bench.world)])
+        return True
+
+    monkeypatch.setattr(bench.session.client, "start", start)
     try:
         assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
-        assert [r.headers["prepcache-session"] for r in again[0].requests if r.path == "/v1/leases"] == [
-            "s1.t"
-        ]
+        (asked,) = [request for request in again[0].requests if request.path == "/v1/leases"]
+        assert asked.headers["prepcache-session"] == "s1.t"
     finally:
-        timer.join()
         bench.session.close()
         again[0].close()
 
