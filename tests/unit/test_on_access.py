@@ -278,6 +278,7 @@ def test_threads_do_not_wait_for_what_another_waits_for(
     may_end.set()
     thread.join(20)
     assert not thread.is_alive()
+    job.bench.session.is_away = False
     job.forget()
 
 
@@ -379,8 +380,7 @@ def test_what_is_made_faster_than_committed_is_not_declined_whole(daemon: FakeDa
     """A cache that has room for some of it takes that."""
     daemon.room = 100_000
     job = AccessJob(daemon, list(range(20)), function=lambda item: np.full(1000, item, "i8"))
-    job.supply.commit_bytes = lambda: 20_000
-    job.made._commit_bytes = 1 << 30
+    job.made._pace.commit_bytes, job.made._commit_bytes = 20_000, 1 << 30
     job.samples(*range(20))
     job.made.flush()
     stored = sum(ref.items for refs in daemon.artifacts.values() for _, ref in refs)

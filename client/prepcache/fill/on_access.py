@@ -278,7 +278,9 @@ class OnAccess:
             self.flush_soon()
 
     def _is_commit_due(self) -> bool:
-        self._commit_bytes = self._commit_bytes or self._artifacts.commit_bytes() // 2
+        if not self._commit_bytes:
+            self._pace.commit_bytes = self._artifacts.commit_bytes()
+            self._commit_bytes = self._pace.commit_bytes // 2
         is_full = self._made_bytes >= self._commit_bytes or len(self._uncollected) >= COMMIT_ITEMS // 2
         return is_full or self._grants >= COMMIT_LEASES
 
@@ -428,7 +430,7 @@ class OnAccess:
 
     def _batches(self, indices: list[int]) -> Iterator[Batch]:
         """What was made of these, in parts that suit the size of the cache: one that has no room is full."""
-        collected, limit = Collected(self._task), self._artifacts.commit_bytes()
+        collected, limit = Collected(self._task), self._pace.commit_bytes
         for index in indices:
             with contextlib.suppress(SampleError):  # too many trees: it was looked at when it was made
                 collected.add(self._made[index], self._share.lease_of(index))

@@ -82,14 +82,18 @@ class Pace:
         item_s = max(self.item_s, 1e-6)
         left_s = fresh * item_s / (self.slots * (others + 1))
         span_s = max(LEAST_S, min(LEASE_S, left_s / END_SHARE))
-        fitting = int(self.commit_bytes / max(1.0, self.item_bytes))
-        return max(self.slots, min(MAX_ITEMS, fitting, int(span_s * self.slots / item_s)))
+        return max(self.slots, min(self._most, int(span_s * self.slots / item_s)))
 
     def want_all(self, fresh: int) -> int:
         """How many items to lease of some that nobody else is known to want."""
         if not self._count:
             return self.slots
-        return max(self.slots, min(fresh, MAX_ITEMS, int(LEASE_S * self.slots / max(self.item_s, 1e-6))))
+        return max(self.slots, min(fresh, self._most, int(LEASE_S * self.slots / max(self.item_s, 1e-6))))
+
+    @property
+    def _most(self) -> int:
+        """Items in a lease that a daemon takes, and that one commit holds."""
+        return min(MAX_ITEMS, int(self.commit_bytes / max(1.0, self.item_bytes)))
 
     def chunk(self, queued: int) -> int:
         """How many of the leased items one worker gets at once."""
