@@ -25,7 +25,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from prepcache.protocol.units import count_text
 
 CollateBatch = Callable[[Batch], Any]
 """Collates one leaf of a batch."""
+Explain = Callable[[RuntimeError | TypeError], NoReturn]
 
 KEPT_GAPS = 2048
 """Paddings of up to so many elements are kept as views: making one costs as much as copying a kilobyte."""
@@ -166,7 +167,11 @@ class _Collate:
         indices = samples.indices if isinstance(samples, Batch) else None
         whole = list(samples)
         self._check(".".join(path) for path, _ in leaves_of(whole[0]))
-        return self._walk(whole, (), whole, indices)
+
+        def explain(error: RuntimeError | TypeError) -> NoReturn:
+            raise_explained(error, whole, indices, self._padded(whole[0]))
+
+        return self._walk(whole, (), explain)
 
     def _plan(self, table: Table) -> list[CollateBatch]:
         """How each leaf of the table's batches is collated."""
@@ -209,29 +214,19 @@ class _Collate:
 
         if not isinstance(column, Ragged) or axis not in (0, -column.leaf.ndim):
             return of_rows
+        tail = column.tail()
+        if tail is None or 0 in tail:
+            return of_rows
         of_column = self.ragged(column)
-        common = column.tail()
-        if common is not None:
-            return of_rows if 0 in common else lambda batch: of_column(batch, common)
+        return lambda batch: of_column(batch, tail)
 
-        def of_rows_with_a_tail(batch: Batch) -> Any:
-            shapes: Any = column.shapes(batch.numbers)
-            if (shapes[:, 1:] != shapes[0, 1:]).any():
-                raise NotAStack
-            tail = tuple(shapes[0, 1:].tolist())
-            return of_rows(batch) if 0 in tail else of_column(batch, tail)
-
-        return of_rows_with_a_tail
-
-    def _walk(self, samples: list[Any], path: tuple[str, ...], whole: list[Any], indices: Any) -> Any:
-        """Collates what lies at a path of the whole samples; their positions are for messages."""
+    def _walk(self, samples: list[Any], path: tuple[str, ...], explain: Explain) -> Any:
+        """Collates what lies at a path of the samples."""
         from torch.utils.data import default_collate
 
         first = samples[0]
         if isinstance(first, Mapping):
-            made = {
-                key: self._walk([s[key] for s in samples], (*path, str(key)), whole, indices) for key in first
-            }
+            made = {key: self._walk([s[key] for s in samples], (*path, str(key)), explain) for key in first}
             if type(first) is dict:
                 return made
             if not isinstance(first, MutableMapping):
@@ -242,9 +237,7 @@ class _Collate:
         if isinstance(first, (tuple, list)):
             _check_lengths(samples, path)
             transposed = zip(_fields(first), zip(*samples, strict=True), strict=True)
-            children = [
-                self._walk(list(column), (*path, str(name)), whole, indices) for name, column in transposed
-            ]
+            children = [self._walk(list(column), (*path, str(name)), explain) for name, column in transposed]
             return type(first)(*children) if hasattr(first, "_fields") else children
         name, axis = ".".join(path), None
         if hasattr(first, "ndim") and hasattr(first, "shape") and not isinstance(first, np.generic):
@@ -252,7 +245,7 @@ class _Collate:
         try:
             return default_collate(samples) if axis is None else self.rows(samples, axis, name)
         except (RuntimeError, TypeError) as error:
-            raise_explained(error, whole, indices, self._padded(whole[0]))
+            explain(error)
 
     def _default(self, table: Table, number: int) -> CollateBatch:
         """Collates a leaf as torch does."""

@@ -33,6 +33,7 @@ class Sabotage:
 # fmt: off
 SABOTAGES = [
     # artifact
+    Sabotage("columns begin anywhere in their files", "prepcache.artifact.layout:_border_bytes", gives(64), "tests/unit/test_artifact_leaves.py::test_columns_start_on_their_borders"),
     Sabotage("an artifact's announced size is not compared", "prepcache.artifact.header:read_header", unchecked("size != size_bytes"), "tests/unit/test_artifact_attacks_headers.py::test_announced_size_is_compared"),
     Sabotage("data may start off a page border", "prepcache.artifact.header:read_header", unchecked("PAGE_BYTES"), "tests/unit/test_artifact_attacks_headers.py::test_data_off_the_page"),
     Sabotage("tensors may overlap or leave gaps", "prepcache.artifact.header:_parse", unchecked("span.begin != position"), "tests/unit/test_artifact_attacks_headers.py::test_tensors_that_lie"),

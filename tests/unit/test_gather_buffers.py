@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -144,15 +143,6 @@ def test_a_slightly_smaller_size_reuses_a_buffer() -> None:
     where = address(take(pool))
     assert address(take(pool, SIZE_BYTES - 4096)) == where
     assert address(take(pool, SIZE_BYTES // 8)) != where
-
-
-def test_a_pickled_slice_is_a_copy() -> None:
-    pool = Pool()
-    array = take(pool)
-    array[:] = 5
-    copy = pickle.loads(pickle.dumps(torch.from_numpy(array)[:3]))
-    array[:] = 6
-    assert copy.tolist() == [5, 5, 5]
 
 
 def test_memory_of_another_kind_is_recycled_too() -> None:
