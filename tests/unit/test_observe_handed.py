@@ -6,6 +6,7 @@ So zarr and fsspec read: in an event loop whose thread was started when the job 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -100,3 +101,19 @@ def test_what_an_older_pool_opens_for_others_is_not_seen(
     with second.watching():
         made.preprocess(lambda: (is_left.set(), left[0].result(WAIT_S)))  # type: ignore[misc]
     assert first.taken() == second.taken() == []
+
+
+def test_a_thread_pool_made_for_another_data_set_is_seen(project: Project) -> None:
+    project.put("v.txt", "one")
+    project.write(
+        prep=HERE + "import functools\nfrom concurrent.futures import ThreadPoolExecutor\n"
+        "@functools.cache\ndef pool(): return ThreadPoolExecutor(1)\n"
+        "def f(x): return pool().submit((HERE / 'v.txt').read_text).result()"
+    )
+    made = project.recipe()
+    for _ in range(2):
+        observer = Observer(made)
+        with observer.watching():
+            sys.modules["prep"].f(1)
+        assert [row["name"] for row in observer.taken()] == ["project:v.txt"]
+    sys.modules["prep"].pool().shutdown()
