@@ -114,7 +114,7 @@ class Coordinator:
             await self._catch_up(session, request)
         refusal = ""
         if request.nbytes:
-            refusal = await daemon.quick(daemon.store.refusal, request.nbytes, session.owner_uid)
+            refusal = await daemon.listing(daemon.store.refusal, request.nbytes, session.owner_uid)
         if refusal:
             self._note_declined(session, request)
             return wire.LeaseAnswer(

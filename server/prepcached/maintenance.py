@@ -71,9 +71,11 @@ class Maintenance:
         until = time.monotonic() + MERGE_SHARE * self._turn_s
         while self._merge_at <= (now := time.monotonic()) < until and not self._stop.is_set():
             before = self._store.merged_bytes
-            if not self._store.merge_some():
-                return
-            self._merge_at = now + (self._store.merged_bytes - before) / DISK_BYTES_PER_S
+            try:
+                if not self._store.merge_some():
+                    return
+            finally:  # a merge that failed has read, too
+                self._merge_at = now + (self._store.merged_bytes - before) / DISK_BYTES_PER_S
 
     def _scrub(self) -> None:
         until = time.monotonic() + SCRUB_SHARE * self._turn_s

@@ -7,7 +7,7 @@ Invariants:
        `STOP_LIMIT_S`, whatever a thread still waits for.
     2. While it listens, and only then, its root says where (listening.py).
     3. A daemon whose root was removed, or replaced, ends: nobody would find again what it keeps. So does one
-       whose index proves damaged: its next start makes that again (store/opening.py).
+       whose index proves damaged: its next start makes that again (store/recovery.py).
     4. SIGHUP reads the settings again: budget, minimum free, quotas, admins, trusted users, token and log
        level change at once, the rest at the next start. Settings that are wrong change nothing.
 """

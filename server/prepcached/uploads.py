@@ -27,7 +27,7 @@ from starlette.requests import ClientDisconnect, Request
 from prepcache.errors import BadRequest
 from prepcached.daemon import Daemon
 from prepcached.http_protocol import PeerProtocol
-from prepcached.store.upload_room import Upload
+from prepcached.store.room import Upload
 
 T = TypeVar("T")
 

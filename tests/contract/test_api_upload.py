@@ -16,7 +16,7 @@ import pytest
 
 from prepcached import uploads
 from prepcached.daemon import SLOW_THREADS
-from prepcached.store import upload_room
+from prepcached.store import room
 from support.serving import Job, Serving, raw, serving, wait_until
 from support.stores import OTHER_RECIPE
 
@@ -120,7 +120,7 @@ def test_an_upload_onto_a_full_disk_is_declined(
 def test_an_announcement_that_nothing_follows_evicts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload_room, "STEP_BYTES", 1 << 16)
+    monkeypatch.setattr(room, "STEP_BYTES", 1 << 16)
     with serving(tmp_path, max_bytes=len(DATA)) as served:
         job = served.job()
         kept = job.fill(served.store.staging, ["kept"])["artifacts"]

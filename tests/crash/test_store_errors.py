@@ -145,7 +145,7 @@ def test_what_is_removed_from_a_full_disk_makes_room(
     store.close()
 
 
-@pytest.mark.parametrize("by", ["upkeep", "another recipe"])
+@pytest.mark.parametrize("by", ["housekeeping", "another recipe"])
 def test_a_disk_filled_by_others_evicts_idle_artifacts(small_disk: Path, by: str) -> None:
     """In a store that was opened just now, and of which everything was used."""
     size = os.statvfs(small_disk).f_frsize * os.statvfs(small_disk).f_blocks
@@ -153,7 +153,7 @@ def test_a_disk_filled_by_others_evicts_idle_artifacts(small_disk: Path, by: str
     for name in range(8):
         stores.put(store, name, size_bytes=size // 32)
     fill_up(small_disk)
-    if by == "upkeep":
+    if by == "housekeeping":
         store.maintain()
     else:
         store.register(RecipeDigest("5" * 64), "tests.another", {"format": 1})

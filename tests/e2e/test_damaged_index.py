@@ -35,6 +35,6 @@ def test_a_damaged_index_ends_the_daemon_and_is_rebuilt(tmp_path: Path, how: str
         assert first.wait(READY_S) == IndexCorrupt.exit_code
     with process(tmp_path), http_client(tmp_path / "s.sock") as http:
         assert [one["items"] for one in http.get("/v1/entries").json()["entries"]] == [3]
-        assert http.get("/v1/stats").json()["recovered"] == {"indexed": 1}
+        assert http.get("/v1/stats").json()["recovered"] == {"new index": 1, "indexed": 1}
     log = (tmp_path / "log").read_text()
     assert "the next start rebuilds it" in log and "Traceback" not in log

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from prepcache.keys.encoding.builtins import int_bytes
 from prepcached.store.eviction import idle_of
 from prepcached.store.queries import newest_generation
-from prepcached.store.removal import reserve
+from prepcached.store.room import reserve
 from sabotage.patching import Make, becomes, gives, nothing, unchecked, without
 
 
@@ -103,7 +103,7 @@ SABOTAGES = [
     Sabotage("the disk may run full", "prepcached.store.eviction:Ledger.limit", lambda f: lambda self, free_bytes: self.max_bytes, "tests/unit/store/test_eviction.py::test_the_limit_shrinks_to_keep_min_free"),
     Sabotage("only live entries count against the budget", "prepcached.store.eviction:Ledger.on_disk", becomes(property(lambda self: self.live_bytes)), "tests/unit/store/test_eviction.py::test_everything_on_disk_counts_against_the_budget"),
     Sabotage("what is promised may be promised again", "prepcached.store.eviction:Ledger.shortfall", lambda f: lambda self, size, free: f(self, size, free) - self.reserved_bytes, "tests/unit/store/test_eviction.py::test_everything_on_disk_counts_against_the_budget"),
-    Sabotage("the upkeep keeps nothing free", "prepcached.store.eviction:Ledger.headroom", gives(0), "tests/unit/store/test_eviction.py::test_headroom_is_a_share_of_the_limit_and_bounded"),
+    Sabotage("housekeeping keeps nothing free", "prepcached.store.eviction:Ledger.headroom", gives(0), "tests/unit/store/test_eviction.py::test_headroom_is_a_share_of_the_limit_and_bounded"),
     Sabotage("what is about to be removed can be held", "prepcached.store.holds:Holds.condemn", nothing, "tests/unit/store/test_store_holds.py::test_what_is_condemned_cannot_be_held"),
     Sabotage("a hold never weakens", "prepcached.store.holds:Holds.is_held", lambda f: lambda self, digest, now: self.count(digest) > 0, "tests/unit/store/test_store_holds.py::test_a_hold_weakens_when_idle_and_a_touch_keeps_it"),
     Sabotage("holds protect nothing", "prepcached.store.holds:Holds.is_held", gives(False), "tests/unit/store/test_store_holds.py::test_a_hold_protects_until_the_last_session_lets_go"),
@@ -111,8 +111,8 @@ SABOTAGES = [
     Sabotage("unlinked files that are mapped take no room", "prepcached.store.holds:Holds.unlinked_bytes", gives(0), "tests/unit/store/test_store_holds.py::test_unlinked_bytes_count_until_every_holder_let_go"),
     Sabotage("sessions are not asked to let go", "prepcached.store.holds:Holds.to_let_go", gives([]), "tests/unit/store/test_store_holds.py::test_unlinked_bytes_count_until_every_holder_let_go"),
     Sabotage("a touch keeps no hold", "prepcached.store.holds:Holds.touch", gives([]), "tests/unit/store/test_store_holds.py::test_a_hold_weakens_when_idle_and_a_touch_keeps_it"),
-    Sabotage("an eviction does not look again at holds", "prepcached.store.removal:_condemn_unheld", unchecked("is_held"), "tests/unit/store/test_store_removal.py::test_what_came_to_be_held_after_it_was_chosen_is_not_evicted"),
-    Sabotage("room is not given back", "prepcached.store.removal:room", lambda f: contextlib.contextmanager(lambda core, size, owner: (yield reserve(core, size))), "tests/unit/store/test_store_eviction.py::test_the_least_recently_used_goes"),
+    Sabotage("an eviction does not look again at holds", "prepcached.store.room:_condemn_idle", lambda f: lambda core, rows: list(rows), "tests/unit/store/test_store_removal.py::test_what_came_to_be_held_after_it_was_chosen_is_not_evicted"),
+    Sabotage("room is not given back", "prepcached.store.room:room", lambda f: contextlib.contextmanager(lambda core, size, owner: (yield reserve(core, size))), "tests/unit/store/test_store_eviction.py::test_the_least_recently_used_goes"),
     # durability
     Sabotage("a folder is not synced after a rename", "prepcached.store.durable:fsync_folder", nothing, "tests/crash/test_store_order.py::test_each_step_is_durable_before_the_next"),
     Sabotage("a staged file is not synced", "prepcached.store.staging:os", without("fsync"), "tests/crash/test_store_order.py::test_each_step_is_durable_before_the_next"),
@@ -126,7 +126,7 @@ SABOTAGES = [
     Sabotage("a commit raises no generation of the recipe", "prepcached.store.queries:raise_generation", lambda f: lambda conn, recipe, is_removal: newest_generation(conn, []), "tests/unit/store/test_store.py::test_what_is_committed_is_resolved_and_lies_where_it_should"),
     Sabotage("observed inputs of any size are kept", "prepcached.store.commit:_check_observed", nothing, "tests/unit/store/test_store_observed.py::test_what_a_recipe_observed_fits_into_one_answer"),
     Sabotage("a lost file's row stays", "prepcached.store.integrity:lose", nothing, "tests/unit/store/test_store_scrub.py::test_a_lost_file_is_a_bad_one"),
-    Sabotage("the scrub believes what it reads", "prepcached.store.integrity:Scrubber._judge", nothing, "tests/unit/store/test_store_scrub.py::test_the_scrub_goes_round_in_small_steps"),
+    Sabotage("the scrub believes what it reads", "prepcached.store.integrity:_Reading.judge", gives(True), "tests/unit/store/test_store_scrub.py::test_the_scrub_goes_round_in_small_steps"),
     Sabotage("a removal leaves the file", "prepcached.store.removal:unlink_object", gives(True), "tests/unit/store/test_store_removal.py::test_replaced_bytes_come_back_when_they_are_committed_again"),
     Sabotage("accounts are not kept", "prepcached.store.removal:account", nothing, "tests/unit/store/test_store_removal.py::test_replaced_bytes_come_back_when_they_are_committed_again"),
     Sabotage("what was used is not written down", "prepcached.store.removal:write_recency", nothing, "tests/unit/store/test_store_recency.py::test_recency_is_written_behind"),

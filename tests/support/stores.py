@@ -17,7 +17,7 @@ from blake3 import blake3
 from prepcache import artifact
 from prepcache.digests import RecipeDigest
 from prepcache.errors import Declined
-from prepcached.store import commit, removal
+from prepcached.store import commit, removal, room
 from prepcached.store.models import artifacts
 from prepcached.store.records import Committed, Limits, StagedFile
 from prepcached.store.store import Store
@@ -105,7 +105,7 @@ def put(
 def evict_to_fit(store: Store, size_bytes: int) -> bool:
     """Makes room for so many bytes, as a commit does; False (and nothing evicted) when it cannot be made."""
     try:
-        with removal.room(store._core, size_bytes, os.getuid()):
+        with room.room(store._core, size_bytes, os.getuid()):
             return True
     except Declined:
         return False

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
+import pytest
+
+from prepcache.errors import StoreError
 from prepcached.maintenance import DISK_BYTES_PER_S, Maintenance
 from prepcached.store.store import Store
 
@@ -11,13 +14,16 @@ from prepcached.store.store import Store
 class Merging:
     """A store in which there is always something to merge."""
 
-    def __init__(self, size_bytes: int) -> None:
+    def __init__(self, size_bytes: int, fault: Exception | None = None) -> None:
         self.size_bytes = size_bytes
+        self.fault = fault
         self.merges = self.merged_bytes = 0
 
     def merge_some(self) -> bool:
         self.merges += 1
         self.merged_bytes += self.size_bytes
+        if self.fault is not None:
+            raise self.fault
         return True
 
     def maintain(self) -> None:
@@ -27,8 +33,9 @@ class Merging:
         return 0
 
 
-def test_a_large_merge_puts_off_the_next() -> None:
-    store = Merging(3600 * DISK_BYTES_PER_S)
+@pytest.mark.parametrize("fault", [None, StoreError("the disk says no")])
+def test_a_large_merge_puts_off_the_next(fault: Exception | None) -> None:
+    store = Merging(3600 * DISK_BYTES_PER_S, fault)
     work = Maintenance(cast(Store, store))
     for _ in range(3):
         work.turn()

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from prepcache.artifact.columns import Leaf, to_leaf
-from prepcache.artifact.header import ColumnSpec, GroupSpec, Header, named_recipe, read_header
+from prepcache.artifact.header import ColumnSpec, GroupSpec, Header, read_header
 from prepcache.artifact.reader import Artifact, Column, Group, open
 from prepcache.artifact.rows import check
 
@@ -37,7 +37,6 @@ __all__ = [
     "check",
     "copy",
     "merge",
-    "named_recipe",
     "open",
     "read_header",
     "to_leaf",

@@ -174,24 +174,6 @@ def read_header(fd: int, *, size_bytes: int | None = None, max_items: int = MAX_
         ) from None
 
 
-def named_recipe(fd: int) -> RecipeDigest:
-    """The recipe that a damaged file names, for people to be told of; nothing else of it is believed.
-
-    Raises:
-        ArtifactError: it cannot be read, or names none.
-    """
-    try:
-        length = int.from_bytes(pread(fd, 0, 8), "little")
-        if not 2 <= length <= MAX_HEADER_BYTES:
-            raise ValueError(f"invalid header length: {length} bytes")
-        recipe = _loads(_loads(pread(fd, 8, length))["__metadata__"]["document"])["recipe"]
-        if not is_hex64(recipe):
-            raise ValueError("a recipe digest has 64 hex digits")
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ArtifactError(f"the recipe is missing or malformed: {type(error).__name__}: {error}") from None
-    return RecipeDigest(recipe)
-
-
 def pread(fd: int, begin: int, count: int) -> bytes:
     """Exactly `count` bytes from `begin`, or an ArtifactError: the file may shrink under us."""
     parts = []

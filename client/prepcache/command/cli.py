@@ -235,7 +235,7 @@ def purge(
         typer.Option(
             "--free",
             metavar="SIZE",
-            help="Stop when this much is free, as 50GB: the least recently used go first. Pinned entries and "
+            help="Free this much, as 50GB: the least recently used go first. Pinned entries and "
             "those that jobs read stay.",
         ),
     ] = None,

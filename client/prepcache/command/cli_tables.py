@@ -177,7 +177,7 @@ def _value(value: Any) -> str:
 
 
 _RESTART = "run `prepcached stop` or restart the service to use it"
-_REBUILT = "rebuilt when the daemon started, because it was damaged: pins are lost (see the daemon's log)"
+_REBUILT = "rebuilt when the daemon started: pins are lost (see the daemon's log)"
 _ISOLATED = "by user: users see only their own entries; admins and trusted users see all"
 
 
@@ -256,7 +256,7 @@ def _cached(look: Status) -> list[RenderableType]:
     entries = count_text(stats.get("entries", 0), "entry", "entries")
     lines: list[RenderableType] = [Text(f"{entries}, {room(stats)}")]
     lines += [Text(line) for line in warnings(stats)]
-    if "damaged index" in stats.get("recovered", {}):
+    if "new index" in stats.get("recovered", {}):
         lines.append(Text(f"index {_REBUILT}"))
     if rows:
         lines.append(table(["NAME", "ENTRIES", "ITEMS", "SIZE", "COST", "USED"], rows, _NUMBERS))

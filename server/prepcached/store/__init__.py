@@ -1,23 +1,29 @@
 """The store: artifacts on disk, their index, and what keeps both true.
 
-layout      where things are under the root (pure)
-root        opening a root: checks, the lock, the remembered budget
-records     what the store takes and gives
-tables      the index's tables; index: its queries and transactions
-staging     taking a staged file from a client that is not trusted
-holds       who reads what (pure, in memory)
-eviction    what fits, and what must go (pure)
-removal     rows first, files after: evict, purge, replace
-opening     its index found, or made again where it is damaged
-recovery    what a crash left: swept or indexed at start; rebuild
-merge       many small artifacts into one
-integrity   reading everything again, slowly
-check       does the index say what the disk holds
-reading     what sessions are answered, and hold
-registry    recipes: their rows and readable parts
-entries     what people see and pin
-offline     a root that no daemon has open: rebuild, check
-store       the facade that the daemon calls
+store        the facade that the daemon calls
+core         what the parts share: paths, index, holds, ledger, counters, locks
+layout       where things are under the root (pure)
+root         opening a root: checks, the lock, the remembered budget
+records      what the store takes and gives
+db           the index: connections, transactions, errors
+models       its tables; queries, listing, observed, relatives: what is asked of them
+scopes       recipes of users who share with nobody
+recipes      the recipes that jobs registered
+staging      taking a staged file from a client that is not trusted; staged_area: what lies there
+durable      writing so that it is still there after a power cut
+commit       staged files become entries
+holds        who reads what (pure, in memory)
+eviction     what fits, and what must go (pure)
+room         reserving and evicting; uploads
+removal      rows first, files after; purge: what the user asked to be gone
+disk_reserve space that a full disk gives back
+compaction   many small artifacts become one
+integrity    reading everything again: scrub and verify
+recovery     opening: what a crash left; check
+adoption     indexing files that have no rows
+housekeeping what the background does every second
+offline      a root that no daemon has open: rebuild, check
+sharing      folders that jobs of a group reach by path
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import os
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -51,12 +51,8 @@ class Found:
     producer: Mapping[str, Any]
 
 
-def adopt(core: Core, folder: str, names: Sequence[str], damaged: set[str]) -> Counter[str]:
-    """Indexes files of one folder that have no rows; what was done, by name. Call it with the writer lock.
-
-    Args:
-        damaged: gets the recipes, scoped, of damaged files, as far as these tell.
-    """
+def adopt(core: Core, folder: str, names: Sequence[str]) -> Counter[str]:
+    """Indexes files of one folder that have no rows; what was done, by name. Call it with the writer lock."""
     done: Counter[str] = Counter()
     if not names:
         return done
@@ -67,7 +63,7 @@ def adopt(core: Core, folder: str, names: Sequence[str], damaged: set[str]) -> C
                 if isinstance(found, Found):
                     whole.append(found)
                 else:
-                    done[_settle(core, folder, *found, damaged)] += 1
+                    done[_settle(core, folder, *found)] += 1
             if whole:
                 done.update(_index(core, whole))
     return done
@@ -96,7 +92,7 @@ def _read(fd: int, name: str) -> Found:
     if staging.hash_file(fd) != name:
         raise errors.ArtifactError("its digest is not its name")
     values = {
-        **row_values(header, name, status.st_size, durable.disk_bytes(status)),
+        **row_values(header, name, status.st_size),
         "owner": _owner(fd, status),
         "created_at": status.st_mtime,
         "used_at": status.st_mtime,
@@ -105,14 +101,11 @@ def _read(fd: int, name: str) -> Found:
     return Found(name, header.recipe, staging.scope_of(fd), values, header.producer)
 
 
-def _settle(core: Core, folder: str, name: str, error: Exception, damaged: set[str]) -> str:
+def _settle(core: Core, folder: str, name: str, error: Exception) -> str:
     """Does with a file what must be done if it is not to be indexed; what that was."""
     path = os.path.join(folder, name)
     if isinstance(error, errors.ArtifactError) or getattr(error, "errno", None) in _NO_FILE:
         log.error("%s is not an artifact (%s); removing it", path, error)
-        with contextlib.suppress(errors.ArtifactError, OSError), open(os.open(path, _FLAGS), "rb") as file:
-            fd = file.fileno()
-            damaged.add(artifact.named_recipe(fd) + staging.scope_of(fd))
         try:
             if stat.S_ISDIR(os.lstat(path).st_mode):
                 shutil.rmtree(path)
@@ -126,16 +119,6 @@ def _settle(core: Core, folder: str, name: str, error: Exception, damaged: set[s
         return "damaged"
     log.error("cannot read %s: %s; it is left alone", path, error)
     return "unreadable"
-
-
-def note_damaged(core: Core, recipes: Iterable[str]) -> None:
-    """When all is indexed: what comes later ends it (`queries.is_damage`). Call it with the writer lock."""
-    with core.index.write() as conn:
-        for recipe in recipes:
-            row = queries.recipe(conn, recipe)
-            if row is not None:
-                queries.raise_generation(conn, row.id, is_removal=False)
-                queries.note_damage(conn, row.id)
 
 
 def _index(core: Core, whole: Sequence[Found]) -> Counter[str]:

@@ -13,7 +13,6 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -27,8 +26,8 @@ from prepcache.digests import RecipeDigest, entry_key
 from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of
 from prepcache.protocol.units import size_text
-from prepcached.store import durable, observed, queries, removal, scopes, staging
-from prepcached.store.core import Core, io_told, log
+from prepcached.store import durable, observed, queries, removal, room, scopes, staging
+from prepcached.store.core import Core, io_told, log, no_space_declined
 from prepcached.store.integrity import lose
 from prepcached.store.models import artifacts
 from prepcached.store.queries import Doomable
@@ -39,7 +38,6 @@ AllowedItems = Callable[["np.ndarray[Any, np.dtype[np.uint8]]"], "np.ndarray[Any
 """uint8[n, 32] item digests -> bool[n]: which of them the committer's leases name."""
 MAX_OBSERVED_BYTES = wire.MAX_ANSWER_BYTES // 2
 """Of all chunks of a recipe, and their names: who looks it up is told of each, in one answer."""
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def commit(
@@ -76,7 +74,7 @@ def _checked(
         _check_items(staged.name, staging.header_of(fd, staged), recipe, allowed_items)
         core.look_at_staging()
         with (
-            removal.room(core, max(durable.disk_bytes(status), status.st_size), owner_uid),
+            room.room(core, max(durable.disk_bytes(status), status.st_size), owner_uid),
             staging.taken(core.layout, staged, fd, owner_uid, scopes.scope_of(recipe)) as file,
         ):
             _check_items(file.name, file.header, recipe, allowed_items)
@@ -141,15 +139,17 @@ def _commit(
                 core.staged_area.unlink(file.name)
             except OSError as error:  # the commit is done
                 log.error("cannot unlink the staged file %s: %s; it goes with its session", file.name, error)
-    pinned_digests = {r.digest for r in known if r.is_pinned} | {r["digest"] for r in rows if r["is_pinned"]}
+    pinned_digests = {r.digest.hex() for r in known if r.is_pinned}
+    pinned_digests |= {r["digest"].hex() for r in rows if r["is_pinned"]}
     answered = [new.get(file.key, file) for file in files]
     with core.memory:
         for values in rows:
             removal.account_new(core, values)
         core.counters.commits += 1
         if holder is not None:
-            found = [(bytes.fromhex(file.digest), file.disk_bytes) for file in answered]
-            core.holds.take(holder, ((d, n, d in pinned_digests) for d, n in found), core.monotonic())
+            found = [(file.digest, durable.artifact_bytes(file.size_bytes)) for file in answered]
+            taken = ((bytes.fromhex(digest), size, digest in pinned_digests) for digest, size in found)
+            core.holds.take(holder, taken, core.monotonic())
     return generation, answered
 
 
@@ -190,7 +190,7 @@ def _first_of_each(known: set[str], files: Sequence[Taken]) -> dict[str, Taken]:
 def _new_row(
     core: Core, file: Taken, recipe_id: int, owner_uid: int, pinned: Collection[bytes]
 ) -> dict[str, Any]:
-    values = row_values(file.header, file.digest, file.size_bytes, file.disk_bytes)
+    values = row_values(file.header, file.digest, file.size_bytes)
     now = core.clock()
     return {
         **values,
@@ -232,13 +232,13 @@ def _place_and_insert(
         raise
 
 
-def row_values(header: Header, digest: str, size_bytes: int, disk_bytes: int) -> dict[str, Any]:
+def row_values(header: Header, digest: str, size_bytes: int) -> dict[str, Any]:
     """What a row says that comes from the file itself; what it observed as the file has it."""
     return {
         "key": bytes.fromhex(header.key),
         "digest": bytes.fromhex(digest),
         "size_bytes": size_bytes,
-        "disk_bytes": disk_bytes,
+        "disk_bytes": durable.artifact_bytes(size_bytes),
         "items": len(header.item_digests),
         "rows": header.rows,
         "cost_s": header.cost_s,
@@ -259,22 +259,3 @@ def _ref(file: Taken) -> ArtifactRef:
         observed=tuple(chunks_of(header.observed)),
         edition=header.edition,
     )
-
-
-@contextlib.contextmanager
-def no_space_declined(core: Core, *, is_counted: bool = True) -> Iterator[None]:
-    """A full disk is no room, not a fault: whoever commits goes on without the cache.
-
-    Args:
-        is_counted: among what was made and found no room.
-    """
-    try:
-        yield
-    except errors.StoreError as error:
-        if error.data.get("errno") not in _NO_SPACE and not error.data.get("is_full"):
-            raise
-        with core.memory:
-            core.counters.declined += is_counted
-        raise errors.Declined(
-            f"the disk under {core.layout.root} is full; free some space, or lower --max-bytes"
-        ) from error

@@ -27,7 +27,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from prepcache import artifact, errors
-from prepcached.store import durable, queries, removal, staging
+from prepcached.store import durable, queries, removal, room, staging
 from prepcached.store.commit import row_values
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.integrity import lose
@@ -168,7 +168,7 @@ class Merger:
             .order_by(artifacts.c.generation, artifacts.c.id)
             .limit(MAX_LOOK)
         )
-        is_held = removal.is_held_now(self._core)
+        is_held = room.is_held_now(self._core)
         all_parts: dict[Any, list[Part]] = {}
         idle: dict[Any, list[Part]] = {}
         with self._core.index.read() as conn:
@@ -187,9 +187,11 @@ class Merger:
         core = self._core
         rows = removal.rows_of(core, artifacts.c.id, ids)
         with contextlib.ExitStack() as stack:
-            if not stack.enter_context(removal.spare_room(core, sum(row.disk_bytes for row in rows))):
+            if not stack.enter_context(room.spare_room(core, sum(row.disk_bytes for row in rows))):
                 return False
             rows, fds, headers = self._whole(rows, stack)
+            with core.memory:
+                core.counters.merged_bytes += sum(row.size_bytes for row in rows)
             if len(rows) < FANOUT:
                 return True
             whose = self._whose(rows)
@@ -205,12 +207,10 @@ class Merger:
             os.fchmod(fd, 0o440)
             os.fsync(fd)
             digest = staging.hash_file(fd, core.check_not_stopping)
-            with core.memory:
-                core.counters.merged_bytes += sum(row.size_bytes for row in rows)
             status = os.fstat(fd)
             header = artifact.read_header(fd)
             with core.writer:
-                values = row_values(header, digest, status.st_size, durable.disk_bytes(status))
+                values = row_values(header, digest, status.st_size)
                 return self._swap(rows, path, values, header.producer)
 
     def _producer(self, rows: Sequence[Doomable]) -> dict[str, Any]:
@@ -280,7 +280,7 @@ class Merger:
         """Places the merged file and swaps the rows. Call it with the writer lock."""
         core = self._core
         there = removal.rows_of(core, artifacts.c.id, [row.id for row in rows])
-        is_held = removal.is_held_now(core)
+        is_held = room.is_held_now(core)
         if len(there) != len(rows) or any(row.is_pinned or is_held(row.digest) for row in there):
             return True  # something was evicted, purged, pinned or looked up meanwhile: look again
         recipe_id, digest = there[0].recipe_id, values["digest"]

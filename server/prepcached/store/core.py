@@ -17,6 +17,7 @@ NOTE [ Holds against removals ]
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import threading
 from collections import deque
@@ -26,15 +27,48 @@ from dataclasses import dataclass, field
 from prepcache import errors
 from prepcached.store import queries
 from prepcached.store.db import Index
-from prepcached.store.eviction import Ledger
-from prepcached.store.foreground import Foreground
+from prepcached.store.eviction import Ledger, Quotas
 from prepcached.store.holds import Holds
 from prepcached.store.layout import Layout
-from prepcached.store.quota import Quotas
 from prepcached.store.root import Root
 from prepcached.store.staged_area import StagedArea
 
 log = logging.getLogger("prepcached.store")
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+GIVE_WAY_S = 0.01
+"""The longest that one piece is put off: under requests without end the background still goes on."""
+
+
+class Foreground:
+    """The requests that are being answered just now: `with foreground:` around each.
+
+    One interpreter runs one thread at a time. A request takes it back some ten times, and each time a busy
+    background thread may have it; and both share two cores with the jobs. So the background asks here before
+    each of its smallest pieces (an artifact's header, some rows), and never while it has a lock.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._is_idle = threading.Event()
+        self._is_idle.set()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._count += 1
+            self._is_idle.clear()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+            if not self._count:
+                self._is_idle.set()
+
+    def give_way(self) -> None:
+        """Waits until nothing is being answered, or for `GIVE_WAY_S`. Call it without any lock."""
+        self._is_idle.wait(GIVE_WAY_S)
 
 
 @dataclass(slots=True)
@@ -84,7 +118,6 @@ class Core:
         self.counters = Counters()
         self.used: dict[bytes, float] = {}
         self.asked: dict[str, float] = {}  # recipes, and when they were asked for; see recipes.py
-        self.unsettled: dict[bytes, float] = {}  # committed lately; see upkeep.settle
         self.staged_area = StagedArea(root.layout.staging)
         self.grown_recipes: set[int] = set()  # ids of recipes with new artifacts; see compaction.py
         self.has_ended_session = False  # since the last look for a merge
@@ -143,4 +176,23 @@ def io_told(what: str) -> Iterator[None]:
         names = " to ".join(str(name) for name in (error.filename, error.filename2) if name)
         raise errors.StoreError(
             f"{what}: {error.strerror} ({names or 'no name'})", errno=error.errno
+        ) from error
+
+
+@contextlib.contextmanager
+def no_space_declined(core: Core, *, is_counted: bool = True) -> Iterator[None]:
+    """A full disk is no room, not a fault: whoever commits goes on without the cache.
+
+    Args:
+        is_counted: among what was made and found no room.
+    """
+    try:
+        yield
+    except errors.StoreError as error:
+        if error.data.get("errno") not in _NO_SPACE and not error.data.get("is_full"):
+            raise
+        with core.memory:
+            core.counters.declined += is_counted
+        raise errors.Declined(
+            f"the disk under {core.layout.root} is full; free some space, or lower --max-bytes"
         ) from error

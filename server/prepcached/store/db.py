@@ -4,8 +4,8 @@ Invariants:
     1. Writers begin with BEGIN IMMEDIATE: a deferred transaction that reads, then writes, fails under
        other writers. Readers get a snapshot and cannot write.
     2. WAL with synchronous=FULL (NOTE [ Commit order ] in durable.py).
-    3. A damaged index is `IndexCorrupt`, any other failure `StoreError`; neither is ever "no rows". SQLite
-       says "malformed" of a page that the disk did not give, too: `proves_damaged` tells.
+    3. An index that is damaged, or of another version, is `IndexCorrupt`, any other failure `StoreError`;
+       neither is ever "no rows".
 
 Locking: none here. SQLite serialises writers; the store's writer lock comes before (see store.py).
 The queries are in queries.py, the tables in models.py.
@@ -35,10 +35,7 @@ QUICK_CHECK_BYTES = 32 << 20
 """Up to here the whole index is checked at every start (0.1 s); of a larger one its small tables."""
 _LARGE = {one.name for one in (models.artifacts, models.observed, models.recipes)}
 _FILES = ("-wal", "-shm", "")  # in this order they go: a log that is left would be taken for the next index's
-_UNREAD = re.compile(r"unable to get the page\. error code=(\d+)")
-"""What a check says of pages that could not be read, whatever the reason."""
 _OTHER_SCHEMA = re.compile(r"no such (table|column)|table \S+ has no column")
-DISK_FAILS = ": the disk is failing; see the kernel's log (dmesg)"
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
 
 
@@ -49,14 +46,13 @@ class Index:
         path: the SQLite file; made if absent. `is_new` until `finish`: a crash may come in between.
 
     Raises:
-        IndexCorrupt: not a database, or damaged.
-        IndexOutdated: written by another version.
+        IndexCorrupt: not a database, damaged, or written by another version.
         StoreError: it cannot be read or written.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.is_damaged = self._is_suspected = False
+        self.is_damaged = False
         _make_private(path)
         self._writer = self._engine("BEGIN IMMEDIATE", pool_size=1, max_overflow=4, cache_kib=1024)
         self._reader = self._engine("BEGIN", pool_size=4, max_overflow=60, cache_kib=256, query_only=True)
@@ -64,7 +60,7 @@ class Index:
             with self.write() as conn:
                 version = conn.exec_driver_sql("PRAGMA user_version").scalar_one()
                 if version not in (0, models.VERSION):
-                    raise IndexOutdated(f"{path} is an index of version {version}, not {models.VERSION}")
+                    raise self._corrupt(f"is of version {version}, not {models.VERSION}")
                 self.is_new = version == 0
                 self._check(conn)
                 models.metadata.create_all(conn)
@@ -74,15 +70,12 @@ class Index:
             raise
 
     def look(self) -> None:
-        """Notes damage that was met, if it is any, and files that were removed or replaced: a new connection
-        would open others.
+        """Notes files that were removed or replaced: a new connection would open others.
 
         Raises:
             OSError: that cannot be told.
         """
-        is_suspected, self._is_suspected = self._is_suspected, False
-        if self._there() != self._files or (is_suspected and proves_damaged(self.path)):
-            self.is_damaged = True
+        self.is_damaged |= self._there() != self._files
 
     def finish(self, conn: sa.Connection) -> None:
         """Marks a new index as one that holds what it must hold from its beginning."""
@@ -109,17 +102,20 @@ class Index:
             extended = getattr(error.orig, "sqlite_errorcode", 0)
             code = extended & 0xFF
             if _is_damage(error.orig):
-                raise self._corrupt(str(error.orig)) from error
+                raise self._corrupt(f"is damaged ({error.orig})") from error
             is_full = code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE
-            mend = DISK_FAILS if code == sqlite3.SQLITE_IOERR else ""
-            mend = ": the disk is full, free some space on it" if is_full else mend
+            mend = ""
+            if is_full:
+                mend = ": the disk is full, free some space on it"
+            elif code == sqlite3.SQLITE_IOERR:
+                mend = ": the disk is failing; see the kernel's log (dmesg)"
             raise errors.StoreError(
                 f"the index {self.path} could not be read or written: {error.orig}{mend}",
                 path=self.path,
                 is_full=is_full,
             ) from error
         except UnicodeDecodeError as error:
-            raise self._corrupt(f"it holds a name that is not text: {error}") from error
+            raise self._corrupt(f"is damaged: it holds a name that is not text ({error})") from error
         except sa.exc.TimeoutError as error:
             raise errors.StoreError(f"the index {self.path} is too busy: {error}", path=self.path) from error
 
@@ -155,17 +151,14 @@ class Index:
     def _quick_check(self, conn: sa.Connection, what: str) -> None:
         """`what` is a table, or how many faults of all are to be told."""
         found = "\n".join(conn.exec_driver_sql(f"PRAGMA quick_check({what})").scalars())
-        if _is_unread(found):
-            why = f"the index {self.path} could not be read: {found.strip()}{DISK_FAILS}"
-            raise errors.StoreError(why, path=self.path)  # a rebuild would read from the same disk
         if found != "ok":
-            raise self._corrupt(found)
+            raise self._corrupt(f"is damaged ({found})")
 
     def _corrupt(self, why: str) -> errors.IndexCorrupt:
-        self._is_suspected = True
+        self.is_damaged = True
         return errors.IndexCorrupt(
-            f"the index {self.path} is damaged ({' '.join(why.split())[:500]}): the next "
-            "start of the daemon, or `prepcached rebuild`, rebuilds it from the artifacts; pins are lost",
+            f"the index {self.path} {' '.join(why.split())[:500]}: the next start of the daemon, or "
+            "`prepcached rebuild`, rebuilds it from the artifacts; pins and times of last use are lost",
             path=self.path,
         )
 
@@ -213,59 +206,12 @@ def _make_private(path: str) -> None:
             os.close(fd)
 
 
-class IndexOutdated(Exception):
-    """The index was written by another version of the daemon; it is made again."""
-
-
 def _is_damage(error: BaseException | None) -> bool:
     """A page of zeros reads as a database without tables: SQLite then says "no such table". What it says of a
     damaged schema names it, byte by byte."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     is_schema = isinstance(error, sqlite3.OperationalError) and _OTHER_SCHEMA.match(str(error)) is not None
-    return code in _DAMAGED or is_schema or isinstance(error, UnicodeDecodeError)
-
-
-def _is_unread(found: str) -> bool:
-    """Whether a check met a page that the disk did not give."""
-    unread = _UNREAD.search(found)
-    return unread is not None and int(unread[1]) & 0xFF == sqlite3.SQLITE_IOERR
-
-
-def open_index(path: str, *, may_discard: bool) -> Index:
-    """The index, made again where another version wrote it, if that may be."""
-    try:
-        return Index(path)
-    except IndexOutdated as outdated:
-        if not may_discard:
-            raise errors.IndexCorrupt(
-                f"{outdated}: `prepcached rebuild` rebuilds it from the artifacts, and so does the daemon's "
-                "next start; pins are lost",
-                path=path,
-            ) from None
-        log.warning("%s; it is rebuilt from the artifacts", outdated)
-        discard(path)
-        return Index(path)
-
-
-def proves_damaged(path: str) -> bool:
-    """Whether the damage that SQLite told of is in the file: a rebuild mends that, and no disk that fails."""
-    try:
-        for suffix in _FILES:
-            with contextlib.suppress(FileNotFoundError), open(path + suffix, "rb", buffering=0) as file:
-                while file.read(1 << 20):
-                    pass
-    except OSError:
-        return False
-    try:
-        with contextlib.closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S)) as conn:
-            found = str(conn.execute("PRAGMA integrity_check(1)").fetchone()[0])
-            for table in models.metadata.tables.values():  # zeros are a database without tables
-                conn.execute(
-                    f"SELECT {', '.join(f'[{one.name}]' for one in table.c)} FROM {table.name} LIMIT 1"
-                )
-            return found != "ok" and not _is_unread(found)
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # it may be that no descriptor is left
-        return _is_damage(error)
+    return code in _DAMAGED or is_schema
 
 
 def discard(path: str) -> None:

@@ -2,7 +2,7 @@
 
 Invariants:
     1. It is given up by who is about to remove something, or to open the index, and only where the disk has
-       less left than a removal may need; upkeep takes it again while there is room.
+       less left than a removal may need; housekeeping takes it again while there is room.
     2. It holds what one transaction may write: as much as the whole index, and no more than a batch of a
        purge changes.
 """

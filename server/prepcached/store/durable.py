@@ -5,7 +5,7 @@ NOTE [ Commit order ]
     the file; rename into `objects/<2 hex>/`; fsync of that folder; only then the row, in one
     transaction with what depends on it (leases freed, generation raised).
     Delete: row first, noted in the table `doomed` by the same transaction; the file is unlinked
-    after COMMIT. The upkeep fsyncs the folders of `doomed` digests whose files are gone, and only then
+    after COMMIT. Housekeeping fsyncs the folders of `doomed` digests whose files are gone, and only then
     forgets them: else a power loss might bring back the file, and a start would index it.
     So a crash leaves files without rows, never rows without files. At start such a file is unlinked
     if it is doomed (a delete was under way) and indexed otherwise (a commit was).
@@ -27,6 +27,7 @@ _FICLONE = 0x40049409
 """ioctl that makes one file share another's blocks. Source: linux/fs.h, _IOW(0x94, 9, int)."""
 _COPY_BYTES = 64 << 20
 """Bytes a call of copy_file_range; bounded so that a copy can be interrupted."""
+BLOCK_BYTES = 4096
 
 
 def fsync_folder(path: str) -> None:
@@ -94,16 +95,12 @@ def copy(src: int, dst: int, size_bytes: int) -> None:
             offset += n
 
 
+def artifact_bytes(size_bytes: int) -> int:
+    """What an artifact counts as: its length in whole blocks. What a filesystem says of its blocks may change
+    after the commit, as it compresses, or gives back what it had allocated ahead."""
+    return -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
 def disk_bytes(stat: os.stat_result) -> int:
     """Bytes that a file takes on disk. Source: stat(2), st_blocks counts 512-byte units."""
     return stat.st_blocks * 512
-
-
-def tree_bytes(path: str) -> int:
-    """The same of all files below a folder."""
-    total = 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                total += disk_bytes(os.lstat(os.path.join(folder, name)))
-    return total

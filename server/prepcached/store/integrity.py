@@ -10,15 +10,14 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
 
 from blake3 import blake3
 
-from prepcache.digests import Digest, Key
+from prepcache.digests import Key
 from prepcached.store import durable, queries, removal
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.listing import key_bytes, owned_by
@@ -39,33 +38,40 @@ REMEMBER_S = 60.0
 """The position is written down this often; a crash repeats a minute of reading."""
 
 
-@dataclass(slots=True)
 class _Reading:
-    """An artifact in the middle of being read."""
+    """An artifact that is being read from its beginning."""
 
-    row: Doomable
-    fd: int
-    offset: int = 0
-    hasher: Any = field(default_factory=blake3)
-    buffer: memoryview = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.buffer = memoryview(bytearray(min(PIECE_BYTES, self.row.size_bytes + 1)))
+    def __init__(self, core: Core, row: Doomable) -> None:
+        self.row = row
+        self.offset = 0
+        self._core = core
+        self._fd = os.open(core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
+        self._hasher = blake3()
+        self._buffer = memoryview(bytearray(min(PIECE_BYTES, row.size_bytes + 1)))
 
     def some(self, max_bytes: int) -> int:
         """Reads on; returns the bytes read, 0 at the end."""
         start = self.offset
         while self.offset - start < max_bytes:
-            n = _read_kindly(self.fd, self.buffer, self.offset)
+            n = _read_kindly(self._fd, self._buffer, self.offset)
             if n == 0:
                 break
-            self.hasher.update(self.buffer[:n])
+            self._hasher.update(self._buffer[:n])
             self.offset += n
         return self.offset - start
 
-    @property
-    def digest(self) -> Digest:
-        return Digest(self.hasher.hexdigest())
+    def judge(self) -> bool:
+        """At the end: whether the bytes make the artifact's name. If not, it is removed."""
+        core, digest = self._core, self._hasher.hexdigest()
+        if digest == self.row.digest.hex():
+            return True
+        with io_told("a damaged artifact could not be removed"), core.writer:
+            rows = removal.rows_of(core, artifacts.c.id, [self.row.id])
+            removal.remove_damaged(core, rows, f"its digest is {digest}")
+        return False
+
+    def close(self) -> None:
+        os.close(self._fd)
 
 
 class Scrubber:
@@ -95,12 +101,12 @@ class Scrubber:
             try:
                 n = reading.some(max_bytes - read)
             except OSError as error:
-                log.error("cannot read artifact %s: %s", reading.row.digest.hex(), error)
+                _note_unread(reading.row, error)
                 self._let_go()
                 continue
             read += n
             if n == 0 or reading.offset >= reading.row.size_bytes:
-                self._judge(reading)
+                reading.judge()
                 self._let_go()
         with self._core.memory:
             self._core.counters.scrubbed_bytes += read
@@ -128,19 +134,16 @@ class Scrubber:
                 return None
             self._position = row.id
             try:
-                try:
-                    fd = os.open(core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
-                except FileNotFoundError:
+                return _Reading(core, row)
+            except FileNotFoundError:
+                with contextlib.suppress(OSError):
                     lose(core, row)
-                    continue
             except OSError as error:
-                log.error("cannot open artifact %s: %s", row.digest.hex(), error)
-            else:
-                return _Reading(row, fd)
+                _note_unread(row, error)
 
     def _let_go(self) -> None:
         if self._reading is not None:
-            os.close(self._reading.fd)
+            self._reading.close()
             self._reading = None
 
     def _remember(self) -> None:
@@ -148,13 +151,6 @@ class Scrubber:
         with self._core.index.write() as conn:
             queries.set_note(conn, POSITION, self._position)
             queries.set_note(conn, ROUND_AT, self._round_at)
-
-    def _judge(self, reading: _Reading) -> None:
-        core = self._core
-        if reading.digest != reading.row.digest.hex():
-            with io_told("a damaged artifact could not be removed"), core.writer:
-                rows = removal.rows_of(core, artifacts.c.id, [reading.row.id])
-                removal.remove_damaged(core, rows, f"its digest is {reading.digest}")
 
 
 def verify(core: Core, keys: Iterable[str] | None, progress: Progress, owner: int | None) -> Verified:
@@ -167,16 +163,15 @@ def verify(core: Core, keys: Iterable[str] | None, progress: Progress, owner: in
     unreadable: list[Key] = []
     for row in _rows(core, wanted, owner):
         checked += 1
-        key = Key(row.key.hex())
         try:
             is_whole, n = _is_whole(core, row)
         except OSError as error:
-            log.error("cannot read artifact %s: %s", row.digest.hex(), error)
-            unreadable.append(key)
+            _note_unread(row, error)
+            unreadable.append(Key(row.key.hex()))
             continue
         read += n
         if not is_whole:
-            bad.append(key)
+            bad.append(Key(row.key.hex()))
         if progress is not None:
             progress(checked, total)
     return Verified(checked, read, tuple(bad), tuple(unreadable))
@@ -213,24 +208,22 @@ def _rows(core: Core, wanted: list[bytes] | None, owner: int | None) -> Iterable
 def _is_whole(core: Core, row: Doomable) -> tuple[bool, int]:
     """Whether the file has the bytes that its name says, and how many were read."""
     try:
-        fd = os.open(core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
+        reading = _Reading(core, row)
     except FileNotFoundError:
         was_there = bool(removal.rows_of(core, artifacts.c.id, [row.id]))
         lose(core, row)
         return not was_there, 0
     try:
-        reading = _Reading(row, fd)
         while n := reading.some(PIECE_BYTES):
             core.stopping.wait(n / VERIFY_BYTES_PER_S)
             core.check_not_stopping()
+        return reading.judge(), reading.offset
     finally:
-        os.close(fd)
-    if reading.digest == row.digest.hex():
-        return True, reading.offset
-    with io_told("a damaged artifact could not be removed"), core.writer:
-        rows = removal.rows_of(core, artifacts.c.id, [row.id])
-        removal.remove_damaged(core, rows, f"its digest is {reading.digest}")
-    return False, reading.offset
+        reading.close()
+
+
+def _note_unread(row: Doomable, error: OSError) -> None:
+    log.error("cannot read artifact %s: %s", row.digest.hex(), error)
 
 
 def _read_kindly(fd: int, buffer: memoryview, offset: int) -> int:

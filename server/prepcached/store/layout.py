@@ -26,7 +26,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from prepcache import errors
 from prepcache.digests import is_hex64
@@ -78,53 +77,26 @@ def other_layout(name: str) -> int | None:
     return int(match[1]) if match and int(match[1]) != VERSION else None
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
     """The paths of one root (`root` absolute)."""
 
-    root: str
-
-    @property
-    def lock(self) -> str:
-        return os.path.join(self.root, "lock")
-
-    @property
-    def instance(self) -> str:
-        return os.path.join(self.root, "instance")
-
-    @property
-    def budget(self) -> str:
-        return os.path.join(self.root, "budget")
-
-    @property
-    def versioned(self) -> str:
-        return os.path.join(self.root, f"v{VERSION}")
-
-    @property
-    def index(self) -> str:
-        return os.path.join(self.versioned, "index.sqlite")
-
-    @property
-    def reserve(self) -> str:
-        return os.path.join(self.versioned, "reserve")
-
-    @property
-    def objects(self) -> str:
-        return os.path.join(self.versioned, "objects")
-
-    @property
-    def staging(self) -> str:
-        return os.path.join(self.versioned, "staging")
-
-    @property
-    def tmp(self) -> str:
-        return os.path.join(self.versioned, "tmp")
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.lock = os.path.join(root, "lock")
+        self.instance = os.path.join(root, "instance")
+        self.budget = os.path.join(root, "budget")
+        self.versioned = os.path.join(root, f"v{VERSION}")
+        self.index = os.path.join(self.versioned, "index.sqlite")
+        self.reserve = os.path.join(self.versioned, "reserve")
+        self.objects = os.path.join(self.versioned, "objects")
+        self.staging = os.path.join(self.versioned, "staging")
+        self.tmp = os.path.join(self.versioned, "tmp")
 
     def object_folder(self, digest: str) -> str:
         return os.path.join(self.objects, _checked(digest)[:2])
 
     def object_path(self, digest: str) -> str:
-        return os.path.join(self.objects, _checked(digest)[:2], digest)
+        return os.path.join(self.object_folder(digest), digest)
 
     def object_folders(self) -> Iterator[tuple[str, str]]:
         """(two hex digits, path) of all object folders, in order."""

@@ -17,7 +17,7 @@ from prepcached.store.core import io_told
 from prepcached.store.db import discard
 from prepcached.store.layout import Layout
 from prepcached.store.records import Finding
-from prepcached.store.recovery import Progress
+from prepcached.store.recovery import NEW_INDEX, Progress
 from prepcached.store.root import Root
 from prepcached.store.store import Store
 
@@ -40,7 +40,7 @@ def rebuild(root: str | PathLike[str], *, progress: Progress | None = None) -> d
         opened.close()
     store = Store(root, progress=progress)
     try:
-        return dict(store.stats().recovered)
+        return {name: n for name, n in store.stats().recovered.items() if name != NEW_INDEX}
     finally:
         store.close()
 

@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from prepcache.digests import Key
-from prepcached.store import disk_reserve, listing, queries, removal
+from prepcached.store import disk_reserve, listing, queries, removal, room
 from prepcached.store.core import Core, io_told
 from prepcached.store.models import artifacts
 from prepcached.store.queries import Doomable
@@ -37,8 +37,8 @@ def purge(core: Core, filter: Filter, *, dry_run: bool, free_bytes: int | None =
     batches: Iterator[list[Any]] = _all_ids(core, where)
     chosen: Callable[[Core, list[Any]], AbstractContextManager[list[Doomable]]] = _rows
     if free_bytes is not None:
-        batches = queries.chunks(removal.idle(core, free_bytes, where=where))
-        chosen = removal.idle_still
+        batches = queries.chunks(room.idle(core, free_bytes, where=where))
+        chosen = room.idle_still
     entries = size_bytes = disk_bytes = pinned = 0
     keys: list[Key] = []
     told: set[int] = set()  # lower editions that a dry run has counted

@@ -14,7 +14,6 @@ from sqlalchemy.dialects.sqlite import insert
 
 from prepcache.digests import Digest, Key
 from prepcached.store import observed, scopes
-from prepcached.store.eviction import Candidate
 from prepcached.store.models import artifacts, doomed, notes, producers, recipes
 from prepcached.store.models import observed as observed_table
 from prepcached.store.records import ArtifactRef
@@ -278,19 +277,13 @@ def next_row(conn: sa.Connection, after: int, *where: Where) -> Doomable | None:
     return None if row is None else Doomable(*row)
 
 
-def coldest(
-    conn: sa.Connection, owner: int | None = None, where: Sequence[Where] = ()
-) -> Iterator[Candidate]:
+def coldest(conn: sa.Connection, owner: int | None = None, where: Sequence[Where] = ()) -> Iterator[Doomable]:
     """Unpinned entries, of one owner or of all, least recently used first; read as far as it is consumed."""
-    statement = (
-        sa.select(artifacts.c.id, artifacts.c.digest, artifacts.c.disk_bytes, artifacts.c.used_at)
-        .where(_IS_UNPINNED, *([] if owner is None else [artifacts.c.owner == owner]), *where)
-        .order_by(artifacts.c.used_at)
-        .execution_options(stream_results=True, yield_per=256)
-    )
-    with conn.execute(statement) as result:
+    of = [] if owner is None else [artifacts.c.owner == owner]
+    statement = _DOOMABLE.where(_IS_UNPINNED, *of, *where).order_by(artifacts.c.used_at)
+    with conn.execute(statement.execution_options(stream_results=True, yield_per=256)) as result:
         for row in result:
-            yield Candidate(*row)
+            yield Doomable(*row)
 
 
 def coldest_used_at(conn: sa.Connection) -> float | None:
@@ -372,6 +365,11 @@ def touch(conn: sa.Connection, used: Mapping[bytes, float]) -> None:
         conn.execute(statement, [{"d": digest, "t": at} for digest, at in chunk])
 
 
+def use_by(conn: sa.Connection, now: float) -> None:
+    """Brings times of use that a clock set ahead has left back to now: they would never be the coldest."""
+    conn.execute(artifacts.update().where(artifacts.c.used_at > now).values(used_at=now))
+
+
 def digests_between(conn: sa.Connection, prefix: str) -> set[str]:
     """Hex digests of all rows that start with two hex digits."""
     low = bytes.fromhex(prefix)
@@ -423,12 +421,12 @@ def is_damage(conn: sa.Connection, recipe: RecipeRow) -> bool:
     return note(conn, f"damaged {recipe.id}") == recipe.generation
 
 
-def chunks(values: Iterable[Any]) -> Iterator[list[Any]]:
-    """`values` in lists of at most CHUNK."""
+def chunks(values: Iterable[Any], size: int = CHUNK) -> Iterator[list[Any]]:
+    """`values` in lists of at most so many."""
     chunk: list[Any] = []
     for value in values:
         chunk.append(value)
-        if len(chunk) == CHUNK:
+        if len(chunk) == size:
             yield chunk
             chunk = []
     if chunk:

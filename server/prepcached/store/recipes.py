@@ -18,9 +18,8 @@ from typing import Any
 
 from prepcache import errors
 from prepcache.protocol.units import size_text
-from prepcached.store import listing, queries, removal, scopes
-from prepcached.store.commit import no_space_declined
-from prepcached.store.core import Core, io_told
+from prepcached.store import listing, queries, room, scopes
+from prepcached.store.core import Core, io_told, no_space_declined
 from prepcached.store.records import RecipeRecord
 
 IDLE_S = 30 * 86_400.0
@@ -68,7 +67,7 @@ def _check_room(core: Core, size_bytes: int) -> None:
     """
     min_free, free = core.ledger.min_free_bytes, core.root.free_bytes()
     short = min_free + size_bytes - free
-    if short > 0 and not removal.evict(core, short):
+    if short > 0 and not room.evict(core, short):
         raise errors.Declined(
             f"no room for another recipe: the disk has {size_text(free)} free, and {size_text(min_free)} "
             "stay free (--min-free)"

@@ -1,15 +1,23 @@
-"""What a crash left: swept or indexed at every start. And `rebuild`: the same, from an empty index.
+"""Opening a store, and making its index and its disk agree: at every start, and by `check`.
 
 What may lie there after a crash (NOTE [ Commit order ] in durable.py), and what becomes of it:
-    a file in tmp/                          half-written: unlinked
-    a doomed digest                         a delete was under way: its file is unlinked
-    a file in objects/ without a row        a commit was under way: read, hashed and indexed (adoption.py);
-                                            what is not a whole artifact is unlinked
-    a row without its file                  not by our doing (somebody deleted it): removed, and said
-Staged files belong to sessions, which may have outlived the daemon: the daemon sweeps them when it
-knows who lives (`Daemon.sweep`).
+    temporary-file        half-written, in tmp/: unlinked
+    doomed-file           a delete was under way: unlinked
+    file-without-row      a commit was under way: read, hashed and indexed (adoption.py); what is not a whole
+                          artifact is unlinked, what cannot be read is left alone
+    row-without-file      not by our doing (somebody deleted it): the row goes
+`check` looks into the artifacts and at the sums, too:
+    wrong-size            the artifact goes
+    not-an-artifact       its header or item table is not what the row says, or of another recipe: it goes
+    wrong-sums            the running counters are set from the index
+The bytes themselves are `verify`'s and the scrub's to read (integrity.py). Staged files belong to sessions,
+which may have outlived the daemon: the daemon sweeps them when it knows who lives (`Daemon.sweep`).
 
-A folder that cannot be listed is an error, not an empty folder.
+Invariants:
+    1. A folder that cannot be listed is an error, not an empty folder.
+    2. An index that is damaged, or of another version, is deleted and made again from the artifacts. What
+       only it knew is lost: pins, and when entries were used. Where damage shows up later, the daemon ends,
+       and the next start makes the index again.
 """
 
 from __future__ import annotations
@@ -17,27 +25,112 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from prepcached.store import durable, queries, removal
-from prepcached.store.adoption import adopt, note_damaged
+import sqlalchemy as sa
+
+from prepcache import artifact, errors
+from prepcached.store import db, disk_reserve, durable, queries, removal
+from prepcached.store.adoption import adopt
 from prepcached.store.core import Core, io_told, log
+from prepcached.store.db import Index
+from prepcached.store.eviction import Ledger
 from prepcached.store.layout import OBJECT_FOLDERS
-from prepcached.store.models import artifacts
+from prepcached.store.models import artifacts, recipes
+from prepcached.store.queries import Doomable
+from prepcached.store.records import Finding, Limits
+from prepcached.store.root import Root
 
 Progress = Callable[[int, float], None]
 """(artifacts indexed, which share of the store was looked through), after each folder."""
+NEW_INDEX = "new index"
+"""What was done at a start where artifacts lay and no index that could be used."""
+
+
+def open_core(
+    root: Root,
+    limits: Limits,
+    make: Callable[[Index, Ledger], Core],
+    recover: bool,
+    progress: Progress | None,
+) -> Core:
+    """A store's core, ready.
+
+    Args:
+        make: the core of an index and a ledger.
+        recover: False leaves everything as it is.
+
+    Raises:
+        IndexCorrupt: the index is damaged, and must be left as it is, or a new one is damaged too.
+    """
+    disk_reserve.give_up(root.layout)
+    try:
+        return _open(root, limits, make, recover, progress)
+    except errors.IndexCorrupt as damage:
+        if not recover:
+            raise
+        log.error("%s. This start rebuilds it, which may take a while", damage.message)
+    db.discard(root.layout.index)
+    return _open(root, limits, make, recover, progress)
+
+
+def _open(
+    root: Root,
+    limits: Limits,
+    make: Callable[[Index, Ledger], Core],
+    is_recovering: bool,
+    progress: Progress | None,
+) -> Core:
+    opened = Index(root.layout.index)
+    try:
+        core = make(opened, Ledger(*root.filled_in(limits)))
+        done = begin(core) if opened.is_new else {}
+        core.count_again()
+        if is_recovering:
+            done |= recover(core, progress)
+            if done:
+                log.info("recovered: %s", ", ".join(f"{n} {what}" for what, n in sorted(done.items())))
+                core.count_again()
+            core.counters.recovered = done
+        core.look_at_staging()
+        if is_recovering:
+            disk_reserve.take(root.layout)  # others may fill the disk before housekeeping does
+    except BaseException:
+        opened.close()
+        raise
+    return core
+
+
+def begin(core: Core) -> dict[str, int]:
+    """A new index; what was done, by name.
+
+    Where a store was here before, generations start beyond any that a client can have seen: at the time in
+    milliseconds.
+    """
+    has_artifacts = any(os.listdir(folder) for _, folder in core.layout.object_folders())
+    with core.index.write() as conn:
+        if not core.root.is_new:
+            queries.set_note(conn, "generation_base", int(core.clock() * 1000))
+        core.index.finish(conn)
+    return {NEW_INDEX: 1} if has_artifacts else {}
 
 
 def recover(core: Core, progress: Progress | None = None) -> dict[str, int]:
     """Makes the index and the disk agree; returns what was done, by name, for the log and stats."""
     done: Counter[str] = Counter()
-    damaged: set[str] = set()
     with io_told("the store could not be scanned"), core.writer:
-        done["temporary"] = _empty(core.layout.tmp)
+        with core.index.write() as conn:
+            queries.use_by(conn, core.clock())
+        done["temporary"] = sum(1 for _ in _temporary(core, True))
         done["doomed"] = finish_doomed(core)
         for number, (prefix, folder) in enumerate(core.layout.object_folders(), 1):
-            _agree(core, prefix, folder, done, damaged)
+            without_row, without_file, _ = _compared(core, prefix, folder)
+            done.update(adopt(core, folder, without_row))
+            if without_file:
+                first = without_file[0].digest.hex()
+                log.warning("%d entries have lost their files, such as %s", len(without_file), first)
+                removal.remove(core, without_file)
+                done["lost"] += len(without_file)
             if progress is not None:
                 progress(done["indexed"], number / OBJECT_FOLDERS)
         if done["damaged"] or done["unreadable"]:  # one may have been what replaced another
@@ -45,20 +138,28 @@ def recover(core: Core, progress: Progress | None = None) -> dict[str, int]:
                 below = queries.below_others(conn)
             removal.remove(core, below)
             done["replaced"] = len(below)
-            note_damaged(core, damaged)
     return {name: count for name, count in done.items() if count}
 
 
-def begin(core: Core) -> None:
-    """A new index: where artifacts lie, it takes the place of a lost one.
+def check(core: Core, *, repair: bool, breaks_off: bool) -> list[Finding]:
+    """All findings. The writer lock is held for one folder of 256 at a time.
 
-    Its generations then start beyond any that a client can have seen: at the time in milliseconds.
+    Args:
+        breaks_off: a stop of the daemon ends it.
     """
-    is_first = not any(os.listdir(folder) for _, folder in core.layout.object_folders())
-    with core.index.write() as conn:
-        if not is_first:
-            queries.set_note(conn, "generation_base", int(core.clock() * 1000))
-        core.index.finish(conn)
+    findings: list[Finding] = []
+    with io_told("the check could not look"):
+        with core.writer:
+            findings += _temporary(core, repair)
+            findings += _doomed(core, repair)
+        for prefix, folder in core.layout.object_folders():
+            if breaks_off:
+                core.check_not_stopping()
+            with core.writer:
+                findings += _folder(core, prefix, folder, repair)
+        with core.writer:
+            findings += _sums(core, repair)
+    return findings
 
 
 def finish_doomed(core: Core) -> int:
@@ -75,25 +176,94 @@ def finish_doomed(core: Core) -> int:
     return len(gone)
 
 
-def _agree(core: Core, prefix: str, folder: str, done: Counter[str], damaged: set[str]) -> None:
+def _temporary(core: Core, repair: bool) -> Iterator[Finding]:
+    with os.scandir(core.layout.tmp) as found:
+        entries = list(found)
+    for entry in entries:
+        if repair and entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        elif repair:
+            os.unlink(entry.path)
+        yield Finding("temporary-file", f"{entry.name} is left in tmp", repair)
+
+
+def _doomed(core: Core, repair: bool) -> Iterator[Finding]:
+    with core.index.read() as conn:
+        doomed = [digest.hex() for digest in queries.doomed_digests(conn)]
+    left = [digest for digest in doomed if durable.is_there(core.layout.object_path(digest))]
+    if repair:
+        finish_doomed(core)
+    for digest in left:
+        yield Finding("doomed-file", f"artifact {digest} was deleted, but its file still exists", repair)
+
+
+def _compared(core: Core, prefix: str, folder: str) -> tuple[list[str], list[Doomable], list[str]]:
+    """Of a folder: files without rows, rows without files, and digests that have both."""
     names = set(os.listdir(folder))
     with core.index.read() as conn:
         rows = queries.digests_between(conn, prefix)
-    done.update(adopt(core, folder, sorted(names - rows), damaged))
-    dangling = sorted(rows - names)
-    if dangling:
-        log.warning("%d entries have lost their files, such as %s", len(dangling), dangling[0])
-        lost = removal.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest) for digest in dangling])
-        removal.remove(core, lost)
-        done["lost"] += len(lost)
+        doomed = {digest.hex() for digest in queries.doomed_digests(conn)}
+    lost = [bytes.fromhex(digest) for digest in sorted(rows - names)]
+    without_file = removal.rows_of(core, artifacts.c.digest, lost)
+    return sorted(names - rows - doomed), without_file, sorted(names & rows)
 
 
-def _empty(folder: str) -> int:
-    with os.scandir(folder) as found:
-        entries = list(found)
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-        else:
-            os.unlink(entry.path)
-    return len(entries)
+def _folder(core: Core, prefix: str, folder: str, repair: bool) -> Iterator[Finding]:
+    without_row, without_file, both = _compared(core, prefix, folder)
+    for name in without_row:
+        is_mended = False
+        if repair:
+            is_mended = not adopt(core, folder, [name])["unreadable"]
+            core.count_again()
+        what = f"{name} is in objects, but not in the index"
+        yield Finding("file-without-row", what, is_mended)
+    for row in without_file:
+        if repair:
+            removal.remove(core, [row])
+        what = f"artifact {row.digest.hex()} is in the index, its file is missing"
+        yield Finding("row-without-file", what, repair)
+    with core.index.read() as conn:
+        of = {one: digest.hex() for one, digest in conn.execute(sa.select(recipes.c.id, recipes.c.digest))}
+    for row in removal.rows_of(core, artifacts.c.digest, map(bytes.fromhex, both)):
+        found = _wrong(os.path.join(folder, row.digest.hex()), row, of.get(row.recipe_id, "none"))
+        if found is not None:
+            code, wrong = found
+            if repair:
+                removal.remove_damaged(core, [row], wrong)
+            yield Finding(code, f"artifact {row.digest.hex()}: {wrong}", repair)
+
+
+def _wrong(path: str, row: Doomable, recipe: str) -> tuple[str, str] | None:
+    """The code of what is wrong with an artifact that has a row, and what it is."""
+    size_bytes = os.lstat(path).st_size
+    if size_bytes != row.size_bytes:
+        return "wrong-size", f"it has {size_bytes} bytes, but {row.size_bytes} in the index"
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        header = artifact.read_header(fd)
+    except errors.ArtifactError as error:
+        return "not-an-artifact", error.message
+    finally:
+        os.close(fd)
+    if header.key != row.key.hex():
+        return "not-an-artifact", f"its items give key {header.key}"
+    if header.recipe != recipe:
+        return "not-an-artifact", f"its recipe is {header.recipe}, but another in the index"
+    return None
+
+
+def _sums(core: Core, repair: bool) -> Iterator[Finding]:
+    with core.index.read() as conn:
+        totals = queries.totals(conn)
+    with core.memory:
+        running = (
+            core.counters.entries,
+            core.counters.size_bytes,
+            core.ledger.live_bytes,
+            core.counters.pinned_bytes,
+        )
+        unlinked = core.ledger.unlinked_bytes, core.holds.unlinked_bytes()
+    if running != totals[:4] or unlinked[0] != unlinked[1]:
+        if repair:
+            core.count_again()
+        yield Finding("wrong-sums", f"counted {running}, but the index has {totals[:4]}", repair)

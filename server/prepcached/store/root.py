@@ -112,6 +112,7 @@ class Root:
             self._make_folders()
             self._check_one_filesystem()
             self._objects = os.stat(self.layout.objects)
+            self.is_new = not durable.is_there(self.layout.instance)
             self.instance = self._remember(self.layout.instance, lambda: secrets.token_hex(16))
         except OSError as error:
             os.close(self._lock)

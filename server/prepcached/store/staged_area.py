@@ -28,7 +28,7 @@ from prepcached.store.layout import is_staged_name, session_of, staged_name
 
 
 class Staged(NamedTuple):
-    """Bytes on disk in the staging folder."""
+    """Bytes on disk in the staging folder. Of folders, which are swept, only their own are counted."""
 
     leased_bytes: int
     stray_bytes: int
@@ -54,8 +54,6 @@ class StagedArea:
         self._uploading: set[str] = set()
         self._unleased: frozenset[str] = frozenset()
         """Files of live sessions that the last sweep found without a lease."""
-        self._trees: dict[str, int] = {}
-        """Bytes in folders, measured when they are first seen and by each sweep."""
 
     def look(self) -> Staged:
         """Bytes on disk of all that lies here and for which nothing is reserved."""
@@ -63,11 +61,9 @@ class StagedArea:
         leasing = self.leased
         for entry in self._entries():
             with contextlib.suppress(FileNotFoundError):
-                if entry.is_dir(follow_symlinks=False):
-                    stray += self._tree_bytes(entry)
-                    continue
                 size = durable.disk_bytes(entry.stat(follow_symlinks=False))
-                if is_staged_name(entry.name) and session_of(entry.name) in leasing:
+                is_file = not entry.is_dir(follow_symlinks=False)
+                if is_file and is_staged_name(entry.name) and session_of(entry.name) in leasing:
                     leased += size
                 else:
                     stray += size
@@ -127,7 +123,6 @@ class StagedArea:
                 unleased.add(entry.name)
         swept = self._remove((*strays, *(unleased & self._unleased)))
         self._unleased = frozenset(unleased)
-        self._trees.clear()
         return swept
 
     def _entries(self) -> Iterator[os.DirEntry[str]]:
@@ -139,12 +134,6 @@ class StagedArea:
                 if not is_ours:
                     yield entry
 
-    def _tree_bytes(self, entry: os.DirEntry[str]) -> int:
-        own = durable.disk_bytes(entry.stat(follow_symlinks=False))
-        if entry.name not in self._trees:
-            self._trees[entry.name] = durable.tree_bytes(entry.path)
-        return own + self._trees[entry.name]
-
     def _remove(self, names: Iterator[str] | Collection[str]) -> Swept:
         files = size = 0
         failed: OSError | None = None
@@ -155,9 +144,7 @@ class StagedArea:
             path = os.path.join(self._folder, name)
             try:
                 status = os.lstat(path)
-                disk_bytes = durable.disk_bytes(status)
                 if stat.S_ISDIR(status.st_mode):
-                    disk_bytes += durable.tree_bytes(path)
                     shutil.rmtree(path)
                 else:
                     os.unlink(path)
@@ -167,5 +154,5 @@ class StagedArea:
                 failed = failed or error
                 continue
             files += 1
-            size += disk_bytes
+            size += durable.disk_bytes(status)
         return Swept(files, size, failed)

@@ -62,7 +62,6 @@ class Taken:
     key: Key
     header: artifact.Header
     size_bytes: int
-    disk_bytes: int
     identity: tuple[int, ...]
 
 
@@ -136,7 +135,6 @@ def taken(layout: Layout, staged: StagedFile, fd: int, owner_uid: int, scope: st
             key=entry_key(RecipeDigest(header.recipe), header.item_digests.tobytes()),
             header=header,
             size_bytes=after.st_size,
-            disk_bytes=durable.disk_bytes(after),
             identity=identity(after),
         )
 
@@ -166,14 +164,22 @@ def scope_of(file: int | str) -> str:
         if error.errno not in (errno.ENODATA, errno.ENOTSUP):
             raise
         return ""
-    return scope if is_scope(scope) else ""
+    if not is_scope(scope):
+        raise OSError(errno.EBADMSG, f"its mark {SCOPE_XATTR} is damaged")
+    return scope
 
 
 def keeps_marks(path: str) -> bool:
-    """Whether the filesystem has extended attributes, without which users cannot be isolated."""
+    """Whether the filesystem has extended attributes, without which users cannot be isolated.
+
+    Raises:
+        OSError: it could not be told.
+    """
     try:
         os.getxattr(path, SCOPE_XATTR)
     except OSError as error:
+        if error.errno not in (errno.ENODATA, errno.ENOTSUP):
+            raise
         return error.errno == errno.ENODATA
     return True
 

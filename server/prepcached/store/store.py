@@ -3,7 +3,11 @@
 Invariants:
     1. What `resolve` and `commit` name is a whole artifact on disk, as long as the caller holds it.
     2. "Absent" is answered only when absence is known; a failure to look is a `StoreError`.
-    3. Disk use of artifacts is the index's sum, to the block (`check` compares).
+    3. Disk use of artifacts is the index's sum (`check` compares).
+    4. Who is answered with an artifact as a holder has it from then on: it was neither gone nor on its way
+       out when the hold was taken, and neither was what had replaced some of it.
+    5. What is answered or touched was used just now; that is kept in memory, and written behind. So nothing
+       that is shown needs a write, or waits for one.
 
 Locking: see core.py. Every method may be called from any thread; `maintain`, `merge_some` and
 `scrub_some` from one thread each.
@@ -16,38 +20,35 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from os import PathLike
 from typing import Any
 
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcache.digests import Key
+from prepcache.digests import Key, is_hex64
 from prepcached.store import commit as committing
 from prepcached.store import (
-    entries,
     integrity,
     listing,
     purge,
     queries,
-    reading,
     recipes,
     recovery,
     removal,
+    room,
+    scopes,
     staging,
-    upload_room,
 )
-from prepcached.store.check import check
 from prepcached.store.commit import AllowedItems
 from prepcached.store.compaction import Merger
-from prepcached.store.core import Core, io_told
+from prepcached.store.core import Core, Foreground, io_told
 from prepcached.store.db import Index, discard
 from prepcached.store.eviction import Ledger
-from prepcached.store.foreground import Foreground
 from prepcached.store.holds import Held, Holds
 from prepcached.store.housekeeping import Housekeeping
 from prepcached.store.models import artifacts, history
-from prepcached.store.opening import open_core
 from prepcached.store.records import (
     Committed,
     Entry,
@@ -61,11 +62,15 @@ from prepcached.store.records import (
     Resolved,
     StagedFile,
     Stats,
+    UserBytes,
     Verified,
 )
 from prepcached.store.root import Root
 from prepcached.store.staged_area import Swept
 
+RATE_S = 60.0
+"""The eviction rate is that of the last minute."""
+_OF_LEDGER = "unlinked_bytes", "staged_bytes", "stray_bytes", "reserved_bytes", "max_bytes", "min_free_bytes"
 _NO_LIMITS = Limits()
 _NO_FILTER = Filter()
 
@@ -104,11 +109,11 @@ class Store:
 
         with contextlib.ExitStack() as undo, io_told("the store could not be opened"):
             undo.callback(self._root.close)
-            self._core = open_core(self._root, limits, make, recover, progress)
+            self._core = recovery.open_core(self._root, limits, make, recover, progress)
             undo.callback(self._core.index.close)
             self._core.quotas.default_bytes = limits.user_quota_bytes
             self._core.quotas.by_owner = dict(limits.quotas)
-            self._upkeep, self._merger = Housekeeping(self._core), Merger(self._core)
+            self._housekeeping, self._merger = Housekeeping(self._core), Merger(self._core)
             self._scrubber = integrity.Scrubber(self._core)
             undo.pop_all()
 
@@ -141,7 +146,7 @@ class Store:
 
     @property
     def foreground(self) -> Foreground:
-        """To be entered around what somebody waits for: upkeep stands aside."""
+        """To be entered around what somebody waits for: background work stands aside."""
         return self._core.foreground
 
     def is_damaged(self) -> bool:
@@ -184,7 +189,39 @@ class Store:
         Raises:
             FutureGeneration: this index was never there: the client must ask from 0.
         """
-        return reading.resolve(self._core, recipe, since, holder)
+        core = self._core
+        while True:
+            removals = core.removals
+            with core.index.read() as conn:
+                row = queries.recipe(conn, recipe)
+                generation = 0 if row is None else row.generation
+                if since > generation:
+                    raise errors.FutureGeneration(
+                        f"generation {since} of recipe {scopes.digest(recipe)} never existed here (now "
+                        f"{generation}); this is another index: resolve from 0",
+                        recipe=scopes.digest(recipe),
+                        generation=generation,
+                    )
+                if row is None:
+                    return Resolved(0, True, ())
+                is_complete = since == 0 or since < row.removed_generation
+                refs, found = queries.of_recipe(conn, row.id, 0 if is_complete else since)
+                is_damaged = since == 0 and queries.is_damage(conn, row)
+            now = core.clock()
+            with core.memory:
+                if holder is not None and core.removals != removals:
+                    continue  # NOTE [ Holds against removals ] in core.py
+                if holder is not None:
+                    pairs = zip(refs, found, strict=True)
+                    stays = [(r, f) for r, f in pairs if not core.holds.is_condemned(f[0])]
+                    if len(stays) < len(refs):  # what an artifact replaced leaves with it: catalogue.py
+                        there = {r.digest for r, _ in stays}
+                        floor = max(r.edition for r in refs if r.digest not in there)
+                        stays = [(r, f) for r, f in stays if r.edition >= floor]
+                    refs, found = [r for r, _ in stays], [f for _, f in stays]
+                    core.holds.take(holder, found, core.monotonic())
+                core.used.update((entry[0], now) for entry in found)
+                return Resolved(generation, is_complete, tuple(refs), is_damaged)
 
     def refusal(self, size_bytes: int, owner: int | None = None) -> str:
         """Why so many more bytes, of this owner, would not be taken, evicting what is idle; empty where they
@@ -196,7 +233,7 @@ class Store:
             short = 0 if owner is None else core.quotas.shortfall(owner, size_bytes)
             if not core.fits(size_bytes, free):
                 return core.ledger.refusal(size_bytes, free)
-        if owner is None or removal.could_evict(core, short, owner):
+        if owner is None or room.could_evict(core, short, owner):
             return ""
         with core.memory:
             return core.quotas.refusal(owner, size_bytes)
@@ -236,7 +273,7 @@ class Store:
 
     # Uploads and staging
 
-    def upload(self, name: str, size_bytes: int) -> AbstractContextManager[upload_room.Upload]:
+    def upload(self, name: str, size_bytes: int) -> AbstractContextManager[room.Upload]:
         """A new staged file, open for writing, and room for its bytes until the block ends.
 
         Entering waits for the disk, leaving does not. Inside, a full disk declines, and other trouble is a
@@ -245,7 +282,7 @@ class Store:
         Raises:
             Declined: no room can be made.
         """
-        return upload_room.uploading(self._core, name, size_bytes)
+        return room.uploading(self._core, name, size_bytes)
 
     def unstage(self, name: str) -> None:
         """Deletes one staged file, if it is there."""
@@ -274,11 +311,21 @@ class Store:
 
     def touch(self, session_id: str, digests: Iterable[str]) -> None:
         """The session used these since its last beat: their holds do not weaken."""
-        reading.touch(self._core, session_id, digests)
+        core = self._core
+        now = core.clock()
+        with core.memory:
+            wanted = (bytes.fromhex(digest) for digest in digests if is_hex64(digest))
+            used = core.holds.touch(session_id, wanted, core.monotonic())
+            core.used.update(dict.fromkeys(used, now))
 
     def release(self, session_id: str, digests: Iterable[str] | None = None) -> None:
         """The session let go of these, or (None) ended: of everything."""
-        reading.release(self._core, session_id, digests)
+        core = self._core
+        which = None if digests is None else [bytes.fromhex(d) for d in digests if is_hex64(d)]
+        with core.memory:
+            core.holds.drop(session_id, which)
+            core.has_ended_session |= which is None
+            core.ledger.unlinked_bytes = core.holds.unlinked_bytes()
 
     def to_let_go(self, session_id: str) -> list[str]:
         """What this session still holds that was removed or merged away."""
@@ -301,23 +348,41 @@ class Store:
         limit: int = 100,
     ) -> Page:
         """A page of entries. `sort` is one of listing.SORTS, with "-" for descending."""
-        return entries.entries(self._core, filter, sort=sort, cursor=cursor, limit=limit)
+        with self.snapshot() as conn:
+            found, cursor = listing.page(
+                conn,
+                filter,
+                sort=sort,
+                cursor=cursor,
+                limit=limit,
+                now=self._core.clock(),
+                holds=self._count_holds,
+            )
+        return Page(tuple(found), cursor)
 
     def entry(self, key: str, owner: int | None = None, scope: str = "") -> Entry:
         """One entry, of this owner, as below; of several the one of this scope. Raises NotFound."""
-        return entries.entry(self._core, key, owner, scope)
+        with self.snapshot() as conn:
+            return listing.entry(conn, key, self._count_holds, owner, scope)
 
     def open_entry(self, key: str, owner: int | None = None, scope: str = "") -> tuple[int, Entry]:
         """An entry and its artifact, open for reading; the caller closes it. Raises NotFound."""
-        return entries.open_entry(self._core, key, owner, scope)
+        found = self.entry(key, owner, scope)
+        return self._opened(key, found.digest), found
 
     def open_artifact(self, key: str, digest: str, owner: int | None = None) -> int:
         """An entry's artifact by its digest, open for reading; the caller closes it. Raises NotFound."""
-        return entries.open_artifact(self._core, key, digest, owner)
+        rows = removal.rows_of(
+            self._core, artifacts.c.digest, [bytes.fromhex(digest)], *listing.owned_by(owner)
+        )
+        if not any(row.key == bytes.fromhex(key) for row in rows):
+            raise errors.NotFound(f"entry {key} no longer has artifact {digest}", key=key)
+        return self._opened(key, digest)
 
     def name_sums(self, limit: int, owner: int | None = None) -> list[NameSums]:
         """What the entries of each recipe name come to, latest used first."""
-        return entries.name_sums(self._core, limit, owner)
+        with self.snapshot() as conn:
+            return listing.name_sums(conn, limit, owner)
 
     def recipes(
         self,
@@ -345,12 +410,14 @@ class Store:
 
     def keeps_marks(self) -> bool:
         """Whether an index that is made again from the files would know whose each is."""
-        return staging.keeps_marks(self._core.layout.versioned)
+        with io_told("extended attributes could not be asked for"):
+            return staging.keeps_marks(self._core.layout.versioned)
 
     def history(self) -> list[tuple[float, ...]]:
         """The samples that were kept, oldest first: what the dashboard draws."""
         with self.snapshot() as conn:
-            return [tuple(row) for row in conn.execute(sa.select(history).order_by(history.c.at))]
+            kept = sa.select(history).where(history.c.at <= self._core.clock()).order_by(history.c.at)
+            return [tuple(row) for row in conn.execute(kept)]
 
     def keep_sample(self, sample: tuple[float, ...], since: float) -> None:
         """Keeps one more, and those since a time."""
@@ -360,18 +427,41 @@ class Store:
 
     def stats(self) -> Stats:
         """Counters and gauges."""
-        return entries.stats(self._core)
+        core = self._core
+        with io_told("the disk could not be read"):
+            core.look_at_staging()
+            free = core.root.free_bytes()
+            index_bytes = core.index.disk_bytes()
+        with core.index.read() as conn:
+            coldest = queries.coldest_used_at(conn)
+        now, ticks = core.clock(), core.monotonic()
+        with core.memory:
+            ledger, counters = core.ledger, core.counters
+            recent = sum(1 for at in core.recent_evictions if ticks - at <= RATE_S)
+            return Stats(
+                **asdict(counters),
+                **{name: getattr(ledger, name) for name in _OF_LEDGER},
+                disk_bytes=ledger.on_disk,
+                held_bytes=core.holds.held_bytes(ticks),
+                yielding_bytes=core.idle_bytes(),
+                effective_limit_bytes=ledger.limit(free),
+                free_bytes=free,
+                evictions_per_s=recent / RATE_S,
+                coldest_age_s=None if coldest is None else max(0.0, now - coldest),
+                index_bytes=index_bytes,
+                users=tuple(UserBytes(*one) for one in core.quotas.told()),
+            )
 
     # Care
 
     def pin(self, key: str, owner: int | None = None, scope: str = "") -> Entry:
         """Keeps an entry from being evicted, of this owner or of all; raises NotFound."""
-        entries.pin(self._core, key, True, owner)
+        self._set_pin(key, True, owner)
         return self.entry(key, owner, scope)
 
     def unpin(self, key: str, owner: int | None = None, scope: str = "") -> Entry:
         """Lets an entry be evicted again; raises NotFound."""
-        entries.pin(self._core, key, False, owner)
+        self._set_pin(key, False, owner)
         return self.entry(key, owner, scope)
 
     def purge(self, filter: Filter, *, dry_run: bool = False, free_bytes: int | None = None) -> Removed:
@@ -403,8 +493,8 @@ class Store:
         return tuple(Key(row.key.hex()) for row in rows)
 
     def check(self, *, repair: bool = False, breaks_off: bool = False) -> list[Finding]:
-        """Compares index and disk; see check.py for what it finds and mends."""
-        return check(self._core, repair=repair, breaks_off=breaks_off)
+        """Compares index and disk; see recovery.py for what it finds and mends."""
+        return recovery.check(self._core, repair=repair, breaks_off=breaks_off)
 
     def set_limits(self, limits: Limits) -> None:
         """Changes the budget while running; eviction follows in the background."""
@@ -422,7 +512,7 @@ class Store:
 
     def maintain(self) -> None:
         """Call it about every second: see housekeeping.py."""
-        self._upkeep.tend()
+        self._housekeeping.tend()
 
     @property
     def merged_bytes(self) -> int:
@@ -459,3 +549,28 @@ class Store:
                 if self._is_kept_up and self._core.index.is_damaged and self._root.is_there():
                     discard(self._core.layout.index)  # the next start may read no page that is damaged
             self._root.close()
+
+    def _set_pin(self, key: str, is_pinned: bool, owner: int | None) -> None:
+        core = self._core
+        with core.writer:
+            named = [listing.key_bytes(key)]
+            rows = removal.rows_of(core, artifacts.c.key, named, *listing.owned_by(owner))
+            for row in rows:
+                with core.index.write() as conn:
+                    conn.execute(
+                        artifacts.update().where(artifacts.c.id == row.id).values(is_pinned=is_pinned)
+                    )
+                with core.memory:
+                    core.counters.pinned_bytes += row.disk_bytes * (is_pinned - row.is_pinned)
+                    core.holds.pin(row.digest, is_pinned)
+
+    def _opened(self, key: str, digest: str) -> int:
+        with io_told(f"artifact {digest} could not be opened"):
+            try:
+                return os.open(self._core.layout.object_path(digest), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise errors.NotFound(f"entry {key} was removed just now", key=key) from None
+
+    def _count_holds(self, digest: bytes) -> int:
+        with self._core.memory:
+            return self._core.holds.count(digest)

@@ -22,7 +22,7 @@ from prepcached.daemon import Daemon
 from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, digests
 from prepcached.sessions import Session
 from prepcached.store.records import StagedFile
-from prepcached.store.upload_room import Upload
+from prepcached.store.room import Upload
 from prepcached.tier.bucket import STALL_S, Absent, CouldNotTell, Damaged
 from prepcached.tier.manifest import Row
 from prepcached.tier.manifests import FRESH_S, Known, Manifests

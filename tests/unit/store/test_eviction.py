@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from prepcached.store.eviction import Candidate, Ledger, choose
+from prepcached.store.eviction import Ledger, choose
+from prepcached.store.queries import Doomable
 
 
 def never(_: bytes) -> bool:
     return False
 
 
-def candidates(*sizes: int) -> list[Candidate]:
-    return [Candidate(n, bytes([n]), size, 0.0) for n, size in enumerate(sizes)]
+def candidates(*sizes: int) -> list[Doomable]:
+    return [
+        Doomable(n, b"", bytes([n]), 0, size, size, 0.0, False, 0, 0, 0.0) for n, size in enumerate(sizes)
+    ]
 
 
 def test_the_coldest_go_first_and_no_more_than_needed() -> None:

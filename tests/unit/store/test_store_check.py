@@ -30,10 +30,6 @@ def spoil_wrong_size(store: Store) -> None:
     path.write_bytes(path.read_bytes() + b"x")
 
 
-def spoil_wrong_blocks(store: Store) -> None:
-    sql(store, "UPDATE artifacts SET disk_bytes = 512 WHERE id = 1")
-
-
 def spoil_not_an_artifact(store: Store) -> None:
     path = first_object(store)
     path.chmod(0o640)

@@ -11,7 +11,7 @@ import pytest
 
 from prepcache import errors
 from prepcached.store import purge as purging
-from prepcached.store import queries, removal
+from prepcached.store import queries, room
 from prepcached.store.models import artifacts
 from prepcached.store.offline import rebuild
 from prepcached.store.records import ArtifactRef, Filter, Limits
@@ -103,7 +103,7 @@ def test_a_leaving_artifact_does_not_restore_what_it_replaced(
 def test_lower_editions_are_counted_out_once(
     open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(removal, "EVICT_BATCH", 1)
+    monkeypatch.setattr(room, "EVICT_BATCH", 1)
     store = open_store(Limits(max_bytes=99 * BLOCK, min_free_bytes=0))
     refs = [only(store, name, edition=edition) for edition, name in ((1, "a"), (0, "b"), (1, "d"), (0, "c"))]
     if how == "evict":

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from prepcache import errors
-from prepcached.store import housekeeping, removal, upload_room
+from prepcached.store import housekeeping, removal, room
 from prepcached.store.records import Filter, Limits
 from prepcached.store.staged_area import StagedArea
 from prepcached.store.store import Store
@@ -164,7 +164,7 @@ def test_an_upload_gets_the_room_that_it_announced(small: Store) -> None:
 
 
 def test_an_upload_evicts_only_for_the_bytes_that_come(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload_room, "STEP_BYTES", BLOCK)
+    monkeypatch.setattr(room, "STEP_BYTES", BLOCK)
     for name in range(3):
         put(small, name)
     with small.upload("s.upload", 3 * BLOCK) as upload:
@@ -175,17 +175,6 @@ def test_an_upload_evicts_only_for_the_bytes_that_come(small: Store, monkeypatch
         os.close(upload.fd)
     assert small.stats().reserved_bytes == 0
     assert small.refusal(4 * BLOCK) and not small.refusal(3 * BLOCK)
-
-
-def test_an_announcement_makes_nothing_go(small: Store) -> None:
-    for name in range(3):
-        put(small, name)
-    small.maintain()
-    before = names(small)
-    with small.upload("s.upload", 3 * BLOCK) as upload:
-        small.maintain()
-        os.close(upload.fd)
-    assert names(small) == before
 
 
 def test_a_staged_file_is_not_counted_while_it_is_taken(small: Store) -> None:
@@ -230,14 +219,14 @@ def test_a_large_eviction_goes_in_pieces(
 
 def after_each_piece(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> None:
     """Room is made by three entries at a time."""
-    evict = removal.evict_chosen
+    evict = room.evict_chosen
 
     def evict_and_call(*given: Any) -> None:
         evict(*given)
         call()
 
-    monkeypatch.setattr(removal, "evict_chosen", evict_and_call)
-    monkeypatch.setattr(housekeeping, "PIECE_BYTES", 3 * BLOCK)
+    monkeypatch.setattr(room, "evict_chosen", evict_and_call)
+    monkeypatch.setattr(housekeeping, "PIECE_ENTRIES", 3)
 
 
 @pytest.mark.parametrize("how", ["held", "pinned", "used", "used and written"])
@@ -281,15 +270,6 @@ def test_limits_change_while_running(small: Store) -> None:
     assert small.stats().entries == 0
 
 
-def test_all_that_may_go_goes_for_one_write(open_store: Callable[..., Store], tmp_path: Path) -> None:
-    store = open_store(Limits(max_bytes=3 * BLOCK + BLOCK // 2, min_free_bytes=0))
-    put(store, 1, holder="job")
-    put(store, 1, seed=1)  # retires the other
-    store.release("job")
-    assert evict_to_fit(store, 3 * BLOCK)
-    assert store.stats().disk_bytes == 0
-
-
 def test_a_reservation_is_given_back_when_the_commit_fails(small: Store) -> None:
     put(small, 0)
 
@@ -301,24 +281,6 @@ def test_a_reservation_is_given_back_when_the_commit_fails(small: Store) -> None
             put(small, 1, in_transaction=fail)
     assert small.stats().reserved_bytes == 0
     assert small.stats().disk_bytes == BLOCK
-
-
-def test_retired_files_that_nobody_holds_make_room(small: Store) -> None:
-    put(small, 0, holder="job")
-    put(small, 0, seed=1, holder="job")
-    put(small, 1, holder="job")
-    small.release("job", small.to_let_go("job"))
-    put(small, 2)
-    assert names(small) == sorted([item(0), item(1), item(2)])
-
-
-def test_the_sum_is_the_disks_to_the_block(small: Store) -> None:
-    for name, size in ((0, 1), (1, 5000)):
-        put(small, name, size_bytes=size)
-    on_disk = sum(p.lstat().st_blocks * 512 for p in Path(small.objects).glob("*/*"))
-    assert small.stats().disk_bytes == on_disk
-    assert sum(entry.disk_bytes for entry in small.entries().entries) == on_disk
-    assert len(os.listdir(small.staging)) == 0
 
 
 def test_the_steady_part_of_a_data_set_twice_the_budget_stays(open_store: Callable[..., Store]) -> None:
@@ -333,11 +295,3 @@ def test_the_steady_part_of_a_data_set_twice_the_budget_stays(open_store: Callab
     assert kept == sorted(item(name) for name in range(10))
     assert store.stats().evictions == 0
     assert store.resolve(RECIPE).generation == 10
-
-
-def test_what_is_idle_is_evicted_while_retired_files_are_held(small: Store) -> None:
-    put(small, 0, holder="job")
-    put(small, 0, seed=1)  # retires the held one; this one is idle
-    put(small, 1, holder="job")
-    put(small, 2)
-    assert names(small) == sorted([item(1), item(2)])

@@ -1,4 +1,4 @@
-"""Upkeep stands aside for requests: between its pieces, without a lock, and not for ever."""
+"""Background work stands aside for requests: between its pieces, without a lock, and not for ever."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import threading
 
 import pytest
 
-from prepcached.store import foreground, housekeeping
+from prepcached.store import core, housekeeping
 from prepcached.store.compaction import FANOUT
-from prepcached.store.foreground import Foreground
+from prepcached.store.core import Foreground
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
 from support.stores import put
 
 
 def test_who_gives_way_goes_on_when_the_last_request_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreground, "GIVE_WAY_S", 60.0)
+    monkeypatch.setattr(core, "GIVE_WAY_S", 60.0)
     requests, is_waiting, went_on = Foreground(), threading.Event(), threading.Event()
     requests.give_way()  # for nobody
     wait = requests._is_idle.wait
@@ -48,10 +48,10 @@ def test_requests_without_end_only_slow_it_down() -> None:
 
 @pytest.fixture
 def gave_way(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each time that the store's upkeep gave way, whether it had the writer lock."""
+    """For each time that background work gave way, whether it had the writer lock."""
     found: list[bool] = []
-    core = store._core
-    monkeypatch.setattr(core.foreground, "give_way", lambda: found.append(core.writer._is_owned()))
+    of = store._core
+    monkeypatch.setattr(of.foreground, "give_way", lambda: found.append(of.writer._is_owned()))
     return found
 
 

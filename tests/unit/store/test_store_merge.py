@@ -14,7 +14,7 @@ import pytest
 
 from prepcache import artifact, errors
 from prepcached.store import compaction, queries, removal
-from prepcached.store.compaction import FANOUT, LARGE_BYTES, MERGED_BYTES, TIER_BYTES, Part, plan, tier
+from prepcached.store.compaction import FANOUT, LARGE_BYTES, MERGED_BYTES, TIER_BYTES, Part, plan
 from prepcached.store.records import Filter, Limits, Resolved
 from prepcached.store.store import Store
 from support import stores
@@ -23,12 +23,6 @@ from support.stores import BLOCK, OTHER_RECIPE, RECIPE, Clock, item, put
 
 def parts(*sizes: int) -> list[Part]:
     return [Part(n, size) for n, size in enumerate(sizes)]
-
-
-def test_a_plan_needs_enough_parts_of_one_tier() -> None:
-    assert plan(parts(*[100] * (FANOUT - 1))) == []
-    assert plan(parts(*[100] * FANOUT)) == parts(*[100] * FANOUT)
-    assert plan(parts(*[100] * (FANOUT - 1), TIER_BYTES)) == []
 
 
 def test_a_plan_takes_the_fullest_tier_and_no_large_ones() -> None:
@@ -42,17 +36,6 @@ def test_a_plan_is_bounded() -> None:
     assert len(chosen) >= FANOUT
     assert sum(part.size_bytes for part in chosen) <= MERGED_BYTES
     assert len(plan(parts(*[1] * 5000))) == compaction.MAX_PARTS
-
-
-def test_a_byte_is_merged_at_most_once_a_tier() -> None:
-    assert [tier(size) for size in (0, TIER_BYTES - 1, TIER_BYTES, 8 * TIER_BYTES - 1, 8 * TIER_BYTES)] == [
-        0,
-        0,
-        1,
-        1,
-        2,
-    ]
-    assert tier(FANOUT * (TIER_BYTES // FANOUT)) == 1
 
 
 def test_a_merge_keeps_what_its_parts_producers_say_alike(store: Store) -> None:
@@ -110,16 +93,6 @@ def test_a_look_up_during_a_merge_waits_for_nothing(store: Store, monkeypatch: p
         store.open_artifact(parts[0].key, parts[0].digest)
     again = store.resolve(RECIPE, answers[0].generation)
     assert again.is_complete and [ref.items for ref in again.artifacts] == [FANOUT]
-
-
-def test_a_client_learns_of_a_merge_by_the_whole_list(store: Store) -> None:
-    for name in range(FANOUT):
-        put(store, name)
-    seen = store.resolve(RECIPE)
-    store.merge_some()
-    answer = store.resolve(RECIPE, seen.generation)
-    assert answer.is_complete
-    assert len(answer.artifacts) == 1
 
 
 @pytest.mark.parametrize("how", ["before", "while it is written"])

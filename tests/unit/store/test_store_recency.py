@@ -28,20 +28,6 @@ def test_recency_is_written_behind(store: Store, clock: Clock) -> None:
     assert store.entries().entries[0].used_at == clock.now + 5
 
 
-def test_recency_is_written_behind_when_the_clock_was_set_back(store: Store, clock: Clock) -> None:
-    store.maintain()
-    clock.now -= 86_400
-    ref = put(store, 1, holder="job").artifacts[0]
-    store.maintain()
-    clock.now += RECENCY_S
-    store.touch("job", [ref.digest])
-    store.maintain()
-    assert store.entry(ref.key).used_at == clock.now
-    clock.now -= 3600
-    store.maintain()
-    assert not store._core.unsettled
-
-
 def test_a_resolve_uses_and_holds_all_that_it_answers(store: Store, clock: Clock) -> None:
     refs = [put(store, name).artifacts[0] for name in range(2)]
     clock.now += 10

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from prepcached.store import eviction, models, queries, removal
-from prepcached.store.records import Filter
+from prepcache import errors
+from prepcached.store import eviction, models, queries, room
+from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
 from support import stores
 from support.stores import RECIPE, Clock, evict_to_fit, item, put
@@ -97,9 +98,9 @@ def test_what_is_wanted_since_it_was_chosen_is_not_purged(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     refs = [put(store, name).artifacts[0] for name in range(2)]
-    choose = removal.idle
+    choose = room.idle
 
-    def want_meanwhile(*given: Any, **kinds: Any) -> list[eviction.Candidate]:
+    def want_meanwhile(*given: Any, **kinds: Any) -> list[queries.Doomable]:
         chosen = choose(*given, **kinds)
         if how == "pinned":
             store.pin(refs[0].key)
@@ -109,7 +110,7 @@ def test_what_is_wanted_since_it_was_chosen_is_not_purged(
             store.release("job", [] if how == "held" else None)
         return chosen
 
-    monkeypatch.setattr(removal, "idle", want_meanwhile)
+    monkeypatch.setattr(room, "idle", want_meanwhile)
     assert store.purge(Filter(), free_bytes=2 * stores.BLOCK).keys == (refs[1].key,)
     assert stores.items_of(store) == [item(0)]
 
@@ -163,7 +164,7 @@ def test_what_came_to_be_held_after_it_was_chosen_is_not_evicted(
         refs.append(put(store, name).artifacts[0])
     choose = eviction.choose
 
-    def hold_meanwhile(*given: Any) -> list[eviction.Candidate] | None:
+    def hold_meanwhile(*given: Any) -> list[queries.Doomable] | None:
         chosen = choose(*given)
         monkeypatch.undo()
         stores.hold(store, "job", refs[0].digest)
@@ -173,3 +174,35 @@ def test_what_came_to_be_held_after_it_was_chosen_is_not_evicted(
     limit = stores.ROOMY.max_bytes or 0
     assert evict_to_fit(store, limit - 2 * stores.BLOCK + 1)
     assert stores.items_of(store) == [item(0)]
+
+
+def test_that_an_artifact_was_damaged_is_noted_as_it_goes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash between the two would make `explain` say that it was evicted."""
+    ref = put(store, 1).artifacts[0]
+
+    def fail(*_: object) -> None:
+        raise errors.StoreError("the disk says no")
+
+    with monkeypatch.context() as patch, pytest.raises(errors.StoreError):
+        patch.setattr(queries, "note_damage", fail)
+        store.remove_differing([ref.key], "a test says so")
+    assert stores.items_of(store) == [item(1)]
+    store.remove_differing([ref.key], "a test says so")
+    assert store.resolve(RECIPE).is_damaged
+
+
+def test_whether_a_user_may_store_more_is_told_without_a_walk(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all that he has is held."""
+    me = os.getuid()
+    store = open_store(Limits(max_bytes=1 << 30, min_free_bytes=0, quotas={me: 2 * stores.BLOCK}))
+    put(store, 1, 2, holder="job")
+
+    def walk(*_: object) -> None:
+        raise AssertionError("it looks at every entry")
+
+    monkeypatch.setattr(queries, "coldest", walk)
+    assert "user_quota" in store.refusal(2 * stores.BLOCK, me)

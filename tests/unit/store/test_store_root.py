@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from prepcache import errors
-from prepcached.store import durable
 from prepcached.store import root as root_module
 from prepcached.store.records import Limits
-from prepcached.store.root import GIB, Root, filesystem_type, network_filesystem
+from prepcached.store.root import GIB, Root, network_filesystem
 
 
 def test_a_new_root_carries_its_tag_readme_and_instance(tmp_path: Path) -> None:
@@ -55,11 +54,6 @@ def test_what_is_behind_fuse_is_told_by_its_mount(
     assert network_filesystem(folder) is None
     monkeypatch.setattr(root_module, "NETWORK_FUSE", {kind})
     assert network_filesystem(folder) == kind
-
-
-def test_types_of_real_filesystems_are_told() -> None:
-    assert filesystem_type("/proc") == 0x9FA0
-    assert filesystem_type("/proc/self/no such file") == 0
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
@@ -110,24 +104,6 @@ def test_a_first_start_that_was_cut_short_leaves_no_wrong_mode(tmp_path: Path) -
     (tmp_path / "v1" / "staging").mkdir(parents=True)
     Root(str(tmp_path)).close()
     assert os.stat(tmp_path / "v1" / "staging").st_mode & 0o7777 == 0o3730
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a folder of another user")
-def test_folders_of_another_user_keep_their_modes(tmp_path: Path) -> None:
-    staging = tmp_path / "v1" / "staging"
-    staging.mkdir(parents=True)
-    os.chown(staging, 1001, -1)
-    staging.chmod(0o700)
-    Root(str(tmp_path)).close()
-    assert os.stat(staging).st_mode & 0o7777 == 0o700
-
-
-def test_the_folders_of_a_new_root_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-    monkeypatch.setattr(durable, "fsync_folder", made.append)
-    root = Root(str(tmp_path))
-    assert made[:3] == [root.layout.objects, root.layout.versioned, root.layout.root]
-    root.close()
 
 
 @pytest.mark.parametrize("version", ["v0", "v9"])
