@@ -120,7 +120,7 @@ class Coordinator:
             return wire.LeaseAnswer(
                 is_declined=True,
                 reason=refusal,
-                is_waited_for=self._is_waited_for(session, recipe),
+                is_waited_for=recipe in self._waited_for(session),
             )
         if self.tier is not None:
             if not table.knows(recipe):
@@ -176,7 +176,7 @@ class Coordinator:
             lease=_told(answer.lease),
             granted=tuple(answer.granted),
             held=(*self._holders(request.recipe, answer.held), *others),
-            is_waited_for=self._is_waited_for(session, recipe),
+            is_waited_for=recipe in self._waited_for(session),
         )
 
     async def commit(self, session: Session, owner_uid: int, request: wire.CommitRequest) -> wire.Committed:
@@ -259,13 +259,9 @@ class Coordinator:
         table.forsake(session.id, request.lost)
         table.beat(session.id, [recipe + session.scope for recipe in moved])
         removed = await daemon.quick(self._note_used, session.id, request)
-        waited_for = table.waited_for(session.id)
-        if self.tier is not None and self.tier.upstream is not None:
-            mine = {lease.recipe for lease in table.of_session(session.id)}
-            waited_for |= {recipe for recipe in mine if self.tier.upstream.is_waited_for(recipe)}
         return wire.BeatAnswer(
             removed=tuple(removed),  # type: ignore[arg-type]
-            waited_for=tuple(sorted(map(scopes.digest, waited_for))),
+            waited_for=tuple(sorted(map(scopes.digest, self._waited_for(session)))),
         )
 
     def _note_used(self, session_id: str, request: wire.BeatRequest) -> list[str]:
@@ -277,15 +273,15 @@ class Coordinator:
             store.release(session_id, request.dropped)
         return store.to_let_go(session_id)
 
-    def _is_waited_for(self, session: Session, recipe: str) -> bool:
-        """Whether another job waits for what this one has leased, here or on another machine."""
-        if recipe in self._daemon.leases.waited_for(session.id):
-            return True
-        return (
-            self.tier is not None
-            and self.tier.upstream is not None
-            and self.tier.upstream.is_waited_for(recipe)
-        )
+    def _waited_for(self, session: Session) -> set[str]:
+        """The recipes, scoped, of which somebody waits for what a session has leased, here or on another
+        machine."""
+        table = self._daemon.leases
+        found = table.waited_for(session.id)
+        if self.tier is not None and self.tier.upstream is not None:
+            mine = {lease.recipe for lease in table.of_session(session.id)}
+            found |= {recipe for recipe in mine if self.tier.upstream.is_waited_for(recipe)}
+        return found
 
     async def _check_holder(self, session: Session) -> None:
         """Gives back the holds of a session that ended while they were taken."""
