@@ -16,7 +16,6 @@ from prepcache.fill.call import Job
 from prepcache.fill.recipe_guard import Steady
 from prepcache.keys import own_state
 from prepcache.keys.observation.observer import Observer
-from prepcache.keys.own_state import Attribute, changed_places
 from prepcache.keys.recipes import Recipe, recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -53,30 +52,6 @@ def test_a_function_is_held_no_longer_than_by_its_job(project: Project) -> None:
     del function, made, observer, steady
     gc.collect()
     assert alive() is None
-
-
-def attributes(**written: Any) -> dict[str, Attribute]:
-    return {name: Attribute(f"{value}".encode(), address=id(value)) for name, value in written.items()}
-
-
-def test_of_what_changed_the_innermost_attribute_is_named() -> None:
-    reader = [1]
-    before = {"f": attributes(reader=reader, size=1), "f.reader": attributes(n=0, path="a")}
-    reader[0] = 2
-    now = {"f": attributes(reader=reader, size=1), "f.reader": attributes(n=5, path="a")}
-    assert list(changed_places(before, now)) == ["f.reader.n"]
-
-
-def test_an_object_that_was_replaced_is_named_itself() -> None:
-    one, other = [1], [2]
-    before = {"f": attributes(reader=one), "f.reader": attributes(n=0)}
-    now = {"f": attributes(reader=other), "f.reader": attributes(n=5)}
-    assert list(changed_places(before, now)) == ["f.reader", "f.reader.n"]
-
-
-def test_attributes_that_come_and_go_are_named() -> None:
-    before, now = {"f": attributes(old=1)}, {"f": attributes(new=1)}
-    assert list(changed_places(before, now)) == ["f.new", "f.old"]
 
 
 HOLDERS = """
