@@ -275,10 +275,10 @@ def test_threads_do_not_wait_for_what_another_waits_for(
     other.join(20)
     assert got == [[4, 9]]
     claims.close()
+    job.bench.session.is_away = False
     may_end.set()
     thread.join(20)
     assert not thread.is_alive()
-    job.bench.session.is_away = False
     job.forget()
 
 
