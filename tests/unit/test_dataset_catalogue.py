@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 from pathlib import Path
@@ -17,6 +18,7 @@ from prepcache.daemon.client import Client
 from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import DaemonUnreachable
 from prepcache.fill.overflow import Spilled
+from prepcache.index import artifact_set
 from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.catalogue import Catalogue, more_digest, piece_digest
 from prepcache.index.item_index import MISSING, Distinct
@@ -339,6 +341,8 @@ def test_what_cannot_be_fetched_just_now_is_not_gone(files: Files) -> None:
 def test_merged_artifacts_stay_mapped_until_replaced(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would be made again, by each job whose daemon is busy just then."""
     monkeypatch.setenv("PREPCACHE", "off")
+    gc.collect()  # data sets that other tests left give up their holds
+    artifact_set._ORPHANED.clear()
     parts = [files.put(i0=[0]), files.put(i1=[1])]
     recipe, found = SimpleNamespace(digest=RECIPE, name="test"), catalogue(files, 2)
     artifacts = ArtifactSet(cast(Any, recipe), lambda _: found, Client(), root=None, trust="stat")
