@@ -192,13 +192,12 @@ OUTAGE = """
 from pathlib import Path
 from prepcache.daemon import waits
 from prepcache.daemon.wait_budget import PROCESS
-from prepcache.fill import on_access
 
 wait = threading.Event()
 if sys.argv[2] == "first":
     PROCESS.charge(PROCESS.remaining_s - 0.5)  # it is given up after half a second
 # Later it is not, on a crowded machine either.
-PROCESS.budget_s, waits.LEAST_S, on_access.OWN_S = 200.0, 20.0, 60.0
+PROCESS.budget_s, waits.LEAST_S, waits.COMMITTER_S = 200.0, 20.0, 60.0
 
 def make(item):
     called(item)
