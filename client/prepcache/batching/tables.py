@@ -93,8 +93,13 @@ class Table:
         self.tree = groups[0].tree
         columns = list(zip(*(group.columns for group in groups), strict=True))
         sizes = [_row_bytes(parts[0].values) for parts in columns if _is_dense(parts)]
-        self.first = first_numbers([group.rows for group in groups], sizes)
-        self.columns = [_column(parts, self.first) for parts in columns]
+        counts = [group.rows for group in groups]
+        try:
+            self.first = first_numbers(counts, sizes)
+            self.columns = [_column(parts, self.first) for parts in columns]
+        except OSError:  # there are not so many addresses: rows without gaps, gathered one by one
+            self.first = first_numbers(counts, [])
+            self.columns = [_column(parts, self.first) for parts in columns]
         self.collation: Any = None  # kept by default_collate
 
 

@@ -27,6 +27,7 @@ import ctypes
 import functools
 import math
 import mmap
+import resource
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -99,11 +100,14 @@ def first_numbers(counts: Sequence[int], row_sizes: Sequence[int]) -> Numbers:
     large = [size for size in row_sizes if size > SMALL_ROW_BYTES]
     pages = max((PAGE_BYTES // math.gcd(PAGE_BYTES, size) for size in row_sizes if size), default=1)
     folios = max((FOLIO_BYTES // math.gcd(FOLIO_BYTES, size) for size in large), default=1)
-    rows = np.array(counts, np.int64)
+    rows, row_bytes = np.array(counts, np.int64), max(row_sizes, default=0)
+    most_bytes = MAX_RANGE_BYTES
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:  # then addresses do cost
+        most_bytes = 2 * int(rows.sum()) * row_bytes
     for unit in (max(pages, folios), pages, 1):
         numbers = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(-(-rows // unit) * unit, out=numbers[1:])
-        if len(rows) == 1 or int(numbers[-1]) * max(row_sizes, default=0) <= MAX_RANGE_BYTES:
+        if len(rows) == 1 or int(numbers[-1]) * row_bytes <= most_bytes:
             break
     return numbers
 
