@@ -310,6 +310,12 @@ def shown(capsys: pytest.CaptureFixture[str], stats: dict[str, Any], **members: 
             [],
         ),
         ({"coldest_age_s": 1e6}, ["--free 50GB --dry-run; least recently used entry: 12 d ago"], []),
+        (
+            {"recovered": {"new index": 1, "indexed": 3}},
+            ["index rebuilt when the daemon started: pins are lost"],
+            ["damaged"],
+        ),
+        ({"recovered": {"indexed": 3}}, [], ["index rebuilt"]),
     ],
 )
 def test_status_tells_how_full_the_store_is_and_whether_it_helps(
