@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import mmap
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,6 +118,38 @@ def test_rows_at_the_ends_of_files_are_copied_like_any_other(tmp_path: Path, fil
 def is_mapped(address: int) -> bool:
     ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
     return any(int(begin, 16) <= address < int(end, 16) for begin, end in ranges)
+
+
+def flags_of(address: int) -> list[str]:
+    """What the kernel notes of the map at an address."""
+    is_in = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            begin, end = (int(part, 16) for part in found.groups())
+            is_in = begin <= address < end
+        elif is_in and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    return []
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists() or not flags_of(id(pytest)),
+    reason="a kernel without transparent huge pages, or which does not show the flags of maps",
+)
+def test_parts_between_gaps_take_no_huge_pages(tmp_path: Path) -> None:
+    """A label of eight bytes would cost each job 2 MiB for each artifact."""
+    first = first_numbers([3] * 3, [8, 4004])
+    labels = [column(tmp_path, f"label{i}", np.arange(3), 0) for i in range(3)]
+    small = [
+        column(tmp_path, f"small{i}", np.arange(300, dtype=np.uint8).reshape(3, 100), 0) for i in range(3)
+    ]
+    for parts in (labels, small):
+        window = side_by_side(parts, first)
+        assert window is not None
+        assert "nh" in flags_of(window[first[1] :].ctypes.data)
+    ragged = [SimpleNamespace(values=part, offsets=np.arange(4), shapes=None) for part in labels]
+    begin = Ragged("", Leaf("ndarray", "int64", 1), ragged, first)._begin
+    assert "nh" in flags_of(begin[first[1] :].ctypes.data)
 
 
 @pytest.mark.parametrize("case", ["off a page", "no shared map", "no rows", "no bytes"])

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from prepcache.artifact import columns
 from prepcache.artifact.columns import Leaf
 from prepcache.batching.buffers import Pool
-from prepcache.batching.windows import NORESERVE, Numbers, first_numbers, side_by_side
+from prepcache.batching.windows import NO_HUGE_PAGES, NORESERVE, Numbers, first_numbers, side_by_side
 
 Array = npt.NDArray[Any]
 
@@ -135,6 +136,9 @@ def _numbered(arrays: Sequence[Array], first: Numbers) -> Array:
         return arrays[0]
     shape = int(first[-1]), *arrays[0].shape[1:]
     raw = mmap.mmap(-1, max(1, math.prod(shape) * 8), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
+    if NO_HUGE_PAGES is not None:
+        with contextlib.suppress(OSError):  # a kernel that refuses has none
+            raw.madvise(NO_HUGE_PAGES)
     joined = np.frombuffer(raw, np.int64, math.prod(shape)).reshape(shape)
     for array, begin in zip(arrays, first.tolist(), strict=False):
         joined[begin : begin + len(array)] = array

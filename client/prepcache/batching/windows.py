@@ -51,6 +51,8 @@ SMALL_PART_BYTES = 64 << 10
 
 NORESERVE = 0x4000
 """mmap(2): no memory is counted before it is used."""
+NO_HUGE_PAGES: int | None = getattr(mmap, "MADV_NOHUGEPAGE", None)
+"""madvise(2): what lies between gaps takes small pages. By itself a kernel may give 2 MiB to each part."""
 _PROT_NONE, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
 _PROT_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _MREMAP_MAYMOVE_FIXED = 1 | 2
@@ -68,6 +70,7 @@ def _libc() -> ctypes.CDLL | None:
     libc.mremap.argtypes = [pointer, size, size, ctypes.c_int, pointer]
     libc.mprotect.argtypes = [pointer, size, ctypes.c_int]
     libc.munmap.argtypes = [pointer, size]
+    libc.madvise.argtypes = [pointer, size, ctypes.c_int]
     return libc
 
 
@@ -80,6 +83,8 @@ class _Range:
         self._all = libc.mmap(None, self._all_bytes, _PROT_NONE, _MAP_PRIVATE_ANONYMOUS_NORESERVE, -1, 0)
         if self._all == _FAILED:
             raise MemoryError
+        if NO_HUGE_PAGES is not None:  # a kernel that refuses has none
+            libc.madvise(self._all, self._all_bytes, NO_HUGE_PAGES)
         self.address = _up(self._all, FOLIO_BYTES)
         self.__array_interface__: dict[str, Any] = {
             "data": (self.address, True), "shape": (size_bytes,), "typestr": "|u1", "version": 3,
