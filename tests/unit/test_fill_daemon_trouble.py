@@ -250,4 +250,4 @@ def test_a_daemon_that_always_says_look_again_is_given_up(
 
     bench.session.fail = lapse
     monkeypatch.setattr(FakeSession, "lease", lease)
-    assert "keeps announcing new artifacts" in bench.fill().reason
+    assert "daemon keeps announcing" in bench.fill().reason

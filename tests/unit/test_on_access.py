@@ -376,7 +376,7 @@ def test_what_waits_for_a_hanging_commit_is_bounded(
     assert job.made.is_idle and left_behind(daemon) == 0
 
 
-def test_what_is_made_faster_than_committed_is_not_declined_whole(daemon: FakeDaemon) -> None:
+def test_what_waits_for_commits_is_not_declined_as_a_whole(daemon: FakeDaemon) -> None:
     """A cache that has room for some of it takes that."""
     daemon.room = 100_000
     job = AccessJob(daemon, list(range(20)), function=lambda item: np.full(1000, item, "i8"))

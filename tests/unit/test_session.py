@@ -113,6 +113,31 @@ def test_a_commit_in_a_forgotten_session_retakes_holds(
     assert bench.session.heartbeat._held == {f"{2:064x}"} and removed == [{f"{1:064x}"}]
 
 
+def test_a_declined_commit_waits_for_what_others_just_drop(bench: Bench) -> None:
+    """An answer that another thread is looking through holds all artifacts of the recipe."""
+    bench.world.artifacts = [1, 2]
+    found = bench.session.resolve(SomeRecipe())
+    heartbeat = bench.session.heartbeat
+
+    def look_through() -> None:
+        wait_until(lambda: heartbeat._changed._waiters)  # type: ignore[attr-defined]
+        bench.session.drop_hold(found.artifacts[:1])
+
+    def commit(request: Request) -> Any:
+        told = [digest for beat in bench.sent("POST", "/s1/beat") for digest in beat.json["dropped"]]
+        answers.append(bool(told))
+        return bench.world.on_post_leases_commit(request) if told else problem("declined", 507)
+
+    answers: list[bool] = []
+    bench.world.said["POST leases/commit"] = commit
+    other = threading.Thread(target=look_through)
+    other.start()
+    with bench.session.stage() as staged:
+        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
+    other.join()
+    assert answers == [False, True]
+
+
 def test_a_commit_without_a_session_reports_its_outcome(bench: Bench) -> None:
     bench.session.open()
     bench.world.said["POST leases/commit"] = lambda r: problem("unknown-session", 410)

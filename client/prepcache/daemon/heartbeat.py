@@ -42,6 +42,11 @@ class Heartbeat:
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._asking = 0
+        """Requests under way whose answers may hold more than is of use."""
+        self._is_sorting = False
+        """Whether the last such answer is being looked through; what is of no use is dropped then."""
         self._generation = 0
         self._told_at: dict[str, int] = {}
         """The generation in which a drop of an artifact was told last."""
@@ -104,6 +109,30 @@ class Heartbeat:
             self._dropped.update(dict.fromkeys(gone, self._generation))
             self._used -= gone
             self._held -= gone
+            self._is_sorting = False
+            self._changed.notify_all()
+
+    def wait_for_drops(self) -> None:
+        """Before a lack of room is believed: another thread may just drop what it was answered."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._dropped or not (self._asking or self._is_sorting), waits.DROPS_S
+            )
+
+    @contextlib.contextmanager
+    def _under_way(self) -> Iterator[None]:
+        with self._lock:
+            self._asking += 1
+            self._is_sorting = False  # the thread that asks again has looked through the last answer
+        has_answer = False
+        try:
+            yield
+            has_answer = True
+        finally:
+            with self._changed:
+                self._asking -= 1
+                self._is_sorting = has_answer
+                self._changed.notify_all()
 
     def note_found(self, items: int, saved_s: float) -> None:
         with self._lock:
@@ -122,7 +151,8 @@ class Heartbeat:
         with self._lock:
             lost = tuple(sorted(self._lost)[: wire.MAX_LEASES])
         try:
-            yield lease, lost
+            with self._under_way():
+                yield lease, lost
         except BaseException:
             self.note_lost(lease)
             raise
@@ -153,7 +183,8 @@ class Heartbeat:
         """What a request gives that puts holds on all that it names."""
         for _ in range(HOLD_TRIES):
             since = self.before_asking()
-            found = ask()
+            with self._under_way():
+                found = ask()
             if self.hold(found.artifacts, since):
                 break
         return found

@@ -170,7 +170,8 @@ class Session:
             told, answer = self.heartbeat.drops_told, self._act(ask, wait_s=wait_s)
         if lie := answer.lie(len(run) // 32, want):
             raise self._lied(lie)
-        again = answer.look_again
+        if (again := answer.look_again) is None:
+            self.heartbeat.drop(())  # there is nothing to look through
         if again is not None and not self.heartbeat.hold(again.artifacts, since) and recipe in self._recipes:
             self.resolve(self._recipes[recipe][0], generation)
         return answer
@@ -198,6 +199,7 @@ class Session:
                     committed = self._handover.commit(header, leases, staged, limit_s)
                     break
                 except Declined:
+                    self.heartbeat.wait_for_drops()
                     if not self._makes_way(told):
                         raise
         except UnknownSession:

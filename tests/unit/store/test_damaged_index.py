@@ -89,7 +89,7 @@ def test_an_index_removed_under_its_store_is_rebuilt_at_start(
     assert open_store().stats().recovered == MADE_AGAIN
 
 
-def test_an_index_lost_without_artifacts_starts_beyond_what_was_seen(
+def test_an_index_lost_without_artifacts_goes_on_beyond_all_seen(
     tmp_path: Path, open_store: Callable[..., Store], clock: Clock
 ) -> None:
     store = open_store()
