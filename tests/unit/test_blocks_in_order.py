@@ -38,6 +38,22 @@ def test_blocks_come_in_order_and_within_their_bound(size: int, is_whole: bool, 
     assert list(given(np.arange(0), lambda: view, dict)) == []
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_block_costs_no_look_at_each_artifact(is_whole: bool) -> None:
+    """What does not change is found once, and not at all where samples come one by one."""
+    asked: list[str] = []
+
+    class Artifact:
+        def __getattr__(self, name: str) -> int:
+            asked.append(name)
+            return BLOCK_BYTES
+
+    view: Any = Taken(1, is_whole)
+    view._artifacts = [Artifact()]
+    assert list(given(np.arange(200), lambda: view, dict)) == [*range(200)]
+    assert len(view.took) > 1 and len(asked) == 2 * is_whole
+
+
 def test_what_is_missing_is_made_when_its_turn_comes() -> None:
     view: Any = Taken(8, False)
     samples = given(np.arange(4), lambda: view, dict)

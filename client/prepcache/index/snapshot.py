@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -72,12 +73,12 @@ class View:
             return items
         return ranges((np.cumsum(self._counts) - self._counts)[items], self._counts[items])
 
-    @property
+    @functools.cached_property
     def block_rows(self) -> int:
         """How many samples are gathered at once where they are given one after the other."""
-        rows: int = sum(artifact.rows for artifact in self._artifacts)
-        if not self.is_whole or not rows:
+        if not self.is_whole or not self._artifacts:
             return 1
+        rows: int = sum(artifact.rows for artifact in self._artifacts)
         nbytes: int = sum(artifact.size_bytes for artifact in self._artifacts)
         return max(1, min(BLOCK_ROWS, BLOCK_BYTES * rows // nbytes))
 
