@@ -200,7 +200,6 @@ class _Numbers:
     """Python numbers of fixed size."""
 
     shape: tuple[int, ...] = ()
-    _each = 1
 
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
@@ -220,8 +219,6 @@ class _Numbers:
 
 class _Complexes(_Numbers):
     """Complex numbers, as two numbers each."""
-
-    _each = 2
 
     def append(self, value: complex) -> None:
         self._values.append(value.real)
