@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import prepcache.artifact.layout
 import prepcache.batching.windows
 from prepcache.batching.batch import Batch
 from prepcache.batching.gather import Rows
@@ -133,16 +134,17 @@ def test_a_leaf_may_be_dense_in_one_artifact_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("small", "part"),
-    [(0, 0), (10**9, 10**9), (10**9, 0)],
-    ids=["mapped", "copied together", "mapped though small"],
+    ("small", "mapped"),
+    [(0, 1), (10**9, 10**9), (0, 10**9), (10**9, 1)],
+    ids=["mapped", "copied together", "copied one by one", "mapped though small"],
 )
 @pytest.mark.parametrize("windows", [True, False])
 def test_columns_of_many_artifacts_are_read_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, part: int, windows: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, mapped: int, windows: bool
 ) -> None:
     monkeypatch.setattr(prepcache.batching.windows, "SMALL_ROW_BYTES", small)
-    monkeypatch.setattr(prepcache.batching.windows, "SMALL_PART_BYTES", part)
+    for module in (prepcache.batching.windows, prepcache.artifact.layout):
+        monkeypatch.setattr(module, "MAPPED_BYTES", mapped)
     if not windows:
         monkeypatch.setattr(prepcache.batching.windows, "_libc", lambda: None)
     samples = [sample(i) for i in range(COUNT)]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from prepcache.artifact.columns import Leaf
+from prepcache.artifact.header import MAPPED_BYTES
 from prepcache.batching.buffers import Pool
 from prepcache.batching.ragged import Ragged
 from prepcache.batching.windows import MAX_RANGE_BYTES, first_numbers, side_by_side
@@ -43,11 +44,11 @@ def window_of(parts: list[np.ndarray[Any, Any]]) -> tuple[np.ndarray[Any, Any] |
 def test_rows_are_found_where_the_window_says(
     tmp_path: Path, row: tuple[int, ...], dtype: str, scale: int
 ) -> None:
-    """Of parts that are mapped again, and of those that are copied since they do not fill a page."""
+    """Of parts that are mapped again, and of those that are copied since they are small."""
     random = np.random.default_rng(0)
     scale = max(1, scale // int(np.prod(row)))
     wholes = [random.integers(0, 255, (count * scale, *row)).astype(dtype) for count in (5, 1, 0, 30, 2)]
-    leads = [0 if whole.nbytes >= 4096 else 64 for whole in wholes]  # as the writer lays them out
+    leads = [0 if whole.nbytes >= MAPPED_BYTES else 64 for whole in wholes]  # as the writer lays them out
     parts = [column(tmp_path, str(i), *pair) for i, pair in enumerate(zip(wholes, leads, strict=True))]
     window, first = window_of(parts)
     assert window is not None and window.shape[1:] == row
@@ -101,8 +102,8 @@ def test_a_window_outlives_its_maps_until_its_last_view(
 @pytest.mark.parametrize("files", [1, 3])
 def test_rows_at_the_ends_of_files_are_copied_like_any_other(tmp_path: Path, files: int) -> None:
     """Their values fill pages, so that nothing of the file lies around them."""
-    offsets = np.array([0, 1, 500, 1024])
-    wholes = [np.arange(1024, dtype=np.int32) + 1024 * i for i in range(files)]
+    offsets = np.array([0, 1, 500, 8192])
+    wholes = [np.arange(8192, dtype=np.int32) + 8192 * i for i in range(files)]
     parts = [
         SimpleNamespace(values=column(tmp_path, str(i), whole, 0), offsets=offsets, shapes=None)
         for i, whole in enumerate(wholes)
@@ -154,7 +155,7 @@ def test_parts_between_gaps_take_no_huge_pages(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["off a page", "no shared map", "no rows", "no bytes"])
 def test_what_cannot_be_mapped_again_has_no_window(tmp_path: Path, case: str) -> None:
-    wholes = [np.zeros((4, 4096), np.uint8) for _ in range(2)]
+    wholes = [np.zeros((8, 4096), np.uint8) for _ in range(2)]
     parts = {
         "off a page": [column(tmp_path, str(i), whole, 64 * i) for i, whole in enumerate(wholes)],
         "no shared map": [np.zeros((4096, 4096), np.uint8) for _ in range(2)],

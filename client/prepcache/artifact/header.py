@@ -2,7 +2,7 @@
 
     8 bytes   header length, little-endian
     header    JSON, padded with spaces so that the data start on a page border
-    data      tensors, each on 64 bytes; on a page if it fills one; on 2 MiB of the file from 16 MiB on;
+    data      tensors, each on 64 bytes; on a page from 32 KiB on; on 2 MiB of the file from 16 MiB on;
               with `_fill.N` tensors in the gaps:
               _items.digest U8[m,32] · _items.row_count I64[m] · _items.cost_s F64[m]      the item table
               _rows.group U16[n]                                  only where there are several groups
@@ -49,6 +49,9 @@ FOLIO_BYTES = 2 << 20
 """What a processor maps with one entry of its tables: NOTE [ Large folios ] in layout.py."""
 COLUMN_BYTES = 64
 """A cache line: vectorised copies of a column start aligned."""
+MAPPED_BYTES = 8 * PAGE_BYTES
+"""A column from here on begins on a page, so that readers can map it beside those of other artifacts. They
+copy smaller ones: a page for each would nearly double small artifacts with many columns."""
 MAX_HEADER_BYTES = 8 << 20
 """Bounds what parsing costs (25 bytes of objects for a byte of hostile JSON); safetensors allows 100 MB."""
 MAX_GROUPS = 4096

@@ -26,6 +26,7 @@ from prepcache.artifact.header import (
     ITEM_COST,
     ITEM_DIGEST,
     ITEM_ROWS,
+    MAPPED_BYTES,
     MAX_HEADER_BYTES,
     PAGE_BYTES,
     ROW_GROUP,
@@ -206,9 +207,9 @@ def _zeros(count: int) -> list[bytes]:
 
 def _border_bytes(tensor: Tensor) -> int:
     """Where a tensor may begin: on a multiple of this. Columns of many files are mapped as one array by their
-    pages, and by their folios where an eighth of the column is no less than what that may waste."""
+    pages, and by their folios, where an eighth of the column is no less than what that may waste."""
     size_bytes = tensor.size_bytes
-    if size_bytes < PAGE_BYTES:
+    if size_bytes < MAPPED_BYTES:
         return COLUMN_BYTES
     return PAGE_BYTES if size_bytes < 8 * FOLIO_BYTES else FOLIO_BYTES
 

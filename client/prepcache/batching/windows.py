@@ -9,12 +9,13 @@ numbers of their rows say:
 
 Every part's first number is a multiple of one power of two, which makes its place in the range of each column
 a border of pages, and of folios where rows are large. Columns begin on such borders in their files, too
-(artifact/layout.py), so that pages fit pages. What is too small for a border is copied.
+(artifact/layout.py), so that pages fit pages. What is too small for that is copied.
 
 Invariants:
-    1. Nothing is read, and no byte copied but of columns that do not fill a page, or of small rows.
+    1. Nothing is read or copied but columns of less than MAPPED_BYTES an artifact.
     2. A window owns its addresses, not the artifacts'; it stays valid when their maps are gone.
-    3. It is read-only, and addresses in gaps are not readable: a wrong row is a crash, never other data.
+    3. The array is read-only. A row in a gap has no meaning: reading it may crash, give zeros, or give what
+       follows the column in its file. So callers make row numbers from `first_numbers` only.
     4. Whatever the kernel refuses (maps, addresses, another kernel than Linux) is answered by None, and
        the caller gathers row by row.
 
@@ -35,7 +36,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepcache.artifact.header import FOLIO_BYTES, PAGE_BYTES
+from prepcache.artifact.header import FOLIO_BYTES, MAPPED_BYTES, PAGE_BYTES
 
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]
@@ -45,9 +46,8 @@ MAX_PARTS = 4_000
 MAX_RANGE_BYTES = 1 << 42
 """Addresses cost nothing until they are used; a process has 2**47."""
 SMALL_ROW_BYTES = 64
-"""Rows up to this size (labels, sizes) are copied together, which is cheaper than a map for each artifact,"""
-SMALL_PART_BYTES = 64 << 10
-"""where an artifact has no more of them than this, on average: else a copy takes much memory, of each job."""
+"""Rows up to this size (labels, sizes) are copied together, which is cheaper than a map for each artifact,
+where they are less than MAPPED_BYTES an artifact, on average: else a copy takes much memory, of each job."""
 
 NORESERVE = 0x4000
 """mmap(2): no memory is counted before it is used."""
@@ -132,7 +132,7 @@ def side_by_side(parts: Sequence[Array], first: Numbers) -> Array | None:
     if libc is None or len(parts) > MAX_PARTS or not 0 < size_bytes <= MAX_RANGE_BYTES:
         return None
     is_small = row_bytes <= SMALL_ROW_BYTES
-    is_little = is_small and sum(part.nbytes for part in parts) <= SMALL_PART_BYTES * len(parts)
+    is_little = is_small and sum(part.nbytes for part in parts) < MAPPED_BYTES * len(parts)
     try:
         reserved = _Range(libc, size_bytes)
     except MemoryError:
@@ -141,7 +141,7 @@ def side_by_side(parts: Sequence[Array], first: Numbers) -> Array | None:
         return None
     for part, row in zip(parts, first.tolist(), strict=False):
         place = reserved.address + row * row_bytes
-        is_copied = is_little or part.nbytes < PAGE_BYTES
+        is_copied = is_little or part.nbytes < MAPPED_BYTES
         if part.size and not (_copied if is_copied else _mapped_again)(libc, part, place):
             return None
     return np.asarray(reserved).view(parts[0].dtype).reshape(-1, *parts[0].shape[1:])
