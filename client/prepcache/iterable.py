@@ -186,7 +186,10 @@ class CachedIterableDataset(IterableDataset[T_co]):
             self._over.set_epoch(epoch)
 
     def report(self) -> Report:
-        """How many items hit and were preprocessed, and what that cost; of a stream, in all epochs so far."""
+        """How many items hit and were preprocessed, and what that cost.
+
+        Of a stream, in all epochs so far, without what spawned workers did: they have reports of their own.
+        """
         return self._over.report()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -7,7 +7,6 @@ Invariants:
     1. Two parts with no difference belong to recipes with one digest: what enters the digest is in the parts.
     2. What comes from parts is text from somebody else's job: it is shown, cut to a bound, and never run.
     3. A part that one side lacks as a whole (too large to be kept) is not compared.
-
 """
 
 from __future__ import annotations
