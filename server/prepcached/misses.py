@@ -59,7 +59,12 @@ class Misses:
         _put(self._found, (session, recipe), name, self._limit)
 
     def note_leasing(self, session: str, recipe: str, why: str = "", cue: str = "") -> None:
-        """A session wants to make items: of what it has opened, something was missing."""
+        """A session wants to make items: of what it has opened, something was missing.
+
+        A DataLoader worker has a session of its own, and tells the `why` of the job that opened the recipe.
+        """
+        if (session, recipe) not in self._found and why:
+            session = next((by for by, of in reversed(self._found) if of == recipe), session)
         name = self._found.pop((session, recipe), None)
         if name is not None:
             self.note(name, Miss(recipe, is_partial=True, why=why, cue=cue, session=session))

@@ -68,3 +68,14 @@ def test_what_is_kept_of_explanations_is_bounded(monkeypatch: pytest.MonkeyPatch
     kept = misses.as_told(explained("later", "b"))
     assert (kept.summary, len(kept.differences), kept.more) == ("first", 2, 3)
     assert misses.as_told(explained("later", "a")).summary == "later"
+
+
+def test_a_worker_tells_why_the_job_that_opened_missed() -> None:
+    misses = Misses()
+    misses.note_found("another", "a", ONE)
+    misses.note_found("job", "a", ONE)
+    misses.note_leasing("worker", ONE)
+    assert misses.last("a") is None
+    misses.note_leasing("worker", ONE, "5.txt is new", "data")
+    [(_, miss)] = misses.latest(2)
+    assert (miss.why, miss.cue, miss.session) == ("5.txt is new", "data", "job")
