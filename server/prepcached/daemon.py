@@ -130,6 +130,7 @@ class Daemon:
         """Begins to watch."""
         self._loop = asyncio.get_running_loop()
         self._watch = Watch(self._loop, partial(self.end_session, why="its process ended"))
+        self.store.on_merged(self._note_merged)
         await self.sweep()
         self._ticker = self._loop.create_task(self._tick())
 
@@ -290,6 +291,10 @@ class Daemon:
         self.store.note_leased({lease.session for lease in self.leases} | self.commits.keys())
 
     # -- inside
+
+    def _note_merged(self, recipe: str, generation: int) -> None:
+        """Called by the thread that merges: a lease that is asked for once its files are gone comes after."""
+        self._loop.call_soon_threadsafe(self.leases.raise_generation, recipe, generation)
 
     async def _clean_again(self) -> None:
         while self._unclean and await self.clean_session(self._unclean.pop()):

@@ -5,7 +5,7 @@ Invariants:
        turn goes on.
     2. The scrub and merges each read at most `DISK_BYTES_PER_S` on average, so that jobs keep the disk. The
        scrub works for at most a tenth of the time, so that many small artifacts do not keep a processor busy.
-    3. Between its smallest pieces it stands aside for requests (store/foreground.py).
+    3. Between its smallest pieces it stands aside for requests (store/core.py).
 """
 
 from __future__ import annotations

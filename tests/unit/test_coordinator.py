@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -17,7 +18,10 @@ from prepcache.protocol import wire
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Bounds, Daemon
 from prepcached.sessions import Session
+from prepcached.store import removal
+from prepcached.store.compaction import FANOUT
 from prepcached.store.store import Store
+from support.serving import READY_S
 from support.stores import RECIPE, ROOMY, item, items_of, put, stage
 
 
@@ -51,6 +55,33 @@ async def leased(found: Coordinator, session: Session) -> wire.LeaseToken:
 def staged(daemon: Daemon, session: Session) -> wire.StagedFile:
     file = stage(daemon.store, ["a"], session=session.id)
     return wire.StagedFile(file.name, file.size_bytes)
+
+
+def test_a_lease_after_a_merge_looks_again(tmp_path: Path) -> None:
+    """A job that looked up while its parts were merged finds them gone; their items are made already."""
+
+    async def merge_between() -> None:
+        async with coordinating(tmp_path) as (found, daemon, session):
+            generation = [put(daemon.store, name) for name in range(FANOUT)][-1].generation
+            daemon.leases.raise_generation(RECIPE, generation)
+            request = wire.LeaseRequest(
+                lease="l", recipe=RECIPE, generation=generation, items=item(0), want=1
+            )
+            loop, unlink = asyncio.get_running_loop(), removal.finish
+            answers: list[wire.LeaseAnswer] = []
+
+            def lease_then_unlink(*given: Any) -> None:
+                asking = asyncio.run_coroutine_threadsafe(found.lease(session, request, is_awaited), loop)
+                answers.append(asking.result(READY_S))
+                unlink(*given)
+
+            with mock.patch.object(removal, "finish", lease_then_unlink):
+                assert await asyncio.to_thread(daemon.store.merge_some)
+            [answer] = answers
+            assert answer.lease is None and answer.look_again is not None
+            assert [ref.items for ref in answer.look_again.artifacts] == [FANOUT]
+
+    asyncio.run(merge_between())
 
 
 def test_a_commit_goes_on_when_its_client_hangs_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """The store: artifacts on disk, their index, and what keeps both true.
 
 store        the facade that the daemon calls
-core         what the parts share: paths, index, holds, ledger, counters, locks
+core         what the parts share: paths, index, holds, ledger, counters, locks; standing aside for requests
 layout       where things are under the root (pure)
 root         opening a root: checks, the lock, the remembered budget
 records      what the store takes and gives

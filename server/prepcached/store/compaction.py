@@ -4,8 +4,9 @@ Invariants:
     1. A merge changes no answer's samples: the new artifact has the same items, rows, costs and
        observed inputs. It appears, and its parts leave, in one transaction.
     2. Only artifacts that nobody holds merge. A job that looks them up just then may find their files gone;
-       the generation has risen, and it looks again.
-    3. Nothing is evicted for a merge: without room it is put off.
+       the generation has risen, and whoever grants leases was told so before they went: it looks again.
+    3. Nothing is evicted for a merge: without room for what it may come to (MERGED_SHARE), or where its
+       owner's quota would not hold it once the parts are gone, it is put off.
     4. Sizes grow by tiers: only artifacts of one tier merge, so that a byte is written again a few
        times in its life (once a tier), however small the pieces came.
     5. Only artifacts of one owner and edition with equal observed inputs merge; pinned ones are left alone.
@@ -42,6 +43,8 @@ LARGE_BYTES = 128 << 20
 """From here on an artifact is large enough to be left alone: a gather over a few is as fast as over one."""
 MERGED_BYTES = 1 << 30
 """A merge makes at most so much: it has to fit beside its parts until they are gone."""
+MERGED_SHARE = 8
+"""A merged file may be 1/8 larger than its parts: each of its large columns begins at a multiple of 2 MiB."""
 PUT_OFF_S = 30.0
 """A recipe whose parts are held, found no room, or could not be written together is looked at again after
 this."""
@@ -69,6 +72,7 @@ class _Whose(NamedTuple):
     used_at: float
     owner: int
     scope: str
+    recipe: bytes
 
 
 def _pairs(producer: str) -> Iterable[tuple[str, str]]:
@@ -186,8 +190,13 @@ class Merger:
         """Whether it merged, or found why not, so that the recipe is to be looked at again."""
         core = self._core
         rows = removal.rows_of(core, artifacts.c.id, ids)
+        if len(rows) < FANOUT:
+            return True
         with contextlib.ExitStack() as stack:
-            if not stack.enter_context(room.spare_room(core, sum(row.disk_bytes for row in rows))):
+            size_bytes = sum(row.disk_bytes for row in rows)
+            more_bytes = size_bytes // MERGED_SHARE
+            there = room.spare_room(core, size_bytes + more_bytes, rows[0].owner, more_bytes)
+            if not stack.enter_context(there):
                 return False
             rows, fds, headers = self._whole(rows, stack)
             with core.memory:
@@ -267,7 +276,8 @@ class Merger:
         self._left_out.update((row.id, until) for row in rows)
 
     def _whose(self, rows: Sequence[Doomable]) -> _Whose:
-        last = (sa.func.max(one) for one in (artifacts.c.used_at, artifacts.c.owner, recipes.c.scope))
+        alike = artifacts.c.owner, recipes.c.scope, recipes.c.digest
+        last = (sa.func.max(one) for one in (artifacts.c.used_at, *alike))
         statement: sa.Select[Any] = sa.select(sa.func.min(artifacts.c.created_at), *last)
         statement = statement.join_from(artifacts, recipes, recipes.c.id == artifacts.c.recipe_id)
         with self._core.index.read() as conn:
@@ -298,10 +308,11 @@ class Merger:
             durable.place(path, core.layout.object_path(digest.hex()))
             with core.index.write() as conn:
                 queries.delete(conn, there)
+                generation = queries.raise_generation(conn, recipe_id, is_removal=True)
                 values = {
                     **values,
                     "recipe_id": recipe_id,
-                    "generation": queries.raise_generation(conn, recipe_id, is_removal=True),
+                    "generation": generation,
                     "owner": whose.owner,
                     "created_at": whose.created_at,
                     "used_at": whose.used_at,
@@ -314,5 +325,6 @@ class Merger:
         with core.memory:
             core.counters.merges += 1
             removal.account_new(core, values)
+        core.on_merged(whose.recipe.hex() + whose.scope, generation)
         removal.finish(core, there)
         return True

@@ -1,4 +1,5 @@
-"""What the store's parts share: paths, index, holds, ledger, counters, and the two locks.
+"""What the store's parts share: paths, index, holds, ledger, counters, the two locks, and how background work
+stands aside for requests (`Foreground`).
 
 Locking:
     `writer`  (long) is held over every change of files under `objects/` together with its rows: a
@@ -11,7 +12,8 @@ NOTE [ Holds against removals ]
     Who takes holds reads rows first, without locks, and takes them under `memory` afterwards. A
     removal may come between. So what is condemned at that moment is left out, and `removals` rises
     when rows are gone: a taker that sees it moved reads again; nobody waits for a writer. What a merge or a
-    replacement removes is not condemned: a taker who finds its file gone looks again.
+    replacement removes is not condemned: a taker who finds its file gone asks for a lease, and looks again,
+    since the lease table knows the new generation: of a merge by `on_merged`, of a commit as its leases end.
 """
 
 from __future__ import annotations
@@ -123,6 +125,7 @@ class Core:
         self.has_ended_session = False  # since the last look for a merge
         self.recent_evictions: deque[float] = deque(maxlen=100_000)
         self.removals = 0
+        self.on_merged: Callable[[str, int], None] = lambda recipe, generation: None
         self.writer = threading.RLock()
 
     def count_again(self) -> None:

@@ -60,7 +60,8 @@ class Index:
             with self.write() as conn:
                 version = conn.exec_driver_sql("PRAGMA user_version").scalar_one()
                 if version not in (0, models.VERSION):
-                    raise self._corrupt(f"is of version {version}, not {models.VERSION}")
+                    why = f"is of version {version}, not {models.VERSION}"
+                    raise self._corrupt(why, version=version)
                 self.is_new = version == 0
                 self._check(conn)
                 models.metadata.create_all(conn)
@@ -154,12 +155,13 @@ class Index:
         if found != "ok":
             raise self._corrupt(f"is damaged ({found})")
 
-    def _corrupt(self, why: str) -> errors.IndexCorrupt:
+    def _corrupt(self, why: str, **data: Any) -> errors.IndexCorrupt:
         self.is_damaged = True
         return errors.IndexCorrupt(
             f"the index {self.path} {' '.join(why.split())[:500]}: the next start of the daemon, or "
             "`prepcached rebuild`, rebuilds it from the artifacts; pins and times of last use are lost",
             path=self.path,
+            **data,
         )
 
     def _engine(

@@ -6,10 +6,10 @@ room is made ahead of commits. The reserve is taken again. Recipes that nobody a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import inf
 
-from prepcached.store import disk_reserve, queries, recipes, recovery, removal, room
+from prepcached.store import disk_reserve, recipes, recovery, removal, room
 from prepcached.store.core import Core, io_told
 from prepcached.store.queries import Doomable
 
@@ -18,7 +18,9 @@ RECENCY_S = 5.0
 RECIPES_S = 3600.0
 """Recipes are looked through this often, and at the start."""
 PIECE_ENTRIES = 32
-"""Evicted ahead at once, where much has to go: commits and new recipes wait no longer than for so many."""
+"""Evicted ahead at once, where much has to go: commits and new recipes wait no longer than for so many..."""
+PIECE_BYTES = 16 << 20
+"""...and after the entry that reaches this, a piece ends: unlinking a large file takes its time."""
 
 
 class Housekeeping:
@@ -53,9 +55,10 @@ class Housekeeping:
 
 def keep_quotas(core: Core) -> None:
     """Evicts the coldest entries of users who are over their quotas, or fewer if only fewer are idle."""
-    removal.write_recency(core)
     with core.memory:
         over = {owner: core.quotas.shortfall(owner) for owner in core.quotas.over()}
+    if over:
+        removal.write_recency(core)
     for owner, short in over.items():
         _evict_pieces(core, room.idle(core, short, owner))
 
@@ -69,10 +72,23 @@ def make_room_ahead(core: Core) -> None:
 
 
 def _evict_pieces(core: Core, chosen: Iterable[Doomable]) -> None:
-    for piece in queries.chunks(chosen, PIECE_ENTRIES):
+    for piece in _pieces(chosen):
         core.check_not_stopping()
         core.foreground.give_way()
         room.evict_chosen(core, piece)
+
+
+def _pieces(chosen: Iterable[Doomable]) -> Iterator[list[Doomable]]:
+    piece: list[Doomable] = []
+    size_bytes = 0
+    for row in chosen:
+        piece.append(row)
+        size_bytes += row.disk_bytes
+        if len(piece) == PIECE_ENTRIES or size_bytes >= PIECE_BYTES:
+            yield piece
+            piece, size_bytes = [], 0
+    if piece:
+        yield piece
 
 
 def _room_to_make(core: Core) -> int:

@@ -6,6 +6,7 @@ Invariants:
     2. What is counted is all that goes: the lower editions too that a removal takes along.
     3. A purge that frees a number of bytes takes the least recently used first, and neither pinned nor held
        entries, also where they come to be so meanwhile.
+    4. A dry run condemns nothing: a job that looks up meanwhile would not be given what stays.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ def purge(core: Core, filter: Filter, *, dry_run: bool, free_bytes: int | None =
     batches: Iterator[list[Any]] = _all_ids(core, where)
     chosen: Callable[[Core, list[Any]], AbstractContextManager[list[Doomable]]] = _rows
     if free_bytes is not None:
-        batches = queries.chunks(room.idle(core, free_bytes, where=where))
-        chosen = room.idle_still
+        idle = room.idle(core, free_bytes, where=where)
+        batches = queries.chunks(row.id for row in idle) if dry_run else queries.chunks(idle)
+        chosen = _rows if dry_run else room.idle_still
     entries = size_bytes = disk_bytes = pinned = 0
     keys: list[Key] = []
     told: set[int] = set()  # lower editions that a dry run has counted

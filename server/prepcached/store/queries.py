@@ -366,8 +366,14 @@ def touch(conn: sa.Connection, used: Mapping[bytes, float]) -> None:
 
 
 def use_by(conn: sa.Connection, now: float) -> None:
-    """Brings times of use that a clock set ahead has left back to now: they would never be the coldest."""
-    conn.execute(artifacts.update().where(artifacts.c.used_at > now).values(used_at=now))
+    """Brings the latest time of use back to now where it lies ahead, and all others by as much.
+
+    A clock that was ahead, or is behind just now, leaves such times. They would stay the warmest whatever is
+    used from now on; were they alone brought back, they would lose their order.
+    """
+    latest = conn.execute(sa.select(sa.func.max(artifacts.c.used_at))).scalar_one()
+    if latest is not None and latest > now:
+        conn.execute(artifacts.update().values(used_at=artifacts.c.used_at - (latest - now)))
 
 
 def digests_between(conn: sa.Connection, prefix: str) -> set[str]:

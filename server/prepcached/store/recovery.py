@@ -22,6 +22,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections import Counter
@@ -69,7 +70,8 @@ def open_core(
     except errors.IndexCorrupt as damage:
         if not recover:
             raise
-        log.error("%s. This start rebuilds it, which may take a while", damage.message)
+        level = logging.WARNING if "version" in damage.data else logging.ERROR  # an upgrade is no fault
+        log.log(level, "%s. This start rebuilds it, which may take a while", damage.message)
     db.discard(root.layout.index)
     return _open(root, limits, make, recover, progress)
 
@@ -217,20 +219,24 @@ def _folder(core: Core, prefix: str, folder: str, repair: bool) -> Iterator[Find
             core.count_again()
         what = f"{name} is in objects, but not in the index"
         yield Finding("file-without-row", what, is_mended)
-    for row in without_file:
+    for row in sorted(without_file, key=_edition):  # or one takes along what comes later
         if repair:
             removal.remove(core, [row])
         what = f"artifact {row.digest.hex()} is in the index, its file is missing"
         yield Finding("row-without-file", what, repair)
     with core.index.read() as conn:
         of = {one: digest.hex() for one, digest in conn.execute(sa.select(recipes.c.id, recipes.c.digest))}
-    for row in removal.rows_of(core, artifacts.c.digest, map(bytes.fromhex, both)):
+    for row in sorted(removal.rows_of(core, artifacts.c.digest, map(bytes.fromhex, both)), key=_edition):
         found = _wrong(os.path.join(folder, row.digest.hex()), row, of.get(row.recipe_id, "none"))
         if found is not None:
             code, wrong = found
             if repair:
                 removal.remove_damaged(core, [row], wrong)
             yield Finding(code, f"artifact {row.digest.hex()}: {wrong}", repair)
+
+
+def _edition(row: Doomable) -> int:
+    return row.edition
 
 
 def _wrong(path: str, row: Doomable, recipe: str) -> tuple[str, str] | None:

@@ -138,17 +138,20 @@ def room(core: Core, size_bytes: int, owner: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def spare_room(core: Core, size_bytes: int) -> Iterator[bool]:
-    """Reserves room for a write if there is some; evicts nothing."""
+def spare_room(core: Core, size_bytes: int, owner: int, owner_bytes: int) -> Iterator[bool]:
+    """Reserves room for a write, and some of a user's quota, if there is both; evicts nothing."""
     free = core.root.free_bytes()
     with core.memory:
-        is_there = core.ledger.shortfall(size_bytes, free) <= 0
+        is_short = core.quotas.shortfall(owner, owner_bytes) > 0
+        is_there = not is_short and core.ledger.shortfall(size_bytes, free) <= 0
         core.ledger.reserved_bytes += size_bytes * is_there
+        core.quotas.reserved[owner] += owner_bytes * is_there
     try:
         yield is_there
     finally:
         with core.memory:
             core.ledger.reserved_bytes -= size_bytes * is_there
+            core.quotas.reserved[owner] -= owner_bytes * is_there
 
 
 def reserve(core: Core, size_bytes: int, owner: int | None = None) -> None:

@@ -149,6 +149,11 @@ class Store:
         """To be entered around what somebody waits for: background work stands aside."""
         return self._core.foreground
 
+    def on_merged(self, tell: Callable[[str, int], None]) -> None:
+        """From now on `tell` is called with a recipe and its generation after each merge, by the thread that
+        merges, before the files of the parts go."""
+        self._core.on_merged = tell
+
     def is_damaged(self) -> bool:
         """Whether the index proved damaged since it was opened, or was removed."""
         with io_told("the index could not be accessed"):

@@ -68,7 +68,7 @@ class Bucket:
         with _told(name):
             found = await _soon(obstore.get_async(self._store, name))
             if found.meta["size"] > limit:
-                raise Damaged(f"{name} has {found.meta['size']} bytes; the limit is {limit} are read")
+                raise Damaged(f"{name} has {found.meta['size']} bytes; the limit is {limit}")
             return bytes(await _soon(found.bytes_async()))
 
     async def stream(self, name: str, size_bytes: int, limit_s: float) -> AsyncIterator[bytes]:

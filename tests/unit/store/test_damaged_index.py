@@ -63,6 +63,18 @@ def test_a_damaged_index_is_made_again(
     assert open_store().stats().recovered == {}
 
 
+def test_an_index_of_another_version_is_no_error(
+    root: Path, open_store: Callable[..., Store], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is planned, as each upgrade that changes the tables."""
+    conn = sqlite3.connect(root / "v1" / "index.sqlite")
+    conn.execute("PRAGMA user_version = 999")
+    conn.close()
+    assert open_store().stats().recovered == MADE_AGAIN
+    [said] = [line for line in caplog.records if line.levelname in ("WARNING", "ERROR")]
+    assert said.levelname == "WARNING" and "is of version 999" in said.getMessage()
+
+
 def test_an_index_found_damaged_later_is_rebuilt_at_start(
     root: Path, open_store: Callable[..., Store]
 ) -> None:

@@ -388,3 +388,21 @@ def test_times_of_a_clock_that_was_ahead_do_not_last(open_store: Callable[..., S
     put(again, "later")
     [newest, oldest] = again.entries(sort="-used_at").entries
     assert oldest.used_at == clock.now - 1 and newest.used_at == clock.now
+
+
+def test_a_clock_that_is_behind_at_a_start_keeps_the_order(
+    open_store: Callable[..., Store], clock: Clock
+) -> None:
+    store = open_store()
+    refs = []
+    for name in range(3):
+        clock.now += 1
+        refs.append(put(store, name).artifacts[0])
+    clock.now += 1
+    stores.hold(store, "job", refs[0].digest)
+    clock.now -= 86_400
+    store = open_store()
+    clock.now += 86_401
+    put(store, "later")
+    order = [refs[1].key, refs[2].key, refs[0].key]
+    assert [entry.key for entry in store.entries(sort="used_at").entries][:3] == order

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from prepcached.store import staging
 from prepcached.store.offline import check_root
 from prepcached.store.store import Store
 from support import stores
-from support.stores import OTHER_RECIPE, item, put
+from support.stores import OTHER_RECIPE, item, put, write_artifact
 
 
 def spoil_file_without_row(store: Store) -> None:
@@ -122,6 +124,34 @@ def test_check_finds_an_artifact_of_another_recipe(
     sql(store, "UPDATE artifacts SET recipe_id = 3 - recipe_id")
     assert [finding.code for finding in store.check()] == ["not-an-artifact"] * 2
     assert all(finding.is_repaired for finding in store.check(repair=True))
+
+
+def editions_of_one_folder() -> tuple[int, int]:
+    """Seeds of an artifact of edition 1, and of one of edition 0 that is looked at after it."""
+    seen: tuple[dict[str, int], dict[str, int]] = {}, {}
+    for seed in itertools.count():
+        for edition, digests in enumerate(seen):
+            with tempfile.TemporaryFile() as file:
+                write_artifact(file.fileno(), [edition], edition=edition, seed=seed)
+                digests[staging.hash_file(file.fileno())] = seed
+        for (old, old_seed), (new, new_seed) in itertools.product(*(found.items() for found in seen)):
+            if old[:2] == new[:2] and new < old:
+                return new_seed, old_seed
+    raise AssertionError
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: os.truncate(path, 1)])
+def test_repair_judges_no_row_that_went_with_another(store: Store, spoil: Callable[[Path], None]) -> None:
+    """A removal takes the lower editions of its recipe along."""
+    new_seed, old_seed = editions_of_one_folder()
+    put(store, 1, edition=1, seed=new_seed)
+    put(store, 0, seed=old_seed)
+    for path in Path(store.objects).glob("*/*"):
+        path.chmod(0o640)
+        spoil(path)
+    assert [finding.is_repaired for finding in store.check(repair=True)] == [True, True]
+    assert store.check() == []
+    assert store.stats().entries == store.stats().disk_bytes == 0
 
 
 def test_wrong_sums_are_found_while_running(store: Store) -> None:

@@ -217,6 +217,19 @@ def test_a_large_eviction_goes_in_pieces(
     assert left == [17, 14, 11, 9], "a block is kept free ahead of commits"
 
 
+def test_a_piece_ends_by_bytes_too(open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unlinking large files takes its time, and commits wait for it."""
+    store = open_store(Limits(max_bytes=20 * BLOCK, min_free_bytes=0))
+    for name in range(20):
+        put(store, name)
+    left: list[int] = []
+    after_each_piece(monkeypatch, lambda: left.append(store.stats().entries))
+    monkeypatch.setattr(housekeeping, "PIECE_BYTES", 2 * BLOCK)
+    store.set_limits(Limits(max_bytes=16 * BLOCK, min_free_bytes=0))
+    store.maintain()
+    assert left == [18, 16, 15]
+
+
 def after_each_piece(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> None:
     """Room is made by three entries at a time."""
     evict = room.evict_chosen

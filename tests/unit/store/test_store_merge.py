@@ -150,6 +150,28 @@ def test_nothing_is_evicted_for_a_merge(open_store: Callable[..., Store]) -> Non
     assert store.stats().entries == FANOUT
 
 
+@pytest.mark.parametrize("limit", ["budget", "quota"])
+def test_a_merge_that_may_be_larger_than_its_parts_fits(
+    open_store: Callable[..., Store], clock: Clock, limit: str
+) -> None:
+    """Large columns are aligned: up to an eighth more."""
+    is_budget, more = limit == "budget", FANOUT * BLOCK // 8
+
+    def limits(spare_bytes: int) -> Limits:
+        if is_budget:
+            return Limits(max_bytes=2 * FANOUT * BLOCK + spare_bytes, min_free_bytes=0)
+        return Limits(max_bytes=1 << 30, min_free_bytes=0, user_quota_bytes=FANOUT * BLOCK + spare_bytes)
+
+    store = open_store(limits(more - 1))
+    for name in range(FANOUT):
+        put(store, name)
+    assert not store.merge_some() and store.stats().entries == FANOUT
+    store.set_limits(limits(more))
+    clock.now += compaction.PUT_OFF_S
+    assert store.merge_some() and store.stats().entries == 1
+    assert store.stats().reserved_bytes == 0
+
+
 @pytest.mark.parametrize("damage", [lambda raw: raw[:-8], lambda raw: raw[:-1] + bytes([raw[-1] ^ 1])])
 def test_a_damaged_part_is_removed(store: Store, damage: Callable[[bytes], bytes]) -> None:
     """One wrong bit too: the merged file would have a digest of its own, by which all is right."""

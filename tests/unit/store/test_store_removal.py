@@ -115,6 +115,23 @@ def test_what_is_wanted_since_it_was_chosen_is_not_purged(
     assert stores.items_of(store) == [item(0)]
 
 
+def test_a_dry_run_hides_nothing_from_a_job_that_looks_up(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would never hear of what was hidden: nothing is removed, so no generation rises."""
+    ref = put(store, 0).artifacts[0]
+    look = queries.replaced_by
+    answers: list[object] = []
+
+    def resolve_meanwhile(*given: Any) -> Any:
+        answers.append(store.resolve(RECIPE, holder="job").artifacts)
+        return look(*given)
+
+    monkeypatch.setattr(queries, "replaced_by", resolve_meanwhile)
+    assert store.purge(Filter(), free_bytes=1, dry_run=True).keys == (ref.key,)
+    assert answers == [(ref,)]
+
+
 @pytest.mark.parametrize("how", ["evict", "purge"])
 def test_nobody_is_given_a_hold_on_what_is_being_removed(
     store: Store, how: str, monkeypatch: pytest.MonkeyPatch
