@@ -85,6 +85,7 @@ COUNT = 12
 def project(tmp_path: Path) -> Path:
     lay_sample_data(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "opened.py").write_text(f"{SCRIPT}\nfiles = []\nds = make()\n")
     (tmp_path / "steps").mkdir()
     (tmp_path / "steps/json.py").write_text(SCRIPT)
     return tmp_path
@@ -139,6 +140,11 @@ def test_shards_of_chained_data_sets_leave_nothing_out(box: Sandbox, project: Pa
     assert (told["items"], told["hit"], told["computed"]) == (2 * COUNT, 2 * COUNT, 0)
 
 
+def test_a_global_data_set_is_planned_by_its_name(box: Sandbox, project: Path) -> None:
+    [told] = command(box, project, "plan", "opened.py:ds")
+    assert (told["name"], told["missing"]) == ("opened.lengths", COUNT)
+
+
 def test_a_lazy_data_set_is_filled(box: Sandbox, project: Path) -> None:
     (project / "train.py").write_text(SCRIPT.replace("progress=False", "progress=False, lazy=True"))
     assert command(box, project, "fill", "train.py:make")["computed"] == COUNT
@@ -152,6 +158,10 @@ def test_a_lazy_data_set_is_filled(box: Sandbox, project: Path) -> None:
         (("fill", "train.py:nobody"), "is not there"),
         (("fill", "train.py:nothing"), "opened no CachedDataset"),
         (("fill", "train.py:stream"), "opened no CachedDataset"),
+        (("plan", "train.py:lengths"), "lengths takes arguments: give a function without arguments"),
+        (("plan", "opened.py:nobody"), "nobody is not there: give"),
+        (("plan", "opened.py:files"), "files is no CachedDataset: give"),
+        (("plan", "opened.py:nothing"), "returns a CachedDataset, or a data set of this file: ds"),
         (("fill", "steps/json.py:make"), "a module named json is already loaded"),
         (("fill", "train.py:make", "--shard", "3/3"), "from 0 to N - 1"),
     ],

@@ -5,10 +5,13 @@ Unlike all other commands, these run the user's file: what is to be preprocessed
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import inspect
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -155,15 +158,37 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
     try:
         with opened_as(mode):
             spec.loader.exec_module(module)
-            found = getattr(module, name, None)
-            if callable(found) and not hasattr(found, "__getitems__"):
-                found()
+            fault = _opening_fault(module, name, mode.opened)
     finally:
         sys.argv = argv
-    if not mode.opened:
-        what = "is not there" if found is None else "opened no CachedDataset"
-        raise ConfigError(f"{file}: {name} {what}: give a function without arguments that returns one")
+    if fault:
+        told = f"{file}: {name} {fault}: give a function without arguments that returns a CachedDataset"
+        names = [of for of, value in vars(module).items() if _is_among(value, mode.opened)]
+        raise ConfigError(f"{told}, or a data set of this file: {', '.join(names)}" if names else told)
     return mode.opened
+
+
+def _opening_fault(module: ModuleType, name: str, opened: list[Any]) -> str:
+    """Why a name of a module is no data set, and no function that opens one; it is called here."""
+    if not hasattr(module, name):
+        return "is not there"
+    found = getattr(module, name)
+    if _is_among(found, opened):
+        return ""
+    if not callable(found):
+        return "is no CachedDataset"
+    with contextlib.suppress(ValueError):  # a function in C may not tell its arguments
+        try:
+            inspect.signature(found).bind()
+        except TypeError:
+            return "takes arguments"
+    before = len(opened)
+    returned = found()
+    return "" if len(opened) > before or _is_among(returned, opened) else "opened no CachedDataset"
+
+
+def _is_among(value: Any, opened: list[Any]) -> bool:
+    return any(value is one for one in opened)
 
 
 def _shard(text: str) -> tuple[int, int]:
