@@ -225,7 +225,7 @@ def _missing_items(artifacts: ArtifactSet, items: Sequence[Any], name_of: Callab
     count = f"{len(missing):,} of {total:,} items" if total > 1 else "its data"
     which = f": {', '.join(names)}{more}" if names else ""
     if names and total == 1 and (files := len(paths_in(items[0]))) > 1:
-        which = f": one or more of {files:,} files, such as {names[0]}"
+        which = f": one or more of {files:,} files"  # the store does not tell which
     all_are = "; none of the cached items is in this data set" if artifacts.has_mapped else ""
     lost = f"; {DAMAGED}" if artifacts.is_damaged else ""
     return f"{count} not cached{which}{all_are if len(missing) == total > 1 else ''}{lost}"
