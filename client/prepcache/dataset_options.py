@@ -62,7 +62,7 @@ def check(
 
     Raises:
         ValueError: the message says what there is instead.
-        TypeError: `transform` is not callable, or `executor` is not an executor.
+        TypeError: one is of another type than it may be.
     """
     if not (transform is None or callable(transform)):
         raise TypeError(f"transform must be callable as transform(sample), not {type(transform).__name__}")
@@ -70,6 +70,11 @@ def check(
         raise TypeError(f"executor must be a concurrent.futures.Executor, not {type(executor).__name__}")
     if not 0.0 <= verify_fraction <= 1.0:
         raise ValueError(f"verify_fraction must be between 0 and 1, not {verify_fraction}")
+    for name, flag in (("lazy", lazy), ("expand", expand)):
+        if flag not in (True, False):
+            raise TypeError(f"{name} must be True or False, not {flag!r}")
+    if not hasattr(num_workers, "__index__"):
+        raise TypeError(f"num_workers must be 0 (this process) or a number of workers, not {num_workers!r}")
     if num_workers < 0:
         raise ValueError(f"num_workers must be 0 (this process) or a number of workers, not {num_workers}")
     if num_workers and executor is not None:

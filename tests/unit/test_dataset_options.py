@@ -36,6 +36,19 @@ def test_impossible_options_are_refused(options: dict[str, Any], words: str) -> 
         CachedDataset([1], str, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_workers": "2"}, r"num_workers must be 0 \(this process\) or a number of workers, not '2'"),
+        ({"lazy": "yes"}, "lazy must be True or False, not 'yes'"),
+        ({"expand": 2}, "expand must be True or False, not 2"),
+    ],
+)
+def test_options_of_another_type_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        CachedDataset([1], str, **options)
+
+
 @pytest.mark.parametrize("options", [{"trust": "contents"}, {"read": "byte"}, {"code": "func"}])
 def test_misspelt_options_are_refused(options: dict[str, Any]) -> None:
     [(name, given)] = options.items()
