@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -53,6 +54,14 @@ def test_help_shows_an_example(
     monkeypatch.setenv("COLUMNS", "200")
     code, out, _ = run(monkeypatch, capsys, command, "--help")
     assert code == 0 and f"Example: prepcache {command}" in out
+
+
+def test_the_list_of_commands_is_cut_nowhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(monkeypatch, capsys, "--help")
+    assert "  explain  Show why" in out and "..." not in out.partition("Commands:")[2]
 
 
 @pytest.mark.parametrize("app", [cli.app, daemon_cli.app])
@@ -239,6 +248,26 @@ def test_where_no_terminal_is_nothing_is_shortened(capsys: pytest.CaptureFixture
     assert f"3f3f3f3f3f3f  {ENTRY.name}" in capsys.readouterr().out
 
 
+def test_recipes_of_one_name_are_told_apart_by_config(capsys: pytest.CaptureFixture[str]) -> None:
+    others = [replace(ENTRY, recipe=RecipeDigest(digit * 64)) for digit in "12"]
+    lone = replace(ENTRY, name="lone", recipe=RecipeDigest("4" * 64))
+    cli_tables.entries([lone, *others[:1]], more=False)
+    assert "RECIPE" not in capsys.readouterr().out
+    assert cli_tables.alike([lone, *others, *others]) == [one.recipe for one in others]
+    recipes = [
+        inspection.Recipe(
+            one.recipe, one.name, 1, 0.0, 1, 1, {"config": {"size": {"digest": "", "text": text}}}
+        )
+        for one, text in zip(others, ["16", "x" * 100], strict=True)
+    ]
+    cli_tables.entries([lone, *others], more=False, recipes=recipes)
+    told = capsys.readouterr().out
+    assert [told.count(f"  {digit * 12}  ") for digit in "124"] == [1, 1, 1]
+    assert f"\n{'1' * 12}  size=16\n{'2' * 12}  size={'x' * 37}...\n" in told
+    cli_tables.entry(others[1], recipes[1])
+    assert re.search(rf"^name .*\nconfig +size={'x' * 100}$", capsys.readouterr().out, re.M)
+
+
 def test_a_listing_of_others_entries_says_whose_each_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,7 +335,7 @@ def shown(capsys: pytest.CaptureFixture[str], stats: dict[str, Any], **members: 
         ({"declined": 0, "declined_items": 0}, ["no job has asked for items"], ["declined"]),
         (
             {"found_items": 900, "leased_items": 100, "declined_items": 0, "seconds_saved": 51_120.0},
-            ["hit rate 90 % (900 items found), 14.2 hours saved in 2.0 d"],
+            ["hit rate 90 % (900 items found), 14 h of preprocessing saved in 2.0 d"],
             [],
         ),
         ({"coldest_age_s": 1e6}, ["--free 50GB --dry-run; least recently used entry: 12 d ago"], []),
@@ -382,6 +411,27 @@ def test_explain_has_a_row_for_each_cue() -> None:
     partial = replace(first, is_partial=True, cue="data", summary="1 of 5 items not cached: e.txt")
     assert rows_by_cue(partial)["data"] == ("changed", ["1 of 5 items not cached: e.txt"])
     assert {rows_by_cue(partial)[name][0] for name in ("code", "config", "observed")} == {"same"}
+
+
+def test_a_narrow_terminal_folds_what_differs_and_nothing_else(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = f"10 of 30 items not cached: {', '.join(f'corpus/{n:03}.txt' for n in range(20))}"
+    told = inspection.Explanation(
+        RecipeDigest("2" * 64), "f", 1, False, None, summary=why, is_partial=True, cue="data"
+    )
+    monkeypatch.setattr(
+        cli_tables,
+        "console",
+        lambda: Console(force_terminal=True, width=80, color_system=None, soft_wrap=True),
+    )
+    cli_explain.show(told)
+    _, table = capsys.readouterr().out.split("\n\n", 1)
+    lines = table.splitlines()
+    assert max(map(len, lines)) <= 80 and all(line == line.rstrip() for line in lines)
+    assert lines[1].startswith("data         changed  10 of 30 items not cached: corpus/000.txt")
+    assert "environment  same" in lines
+    assert " ".join(table.split()).endswith("observed same") and "corpus/019.txt" in table
 
 
 @pytest.mark.parametrize(("version", "is_told"), [(prepcache.__version__, False), ("0.0.1", True)])

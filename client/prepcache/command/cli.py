@@ -92,9 +92,9 @@ def status(
         bool, typer.Option("--json", help="Print JSON; with --watch, one line per update.")
     ] = False,
 ) -> None:
-    """Show what is cached, whether it helps, why the last job missed, and who is connected.
+    """Show what is cached, whether it helps, and who is connected.
 
-    It starts no daemon.
+    Also why the last job missed, and how to free space. It starts no daemon.
 
     Example: prepcache status --watch
     """
@@ -157,7 +157,9 @@ def list_entries(
         else:
             from prepcache.command import cli_tables
 
-            cli_tables.entries(shown, next(found, None) is not None)
+            recipes = [_recipe(client, one) for one in cli_tables.alike(shown)[: cli_tables.RECIPES_TOLD]]
+            there = [one for one in recipes if one is not None]
+            cli_tables.entries(shown, next(found, None) is not None, there)
         if not shown:
             _hint(client, name)
 
@@ -173,10 +175,7 @@ def show(
     """
     with _client() as client:
         entry = _entry(client, key)
-        try:
-            recipe = client.recipe(entry.recipe)
-        except NotFound:
-            recipe = None
+        recipe = _recipe(client, entry.recipe)
         if as_json:
             print_json({**entry.to_json(), "parts": recipe.to_json()["parts"] if recipe else None})
         else:
@@ -201,10 +200,10 @@ def explain(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show why a job missed: what is new or changed of its data, code, config and environment.
+    """Show why a job missed.
 
-    Without KEY, RECIPE or NAME, the last miss of any job. The recipe that missed is compared with the nearest
-    one that has entries.
+    Shows what is new or changed of its data, code, config and environment, against the nearest recipe that
+    has entries. Without KEY, RECIPE or NAME, the last miss of any job.
 
     Example: prepcache explain --name prep.tokenize
     """
@@ -445,6 +444,13 @@ def _entry(client: Client, key: str) -> inspection.Entry:
     if len({one.key for one in found}) > 1:  # several users may have one key
         raise BadRequest(f"{len(found)} keys begin with {digits}; give more digits", key=key)
     return found[0] if len(found) == 1 else client.entry(found[0].key)
+
+
+def _recipe(client: Client, digest: str) -> inspection.Recipe | None:
+    try:
+        return client.recipe(digest)
+    except NotFound:
+        return None
 
 
 def _amount(gone: inspection.Purged) -> str:

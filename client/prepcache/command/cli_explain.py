@@ -89,7 +89,7 @@ def show(told: inspection.Explanation) -> None:
     for one in cues(told):
         first, *others = one.lines or [""]
         lines += [[one.name, one.state, first], *(["", "", other] for other in others)]
-    out.print(cli_tables.table(["CUE", "STATE", "WHAT"], lines))
+    cli_tables.print_table(cli_tables.table(["CUE", "STATE", "WHAT"], lines))
     if told.more:
         out.print(Text(f"and {told.more:,} more", style="dim"))
     if told.is_unreached_only:

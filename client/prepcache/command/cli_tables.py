@@ -24,14 +24,16 @@ from prepcache import __version__
 from prepcache.protocol import inspection
 from prepcache.protocol.observed import RANDOM, draws_in, draws_text
 from prepcache.protocol.status_text import doing, helping, kept_back, room, warnings
-from prepcache.protocol.units import age_text, count_text, size_text, span_text
+from prepcache.protocol.units import age_text, count_text, shortened, size_text, span_text
 
 INPUTS_SHOWN = 20
 """Of the inputs of each kind that an entry observed; there may be a hundred thousand."""
 KEY_DIGITS = 12
-"""Enough to tell entries apart; commands take any such beginning."""
-RECIPE_DIGITS = 8
-"""Commands take such a beginning for `--recipe`."""
+"""Enough to tell entries and recipes apart, and as jobs print; commands take any such beginning."""
+RECIPES_TOLD = 20
+"""Recipes of one name whose configs a listing tells."""
+CONFIG_TOLD = 40
+"""Characters of a config's value in a listing."""
 MOST_WIDTH = 10_000
 
 
@@ -44,6 +46,8 @@ def console() -> Console:
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> Table:
     """Rows below their headings, without the columns in which no row has anything.
 
+    Where a terminal is too narrow, names are cut, and what `_FOLDED` columns say goes on in the next line.
+
     Args:
         numbers: the columns whose cells stand below each other on the right.
     """
@@ -51,36 +55,80 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequen
     kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
     for i in kept:
         is_number = columns[i] in numbers
-        shown.add_column(columns[i], justify="right" if is_number else "left", no_wrap=columns[i] != "NAME")
+        shown.add_column(
+            columns[i],
+            justify="right" if is_number else "left",
+            no_wrap=columns[i] not in ("NAME", *_FOLDED),
+            overflow="fold" if columns[i] in _FOLDED else "ellipsis",
+        )
     for row in rows:
         shown.add_row(*(Text(row[i]) for i in kept))
     return shown
 
 
+def print_table(of: Table) -> None:
+    """Prints a table without blanks at the ends of its lines."""
+    out = console()
+    with out.capture() as drawn:
+        out.print(of)
+    out.file.write("".join(f"{line.rstrip()}\n" for line in drawn.get().rstrip("\n").split("\n")))
+
+
+_FOLDED = ("WHAT", "CONFIG")
 _NUMBERS = ("ENTRIES", "ITEMS", "SIZE", "COST", "USED", "PID", "SINCE", "HOLDS")
 NAMES_SHOWN = 5
 
 
-def entries(found: Sequence[inspection.Entry], more: bool) -> None:
-    """A row for each entry, and the sum."""
+def alike(found: Iterable[inspection.Entry]) -> list[str]:
+    """The recipes of names that have several."""
+    of = dict.fromkeys((one.name, one.recipe) for one in found)
+    recipes = Counter(name for name, _ in of)
+    return [recipe for name, recipe in of if recipes[name] > 1]
+
+
+def config_text(recipe: inspection.Recipe, most: int | None = None) -> str:
+    """The config of a recipe on one line: `dim=64, max_len=128`.
+
+    Args:
+        most: characters of each value; by default, all.
+    """
+    leaves = (recipe.parts or {}).get("config")
+    if not isinstance(leaves, Mapping):
+        return ""
+    told = {
+        path: _value(leaf.get("text", "") if isinstance(leaf, Mapping) else leaf)
+        for path, leaf in leaves.items()
+    }
+    if most is not None:
+        told = {path: shortened(text, most) for path, text in told.items()}
+    return ", ".join(f"{_value(path)}={text}" for path, text in told.items())
+
+
+def entries(found: Sequence[inspection.Entry], more: bool, recipes: Sequence[inspection.Recipe] = ()) -> None:
+    """A row for each entry, the configs of recipes that have one name, and the sum."""
     rows_of(found)
+    configs = [[one.digest[:KEY_DIGITS], config_text(one, CONFIG_TOLD)] for one in recipes]
+    if len({config for _, config in configs}) > 1:
+        console().print()
+        print_table(table(["RECIPE", "CONFIG"], configs))
+        console().print()
     size_bytes = sum(one.size_bytes for one in found)
     total = f"{count_text(len(found), 'entry', 'entries')}, {size_text(size_bytes)}"
     console().print(Text(f"{total}; there are more: --limit 0 shows all" if more else total, style="dim"))
 
 
 def rows_of(found: Sequence[inspection.Entry]) -> None:
-    """A row for each entry, with its recipe where several have one name, and its owner where not all are this
-    user's or the token's.
+    """A row for each entry, with the recipes where several have one name, and the owners where not all are
+    this user's or the token's.
     """
     now = time.time()
     is_owner_told = {one.owner for one in found} not in ({os.getuid()}, {None})
-    recipes = Counter(name for name, _ in {(one.name, one.recipe) for one in found})
+    is_recipe_told = bool(alike(found))
     rows = [
         [
             one.key[:KEY_DIGITS],
             one.name,
-            one.recipe[:RECIPE_DIGITS] if recipes[one.name] > 1 else "",
+            one.recipe[:KEY_DIGITS] if is_recipe_told else "",
             user_name(one.owner) if is_owner_told else "",
             f"{one.items:,}",
             size_text(one.size_bytes),
@@ -92,7 +140,7 @@ def rows_of(found: Sequence[inspection.Entry]) -> None:
     ]
     if rows:
         columns = ["KEY", "NAME", "RECIPE", "OWNER", "ITEMS", "SIZE", "COST", "USED", "KEPT"]
-        console().print(table(columns, rows, _NUMBERS))
+        print_table(table(columns, rows, _NUMBERS))
 
 
 @functools.cache
@@ -114,9 +162,11 @@ def _kept(one: inspection.Entry) -> str:
 def entry(one: inspection.Entry, recipe: inspection.Recipe | None) -> None:
     """One entry and what it was made by."""
     now = time.time()
+    config = "" if recipe is None else config_text(recipe)
     rows = {
         "key": one.key,
         "name": one.name,
+        **({"config": config} if config else {}),
         "owner": user_name(one.owner),
         "items": f"{one.items:,} ({one.rows:,} samples)",
         "size": f"{size_text(one.size_bytes)} ({one.size_bytes:,} bytes)",

@@ -80,7 +80,7 @@ def fill(
 
 
 def plan(target: Target, as_json: AsJson = False) -> None:
-    """Say what a fill would make: items, what is missing and why, seconds and bytes to come.
+    """Say how much a fill would make, what that takes, and why.
 
     FILE is run, as an import runs it: put its training loop under `if __name__ == "__main__":`, or into a
     function. No data set is preprocessed; `prepcache.cached()` computes what is missing as always.

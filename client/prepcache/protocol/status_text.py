@@ -64,9 +64,8 @@ def helping(stats: Mapping[str, Any]) -> str:
     if percent is None:
         return f"no job has asked for items since the daemon started {up} ago"
     found = count_text(int(stats.get("found_items", 0)), "item", "items")
-    saved_h = stats.get("seconds_saved", 0.0) / 3600
-    hours = f"{saved_h:,.1f}" if saved_h >= 0.1 else f"{saved_h:.2g}"
-    return f"hit rate {percent:.0f} % ({found} found), {hours} hours saved in {up}"
+    saved = span_text(stats.get("seconds_saved", 0.0))
+    return f"hit rate {percent:.0f} % ({found} found), {saved} of preprocessing saved in {up}"
 
 
 def hit_percent(stats: Mapping[str, Any]) -> float | None:
