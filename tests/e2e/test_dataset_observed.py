@@ -430,3 +430,53 @@ def test_reads_for_another_data_set_are_no_inputs(jobs: Jobs) -> None:
     assert jobs.run(script)["hit"] == 2
     (jobs.box.folder / "a.txt").write_text("4")
     assert jobs.run(script)["computed"] == 2
+
+
+LEFT_OUT = """
+import functools
+
+def read():
+    return float(Path("".join(("offset", ".txt"))).read_text())  # no path that stands in the code
+
+@functools.lru_cache
+def source():
+    return iter([read()]), read()
+
+class Keyed:
+    def __prepcache_key__(self): return 1
+    @functools.lru_cache
+    def value(self): return read()
+
+class Copied:
+    kept = None
+    def __getstate__(self): return {}
+    def value(self):
+        if self.kept is None:
+            self.kept = read()
+        return self.kept
+
+keyed, copied = Keyed(), Copied()
+
+def of_source(item): return source()[1] + item
+def of_keyed(item): return keyed.value() + item
+def of_copied(item): return copied.value() + item
+def times(item): return source()[1] * 10 + item
+
+sets = [prepcache.CachedDataset([0], of_source, progress=False)]
+for function in (of_source, of_keyed, of_copied, times):
+    untracked = () if function in (of_keyed, of_copied) else ("source",)
+    sets += [
+        prepcache.CachedDataset(items, function, untracked=untracked, progress=False) for items in ([1], [2])
+    ]
+tell(samples=[float(sample) for ds in sets for sample in ds], hits=sum(ds.report().hit for ds in sets))
+"""
+
+
+def test_what_is_read_into_what_does_not_count_is_an_input(jobs: Jobs) -> None:
+    """Only the first data set to call the function sees it being read."""
+    script = jobs.write(LEFT_OUT)
+    for offset, hits in ((100, 0), (200, 0), (200, 9)):
+        (jobs.box.folder / "offset.txt").write_text(str(offset))
+        told = jobs.run(script)
+        assert told["samples"] == [offset, *[offset + 1, offset + 2] * 3, offset * 10 + 1, offset * 10 + 2]
+        assert told["hits"] == hits

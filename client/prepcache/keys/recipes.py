@@ -53,10 +53,10 @@ from prepcache.keys.own_state import State, place_of
 from prepcache.keys.paths import Read, looks_like_path
 from prepcache.keys.recipe_parts import code_part, config_part, environment_part
 
-RECIPE_VERSION = 8
+RECIPE_VERSION = 9
 """First input of the digest; raised whenever the inputs or their order change."""
 
-RECIPE_DOMAIN = b"prepcache recipe v8\0"
+RECIPE_DOMAIN = b"prepcache recipe v9\0"
 _MATERIAL = (
     "the function's own calls changed {place}, and samples may depend on it. It counts by its present "
     "value, so the next job may preprocess again. Reset it before opening the data set, or exclude it with "
@@ -101,6 +101,8 @@ class Recipe:
     """What was there when it was made, also of what counts as it was before."""
     own: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """What calls of the function change, and counts as before them."""
+    leaves_out: bool = field(compare=False, repr=False, default=False)
+    """Whether the user says that some of what the code reaches does not count."""
     inherits: tuple[Any, ...] = field(compare=False, repr=False, default=())
     """Observers of this process whose inputs are those of its data sets, too; see own_state.py."""
 
@@ -289,6 +291,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         expand=bool(expand),
         notes=_notes(untracked, reach),
         asked={**asked, "config": given, "plain": reach.hooks.plain},
+        leaves_out=bool(reach.ignored) or reach.leaves_out or code is None,
         state=State(digest, values, leaves, reach.hooks.places, reach.hooks.outlines),
     )
     return made, reach

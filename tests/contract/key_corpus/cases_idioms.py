@@ -84,6 +84,30 @@ CLASSES = [
         "def f(x):\n    return C().g\n", "k = 1", "k = 2"),
     one("state of a subclass of cached_property", "import functools\n\nclass P(functools.cached_property):\n    pass\n\nclass C:\n    @P\n    def g(self):\n"
         "        return type(self).g.k\n\nvars(C)['g'].k = 1\n\ndef f(x):\n    return C().g\n", "k = 1", "k = 2"),
+    one("cached class method of an enum", "import enum, functools\nK = 1\n\nclass E(enum.Enum):\n    A = 1\n    @classmethod\n    @functools.cache\n    def g(cls):\n        return K\n\n"
+        "def f(x):\n    return E.g()\n", "K = 1", "K = 2"),
+    one("cached __str__ of an enum", "import enum, functools\n\nclass E(enum.StrEnum):\n    A = 'a'\n    @functools.cache\n    def __str__(self):\n        return 'b' * 1\n\n"
+        "def f(x):\n    return str(E.A)\n", "* 1", "* 2"),
+    one("boundary of a flag", "import enum\n\nclass E(enum.Flag, boundary=enum.KEEP):\n    A = 1\n\ndef f(x):\n    return E(8)\n", "enum.KEEP", "enum.CONFORM"),
+    one("cached class method of a namedtuple", "import functools, typing\nK = 1\n\nclass P(typing.NamedTuple):\n    a: int\n    @classmethod\n    @functools.cache\n    def g(cls):\n        return K\n\n"
+        "def f(x):\n    return P.g()\n", "K = 1", "K = 2"),
+    one("name with underscores of a namedtuple", "import typing\n\nclass P(typing.NamedTuple):\n    a: int\n    __scale__ = 1\n\ndef f(x):\n    return P.__scale__\n", "__scale__ = 1", "__scale__ = 2"),
+    one("cached __call__ of a namedtuple", "import functools, typing\nK = 1\n\nclass P(typing.NamedTuple):\n    a: int\n    @functools.lru_cache\n    def __call__(self):\n        return K\n\n"
+        "def f(x):\n    return P(1)()\n", "K = 1", "K = 2"),
+    one("function in C of a namedtuple", "import math, typing\n\nclass P(typing.NamedTuple):\n    a: int\n    g = math.floor\n\ndef f(x):\n    return P.g(1.5)\n", "math.floor", "math.ceil"),
+    *(
+        one(f"class named by text in an annotation: {part}", "from typing import Annotated, Callable, Optional, Union, get_type_hints\n\nclass Inner:\n    K = 1\n\n"
+            f"class C:\n    k: {part}\n\ndef f(x):\n    return get_type_hints(C)\n", "K = 1", "K = 2")
+        for part in (
+            "Optional['Inner']", "list['Inner']", "Union[int, 'Inner']", "Annotated['Inner', 3]", "tuple[int, list['Inner']]",
+            "Callable[['Inner'], int]",
+        )
+    ),
+    one("class named by text in an alias that an annotation names", "from __future__ import annotations\nfrom typing import Optional, get_type_hints\n\nclass Inner:\n    K = 1\n\n"
+        "Alias = Optional['Inner']\n\ndef g(x: list[Alias]):\n    return 0\n\ndef f(x):\n    return get_type_hints(g)\n", "K = 1", "K = 2"),
+    must_stay("a forward reference that the job has evaluated", {"prep.py": "from typing import Optional, get_type_hints\n\nclass Inner:\n    K = 1\n\n"
+              "class C:\n    k: Optional['Inner'] = None\n\ndef f(x):\n    return get_type_hints(C)\n"},
+              swap("job.py", "5", "prep.get_type_hints(prep.C)"), job=JOB + "import prep\n5\n"),
     one("function inside np.vectorize", "import numpy as np\nG = np.vectorize(lambda x: x * 1)\n\ndef f(x):\n    return G(x)\n", "* 1", "* 2"),
 ]  # fmt: skip
 
@@ -182,6 +206,15 @@ OTHERS = {
     "third6.py": "def g(x):\n    return 4\n",
 }
 REPLACED = [
+    *(
+        must_change(f"table that a lazy module computes, {how}",
+                    {"prep.py": source, "tables.json": '{"a": 5}', "helper.py": "import json\nfrom pathlib import Path\nTABLES = json.loads((Path(__file__).parent / 'tables.json').read_text())\n"},
+                    swap("tables.json", "5", "6"), job=JOB + "import helper\n")
+        for how, source in {
+            "read by getattr": "def f(x, table):\n    import helper\n    return getattr(helper, table)['a'] + x\n",
+            "of a module that is handed on": "def helpers():\n    import helper\n    return helper\n\ndef f(x):\n    return helpers().TABLES['a'] + x\n",
+        }.items()
+    ),
     must_change("function replaced by one of its name in a lazy module",
                 {"prep.py": "def f(x):\n    import helper, third5, third6\n    return helper.g(x)\n", **OTHERS},
                 swap("job.py", "third5.g", "third6.g"), job=JOB + "import helper, third5, third6\nhelper.g = third5.g\n"),

@@ -19,6 +19,7 @@ Invariants:
 from __future__ import annotations
 
 import abc
+import collections
 import enum
 import os
 import sys
@@ -63,6 +64,15 @@ _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 _IN_C = frozenset({"builtin_function_or_method", "cython_function_or_method", "instancemethod"})
 _SLOTS_NOTED = "__slotnames__"
 """What `copyreg` notes in a class once somebody has copied an instance."""
+_BLANK = (
+    enum.Enum("_", ()),
+    enum.IntFlag("_", ()),
+    enum.StrEnum("_", ()),
+    collections.namedtuple("_", ()),
+)
+_COUNTED = frozenset({"_fields", "_field_defaults", "_boundary_"})
+_MADE = frozenset(name for blank in _BLANK for name in vars(blank)) - _COUNTED
+"""What an enum or namedtuple has of which the text says nothing."""
 _ENUM_STATE = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 
 
@@ -145,14 +155,15 @@ def _not_in_c(extension: str) -> Callable[[str, Any, Callable[[FunctionType], bo
 
 
 def _is_not_made(name: str, value: Any, is_library: Callable[[FunctionType], bool]) -> bool:
-    """In an enum or namedtuple: not the machinery that its base puts there. Members of an enum count as a
-    table, and a namedtuple by `_fields` and `_field_defaults`."""
+    """In an enum or namedtuple: not the machinery that its base puts there, unless the project replaced it.
+    Members of an enum count as a table, and a namedtuple by `_fields` and `_field_defaults`."""
+    if name not in _MADE:
+        return type(value).__name__ != "_tuplegetter"
     inner = getattr(value, "__func__", value)
-    if isinstance(inner, FunctionType):
-        return not inner.__code__.co_filename.startswith("<") and not is_library(inner)
-    is_made = isinstance(value, classmethod | types.BuiltinFunctionType)
-    is_named = name.startswith("_") and name.endswith("_")
-    return isinstance(inner, property) or not (is_made or is_named or type(value).__name__ == "_tuplegetter")
+    inner = getattr(inner, "__wrapped__", inner)
+    if not isinstance(inner, FunctionType):
+        return False
+    return not inner.__code__.co_filename.startswith("<") and not is_library(inner)
 
 
 def described(cls: type) -> Found:

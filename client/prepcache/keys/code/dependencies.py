@@ -44,8 +44,10 @@ from prepcache.keys.code.settings import (
 )
 from prepcache.keys.code.source_files import read_source
 from prepcache.keys.code.value_hooks import Hooks
+from prepcache.keys.encoding.encoder import is_registered
 from prepcache.keys.secrets import holds_secret
 
+_SAYING_WHAT_COUNTS = ("__prepcache_key__", "__getstate__", "__reduce__", "__reduce_ex__")
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 CLASS = "class"
 """Stands for the definition of a class, which counts by its attributes."""
@@ -83,6 +85,8 @@ class Dependencies:
         self.sources: dict[str, str] = {}
         self.codes: dict[str, list[CodeType]] = {}
         self.ignored: set[str] = set()
+        self.leaves_out = False
+        """Whether a class is reached of whose instances the project says what counts."""
         self.literal_paths: set[str] = set()
         self.named_files: set[str] = set()
         self.root = root
@@ -157,7 +161,7 @@ class Dependencies:
                 self.count_value(f"{label}{part}", value, function)
         if function.__annotations__:  # whatever is given the function may read them
             self.count_value(f"{label}.__annotations__", function.__annotations__, function)
-            self._named(space, names_in_annotations(function.__annotations__.values()))
+            self._named(space, names_in_annotations(function.__annotations__.values(), space))
         self._globals(space, global_chains(code))
         self.note_code(code, space)
         if dynamic_lookups.is_dynamic(code):
@@ -194,13 +198,15 @@ class Dependencies:
         home = found_there if isinstance(found_there, ModuleType) else None
         space = vars(home) if home is not None else {}
         self.definitions[label] = CLASS
+        said = [vars(cls)[way] for way in _SAYING_WHAT_COUNTS if way in vars(cls)]
+        self.leaves_out |= any(not (isinstance(way, FunctionType) and self.is_library(way)) for way in said)
         if isinstance(file := space.get("__file__"), str):
             self._note_file(space, file)
         self.refer_library(labels.class_module(cls))
         self.count_value(f"{label}.__bases__", cls.__bases__, cls)
         self._asked.note_class(label, cls, home)
         self._named_variables(variables_of(cls))
-        self._named(space, names_in_annotations(annotations_of(cls).values()))
+        self._named(space, names_in_annotations(annotations_of(cls).values(), space))
         own = attributes_of(cls, self.is_library)
         for name, value in (*own, *described(cls)):
             self.count_value(f"{label}.{name}", value, cls)
@@ -393,6 +399,7 @@ class Dependencies:
 
     def refer_class(self, cls: type) -> str:
         """The label of a class, which will be visited, or the name of a library's."""
+        self.leaves_out |= is_registered(cls)
         name = f"{labels.class_module_label(cls)}.{cls.__qualname__}"
         if self.labels.known(cls) is None and labels.place_of_class(cls, self._places) is not Place.PROJECT:
             self.refer_library(labels.class_module(cls))

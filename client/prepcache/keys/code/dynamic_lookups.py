@@ -17,11 +17,11 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, ForwardRef, Literal, get_args, get_origin
 
 from prepcache.databases import file_under
 from prepcache.keys.code.fingerprint import docstrings, nested
@@ -224,9 +224,29 @@ def names_in_texts(texts: Iterable[str]) -> set[str]:
     return {name for text in texts if len(text) <= _LONGEST for name in _NAME.findall(text)}
 
 
-def names_in_annotations(annotations: Iterable[Any]) -> set[str]:
-    """The dotted names in the annotations that are text, and in texts within them but for `Literal`'s."""
-    return {name for one in annotations if isinstance(one, str) for name in _names_in(one)}
+def names_in_annotations(annotations: Iterable[Any], space: Mapping[str, Any]) -> set[str]:
+    """The dotted names in texts in annotations, but for `Literal`'s, and in the globals that they name:
+    `Optional["Inner"]`, and `list[Alias]` where `Alias = Optional["Inner"]`."""
+    found: set[str] = set()
+    waiting = list(annotations)
+    while waiting:
+        names = {name for text in _texts_within(waiting.pop()) for name in _names_in(text)} - found
+        found |= names
+        waiting.extend(space[name] for name in names if name in space)
+    return found
+
+
+def _texts_within(annotation: Any) -> Iterator[str]:
+    if isinstance(annotation, str):
+        yield annotation
+    elif isinstance(annotation, ForwardRef):
+        yield annotation.__forward_arg__
+    elif isinstance(annotation, list):  # the arguments of a `Callable`
+        for part in annotation:
+            yield from _texts_within(part)
+    elif get_origin(annotation) is not Literal:
+        for part in get_args(annotation):
+            yield from _texts_within(part)
 
 
 @lru_cache(maxsize=4096)

@@ -12,8 +12,8 @@ Invariants:
 
 from __future__ import annotations
 
+import io
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from types import CodeType, FunctionType, ModuleType
@@ -98,7 +98,7 @@ class ModuleState:
         self._walk = walk
         self._graph = graph
         self._noted: set[str] = set()
-        self._compared: set[tuple[str, str, bool]] = set()
+        self._compared: set[tuple[str, str]] = set()
 
     def older_texts(self, came: Iterable[str]) -> dict[str, str]:
         """The modules that this process may have loaded from another text than their file has now.
@@ -137,16 +137,12 @@ class ModuleState:
         self.is_followed |= bool(reached)
         asked = set(all_names(code))
         names = set(asked)
-        uses = Counter[str]()  # how many modules name it, and twice, if code does that runs later
         is_any = is_dynamic(code)
         for name in reached:
             if (source := self._source(name)) is not None:
                 names |= source.names
-                uses.update([*source.names, *source.inner_names])
                 if looks_up_by_text(source.code):
-                    named = {one.partition(".")[0] for one in names_in_texts(texts_in(source.code))}
-                    names |= named
-                    uses.update(named)
+                    names.update(one.partition(".")[0] for one in names_in_texts(texts_in(source.code)))
                 is_any |= is_dynamic(source.code)
                 self._note(name, source)
         self._walk.count_builtins(names)
@@ -159,10 +155,11 @@ class ModuleState:
                     _awaited[source.path] = source.stamp
                 continue
             for one in sorted(vars(loaded).keys() - SKIPPED_GLOBALS):
-                if one in names or one == "__getattr__" or (is_any and not one.startswith("__")):
-                    self._compare(
-                        name, one, vars(loaded)[one], is_used=is_any or uses[one] != 1 or one in asked
-                    )
+                is_meant = one in names or one == "__getattr__" or (is_any and not one.startswith("__"))
+                # A file that `with open(...) as file` leaves behind has no stable bytes, and nothing to read.
+                is_left = one not in asked and _is_closed_file(vars(loaded)[one])
+                if is_meant and not is_left:
+                    self._compare(name, one, vars(loaded)[one])
 
     def _note(self, name: str, source: SourceFile) -> None:
         """Counts what the code of a file asks for that counts whole."""
@@ -210,28 +207,22 @@ class ModuleState:
                         self._walk.count_module(loaded, chain)
             self.is_settling = False
 
-    def _compare(self, module: str, name: str, value: Any, *, is_used: bool) -> None:
-        """Counts what a loaded module holds under a name, if its text does not say so.
-
-        Args:
-            is_used: whether anything but the module itself, when it is loaded, may read it.
-        """
-        if isinstance(value, ModuleType) or (module, name, is_used) in self._compared:
+    def _compare(self, module: str, name: str, value: Any) -> None:
+        """Counts what a loaded module holds under a name, if its text does not say so."""
+        if isinstance(value, ModuleType) or (module, name) in self._compared:
             return
-        self._compared.add((module, name, is_used))
+        self._compared.add((module, name))
         home, own = self._origin(module, name, value)
         if home not in self._graph.modules:
             return  # a library's, which counts by itself
         if home != module:
-            self._compare(home, own, value, is_used=is_used)
+            self._compare(home, own, value)
             return
         source = self._source(home)
         if source is None or self._is_written(source, own, value):
             return
         if own in source.written or own in source.taken:
             self.differing[f"{module}.{name}"] = type(value)
-        elif not is_used:
-            return
         self._walk.count_global(vars(sys.modules[module]), module, name, {()})
 
     def _is_written(self, source: SourceFile, name: str, value: Any) -> bool:
@@ -289,6 +280,14 @@ def _homes(statement: Import, module: str, is_within: bool) -> list[str]:
     parts = (resolve(statement, module, is_within) or "").split(".")
     above = [".".join(parts[: n + 1]) for n in range(len(parts))]
     return [*above, *(f"{above[-1]}.{name}" for name in statement.names)] if parts[0] else []
+
+
+def _is_closed_file(value: Any) -> bool:
+    """Whether a value is a file that is closed, or was detached."""
+    try:
+        return isinstance(value, io.IOBase) and value.closed
+    except ValueError:
+        return True
 
 
 def _has_defaults(function: FunctionType, written: Any) -> bool:

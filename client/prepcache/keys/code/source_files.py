@@ -106,12 +106,6 @@ class SourceFile:
         return all_names(self.code)
 
     @cached_property
-    def inner_names(self) -> set[str]:
-        """Those in the code of its functions and classes, that runs when the module is loaded already."""
-        inner = [const for const in self.code.co_consts if isinstance(const, CodeType)]
-        return set().union(*map(all_names, inner))
-
-    @cached_property
     def _codes(self) -> dict[str, list[CodeType]]:
         found: dict[str, list[CodeType]] = {}
         for code in nested(self.code):

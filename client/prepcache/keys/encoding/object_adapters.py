@@ -5,6 +5,7 @@
     albumentations  transforms, without the generators that each makes from entropy
     numba       a compiled function, by what is compiled, and whether it was
     polars      expressions; a lazy frame, or one that calls Python, is refused
+    typing      forward references, by their text and not by what somebody has evaluated it to
     loggers     of any library, by their class alone; nothing comes from them into a sample
 
 They are taught with `register_key`, as those of adapters.py. All else counts by its `__reduce_ex__`,
@@ -194,6 +195,8 @@ KEYS: dict[tuple[str, str], Key] = {
     ("torch", "ScriptFunction"): _script,
     ("torch", "OptimizedModule"): lambda value: {"compiled": value._modules["_orig_mod"]},
     ("torch", "Generator"): lambda value: (str(value.device), value.get_state()),
+    ("typing", "ForwardRef"): lambda value: value.__forward_arg__,
+    ("annotationlib", "ForwardRef"): lambda value: value.__forward_arg__,
     ("tokenizers", "Tokenizer"): lambda value: (value.to_str(), value.encode_special_tokens),
     ("albumentations", "BasicTransform"): _seeded_transform,
     ("albumentations", "BaseCompose"): _seeded_transform,

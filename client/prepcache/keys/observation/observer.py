@@ -10,7 +10,9 @@ NOTE [ What is loaded once ]
     A module that an item imports no later item reads again, nor does another data set of this process. So
     what was read for an item that loaded modules counts for every data set of this process that counts one of
     these modules. What functions and properties keep counts by value in the recipe, with what was read for it
-    (keys/own_state.py).
+    (keys/own_state.py). Where a recipe leaves something out (`untracked=`, a key of one's own), calls may
+    have read into that, too: such a data set takes over all that was read for others of its code in this
+    process.
 
 Not here: which facts make an input and which an output (findings.py).
 """
@@ -49,6 +51,8 @@ _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
 """Observers that came from another process, by recipe."""
 _loaded: list[tuple[set[str], list[Fact]]] = []
 """The modules that items loaded, and what was read meanwhile."""
+_used: dict[Observer, None] = {}
+"""Observers that have watched an item in this process."""
 _STARTED = (
     "it starts processes ({programs}). Of the files that they read, only those on their command line are "
     "observed: change version= when others change"
@@ -70,6 +74,7 @@ class _Scope(NamedTuple):
         named_in_code: files that are there under paths that stand in the code.
         distributions: those that count.
         is_narrowed: whether these were named.
+        leaves_out: whether the recipe leaves out some of what the code reaches.
     """
 
     digest: RecipeDigest
@@ -80,6 +85,11 @@ class _Scope(NamedTuple):
     named_in_code: frozenset[str]
     distributions: Mapping[str, str]
     is_narrowed: bool
+    leaves_out: bool
+
+    def shares_code(self, other: _Scope) -> bool:
+        """Whether a project file counts in both; where none counts, that is not known."""
+        return not (self.known and other.known and self.known.keys().isdisjoint(other.known))
 
 
 class Observer:
@@ -109,6 +119,7 @@ class Observer:
             recipe.named_files,
             recipe.parts["environment"]["distributions"],
             recipe.asked.get("environment") is not None,
+            recipe.leaves_out,
         )
         self._begin(scope, stat_cache, trust, (), recipe.inherits)
 
@@ -184,6 +195,7 @@ class Observer:
     def _take(self, watch: Watch) -> None:
         """Takes in what a watch has seen, when its item is made."""
         facts = list(watch.facts.values())
+        _used[self] = None
         self.programs.update(dict.fromkeys(watch.programs))
         self._found.take(facts, watch)
         modules = {fact.full for fact in facts if fact.kind == MODULE and is_file_of_job(fact.full)}
@@ -214,10 +226,14 @@ class Observer:
 
     def _take_inherited(self) -> None:
         """What was read for data sets whose calls have changed what the function holds, and that counts as
-        before: this data set's calls find it loaded, and do not read it again. See keys/own_state.py."""
+        before, or not at all: this data set's calls find it loaded, and do not read it again. See
+        keys/own_state.py, and NOTE [ What is loaded once ]."""
         for other in self._inherited:
             other._take_inherited()
             self._found.inherit(other._found)
+        for other in list(_used) if self._scope.leaves_out else ():
+            if other is not self and self._scope.shares_code(other._scope):
+                self._found.inherit(other._found)
 
     def _given_on(self) -> tuple[Seen, ...]:
         """What an observer in another process is to begin with: it gets the function as it is now."""
