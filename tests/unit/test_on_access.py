@@ -160,6 +160,17 @@ def test_what_could_not_be_made_is_given_back(daemon: FakeDaemon, error: type[Ba
     assert wait_until(lambda: left_behind(daemon) == 0)
 
 
+def test_a_batch_in_any_order_is_leased_in_parts(daemon: FakeDaemon) -> None:
+    """Nobody else has what is left of it after the first part."""
+    job, batch = AccessJob(daemon, list(range(8))), np.array([0, 1, 7, 2, 3, 4, 5, 6])
+    share = job.made._share
+    share.want(batch.tolist())
+    parts = [share.take(3, 0.0, 0, batch) for _ in range(3)]
+    assert parts == [[0, 1, 7], [2, 3, 4], [5, 6]] and share.taken == 0
+    share.release_all()
+    assert left_behind(daemon) == 0
+
+
 @pytest.mark.parametrize("is_held", [True, False])
 def test_an_error_leaves_what_other_threads_asked_for_to_them(daemon: FakeDaemon, is_held: bool) -> None:
     """They would wait for a thread that makes it no more."""
@@ -374,6 +385,60 @@ def test_what_waits_for_a_hanging_commit_is_bounded(
     assert wait_until(lambda: job.made.wants_more)
     job.made.flush()
     assert job.made.is_idle and left_behind(daemon) == 0
+
+
+def test_a_hanging_commit_is_waited_for_within_the_budget(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others have is asked for then: if the daemon hangs, an outage begins."""
+    now, may_end = [100.0], threading.Event()
+    clock = types.SimpleNamespace(monotonic=lambda: now[0], time=lambda: 0.0)
+    monkeypatch.setattr(on_access, "time", clock)
+    monkeypatch.setattr(on_access, "LEASE_FROM_S", 0.0)
+    job, other = AccessJob(daemon, [1, 2]), FakeSession(daemon, "other")
+    lease = other.lease(
+        RECIPE.digest, 0, job.bench.catalogue.distinct.digests[1:], want=1, cost_s=0, nbytes=0, wait_s=0
+    ).lease
+    assert lease is not None
+    job.samples(0)
+    wait, asked = job.made._changed.wait, list[float]()
+
+    def passes(seconds: float) -> bool:
+        now[0] += seconds
+        return wait(0.0)
+
+    def fail(method: str) -> None:
+        if method == "commit":
+            assert may_end.wait(20)
+        elif method == "lease":
+            asked.append(daemon.vain_s)
+            if len(asked) == 2:
+                other.release(lease)
+
+    monkeypatch.setattr(job.made._changed, "wait", passes)
+    job.bench.session.fail = fail
+    assert job.samples(1) == [4] and not job.made.is_idle
+    assert asked == pytest.approx([0.0, waits.SPARE_S])
+    may_end.set()
+    job.made.flush()
+    assert wait_until(lambda: left_behind(daemon) == 0)
+
+
+def test_a_commit_that_is_cut_off_begins_an_outage(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its job finds out by itself, on its budget."""
+    job, told = AccessJob(daemon, [1]), list[str]()
+    monkeypatch.setattr(job.bench.session, "give_up_for_now", told.append)
+
+    def fail(method: str) -> None:
+        raise DaemonUnreachable("it hangs")
+
+    job.samples(0)
+    job.bench.session.fail = fail
+    job.made.flush()
+    assert told == ["it hangs"]
+    job.forget()
 
 
 def test_what_waits_for_commits_is_not_declined_as_a_whole(daemon: FakeDaemon) -> None:

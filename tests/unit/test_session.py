@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from prepcache.daemon import waits
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
 from prepcache.daemon.wait_budget import WaitBudget, on_own_time
@@ -171,6 +172,25 @@ def test_a_daemon_that_forgets_for_ever_is_given_up(bench: Bench) -> None:
     assert bench.world.opened == 2
 
 
+def test_a_daemon_that_forgot_us_twice_is_used_again(bench: Bench) -> None:
+    """It was restarted twice within a request. One that never knows its sessions is given up in the end."""
+    bench.session.budget.budget_s = 4.0
+    bench.world.said["GET "] = lambda r: reply({})
+    bench.session.resolve(SomeRecipe())
+    bench.world.said["POST resolve"] = lambda r: problem("unknown-session", 410)
+    for _ in range(2):
+        with pytest.raises(DaemonUnreachable):
+            bench.session.resolve(SomeRecipe())
+        wait_until(lambda: not bench.session.is_gone)
+    del bench.world.said["POST resolve"]
+    assert bench.session.resolve(SomeRecipe()).is_complete
+    bench.world.said["POST resolve"] = lambda r: problem("unknown-session", 410)
+    while not bench.session.is_gone or bench.session.is_away:
+        wait_until(lambda: not bench.session.is_away)
+        with pytest.raises(DaemonUnreachable):
+            bench.session.resolve(SomeRecipe())
+
+
 def test_names_and_parts_are_sent_as_a_daemon_takes_them(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +325,20 @@ def test_beats_that_fail_neither_speak_nor_spend_patience(
     wait_until(lambda: len(beats) > 8)
     assert bench.session.budget.remaining_s == 0.6 and not bench.session.is_gone
     assert caplog.records == [] and capfd.readouterr() == ("", "")
+
+
+def test_a_beat_that_hangs_begins_an_outage(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that only starts workers asks nothing; each of them would wait for the daemon in vain."""
+    monkeypatch.setattr(waits, "BEAT_LIMIT_S", 0.1)
+    monkeypatch.setattr(waits, "BUDGET_S", 0.0)
+
+    def hang(request: Request) -> Any:
+        raise Hang
+
+    bench.session.resolve(SomeRecipe())
+    bench.world.said["POST sessions/beat"] = hang
+    wait_until(lambda: bench.session.is_away)
+    assert bench.session.budget.remaining_s == 0.6
 
 
 def test_a_forked_child_has_a_session_of_its_own(bench: Bench) -> None:

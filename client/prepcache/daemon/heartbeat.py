@@ -19,13 +19,14 @@ import inspect
 import logging
 import secrets
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from prepcache.daemon import waits
 from prepcache.digests import Digest, RecipeDigest
-from prepcache.errors import PrepcacheError, UnknownSession
+from prepcache.errors import DaemonUnreachable, PrepcacheError, UnknownSession
 from prepcache.protocol import wire
 
 if TYPE_CHECKING:
@@ -310,13 +311,19 @@ def _run(kept: weakref.ref[Session], stop: threading.Event, pause_s: float) -> N
         header = session.header
         if header is None:
             continue
+        began = time.monotonic()
         try:
             session.heartbeat.tell(session, header)
         except UnknownSession:
             with contextlib.suppress(PrepcacheError):
                 session.reopen(header)
+        except DaemonUnreachable as error:
+            # It restarts, or is gone: the foreground finds out, on its budget. But that of a job which only
+            # starts workers does not ask, and each of them would find out again.
+            if time.monotonic() - began > waits.BUDGET_S:
+                session.give_up_for_now(error.message)
         except PrepcacheError:
-            pass  # the daemon restarts, or is gone: the foreground finds out, on its budget
+            pass
         except Exception:
             log.exception("prepcache: internal error in a heartbeat")
         del session

@@ -435,7 +435,12 @@ class Session:
             header = self.open()
             return self.run(attempt, wait_s=wait_s)
         except UnknownSession as error:
-            raise self._lied("it does not know a session that it has just opened") from error
+            # It was restarted twice meanwhile. One that never knows its sessions is given up in the end.
+            self.budget.charge(waits.FREE_S)
+            why = "the daemon does not know a session that it has just opened"
+            gone = self.budget.give_up(self.client.url, why, is_final=False)
+            self.watch.begin()
+            raise gone from error
 
     def run(self, attempt: Callable[[float], T], *, wait_s: float = 0.0) -> T:
         """Within the process's wait budget; threads of the session's own have theirs, and say nothing."""

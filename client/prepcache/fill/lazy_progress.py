@@ -70,7 +70,7 @@ def _line(there: int, total: int, made: int, passed_s: float) -> str:
     if there == total:
         return f"all {total:,} items are cached"
     parts = [f"{there:,} of {total:,} items are cached"]
-    if made:
+    if made > 0:  # a purge takes some away
         parts += [
             f"{span_text((total - there) * passed_s / made)} to go",
             f"{made / passed_s:.1f} items/s",

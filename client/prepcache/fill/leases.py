@@ -172,7 +172,8 @@ class Share:
             if self.reason:
                 return []
             if granted is not None:
-                passed = window if len(granted) < want else window[window < granted[-1]]
+                last = len(window) if len(granted) < want else np.isin(window, granted).nonzero()[0][-1]
+                passed = window[:last]  # by place: a batch's items come in the order of the batch
                 self._state[passed[self._state[passed] == FRESH]] = HELD
                 self._count_taken()
             if granted:

@@ -118,9 +118,9 @@ class OnAccess:
         """What is not committed yet."""
         self._uncollected: list[int] = []
         """What of it is in no batch yet."""
-        self._made_bytes = self._grants = 0
+        self._made_bytes = self._grants = self._commits = 0
         self._aside: list[Batch] = []
-        self._is_due = False
+        self._is_due = self._is_late = False
         self._commit_bytes = 0
         self._commit_s = 0.0
         self._shared_at = -math.inf
@@ -220,9 +220,10 @@ class OnAccess:
             granted = share.take(want, cost_s, nbytes, among)
             if not granted and not share.reason and share.has_rest:
                 self.flush_soon()
-                if self._made and not artifacts.session.is_away:
-                    self._changed.wait(WAIT_S)  # others may want what a thread commits, which needs the lock
+                if self._made and not artifacts.session.is_away and not self._is_late:
+                    self._wait_for_commit()
                     return []
+                self._is_late = False
                 granted = share.wait(want, cost_s, nbytes, WAIT_S, among)
         except PrepcacheError:
             if artifacts.session.is_away:
@@ -238,6 +239,19 @@ class OnAccess:
             self._shared_at, share.is_waited_for = time.monotonic(), False
             self.flush_soon()
         return granted
+
+    def _wait_for_commit(self) -> None:
+        """Others may want what was made here: waits for a thread to commit it, which needs the lock. Where
+        that takes too long, the daemon is asked next: if it hangs, that begins an outage."""
+        session, commits, began = self._artifacts.session, self._commits, time.monotonic()
+        until = began + max(waits.FREE_S, BACKLOG.allowed_s(0, session.spare_s))
+        while commits == self._commits and not session.is_away:
+            if (left_s := until - time.monotonic()) <= 0:
+                self._is_late = True
+                break
+            self._changed.wait(min(left_s, WAIT_S))
+        waited_s = time.monotonic() - began
+        session.waited_in_vain(waited_s if self._is_late else BACKLOG.beyond_s(self._made_bytes, waited_s))
 
     @contextlib.contextmanager
     def _unlocked(self) -> Iterator[None]:
@@ -426,6 +440,7 @@ class OnAccess:
                 self._share.settle([index for index in indices if self._share.is_taken(index)])
                 for index in indices:
                     self._made_bytes -= weight(self._made.pop(index).samples[0])
+                self._commits += 1
                 self._changed.notify_all()
 
     def _batches(self, indices: list[int]) -> Iterator[Batch]:
@@ -455,6 +470,8 @@ class OnAccess:
         commits = Commits(artifacts.sharing, artifacts.recipe.digest, self._task.producer, edition)
         limit_s = None if until == math.inf else max(0.0, until - began)
         for outcome in commits.commit(batch, artifacts.generation, limit_s):
+            if outcome.is_cut_off and limit_s is None:  # a thread has waited, on its own time
+                artifacts.session.give_up_for_now(outcome.reason)
             self._note(outcome)
         self._commit_s = time.monotonic() - began
 
