@@ -94,6 +94,9 @@ CLASSES = [
     one("name with underscores of a namedtuple", "import typing\n\nclass P(typing.NamedTuple):\n    a: int\n    __scale__ = 1\n\ndef f(x):\n    return P.__scale__\n", "__scale__ = 1", "__scale__ = 2"),
     one("cached __call__ of a namedtuple", "import functools, typing\nK = 1\n\nclass P(typing.NamedTuple):\n    a: int\n    @functools.lru_cache\n    def __call__(self):\n        return K\n\n"
         "def f(x):\n    return P(1)()\n", "K = 1", "K = 2"),
+    one("defaults that were set on a namedtuple", "import collections\nP = collections.namedtuple('P', 'a')\nP.__new__.__defaults__ = (1,)\n\ndef f(x):\n    return P()\n", "(1,)", "(2,)"),
+    one("type that a new type stands for", "import typing\nU = typing.NewType('U', int)\n\ndef f(x):\n    return U.__supertype__(x)\n", "int", "float"),
+    one("bound of a type variable", "import typing\nT = typing.TypeVar('T', bound=int)\n\ndef f(x):\n    return T.__bound__(x)\n", "int", "float"),
     one("function in C of a namedtuple", "import math, typing\n\nclass P(typing.NamedTuple):\n    a: int\n    g = math.floor\n\ndef f(x):\n    return P.g(1.5)\n", "math.floor", "math.ceil"),
     *(
         one(f"class named by text in an annotation: {part}", "from typing import Annotated, Callable, Optional, Union, get_type_hints\n\nclass Inner:\n    K = 1\n\n"

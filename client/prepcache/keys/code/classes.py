@@ -87,6 +87,7 @@ def attributes_of(cls: type, is_library: Callable[[FunctionType], bool]) -> Iter
         yield "<members>", {name: _member(member) for name, member in cls.__members__.items()}
         keeps: Callable[[str, Any, Callable[[FunctionType], bool]], bool] = _is_not_made
     elif issubclass(cls, tuple) and "_fields" in vars(cls):
+        yield "<defaults>", getattr(cls.__new__, "__defaults__", None)
         keeps = _is_not_made
     elif (extension := _extension_of(cls.__module__)) is not None:
         keeps = _not_in_c(extension)

@@ -50,6 +50,8 @@ class Unstable(Exception):
     """The object keeps state to itself; the message says why."""
 
 
+_OF_TYPES = ("__supertype__", "__bound__", "__constraints__")
+"""What `NewType` and `TypeVar` are given beside their name."""
 _OBJECT: Any = object
 """Untyped: its slots are compared with those of classes, which are typed as bound."""
 
@@ -244,7 +246,11 @@ def _is_pickle(argument: Any) -> bool:
 def _of_name(value: Any, name: str) -> Parts:
     """An object that says it is the global of a name: that counts if it is, and state that it has, too."""
     if type(value).__module__ == "typing":
-        return [("name", name)]
+        parts: Parts = [("name", name)]
+        for step in _OF_TYPES:
+            with contextlib.suppress(AttributeError, NameError):  # a bound may name what is not there
+                parts.append((step, getattr(value, step)))
+        return parts
     home = sys.modules.get(str(getattr(value, "__module__", None)))
     homes = list(sys.modules.values()) if home is None else [home]
     if not any(_at(getattr(module, "__dict__", {}), name) is value for module in homes):
