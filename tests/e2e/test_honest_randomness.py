@@ -154,8 +154,8 @@ def test_a_repeat_that_differs_names_the_item_and_is_removed(jobs: Jobs) -> None
     _, err = run(jobs, "by_file", verify_fraction=1.0, exit_code=1)
     assert "VerifyError: item 0 (0), preprocessed again, differs from the cached sample" in err
     assert "was removed" in err
-    told = run(jobs, "by_file", verify_fraction=1.0)[1]
-    assert (told["hit"], told["computed"]) == (0, 10), "and is made anew"
+    told = run(jobs, "by_file")[1]  # the ten may lie in several artifacts, of which one was removed
+    assert told["computed"] >= 1 and told["hit"] + told["computed"] == 10, "and is preprocessed again"
 
 
 def test_a_job_that_may_not_write_removes_nothing(jobs: Jobs) -> None:

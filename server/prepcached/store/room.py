@@ -40,11 +40,13 @@ def evict(core: Core, need_bytes: int, owner: int | None = None) -> bool:
             chosen = _choose(core, need_bytes, owner)
             if chosen is None:
                 return False
-            if _condemn_idle(core, chosen) == chosen:
+            now = core.monotonic()
+            with core.memory:
+                is_idle = not any(core.holds.is_held(row.digest, now) for row in chosen)
+                core.holds.condemn(row.digest for row in chosen if is_idle)
+            if is_idle:  # else a job took a hold between the choice and now: choose again
                 _evict(core, chosen)
                 return True
-            with core.memory:  # somebody took a hold between the choice and now: choose again
-                core.holds.pardon(row.digest for row in chosen)
 
 
 def could_evict(core: Core, need_bytes: int, owner: int) -> bool:
