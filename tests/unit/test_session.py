@@ -114,15 +114,23 @@ def test_a_commit_in_a_forgotten_session_retakes_holds(
     assert bench.session.heartbeat._held == {f"{2:064x}"} and removed == [{f"{1:064x}"}]
 
 
-def test_a_declined_commit_waits_for_what_others_just_drop(bench: Bench) -> None:
+def test_a_declined_commit_waits_for_what_others_just_drop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An answer that another thread is looking through holds all artifacts of the recipe."""
     bench.world.artifacts = [1, 2]
     found = bench.session.resolve(SomeRecipe())
-    heartbeat = bench.session.heartbeat
+    wait, is_declined = bench.session.heartbeat.wait_for_drops, threading.Event()
+
+    def wait_for_drops() -> None:
+        is_declined.set()
+        wait()
 
     def look_through() -> None:
-        wait_until(lambda: heartbeat._changed._waiters)  # type: ignore[attr-defined]
+        is_declined.wait(60)
         bench.session.drop_hold(found.artifacts[:1])
+
+    monkeypatch.setattr(bench.session.heartbeat, "wait_for_drops", wait_for_drops)
 
     def commit(request: Request) -> Any:
         told = [digest for beat in bench.sent("POST", "/s1/beat") for digest in beat.json["dropped"]]

@@ -119,6 +119,7 @@ class Heartbeat:
             self._changed.wait_for(
                 lambda: self._dropped or not (self._asking or self._is_sorting), waits.DROPS_S
             )
+            self._is_sorting = False  # all of it was of use: nobody waits for that again
 
     @contextlib.contextmanager
     def _under_way(self) -> Iterator[None]:
