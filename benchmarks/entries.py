@@ -25,7 +25,6 @@ from prepcached.store.store import Store
 
 PER_RECIPE = 1000
 """Artifacts of one recipe: what a resolve answers."""
-DISK_BYTES = 8192
 
 
 def recipe(number: int) -> RecipeDigest:
@@ -57,7 +56,7 @@ def _add(store: Store, digest: RecipeDigest, numbers: range) -> None:
     key_at, item_at = raw.index(header.key.encode()), raw.index(first)
     found: list[tuple[dict[str, Any], dict[str, Any]]] = []
     with store._core.index.write() as conn:
-        row = queries.recipe(conn, bytes.fromhex(digest))
+        row = queries.recipe(conn, digest)
         assert row is not None
         generation = queries.raise_generation(conn, row.id, is_removal=False)
         for number in numbers:
@@ -68,7 +67,7 @@ def _add(store: Store, digest: RecipeDigest, numbers: range) -> None:
             path = Path(store.objects, name[:2], name)
             with path.open("wb") as out:
                 out.write(raw)
-            values = row_values(header, name, len(raw), DISK_BYTES)
+            values = row_values(header, name, len(raw))
             more = {
                 "key": bytes.fromhex(key),
                 "recipe_id": row.id,

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -89,7 +90,13 @@ def main() -> None:
     batches = -(-workload.count // workload.batch_size)
     with tempfile.TemporaryDirectory(prefix="prepcache-benchmarks-") as folder:
         epochs: dict[type[Contestant], Any] = {}
-        for kind, name in ((Limit, "limit"), (BareThread, "limit"), (Prepcache, "own"), (Loader, "own")):
+        folders: dict[type[Contestant], str] = {
+            Limit: "limit",
+            BareThread: "limit",
+            Prepcache: "own",
+            Loader: "own",
+        }
+        for kind, name in folders.items():
             path = Path(folder) / name
             path.mkdir(exist_ok=True)
             contestant = kind(workload, path)
@@ -99,13 +106,21 @@ def main() -> None:
         step = sized_step(
             statistics.median(seconds(lambda: drain(epochs[Limit]())) for _ in range(5)) / batches
         )
-        beside = {"DataLoader": Prepcache, "prepcache.Loader": Loader, "a bare thread": BareThread}
+        beside: dict[str, type[Contestant]] = {
+            "DataLoader": Prepcache,
+            "prepcache.Loader": Loader,
+            "a bare thread": BareThread,
+        }
         ratios: dict[str, list[float]] = {name: [] for name in beside}
+
+        def epoch_beside_steps(kind: type[Contestant]) -> None:
+            drain(epochs[kind](), step)
+
         for _ in range(args.rounds):
             limit_s = seconds(lambda: drain(epochs[Limit]()))
             step_s = seconds(lambda: drain(range(batches), step))
-            for name, kind in beside.items():
-                both_s = seconds(lambda kind=kind: drain(epochs[kind](), step))
+            for name, one in beside.items():
+                both_s = seconds(partial(epoch_beside_steps, one))
                 ratios[name].append(max(limit_s, step_s) / both_s)
         contestant.clean_up()
     for name, found in ratios.items():

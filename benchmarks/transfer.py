@@ -32,9 +32,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.storing import stage  # noqa: E402
-
 from support.serving import Job, http_client, open_job, process, wait_until  # noqa: E402
+from support.stores import stage  # noqa: E402
 
 PIECE_BYTES = 1 << 20
 AIMS = {"down": 5.0, "up": 3.0}
