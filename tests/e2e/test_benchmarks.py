@@ -60,14 +60,6 @@ def test_contestants_are_measured_and_a_missing_peer_named(tmp_path: Path) -> No
     assert listening.noted(root) is None  # the daemon that was started has ended
 
 
-def test_peers_that_were_never_installed_are_named_with_the_mend(tmp_path: Path) -> None:
-    """`make bench` without `make peers` measures the others."""
-    results, _ = measured(tmp_path, 1, str(tmp_path / ".venv-peers" / "bin" / "python"), "LMDB")
-    assert results["limit"]["ratio"] == 1
-    assert results["LMDB"]["error"].startswith("not installed: ")
-    assert "make peers" in results["LMDB"]["error"]
-
-
 def test_a_benchmark_epoch_with_wrong_samples_fails_its_check(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CHECKS, str(tmp_path)]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=280)

@@ -111,11 +111,6 @@ def test_ls_filters(run: Run, keys: list[str], filters: list[str], count: int) -
     assert len(run("ls", "--json", *filters).json) == count
 
 
-def test_ls_says_when_there_is_more(run: Run, keys: list[str]) -> None:
-    assert "there are more" in run("ls", "--limit", "1").out
-    assert "there are more" not in run("ls", "--limit", "3").out
-
-
 def test_show_takes_the_beginning_of_a_key_and_shows_the_recipe(run: Run, keys: list[str]) -> None:
     ended = run("show", keys[0][:10])
     assert ended.code == 0 and keys[0] in ended.out
@@ -155,17 +150,6 @@ def test_of_several_keys_none_is_pinned_where_one_is_not_there(run: Run, keys: l
     assert run("ls", "--pinned", "--json").json == []
 
 
-def test_a_pin_is_told_as_large_as_the_status_tells_it(run: Run, keys: list[str]) -> None:
-    (told,) = re.findall(r"^pinned .*, ([^,]+) on disk\)$", run("pin", keys[0]).out, re.MULTILINE)
-    assert f"pinned {told}, in use by jobs" in run("status").out
-
-
-def test_pinning_tells_programs_what_is_pinned_now(run: Run, keys: list[str]) -> None:
-    for command, is_pinned in (("pin", True), ("unpin", False)):
-        told = run(command, keys[0][:12], keys[1], "--json").json
-        assert [(one["key"], one["is_pinned"]) for one in told] == [(key, is_pinned) for key in keys[:2]]
-
-
 def test_a_purge_says_how_many_pinned_entries_go(run: Run, keys: list[str]) -> None:
     run("pin", keys[0])
     assert run("purge", "--all", "--dry-run").out.endswith(" (1 of them pinned)\n")
@@ -188,12 +172,6 @@ def test_a_name_that_nothing_has_is_answered_with_those_near_it(run: Run, keys: 
         assert ended.code == answers_no, command
     assert run("ls", "--name", "tests.*").err == ""
     assert run("purge", "--name", "tests.*", "--older-than", "9d", "--yes").code == 0
-
-
-def test_purge_by_key_removes_that_entry(run: Run, keys: list[str]) -> None:
-    ended = run("purge", keys[0][:12], "--yes")
-    assert ended.code == 0 and ended.out.startswith("removed 1 entry")
-    assert {one["key"] for one in run("ls", "--json").json} == set(keys[1:])
 
 
 def test_purge_with_dry_run_only_says_what_it_would_do(run: Run, keys: list[str]) -> None:
@@ -232,11 +210,6 @@ def test_purge_frees_so_much_and_the_coldest_go_first(run: Run, box: Serving, id
     assert run("purge", "--free", "90KB", idle[3]).code == 2
 
 
-def test_purge_all_removes_all(run: Run, keys: list[str]) -> None:
-    assert run("purge", "--all", "--yes").out.startswith("removed 3 entries")
-    assert run("ls").out == "0 entries, 0 B\n"
-
-
 @pytest.mark.parametrize(
     "arguments", [[], ["--all", "--name", "x"], ["--all", "abcdef"], ["--all", "--free", "1GB"]]
 )
@@ -244,23 +217,6 @@ def test_a_purge_says_what_or_all_and_not_both(run: Run, keys: list[str], argume
     ended = run("purge", *arguments)
     assert ended.code == 2 and ended.err == "prepcache: give keys, filters or --free, or --all alone\n"
     assert len(run("ls", "--json").json) == 3
-
-
-def test_what_removes_nothing_is_not_asked_about(run: Run, keys: list[str]) -> None:
-    controller, terminal = os.openpty()
-    command = [
-        sys.executable,
-        "-c",
-        "from prepcache.command.cli import main; main()",
-        "purge",
-        "--name",
-        "recipe",
-    ]
-    ended = subprocess.run(command, stdin=terminal, capture_output=True, text=True, timeout=60, check=False)
-    os.close(terminal)
-    os.close(controller)
-    assert (ended.returncode, ended.stdout) == (1, "removed 0 entries, 0 B\n")
-    assert ended.stderr == "prepcache: no recipe is called 'recipe'; did you mean tests.recipe?\n"
 
 
 def test_explain_takes_the_beginning_of_a_name(run: Run, box: Serving, keys: list[str]) -> None:
@@ -319,12 +275,6 @@ def test_a_purge_that_left_all_to_others_says_so(
     assert len(run("ls", "--json").json) == 3
 
 
-def test_a_key_that_several_users_have_is_found_by_its_beginning(run: Run, box: Serving) -> None:
-    for scope, size_bytes in (("", 5000), (".4242", 6000)):
-        [ref] = stores.put(box.store, "a", scope=scope, size_bytes=size_bytes).artifacts
-    assert run("show", ref.key[:8], "--json").json["key"] == ref.key
-
-
 def test_verify_reports_unreadable_entries_as_unknown(
     run: Run, keys: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,24 +303,6 @@ def test_verify_reads_all_and_its_exit_code_tells_damage(run: Run, box: Serving,
     assert ended.code == 1 and keys[2] in ended.out
     assert keys[2] not in {one["key"] for one in run("ls", "--json").json}
     assert not path.exists()
-
-
-def test_verify_asks_in_portions_and_for_each_key_once(
-    run: Run, box: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, scope, size_bytes in (("a", "", 5000), ("b", "", 5000), ("a", ".4242", 6000)):
-        stores.put(box.store, name, scope=scope, size_bytes=size_bytes)
-    asked: list[list[str]] = []
-    verify = Client.verify
-
-    def seen(client: Client, keys: Any) -> inspection.Verified:
-        asked.append(keys)
-        return verify(client, keys)
-
-    monkeypatch.setattr(Client, "verify", seen)
-    monkeypatch.setattr(cli_verify, "PORTION_BYTES", 1)
-    assert run("verify").out.startswith("read 3 entries")
-    assert len(asked) == 2 and {one["key"] for one in run("ls", "--json").json} == {key for [key] in asked}
 
 
 def test_what_verify_found_before_it_was_interrupted_is_told(

@@ -237,40 +237,6 @@ def test_lazy_stores_what_an_epoch_touches(jobs: Jobs, workers: int) -> None:
     assert second["hit"] == 90
 
 
-LOADED = """
-import torch
-from torch.utils.data import DataLoader
-
-def make(item):
-    called(item)
-    return torch.full((8,), item, dtype=torch.float32)
-
-def main():
-    ds = prepcache.CachedDataset(list(range(90)), make, lazy=sys.argv[1] == "lazy", progress=False)
-    seeds = [torch.Generator().manual_seed(5) for _ in range(2)]
-    ours = prepcache.Loader(ds, 16, shuffle=True, generator=seeds[0])
-    theirs = DataLoader(ds, batch_size=16, shuffle=True, generator=seeds[1])
-    for epoch in range(2):
-        for left, right in zip(ours, theirs, strict=True):
-            assert torch.equal(left, right)
-    tell(ds)
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-@pytest.mark.parametrize("how", ["lazy", "prepared"])
-def test_the_loader_gives_the_batches_of_a_dataloader(jobs: Jobs, how: str) -> None:
-    jobs.run(jobs.write(LOADED), how)
-    assert set(jobs.calls()) == set(range(90))
-
-
-def test_lazy_workers_hit_in_the_second_epoch(jobs: Jobs) -> None:
-    jobs.run(jobs.write(LAZY), 2, 2)
-    assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
-
-
 WHOLE = """
 def mean(paths, channels):
     called(len(paths))
@@ -319,32 +285,9 @@ def test_cached_functions_compute_whole_trees_once(jobs: Jobs) -> None:
     assert jobs.calls() == Counter({3: 1})
 
 
-VERIFIED = """
-def make(item):
-    called(item)
-    return np.array([item, len(os.environ.get("OUTSIDE", ""))])
-
-ds = prepcache.CachedDataset(list(range(20)), make, code=None, version="1", verify_fraction=1.0)
-tell(ds)
-"""
-
-
-def test_verify_fraction_finds_an_input_that_is_not_in_the_key(jobs: Jobs) -> None:
-    script = jobs.write(VERIFIED)
-    jobs.run(script)
-    assert jobs.run(script)["hit"] == 20
-    error = jobs.run(script, exit_code=1, OUTSIDE="changed")
-    assert "VerifyError" in error
-    assert "not in its key" in error
-
-
 GONE = """
-import signal
-
 def make(item):
     called(item)
-    if item == 20 and os.environ.get("KILL"):
-        os.kill(int(os.environ["KILL"]), signal.SIGKILL)
     return np.full(4, item)
 
 began = time.monotonic()
@@ -361,81 +304,6 @@ def test_without_a_daemon_a_job_loses_at_most_five_seconds(jobs: Jobs) -> None:
     assert facts["hit"] == 0
     assert facts["took_s"] < 30  # for 40 items; not 5 s for each
     assert set(jobs.calls()) == set(range(40))
-
-
-RANDOM = """
-import random
-
-def make(item):
-    called(item)
-    return np.array([random.random(), np.random.rand()])
-
-random.seed(1)
-np.random.seed(1)
-ds = prepcache.CachedDataset(list(range(5)), make)
-tell(ds, after=[random.random(), np.random.rand()])
-"""
-
-
-def test_training_draws_the_same_numbers_cold_and_warm(jobs: Jobs) -> None:
-    script = jobs.write(RANDOM)
-    cold = jobs.start(script)
-    out, err = cold.process.communicate()
-    assert "draws from the global generator" in err and "transform=" in err
-    warm = jobs.run(script)
-    assert warm["hit"] == 5
-    assert out.splitlines()[-1].split('"after"')[1].split(",")[0] == f": [{warm['after'][0]}"
-
-
-EPOCHS = """
-import gc
-import torch
-from torch.utils.data import DataLoader
-
-def make(item):
-    called(item)
-    return torch.full((8,), item, dtype=torch.float32)
-
-def taken():
-    gc.collect()
-    maps = sum("objects" in line for line in open("/proc/self/maps"))
-    return len(os.listdir("/proc/self/fd")), maps, threading.active_count()
-
-ds = prepcache.CachedDataset(list(range(64)), make, progress=False)
-loader = DataLoader(ds, batch_size=16, shuffle=True, num_workers=2)
-for epoch in range(8):
-    if epoch == 2:
-        before = taken()
-    assert sorted(torch.cat(list(loader))[:, 0].tolist()) == list(range(64))
-    prepcache.CachedDataset(list(range(10, 64)), make, progress=False)[3]
-assert taken() == before, (before, taken())
-tell(ds, sessions=len(list(prepcache.Client().sessions())))
-"""
-
-
-def test_epochs_with_workers_leave_no_descriptors_or_threads(jobs: Jobs) -> None:
-    facts = jobs.run(jobs.write(EPOCHS))
-    assert facts["sessions"] == 1
-    assert jobs.calls() == Counter(dict.fromkeys(range(64), 1))
-
-
-NOTHING = """
-def make(item):
-    if item == 3:
-        np.zeros(3)
-    else:
-        return np.zeros(3)
-
-ds = prepcache.CachedDataset(list(range(5)), make)
-assert ds[3] is None
-tell(ds)
-"""
-
-
-def test_a_function_that_forgets_its_return_is_asked_about_it(jobs: Jobs) -> None:
-    job = jobs.start(jobs.write(NOTHING))
-    _, err = job.process.communicate()
-    assert "returned None for 3: is a return missing?" in err
 
 
 REUSING = """

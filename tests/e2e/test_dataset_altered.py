@@ -93,27 +93,11 @@ tell(again)
 """
 
 
-@pytest.mark.parametrize("how", ["access", "prepare"])
-@pytest.mark.parametrize("source", ["sequence", "values", "read"])
+@pytest.mark.parametrize(
+    ("how", "source"), [("access", "sequence"), ("prepare", "values"), ("prepare", "read")]
+)
 def test_altered_items_are_not_stored_and_are_named(jobs: Jobs, how: str, source: str) -> None:
     assert jobs.run(jobs.write(LISTENING + ROWS + ALTERED), how, source)["hit"] == 1
-
-
-MANY = """
-given = list(range(1, 21))
-items = Rows(given)
-ds = opened(items, lazy=True)
-given[:] = given[::-1]
-ds.prepare()
-named = [f"item {i} changed since the data set was opened: not stored" for i in range(3)]
-assert not_stored() == ["17 more items changed since the data set was opened: not stored", *named], said
-assert len([line for line in ds.report().why if "changed since" in line]) == 20
-tell()
-"""
-
-
-def test_the_first_changed_items_are_named_and_others_counted(jobs: Jobs) -> None:
-    jobs.run(jobs.write(LISTENING + ROWS + MANY))
 
 
 IN_PLACE = """

@@ -67,39 +67,6 @@ def test_expanded_positions_survive_a_lost_artifact(jobs: Jobs) -> None:
     jobs.run(jobs.write(EXPANDED_ELSEWHERE))
 
 
-EXPANDED_BY_SHARDS = """
-import multiprocessing
-
-def make(item):
-    called(item)
-    yield item
-    yield item
-
-def train(ds, results):
-    results.put(list(ds))
-
-def main():
-    os.environ["PREPCACHE"] = "off"
-    context = multiprocessing.get_context("spawn")
-    for shard in ([1, 2], [3, 4], [5, 6]):
-        ds = prepcache.CachedDataset(shard, make, expand=True, progress=False)
-        process = context.Process(target=train, args=(ds, results := context.Queue()))
-        process.start()
-        del ds
-        prepared = prepcache.CachedDataset([7, 8], make, expand=True, progress=False)
-        assert results.get(timeout=60) == [n for n in shard for _ in range(2)]
-        process.join()
-    tell()
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-def test_a_child_recomputes_when_its_parent_dropped_the_data_set(jobs: Jobs) -> None:
-    jobs.run(jobs.write(EXPANDED_BY_SHARDS))
-
-
 NOWHERE = """
 import errno
 import tempfile

@@ -40,8 +40,10 @@ def written(jobs: Jobs, body: str, **files: str) -> None:
     jobs.write(VALUES + body)
 
 
-@pytest.mark.parametrize("code", ["function", "script"])
-@pytest.mark.parametrize("name", OPENED)
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("a data set", "function"), ("an iterable one", "script"), ("a cached function", "script")],
+)
 def test_a_setting_counts_where_the_helper_is_not_loaded(jobs: Jobs, name: str, code: str) -> None:
     written(jobs, SET + OPENED[name] + "tell(given=given)\n")
     script = jobs.box.folder / "job.py"
@@ -113,27 +115,3 @@ tell(given=values(prepcache.CachedDataset([3, 4], prep.f)))
     script = jobs.box.folder / "job.py"
     assert jobs.run(script, "twice")["given"] == [3, 4]
     assert jobs.run(script, "once")["given"] == [15, 20]
-
-
-LIBRARY = """
-import numpy as np
-def f(x):
-    from PIL import ImageFile
-    return np.array(x * ImageFile.MAXBLOCK)
-"""
-
-
-def test_a_setting_of_a_library_that_the_function_imports_counts(jobs: Jobs) -> None:
-    written(
-        jobs,
-        """
-import PIL.ImageFile
-PIL.ImageFile.MAXBLOCK = int(sys.argv[1])
-import prep
-tell(given=values(prepcache.CachedDataset([1, 2], prep.f)))
-""",
-        prep=LIBRARY,
-    )
-    script = jobs.box.folder / "job.py"
-    assert jobs.run(script, 5)["given"] == [5, 10]
-    assert jobs.run(script, 6)["given"] == [6, 12]

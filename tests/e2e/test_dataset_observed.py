@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from support.jobs import Jobs
 
@@ -74,45 +71,6 @@ def test_files_and_folders_that_text_names_are_observed(jobs: Jobs) -> None:
     assert (edited["hit"], edited["read"]) == (0, [["two"], ["second"]])
 
 
-MASKS = """
-from safetensors import safe_open  # opens files in Rust, which tells Python nothing
-
-def make(item):
-    called(item)
-    with safe_open(os.path.join("masks", item + ".mask"), "np") as mask:
-        return mask.get_tensor("mask")
-
-def main():
-    lazy, workers = sys.argv[1] == "lazy", 2 * (sys.argv[1] == "workers")
-    ds = prepcache.CachedDataset(["a", "b"], make, lazy=lazy, num_workers=workers)
-    tell(ds, values=[int(ds[i][0]) for i in range(2)])
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 does not tell what is handed over")
-@pytest.mark.parametrize("how", ["fill", "lazy", "workers"])
-def test_an_edited_file_opened_outside_python_is_a_named_miss(jobs: Jobs, how: str) -> None:
-    (jobs.box.folder / "masks").mkdir()
-
-    def put(name: str, value: int) -> None:
-        save_file({"mask": np.full(3, value)}, jobs.box.folder / "masks" / f"{name}.mask")
-
-    put("a", 1)
-    put("b", 2)
-    script = jobs.write(MASKS)
-    assert jobs.run(script, how)["values"] == [1, 2]
-    jobs.forget()
-    assert jobs.run(script, how)["values"] == [1, 2]
-    assert jobs.calls() == Counter()
-    put("b", 3)
-    edited = jobs.run(script, how)
-    assert edited["values"] == [1, 3]
-    assert how == "lazy" or any("b.mask" in line for line in edited["why"])
-
-
 ELSEWHERE = """
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
@@ -154,33 +112,6 @@ def test_what_other_processes_read_counts_too(jobs: Jobs, how: str) -> None:
     assert jobs.run(script, how)["hit"] == 8
     vocabulary.write_text("x y")
     jobs.run(script, how)
-
-
-OBJECTS = """
-from dataclasses import dataclass
-
-@dataclass(frozen=True)
-class Sample:
-    path: Path
-    label: int
-
-def make(sample):
-    called(sample.label)
-    return len(sample.path.read_bytes()) + sample.label
-
-tell(prepcache.CachedDataset([Sample(Path(f"f{i}"), i) for i in range(5)], make))
-"""
-
-
-def test_an_edited_file_in_object_items_remakes_one_sample(jobs: Jobs) -> None:
-    for number in range(5):
-        (jobs.box.folder / f"f{number}").write_text("text")
-    script = jobs.write(OBJECTS)
-    assert jobs.run(script)["computed"] == 5
-    (jobs.box.folder / "f3").write_text("another text")
-    jobs.forget()
-    assert jobs.run(script)["computed"] == 1
-    assert jobs.calls() == {3: 1}
 
 
 ONCE = """
@@ -243,56 +174,6 @@ def test_a_file_loaded_by_an_import_counts_for_every_data_set(jobs: Jobs, way: s
     for scale in (2, 3, 3):
         (jobs.box.folder / "settings.json").write_text(str(scale))
         assert jobs.run(script, way)["samples"] == [scale, 2 * scale, 2 * scale, 4 * scale]
-
-
-FOUND_BY_TEXT = """
-import importlib
-
-def make(item, times, model):
-    return importlib.import_module(f"models.{model}").scale(item) * times
-
-is_lazy = sys.argv[1] == "lazy"
-sets = [
-    prepcache.CachedDataset([1, 2], make, {"times": times, "model": "a"}, lazy=is_lazy, progress=False)
-    for times in (1, 2)
-]
-tell(samples=[sample for ds in sets for sample in ds])
-"""
-MODEL = """
-import json, pathlib
-SCALE = json.loads(pathlib.Path(__file__).with_name("scale.json").read_text())
-def scale(x): return x * SCALE
-"""
-
-
-@pytest.mark.parametrize("way", ["eager", "lazy"])
-def test_a_file_loaded_by_a_module_counts_where_it_is_found(jobs: Jobs, way: str) -> None:
-    models = jobs.box.folder / "models"
-    models.mkdir()
-    (models / "__init__.py").write_text("")
-    (models / "a.py").write_text(MODEL)
-    script = jobs.write(FOUND_BY_TEXT)
-    for scale in (2, 3, 3):
-        (models / "scale.json").write_text(str(scale))
-        assert jobs.run(script, way)["samples"] == [scale, 2 * scale, 2 * scale, 4 * scale]
-
-
-NAMELESS = """
-def make(item):
-    return open("vocabulary.txt").read() + item["caption"]
-
-ds = prepcache.CachedDataset([{"caption": ""}], make, progress=False)
-tell(ds, samples=list(ds))
-"""
-
-
-def test_an_empty_str_in_an_item_hides_no_file(jobs: Jobs) -> None:
-    vocabulary = jobs.box.folder / "vocabulary.txt"
-    vocabulary.write_text("a")
-    script = jobs.write(NAMELESS)
-    assert jobs.run(script)["samples"] == ["a"]
-    vocabulary.write_text("b")
-    assert jobs.run(script)["samples"] == ["b"]
 
 
 SIDECARS = """
@@ -397,39 +278,6 @@ def test_a_mask_that_appears_is_a_miss_by_name(jobs: Jobs, workers: int) -> None
     assert appeared["samples"] == [50 if item == 5 else sample for item, sample in enumerate(without)]
     assert any("masks/5.txt" in line for line in appeared["why"])
     assert jobs.run(script, workers)["hit"] == 8
-
-
-HELD = """
-import functools
-
-@functools.cache
-def table(name):
-    return int(open(f"{name}.txt").read())
-
-def make(item):
-    called(item)
-    return item * table("ab"[item // 2])
-
-first = prepcache.CachedDataset([0, 1], make)
-more = prepcache.CachedDataset([0, 1, 2], make, name="more")
-
-def of_first(item):
-    called(f"of {item}")
-    return first[item] + 1
-
-tell(prepcache.CachedDataset([0, 1], of_first))
-"""
-
-
-def test_reads_for_another_data_set_are_no_inputs(jobs: Jobs) -> None:
-    """It may have been kept for later samples, but all of these were made before."""
-    for name in "ab":
-        (jobs.box.folder / f"{name}.txt").write_text("3")
-    script = jobs.write(HELD)
-    jobs.run(script)
-    assert jobs.run(script)["hit"] == 2
-    (jobs.box.folder / "a.txt").write_text("4")
-    assert jobs.run(script)["computed"] == 2
 
 
 LEFT_OUT = """

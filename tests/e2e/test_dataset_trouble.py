@@ -31,14 +31,6 @@ def test_a_fill_that_ends_early_says_why_once() -> None:
     ]
 
 
-def test_a_daemon_that_is_not_there_is_no_news_for_the_fill() -> None:
-    with sandbox() as box:
-        environ = {"PREPCACHE_URL": f"unix://{box.folder}/nobody.sock"}
-        job = "import prepcache; prepcache.CachedDataset(range(5), abs)"
-        said = box.python("-c", job, environ=environ).stderr
-    assert "preprocessed on access" not in said
-
-
 LATE = """
 import prepcache
 from prepcache.daemon import session

@@ -6,8 +6,6 @@ import contextlib
 import json
 import re
 import sqlite3
-import subprocess
-import sys
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -110,24 +108,6 @@ def test_the_line_at_open_says_hit_or_miss_and_why(jobs: Jobs) -> None:
     assert told["why"] == ["2 of 5 items not cached: b.txt, e.txt"]
 
 
-def test_an_input_that_the_function_opens_is_named(jobs: Jobs) -> None:
-    edit(jobs, "return normalise(", 'return Path(__file__).with_name("vocab.txt").read_text() + normalise(')
-    vocabulary = jobs.box.folder / "vocab.txt"
-    vocabulary.write_text("one ")
-    assert run(jobs)[1]["first"] == "one text a.txt"
-    vocabulary.write_text("two ")
-    line, told = run(jobs)
-    assert line.startswith("miss prep.tokenize: vocab.txt, which the function used, changed; 4 items, 0 hit")
-    assert told["why"] == ["vocab.txt, which the function used, changed"]
-    assert told["first"] == "two text a.txt"
-
-
-def test_function_mode_hits_where_script_mode_says_that_it_would(jobs: Jobs) -> None:
-    run(jobs, {"code": "function"})
-    edit(jobs, "return 1", "return 2")
-    assert run(jobs, {"code": "function"})[0].startswith("hit ")
-
-
 def test_a_job_that_may_not_write_hears_why_too(jobs: Jobs) -> None:
     run(jobs)
     line, told = run(jobs, {"config": {"max_len": 1}}, PREPCACHE="readonly")
@@ -143,18 +123,6 @@ def test_a_job_that_may_not_write_hears_why_too(jobs: Jobs) -> None:
 
 def _without_ages(text: str) -> str:
     return re.sub(r"(just )?\bnow\b|\d+ s ago", "AGO", text)
-
-
-def test_a_refreshing_job_says_that_it_looks_away(jobs: Jobs) -> None:
-    run(jobs)
-    line, _ = run(jobs, PREPCACHE="refresh")
-    assert "PREPCACHE=refresh" in line
-
-
-def test_a_job_without_a_daemon_says_so_and_goes_on(jobs: Jobs) -> None:
-    line, told = run(jobs, PREPCACHE="off")
-    assert line.startswith("miss prep.tokenize: PREPCACHE")
-    assert told["first"] == "text a.txt"
 
 
 def test_secrets_are_not_in_the_reason(jobs: Jobs) -> None:
@@ -272,27 +240,3 @@ def test_explain_gives_the_same_reason_as_the_job(jobs: Jobs) -> None:
         "none of the cached items is in this data set"
     )
     assert states == [("same", "same"), ("same", "changed"), ("changed", "same")]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
-        (["--name", "never"], 1, "never"),
-        (["0" * 64], 1, "no key or recipe begins with"),
-        (["zz"], 2, "is not a key or recipe"),
-        (["abcd", "--name", "x"], 2, "not both"),
-    ],
-)
-def test_an_impossible_explain_ends_with_one_line_and_a_code(
-    jobs: Jobs, arguments: list[str], code: int, says: str
-) -> None:
-    run(jobs)
-    ended = subprocess.run(
-        [sys.executable, "-c", COMMAND, "explain", *arguments],
-        env=jobs.box.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == code, ended.stderr
-    assert says in ended.stderr and "Traceback" not in ended.stderr

@@ -44,7 +44,7 @@ def arguments(each: list[list[int]], pause_s: float) -> list[tuple[str, float]]:
     return [(json.dumps(items), pause_s) for items in each]
 
 
-@pytest.mark.parametrize("count", [2, 4, 8])
+@pytest.mark.parametrize("count", [2, 8])
 def test_jobs_with_other_orders_and_subsets_make_each_item_once(jobs: Jobs, count: int) -> None:
     orders = [
         list(range(120)),

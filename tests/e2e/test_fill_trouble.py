@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 import time
 from collections import Counter
 from contextlib import closing
@@ -15,7 +14,6 @@ import pytest
 
 from prepcache.daemon.client import Client
 from prepcache.errors import LeaseLapsed
-from prepcache.protocol import wire
 from prepcached.leases import MIN_SPAN_S
 from support import serving
 from support.fake_daemon import FakeDaemon, Hang, Request, problem
@@ -32,59 +30,12 @@ def make(item, pause_s):
 
 items = json.loads(sys.argv[1])
 barrier()
-try:
-    config = {"pause_s": float(sys.argv[2])}
-    ds = prepcache.CachedDataset(items, make, config, untracked=("wait",), progress=False)
-except KeyboardInterrupt:
-    print("interrupted", file=sys.stderr)
-    sys.exit(130)
+config = {"pause_s": float(sys.argv[2])}
+ds = prepcache.CachedDataset(items, make, config, untracked=("wait",), progress=False)
 for position, item in enumerate(items):
     assert (ds[position] == item).all()
 tell(ds, cached=ds.cached())
 """
-
-
-def begun(jobs: Jobs, count: int) -> bool:
-    return serving.wait_until(lambda: jobs.calls().total() >= count)
-
-
-def test_what_an_interrupted_job_made_is_there_for_the_next(jobs: Jobs) -> None:
-    script = jobs.write(STEPS)
-    items = list(range(100))
-    one = jobs.start(script, json.dumps(items), 0.03)
-    one.ready()
-    one.go()
-    assert begun(jobs, 40)
-    one.process.send_signal(signal.SIGINT)
-    one.facts(exit_code=130)
-    made = jobs.calls()
-    (facts,) = jobs.together(script, [(json.dumps(items), 0.03)])
-    # The item that the interrupt met in the function is the one that may be called for again.
-    assert facts["hit"] >= len(made) - 1
-    assert jobs.calls().total() <= 101
-
-
-def test_a_session_forgotten_in_mid_fill_costs_nothing(jobs: Jobs) -> None:
-    script, items, folder = jobs.write(STEPS), list(range(40)), jobs.box.folder
-    is_over = threading.Event()
-
-    def lose(request: Request) -> Loss:
-        if request.path.endswith("/commit") and not is_over.is_set():
-            is_over.set()
-            session = request.headers[wire.SESSION_HEADER.lower()].partition(".")[0]
-            box.on_loop(lambda: box.daemon.end_session(session, why="the test wants it"))
-        return "nothing"
-
-    with serving.serving(folder) as box, FakeDaemon(f"{folder}/relay.sock", Relay(str(box.uds), lose)):
-        one = jobs.start(script, json.dumps(items), 0.0, PREPCACHE_URL=f"unix://{folder}/relay.sock")
-        one.ready()
-        one.go()
-        facts = one.facts()
-        with closing(Client(f"unix://{box.uds}")) as client:
-            assert sum(entry.items for entry in client.entries()) == 40
-            assert serving.wait_until(lambda: client.stats()["sessions"] == 0)
-    assert (facts["computed"], facts["cached"], is_over.is_set()) == (40, 40, True)
-    assert jobs.calls() == Counter(dict.fromkeys(items, 1))
 
 
 def test_a_job_does_not_wait_for_a_lease_it_never_heard_of(jobs: Jobs) -> None:
@@ -186,62 +137,6 @@ def test_samples_made_after_sharing_was_given_up_are_stored(jobs: Jobs) -> None:
         url = f"unix://{folder}/relay.sock"
         hits = [jobs.run(script, opened, PREPCACHE_URL=url)["hit"] for _ in range(2)]
     assert hits == [0, 40]
-
-
-OUTAGE = """
-from pathlib import Path
-from prepcache.daemon import waits
-from prepcache.daemon.wait_budget import PROCESS
-
-wait = threading.Event()
-if sys.argv[2] == "first":
-    PROCESS.charge(PROCESS.remaining_s - 0.5)  # it is given up after half a second
-# Later it is not, on a crowded machine either.
-PROCESS.budget_s, waits.LEAST_S, waits.COMMITTER_S = 200.0, 20.0, 60.0
-
-def make(item):
-    called(item)
-    wait.wait(0.02)
-    return np.full(1000, item)
-
-def tell_of_the_outage():
-    while not PROCESS.is_gone:
-        wait.wait(0.02)
-    Path("gone").touch()
-
-threading.Thread(target=tell_of_the_outage, daemon=True).start()
-how, items = sys.argv[1], list(range(120))
-barrier()
-ds = prepcache.CachedDataset(items, make, untracked=("wait",), progress=False, lazy=how == "lazy")
-end = time.monotonic() + 60
-while (ds.cached() < 120 or PROCESS.is_gone) and time.monotonic() < end:
-    for position, item in enumerate(items):
-        assert (ds[position] == item).all()
-tell(ds, cached=ds.cached())
-"""
-
-
-@pytest.mark.parametrize("how", ["prepared", "lazy"])
-def test_a_daemon_that_comes_back_gets_later_samples(jobs: Jobs, how: str) -> None:
-    script = jobs.write(OUTAGE)
-    url = f"unix://{jobs.box.folder}/s.sock"
-    with serving.process(jobs.box.folder):
-        one = jobs.start(script, how, "first", PREPCACHE_URL=url)
-        one.ready()
-        one.go()
-        assert begun(jobs, 40)
-    assert serving.wait_until((jobs.box.folder / "gone").exists)
-    before = jobs.calls()
-    with serving.process(jobs.box.folder):
-        assert one.facts()["cached"] == 120
-        if how == "prepared":
-            assert all(jobs.calls()[item] == 1 for item in list(before)[:20]), "what was there is given to it"
-        jobs.forget()
-        again = jobs.start(script, how, "again", PREPCACHE_URL=url)
-        again.ready()
-        again.go()
-        assert again.facts()["hit"] == 120
-        assert jobs.calls() == Counter()
 
 
 PURGED_UNDER_EPOCHS = """
@@ -364,19 +259,3 @@ def test_a_stopped_job_is_fenced_and_goes_on(jobs: Jobs, monkeypatch: pytest.Mon
         assert refused, "the commit of the stopped job came too late"
         assert sum(entry.items for entry in client.entries()) == 20, "nothing is stored twice"
         assert jobs.calls().total() <= 20 + leased
-
-
-@pytest.mark.soak
-def test_a_stopped_job_loses_its_leases_and_cannot_commit_late(jobs: Jobs) -> None:
-    script = jobs.write(STEPS.replace("    called(item)\n", STOPPING))
-    items = list(range(20))
-    first = jobs.start(script, json.dumps(items), 0.01)
-    first.ready()
-    first.go()
-    assert serving.wait_until((jobs.box.folder / "stopped").exists)
-    second = jobs.start(script, json.dumps(items), 0.01)
-    second.ready()
-    second.go()
-    assert second.facts()["cached"] == 20
-    os.kill(first.process.pid, signal.SIGCONT)
-    assert first.facts()["cached"] == 20

@@ -12,34 +12,12 @@ from support.jobs import Jobs
 from support.sandbox import sandbox
 
 JOB = """
-import random, hashlib
+import random
 import torch
 torch.manual_seed(0); np.random.seed(0); random.seed(0)
 
 def by_random(item):
     return random.random()
-
-def by_torch_and_numpy(item):
-    return float(torch.rand(1)) + np.random.rand()
-
-def seeded(item):
-    random.seed(item)
-    np.random.seed(item)
-    torch.manual_seed(item)
-    return random.random() + np.random.rand() + float(torch.rand(1))
-
-def local(item):
-    generator = torch.Generator().manual_seed(item)
-    return random.Random(item).random() + np.random.default_rng(item).random() + float(
-        torch.rand(1, generator=generator))
-
-kept = random.Random(3)
-class Keeps:
-    def __init__(self):
-        self.generator = kept
-    def __call__(self, item):
-        return self.generator.random()
-keeps = Keeps()
 
 def by_file(item):
     return os.stat("outside").st_size + item
@@ -115,34 +93,12 @@ def test_a_draw_from_a_global_generator_is_reported_once(jobs: Jobs, options: di
     assert run(jobs, "by_random", **options)[0] == [], "a hit draws nothing"
 
 
-def test_every_generator_is_named(jobs: Jobs) -> None:
-    said, _ = run(jobs, "by_torch_and_numpy")
-    assert len(said) == 1 and "the global generator of numpy.random and torch: " in said[0]
-
-
-def test_a_generator_that_the_function_keeps_is_told(jobs: Jobs) -> None:
-    said, _ = run(jobs, "keeps")
-    assert len(said) == 1 and "a generator that it keeps (preprocess.generator)" in said[0]
-
-
 @pytest.mark.parametrize("options", [{}, {"lazy": True}])
 def test_draws_of_another_thread_are_not_repeated(jobs: Jobs, options: dict[str, Any]) -> None:
     jobs.write(BESIDE)
     said, told = run(jobs, "beside", **options)
     assert told["distinct"] == [16, 16, 16]
     assert said == [], "nor is it the function's"
-
-
-@pytest.mark.parametrize("function", ["seeded", "local"])
-def test_seeding_inside_and_local_generators_are_fine(jobs: Jobs, function: str) -> None:
-    said, told = run(jobs, function)
-    assert said == []
-    assert told["same"]
-    run(jobs, function, verify_fraction=1.0)
-
-
-def test_an_executor_knows_what_seeds_itself(jobs: Jobs) -> None:
-    assert run(jobs, "seeded", executor=True)[0] == []
 
 
 def test_a_repeat_that_differs_names_the_item_and_is_removed(jobs: Jobs) -> None:

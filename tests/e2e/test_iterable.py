@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import pytest
@@ -34,9 +33,8 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("how", "method", "workers"),
     [
-        ("list", "fork", 0), ("list", "fork", 2), ("list", "spawn", 2), ("list", "forkserver", 3),
-        ("function", "fork", 0), ("function", "fork", 3), ("function", "spawn", 2),
-        ("function", "forkserver", 2), ("again", "fork", 2),
+        ("list", "fork", 0), ("list", "spawn", 2), ("function", "fork", 3), ("function", "forkserver", 2),
+        ("again", "fork", 2),
     ],
 )  # fmt: skip
 def test_epochs_give_each_sample_once_and_a_second_job_none(
@@ -72,7 +70,7 @@ if __name__ == "__main__":
 )
 
 
-@pytest.mark.parametrize(("how", "workers"), [("list", 0), ("list", 2), ("function", 0), ("function", 2)])
+@pytest.mark.parametrize(("how", "workers"), [("list", 0), ("function", 2)])
 def test_ranks_and_their_workers_share_the_samples_and_the_work(jobs: Jobs, how: str, workers: int) -> None:
     script = jobs.write(RANKED)
     running = [jobs.start(script, how, workers, RANK=str(rank), WORLD_SIZE="4") for rank in range(4)]
@@ -111,7 +109,7 @@ if __name__ == "__main__":
 )
 
 
-@pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("fork", 3), ("spawn", 2)])
+@pytest.mark.parametrize(("method", "workers"), [("fork", 3), ("spawn", 2)])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_workers_over_a_sequence_give_the_same_batches(
     jobs: Jobs, method: str, workers: int, ranks: int
@@ -173,6 +171,7 @@ def test_a_lazy_stream_keeps_what_it_touches(jobs: Jobs, workers: int) -> None:
     assert (second["hit"], second["items"]) == (180, 180)
 
 
+NOBODY = {"PREPCACHE_URL": "unix:///nowhere/s.sock"}
 EXPANDED = """
 def count(item):
     called(item)
@@ -199,8 +198,9 @@ except TypeError:
 """
 
 
-@pytest.mark.parametrize("how", ["stream", "list"])
-@pytest.mark.parametrize("environ", [{}, {"PREPCACHE": "off"}, {"PREPCACHE_URL": "unix:///nowhere/s.sock"}])
+@pytest.mark.parametrize(
+    ("how", "environ"), [("stream", {}), ("list", {}), ("stream", {"PREPCACHE": "off"}), ("list", NOBODY)]
+)
 def test_expanded_samples_come_in_order_with_or_without_a_daemon(
     jobs: Jobs, how: str, environ: dict[str, str]
 ) -> None:
@@ -211,34 +211,6 @@ def test_expanded_samples_come_in_order_with_or_without_a_daemon(
         jobs.forget()
         jobs.run(script, how)
         assert jobs.calls() == Counter()
-
-
-PIECES = """
-from prepcache.fill import call, collect
-call.PART_BYTES, collect.COMMIT_BYTES = 4_000, 20_000
-
-def many(item):
-    called(item)
-    for number in range(item):
-        yield np.full(100, number)
-
-items = json.loads(sys.argv[1])
-ds = prepcache.CachedIterableDataset(
-    lambda: iter(items), many, expand=True, code=None, version="1", progress=False
-)
-for _ in range(2):
-    assert [int(row[0]) for row in ds] == [n for item in items for n in range(item)]
-tell(ds)
-"""
-
-
-def test_an_item_larger_than_an_artifact_is_found_whole(jobs: Jobs) -> None:
-    script = jobs.write(PIECES)
-    jobs.run(script, json.dumps([300, 5, 200, 0]))
-    assert jobs.calls() == Counter([300, 5, 200, 0])
-    jobs.forget()
-    jobs.run(script, json.dumps([200, 7, 0, 300]))
-    assert jobs.calls() == Counter([7])
 
 
 def test_a_refresh_recomputes_once_for_all_workers_and_epochs(jobs: Jobs) -> None:
@@ -355,38 +327,3 @@ def test_streams_honour_modes_transforms_and_verify(jobs: Jobs) -> None:
     assert jobs.calls() == Counter(dict.fromkeys(range(50), 2))
     jobs.run(script, 1)
     assert "VerifyError" in jobs.run(script, 1, exit_code=1, OUTSIDE="changed")
-
-
-CLASSES = """
-from dataclasses import dataclass
-
-@dataclass
-class A:
-    n: int
-
-@dataclass
-class B:
-    n: int
-
-def make(item):
-    n = item if isinstance(item, int) else item.n
-    called([type(item).__name__, n])
-    return np.array([n])
-
-kinds = [(A, B, int)[n % 3](n) for n in range(60)]
-order = range(60) if sys.argv[1] == "first" else range(59, 20, -1)
-ds = prepcache.CachedIterableDataset(lambda: iter([kinds[n] for n in order]), make, progress=False)
-assert [int(sample[0]) for sample in ds] == list(order)
-listed = prepcache.CachedDataset([item for item in kinds if isinstance(item, A)], make, progress=False)
-assert listed.report().computed == 0
-tell(ds)
-"""
-
-
-def test_items_of_several_classes_are_found_again(jobs: Jobs) -> None:
-    script = jobs.write(CLASSES)
-    jobs.run(script, "first")
-    jobs.forget()
-    facts = jobs.run(script, "second")
-    assert not jobs.log.exists()
-    assert facts["hit"] == 39

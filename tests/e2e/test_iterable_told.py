@@ -23,12 +23,6 @@ assert len(list(ds)) == 50
 """
 
 
-def test_progress_counts_over_all_stretches(jobs: Jobs) -> None:
-    err = jobs.told(jobs.write(SHOWN))
-    lines = [line for line in err.splitlines() if "so far" in line]
-    assert "prepcache: job.make: 50 items so far" in lines[-1] and "50 computed" in lines[-1], err
-
-
 TOGETHER = SHOWN.replace("range(50)", "range(5000)").replace(
     "assert len(list(ds)) == 50",
     """

@@ -256,12 +256,10 @@ HIRED = (
 from concurrent.futures import ThreadPoolExecutor
 
 def main():
-    how = sys.argv[1]
     with ThreadPoolExecutor(2) as pool:
-        options = {"executor": pool} if how == "executor" else {"num_workers": 2}
-        ds = opened("function", **options)
+        ds = opened("function", executor=pool)
         assert values(ds) == list(range(N))
-        loaded = opened("function", version="2", **options)
+        loaded = opened("function", version="2", executor=pool)
         assert sorted(values(DataLoader(loaded, batch_size=None, num_workers=2))) == list(range(N))
     tell()
 
@@ -271,9 +269,8 @@ if __name__ == "__main__":
 )
 
 
-@pytest.mark.parametrize("how", ["executor", "workers"])
-def test_a_dataloader_worker_does_without_the_jobs_executor(jobs: Jobs, how: str) -> None:
-    jobs.run(jobs.write(HIRED), how)
+def test_a_dataloader_worker_does_without_the_jobs_executor(jobs: Jobs) -> None:
+    jobs.run(jobs.write(HIRED))
     assert jobs.calls() == Counter(dict.fromkeys(range(90), 2))
 
 
@@ -316,42 +313,3 @@ def test_a_daemon_that_starts_late_learns_the_recipe(tmp_path: Path, monkeypatch
         late = opened()
         assert list(late) == list(map(str, range(40))) and late.report().hit == 40
         Session.current(client).close()
-
-
-def test_a_daemon_that_starts_late_is_asked_for_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No lease is asked for then, of which it would learn."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    opened = []
-    for mode in ("readonly", "on"):
-        monkeypatch.setenv("PREPCACHE", mode)
-        client = Client(f"unix://{tmp_path}/s.sock")
-        opened.append(CachedIterableDataset(lambda: iter(range(40)), str, progress=False, client=client))
-    early, writing = opened
-    with serving(tmp_path):
-        assert list(writing) == list(early) == list(map(str, range(40)))
-        assert early.report().hit == 40
-        Session.current(client).close()
-
-
-DESCRIPTORS = """
-import gc
-from prepcache.streaming import stream
-stream.MOST_ITEMS = 16
-gc.disable()
-
-def many(item):
-    yield from [np.full(100, item)] * 2
-
-ds = prepcache.CachedIterableDataset(lambda: iter(range(800)), many, expand=True, progress=False)
-open_files = [len(os.listdir("/proc/self/fd")) for _ in ds][::16]
-assert len(open_files) == 100 and max(open_files) <= open_files[0] + 2, open_files
-tell()
-"""
-
-
-def test_samples_kept_for_one_job_are_freed_at_once(
-    jobs: Jobs,
-) -> None:
-    jobs.run(jobs.write(DESCRIPTORS), PREPCACHE="off")

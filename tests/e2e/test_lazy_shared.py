@@ -102,20 +102,6 @@ sys.stdin.readline()
 """
 
 
-MANY = """
-from prepcache.protocol import wire
-
-wire.MAX_ITEMS = 16
-
-def make(item):
-    called(item)
-    return np.full(8, item)
-
-ds = prepcache.CachedDataset(list(range(40)), make, version="1", code=None, lazy=True, progress=False)
-assert [int(ds[i][0]) for i in range(40)] == list(range(40))
-"""
-
-
 CONTEXT = """
 import contextvars
 
@@ -164,14 +150,6 @@ def test_lazy_jobs_and_workers_make_each_item_once(jobs: Jobs) -> None:
         third.go()
         third.facts()
         assert jobs.calls() == Counter()
-
-
-def test_more_items_than_one_request_names_are_leased_by_several(jobs: Jobs) -> None:
-    script, url = jobs.write(MANY), f"unix://{jobs.box.folder}/s.sock"
-    with serving.process(jobs.box.folder), closing(Client(url)) as client:
-        jobs.run(script, PREPCACHE_URL=url)
-        assert sum(entry.items for entry in client.entries()) == 40
-    assert jobs.calls() == Counter(range(40))
 
 
 def test_the_committing_thread_sees_the_jobs_context_variables(jobs: Jobs) -> None:

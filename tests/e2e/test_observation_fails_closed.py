@@ -34,7 +34,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["fill", "lazy", "workers"])
+@pytest.mark.parametrize("how", ["fill", "workers"])
 def test_a_file_read_near_the_recursion_limit_is_never_stale(jobs: Jobs, how: str) -> None:
     """It is observed, or what was made of it is not stored."""
     table, script = jobs.box.folder / "the-table", jobs.write(NEAR_THE_LIMIT)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,15 +125,6 @@ def test_a_job_in_a_pipe_ends_though_its_daemon_goes_on(box: Sandbox) -> None:
     os.kill(daemon_pid(box), 0)
 
 
-def test_a_daemon_that_was_killed_comes_back_for_the_same_job(box: Sandbox, jobs: list[Job]) -> None:
-    jobs.append(job := Job(box))
-    assert job.ask()[0] == 0
-    os.kill(daemon_pid(box), signal.SIGKILL)
-    assert job.ask()[0] == 0
-    assert job.end() == ""
-    assert log(box).count("serving ") == 2
-
-
 def test_a_hanging_daemon_costs_five_seconds_and_one_line(box: Sandbox, jobs: list[Job]) -> None:
     jobs.append(first := Job(box))
     assert first.ask()[0] == 0
@@ -234,14 +224,3 @@ def test_a_job_without_a_runtime_folder_finds_the_daemon(box: Sandbox, jobs: lis
     said = box.python("-m", "prepcached", "stop", environ={"XDG_RUNTIME_DIR": "/nowhere"}).stdout
     assert said.endswith(f".sock (pid {pid})\n")
     assert not (box.folder / "cache" / "prepcache" / "listening").exists()
-
-
-def test_a_job_whose_paths_are_long_has_its_daemon_too(box: Sandbox, jobs: list[Job], tmp_path: Path) -> None:
-    long = tmp_path / ("d" * 100)
-    long.mkdir(mode=0o700)
-    environ = {"XDG_CACHE_HOME": str(long), "XDG_RUNTIME_DIR": ""}
-    jobs.append(job := Job(box, **environ))
-    try:
-        assert job.ask()[0] == 0
-    finally:
-        box.python("-m", "prepcached", "stop", environ=environ)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -15,20 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache import artifact
 from prepcache.daemon.client import Client
-from prepcache.daemon.folder import SharedFolder
 from prepcache.daemon.http import Transport
 from prepcache.daemon.session import Session
 from prepcache.daemon.wait_budget import WaitBudget
 from prepcache.errors import (
     DaemonUnreachable,
-    LeaseLapsed,
     Unauthorized,
-    UnknownSession,
 )
 from prepcache.protocol import wire
-from support.serving import Serving, http_client, process, serving, wait_until
+from support.serving import process, serving, wait_until
 from support.stores import RECIPE, item, write_artifact
 
 Open = Callable[[], Session]
@@ -39,12 +33,6 @@ class SomeRecipe:
     digest: str = RECIPE
     name: str = "tests.recipe"
     parts: dict[str, Any] = field(default_factory=lambda: {"format": 1})
-
-
-@pytest.fixture
-def box(tmp_path: Path) -> Iterator[Serving]:
-    with serving(tmp_path) as box:
-        yield box
 
 
 @pytest.fixture
@@ -81,33 +69,6 @@ def commit(session: Session, held: wire.Lease, *names: object, size_bytes: int =
     with session.stage() as staged:
         write_artifact(staged.fd, names, size_bytes=size_bytes)
         return session.commit([held], [staged])
-
-
-def items_at(path: Path) -> set[bytes]:
-    found = artifact.open(path)
-    return {row.tobytes() for row in np.asarray(found.item_digests)}
-
-
-def test_what_one_job_commits_another_maps(box: Serving, opened: Open) -> None:
-    one, other = opened(), opened()
-    done = commit(one, lease(one, "a", "b"), "a", "b")
-    found = other.resolve(SomeRecipe())
-    assert found.generation == done.generation and found.artifacts == done.artifacts
-    path = other.path_of(found.artifacts[0])
-    assert path.is_relative_to(box.store.root)
-    assert items_at(path) == {item("a"), item("b")}
-
-
-def test_without_a_shared_folder_bytes_travel_over_http(
-    box: Serving, opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(SharedFolder, "find", lambda *_: None)
-    one = opened()
-    done = commit(one, lease(one, "a"), "a")
-    path = one.path_of(done.artifacts[0])
-    assert path.is_relative_to(tmp_path / "cache")
-    assert items_at(path) == {item("a")}
-    assert os.listdir(box.store.staging) == []
 
 
 @pytest.fixture
@@ -153,15 +114,6 @@ def port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_over_tcp_a_job_with_the_token_commits_and_finds(tmp_path: Path, port: int, opened: Open) -> None:
-    token = "correct-horse-battery-staple"
-    with serving(tmp_path, host="127.0.0.1", port=port, token=token):
-        session = Session(Client(f"http://127.0.0.1:{port}", token, budget=WaitBudget(60.0)))
-        done = commit(session, lease(session, "a"), "a")
-        assert items_at(session.path_of(done.artifacts[0])) == {item("a")}
-        session.close()
-
-
 def test_a_wrong_token_is_an_error_for_people_not_for_jobs(tmp_path: Path, port: int, opened: Open) -> None:
     with serving(tmp_path, host="127.0.0.1", port=port, token="correct-horse-battery-staple"):
         client = Client(f"http://127.0.0.1:{port}", "wrong", budget=WaitBudget(60.0))
@@ -171,23 +123,6 @@ def test_a_wrong_token_is_an_error_for_people_not_for_jobs(tmp_path: Path, port:
             Session(client).resolve(SomeRecipe())
         assert client.budget.is_gone
         client.close()
-
-
-def test_sessions_open_again_after_a_restart(tmp_path: Path, opened: Open) -> None:
-    with process(tmp_path) as daemon:
-        one = opened()
-        done = commit(one, lease(one, "a"), "a")
-        held, header = lease(one, "b"), one.header
-        daemon.kill()
-        daemon.wait()
-    with process(tmp_path), http_client(tmp_path / "s.sock") as http:
-        with pytest.raises((UnknownSession, LeaseLapsed)):  # the latter where a beat was quicker
-            commit(one, held, "b")
-        assert one.header != header
-        entry = f"/v1/entries/{done.artifacts[0].key}"
-        assert wait_until(lambda: http.get(entry).json()["holds"] == 1), "what it had mapped is held again"
-        assert commit(one, lease(one, "b"), "b").generation > done.generation
-        one.close()
 
 
 def test_a_daemon_that_lost_its_store_is_met_as_a_new_one(tmp_path: Path, opened: Open) -> None:
@@ -204,21 +139,4 @@ def test_a_daemon_that_lost_its_store_is_met_as_a_new_one(tmp_path: Path, opened
         assert one.resolve(SomeRecipe(), done.generation).artifacts == ()
         assert wait_until(lambda: gone == [{done.artifacts[0].digest}])  # a beat may be at it
         assert lease(one, "a")
-        one.close()
-
-
-def test_a_daemon_that_stalls_in_a_commit_costs_bounded_time(tmp_path: Path, opened: Open) -> None:
-    with process(tmp_path) as daemon:
-        one = opened()
-        held = lease(one, "a")
-        one.budget.charge(one.budget.remaining_s - 4.0)
-        with one.stage() as staged:
-            write_artifact(staged.fd, ["a"])
-            daemon.send_signal(signal.SIGSTOP)
-            with pytest.raises(DaemonUnreachable):
-                one.commit([held], [staged])
-            assert one.budget.is_gone
-            with pytest.raises(DaemonUnreachable):
-                one.resolve(SomeRecipe())
-        daemon.send_signal(signal.SIGCONT)
         one.close()

@@ -101,7 +101,7 @@ ds = prepcache.CachedDataset(list(range(10)), make, untracked=("gate", "sys"), p
 """
 
 
-@pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM", "SIGINT", "_exit"])
+@pytest.mark.parametrize("end", ["SIGKILL", "SIGINT", "_exit"])
 def test_leases_and_holds_are_free_soon_after_any_death(jobs: Jobs, end: str) -> None:
     with serving.process(jobs.box.folder), client_of(jobs) as client:
         one = go(jobs, jobs.write(HOLDING), end)

@@ -47,27 +47,6 @@ def run(box: Sandbox, project: Path, environ: Mapping[str, str]) -> tuple[int, i
     return hit, computed, samples
 
 
-def share(project: Path, environ: Mapping[str, str]) -> tuple[Sandbox, list[list[int]]]:
-    """Makes everything on a first machine, then opens it on a second one: nothing is computed there."""
-    with sandbox() as first:
-        first.start_daemon(environ)  # a job that waits for none computes meanwhile
-        assert run(first, project, environ)[:2] == (0, COUNT)
-        first.python("-m", "prepcache", "tier", "push", environ=environ)
-        samples = run(first, project, environ)[2]
-    with sandbox() as second:
-        second.start_daemon(environ)
-        assert run(second, project, environ) == (COUNT, 0, samples)
-        status = second.python("-m", "prepcache", "tier", "status", environ=environ).stdout
-        assert "answers         yes" in status
-        return second, samples
-
-
-def test_a_second_box_computes_nothing(project: Path) -> None:
-    bucket = project / "bucket"
-    bucket.mkdir()
-    share(project, {"PREPCACHED_TIER": f"file://{bucket}"})
-
-
 def free_port() -> int:
     """A free port below 40000, whose neighbour 10,000 above, which SeaweedFS also takes, is free too."""
     for _ in range(1000):

@@ -58,7 +58,7 @@ def said_by(jobs: Jobs, function: str, how: str = "fill") -> list[str]:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python 3.12 tells what is handed over")
-@pytest.mark.parametrize("how", ["fill", "lazy", "workers"])
+@pytest.mark.parametrize("how", ["fill", "workers"])
 def test_reads_of_a_c_library_are_said_once_with_the_remedy(jobs: Jobs, how: str) -> None:
     (line,) = said_by(jobs, "by_c", how)
     assert "reads files that prepcache cannot observe" in line
