@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +12,6 @@ import pytest
 from blake3 import blake3
 
 from prepcached.daemon import Bounds
-from prepcached.store.staged_area import StagedArea
 from prepcached.store.store import Store
 from support.serving import Job, Serving, serving, wait_until
 from support.stores import content, item, items_of, put
@@ -65,28 +62,6 @@ def test_an_upload_that_is_not_committed_goes_with_its_session(served: Serving) 
     assert wait_until(lambda: list(Path(served.store.staging).iterdir()) == [])
 
 
-def test_an_upload_of_a_dead_job_leaves_no_file(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, swept = served.store, threading.Event()
-    new, discard_staged = StagedArea.new, store.discard_staged
-
-    def discard(session: str) -> None:
-        discard_staged(session)
-        swept.set()
-
-    def new_after_the_sweep(area: StagedArea, name: str) -> int:
-        served.on_loop(lambda: served.daemon.end_session(job.session, "its process ended"))
-        assert swept.wait(10)
-        return new(area, name)
-
-    monkeypatch.setattr(store, "discard_staged", discard)
-    monkeypatch.setattr(StagedArea, "new", new_after_the_sweep)
-    job = served.job()
-    job.resolve()
-    lease = job.lease("ab").json()["lease"]
-    assert upload(job, lease, b"x" * 1000)[1]["code"] == "unknown-session"
-    assert list(Path(store.staging).iterdir()) == []
-
-
 def test_an_upload_needs_a_lease_of_the_session(served: Serving) -> None:
     job, other = served.job(), served.job()
     job.resolve()
@@ -106,15 +81,6 @@ def test_staged_bytes_of_a_session_are_bounded(tmp_path: Path) -> None:
         assert (status, problem["code"]) == (429, "limit-exceeded")
         assert "uploader" in str(problem["detail"])
         assert len(list(Path(served.store.staging).iterdir())) == 1
-
-
-def test_an_upload_for_which_no_room_can_be_made_is_declined(tmp_path: Path) -> None:
-    with serving(tmp_path, max_bytes=1 << 20) as served:
-        job = served.job()
-        job.resolve()
-        lease = job.lease("ab").json()["lease"]
-        status, problem = upload(job, lease, b"x" * (2 << 20))
-        assert (status, problem["code"]) == (507, "declined")
 
 
 def test_a_download_gives_the_artifacts_bytes_with_its_digest(served: Serving) -> None:
@@ -218,25 +184,6 @@ def test_a_download_outlives_a_purge(served: Serving) -> None:
         assert served.http().delete(f"/v1/entries/{ref.key}").status_code == 200
         got += b"".join(pieces)
     assert got == data
-
-
-def descriptors() -> Iterator[str]:
-    """What this process has open."""
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            yield str(Path("/proc/self/fd", name).readlink())
-
-
-def test_downloads_leave_no_descriptor(served: Serving) -> None:
-    [ref] = put(served.store, "a", size_bytes=3_000_000).artifacts
-    http, path = served.http(), f"/v1/entries/{ref.key}/data"
-    for headers in ({}, {"range": "bytes=0-9"}, {"range": "bytes=-0"}, {"if-none-match": "*"}):
-        for _ in range(5):
-            http.get(path, headers=headers)
-            http.head(path, headers=headers)
-    # The last byte is with the client before the daemon has put the file away.
-    assert wait_until(lambda: not any(ref.digest in target for target in descriptors()))
-    assert wait_until(lambda: ref.digest not in Path("/proc/self/maps").read_text())
 
 
 def test_a_client_that_hangs_up_leaves_no_open_file(

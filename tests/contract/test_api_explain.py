@@ -97,13 +97,6 @@ def test_a_recipe_is_explained_by_the_nearest_of_its_name(served: Serving) -> No
     assert not told.was_there and told.entries == 0
 
 
-def test_of_equally_near_ones_the_last_used_is_named(served: Serving) -> None:
-    fill(served, "a", parts(max_len=1))
-    fill(served, "b", parts(max_len=2))
-    look(served, "missed", parts(max_len=3))
-    assert ask(served, recipe=digest("missed")).summary == "config.max_len 2 -> 3"
-
-
 def test_a_later_recipe_is_no_reason_for_an_earlier_miss(served: Serving) -> None:
     fill(served, "a", parts(max_len=1))
     fill(served, "b", parts(max_len=2))
@@ -111,40 +104,11 @@ def test_a_later_recipe_is_no_reason_for_an_earlier_miss(served: Serving) -> Non
     assert ask(served, recipe=digest("b")).summary == "config.max_len 1 -> 2"
 
 
-@pytest.mark.parametrize("name", ["prep.detokenize", "notebook.tokenize", "tokenize"])
-def test_functions_of_other_modules_are_unrelated(served: Serving, name: str) -> None:
-    fill(served, "old", parts(), name=name)
-    look(served, "new", parts())
-    told = ask(served, recipe=digest("new"))
-    assert told.nearest is None and told.differences == ()
-    assert told.summary == "nothing of this name is cached yet"
-
-
-def test_the_only_recipe_of_its_name_is_told_to_be_that(served: Serving) -> None:
-    fill(served, "only", parts())
-    told = ask(served, recipe=digest("only"))
-    assert told.entries == 1 and told.summary == "nothing else of this name is cached yet"
-
-
 def test_parts_are_explained_without_being_kept(served: Serving) -> None:
     fill(served, "a", parts(max_len=1))
     told = ask(served, parts=parts(max_len=2), name="prep.tokenize", recipe=None)
     assert told.summary == "config.max_len 1 -> 2" and told.recipe is None
     assert [one["digest"] for one in served.http().get("/v1/recipes").json()["recipes"]] == [digest("a")]
-
-
-def test_parts_and_their_digest_go_together(served: Serving) -> None:
-    fill(served, "a", parts(max_len=1))
-    told = ask(served, parts=parts(max_len=1), recipe=digest("a"))
-    assert told.recipe == digest("a") and told.nearest is None, "it is not its own reason"
-
-
-def test_an_unreached_edit_names_the_mode_that_would_have_hit(served: Serving) -> None:
-    fill(served, "a", parts())
-    look(served, "b", parts(file="b"))
-    told = ask(served, recipe=digest("b"))
-    assert told.is_unreached_only
-    assert told.summary.startswith("prep.py changed (") and 'code="function"' in told.summary
 
 
 def test_an_entry_is_explained_by_its_recipe(served: Serving) -> None:
@@ -279,12 +243,3 @@ def test_a_strangers_parts_are_shown_and_never_trusted(served: Serving) -> None:
         told = ask(served, name="prep.tokenize", parts=one)
         assert len(told.differences) + told.more > 0
         assert len(told.differences) <= inspection.MAX_DIFFERENCES
-
-
-def test_a_relative_without_parts_is_passed_over(served: Serving) -> None:
-    fill(served, "a", parts(max_len=1))
-    fill(served, "b", parts(max_len=2))
-    look(served, "c", parts(max_len=3))
-    with served.store._core.index.write() as conn:
-        conn.exec_driver_sql("UPDATE recipes SET parts = NULL WHERE hex(digest) = ?", (digest("b").upper(),))
-    assert ask(served, recipe=digest("c")).summary == "config.max_len 1 -> 3"

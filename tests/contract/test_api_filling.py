@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from prepcached.daemon import Bounds
-from prepcached.leases import LeaseLimits
 from support.serving import Serving, serving, wait_until
 from support.stores import Clock, item, items_of
 
@@ -201,15 +199,6 @@ def test_a_generation_from_the_future_is_refused(served: Serving) -> None:
     problem(job.resolve(10**6), 409, "future-generation")
 
 
-def test_leases_of_one_session_are_bounded(tmp_path: Path) -> None:
-    with serving(tmp_path, bounds=Bounds(leases=LeaseLimits(leases=2))) as served:
-        job = served.job("hoarder")
-        job.resolve()
-        assert job.lease("a").status_code == job.lease("b").status_code == 200
-        detail = problem(job.lease("c"), 429, "limit-exceeded")
-        assert "hoarder" in detail and "release" in detail
-
-
 def test_a_released_lease_frees_its_items_at_once(served: Serving) -> None:
     job, other = served.job("job"), served.job("other")
     job.resolve()
@@ -262,12 +251,3 @@ def test_a_recipe_without_room_counts_as_a_miss(tmp_path: Path) -> None:
         assert session["declined_items"] == 750
         told = job.http.post("/v1/explain", json={}).json()
         assert told["recipe"] == job.recipe and told["summary"].startswith("no room for another recipe: ")
-
-
-def test_a_token_of_another_lease_commits_nothing(served: Serving) -> None:
-    job = served.job()
-    job.resolve()
-    first, second = (job.lease(name).json()["lease"] for name in "ab")
-    forged = {"id": first["id"], "token": second["token"]}
-    problem(job.commit([forged], [job.stage(served.store.staging, "a")]), 409, "lease-lapsed")
-    assert items_of(served.store) == []

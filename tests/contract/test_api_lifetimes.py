@@ -240,21 +240,6 @@ def test_a_commit_outlives_its_session(tmp_path: Path, monkeypatch: pytest.Monke
         assert served.store.entry(key).holds == 1, "the dead session's hold is gone, the other's is there"
 
 
-def test_a_failed_commit_leaves_the_lease_to_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any, **__: Any) -> None:
-        raise OSError("the disk is gone")
-
-    with serving(tmp_path) as served:
-        job = served.job()
-        job.resolve()
-        lease = job.lease("a").json()["lease"]
-        staged = job.stage(served.store.staging, "a")
-        with monkeypatch.context() as patch:
-            patch.setattr(served.daemon.store, "commit", broken)
-            assert job.commit([lease], [staged]).status_code == 500
-        assert job.commit([lease], [staged]).status_code == 200
-
-
 def test_a_lease_whose_client_hung_up_before_the_answer_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.jobs import Jobs
-from support.sandbox import sandbox
 from support.serving import Serving, serving
 from support.stores import OTHER_RECIPE, items_of
 
@@ -63,41 +60,3 @@ def test_a_staged_file_of_another_recipe_is_refused_by_name(served: Serving) -> 
     name = staged["name"].replace(stranger.session, job.session)
     os.rename(f"{served.store.staging}/{staged['name']}", f"{served.store.staging}/{name}")
     assert OTHER_RECIPE in refused(served, job.commit([lease], [{**staged, "name": name}]), name)
-
-
-def test_items_beyond_the_lease_are_named_in_the_refusal(served: Serving) -> None:
-    job = served.job("greedy")
-    job.resolve()
-    lease = job.lease("ab").json()["lease"]
-    staged = job.stage(served.store.staging, "abc")
-    detail = refused(served, job.commit([lease], [staged]), "1 ")
-    assert "lease" in detail
-
-
-CLOCKS = """
-shift_s = float(sys.argv[1])
-real = time.time
-time.time = lambda: real() + shift_s
-wait = threading.Event()
-
-def make(item):
-    called(item)
-    wait.wait(0.01)
-    return np.full(8, item)
-
-barrier()
-ds = prepcache.CachedDataset(list(range(80)), make, untracked=("wait",), progress=False)
-assert [int(sample[0]) for sample in ds] == list(range(80))
-tell(ds)
-"""
-
-
-def test_jobs_with_clocks_years_apart_share_the_work() -> None:
-    with sandbox() as box:
-        jobs = Jobs(box)
-        try:
-            facts = jobs.together(jobs.write(CLOCKS), [(-1e8,), (0,), (1e8,)])
-            assert jobs.calls() == Counter(dict.fromkeys(range(80), 1))
-            assert sum(one["computed"] for one in facts) == 80
-        finally:
-            jobs.close()

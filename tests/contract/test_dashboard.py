@@ -7,7 +7,6 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote
@@ -16,11 +15,8 @@ import httpx
 import pytest
 
 from prepcache.digests import RecipeDigest
-from prepcached import metrics
 from prepcached.dashboard import view
-from prepcached.dashboard.history import History, Sample
 from prepcached.peer import Peer
-from prepcached.store.records import Stats
 from support.serving import Serving, serving, wait_until
 from support.stores import RECIPE, put
 
@@ -241,18 +237,6 @@ def test_others_entries_cannot_be_changed(served: Serving, monkeypatch: pytest.M
     assert served.store.entry(ref.key).items == 1
 
 
-def test_charts_show_differences_of_counters() -> None:
-    history = History()
-    for minute in range(10):
-        history.add(Sample(60.0 * minute, 10.0 * minute, 10.0 * minute, 5.0 * minute, 1000.0 * minute))
-    now = Sample(600.0, 190.0, 90.0, 95.0, 1500.0)
-    rate, saved = history.hit_rate(now, 600.0, 10), history.saved(now, 600.0, 10)
-    assert (rate.peak, saved.peak) == (1.0, 50.0)
-    assert rate.path.startswith("M0.0 48V24.0h24.0V48z") and rate.path.endswith("M270.0 48V0.0h24.0V48z")
-    assert history.disk(now, 600.0, 10).peak == 9000.0
-    assert History().hit_rate(now, 3600.0, 60).peak is None
-
-
 def test_charts_go_on_after_a_restart(tmp_path: Path) -> None:
     now = time.time()
     with serving(tmp_path) as served:
@@ -262,14 +246,6 @@ def test_charts_go_on_after_a_restart(tmp_path: Path) -> None:
         assert [one[1] for one in served.store.history()][:2] == [10.0, 40.0], "a day is kept"
     with serving(tmp_path) as served:
         assert wait_until(lambda: "up to 75 %" in served.http().get("/").text)
-
-
-def test_counters_begin_anew_and_charts_do_not() -> None:
-    history = History()
-    history.resume([Sample(0.0, 100.0, 100.0, 50.0, 1.0)])
-    assert history.add(Sample(60.0, 0.0, 0.0, 0.0, 1.0)) == Sample(60.0, 100.0, 100.0, 50.0, 1.0)
-    now = Sample(120.0, 3.0, 1.0, 6.0, 1.0)
-    assert history.hit_rate(now, 120.0, 2).peak == 0.75 and history.saved(now, 120.0, 2).peak == 6.0
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/v1/stats", "/docs", "/nowhere"])
@@ -303,9 +279,3 @@ def test_quotas_are_on_the_page_and_in_the_metrics(tmp_path: Path) -> None:
     assert "Users" in text and "64.0 KiB" in text
     assert f'prepcache_user_quota_bytes{{uid="{os.getuid()}"}} 65536.0' in exposed
     assert re.search(rf'prepcache_user_bytes{{uid="{os.getuid()}"}} [0-9.]+', exposed)
-
-
-def test_every_number_of_the_store_is_a_metric() -> None:
-    known = {*metrics._COUNTERS, *metrics._GAUGES}
-    of_store = {one.name for one in fields(Stats)} - {"evictions_per_s", "recovered", "users"}
-    assert of_store <= known

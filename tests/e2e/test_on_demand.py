@@ -145,18 +145,6 @@ def test_a_hanging_daemon_costs_five_seconds_and_one_line(box: Sandbox, jobs: li
     assert said.count("\n") == 1 and "preprocesses by itself" in said
 
 
-def test_without_the_server_extra_one_line_says_what_to_install(box: Sandbox, jobs: list[Job]) -> None:
-    blocker = box.folder / "site"
-    blocker.mkdir()
-    (blocker / "sitecustomize.py").write_text(
-        "import prepcache.daemon.launcher as launch; launch.SERVER_MODULES = ('no_such_server',)"
-    )
-    jobs.append(job := Job(box, PYTHONPATH=str(blocker)))
-    first, second = job.ask(), job.ask()
-    assert 'pip install "prepcache[server]"' in first[0] and first[1] + second[1] < STUCK_S
-    assert job.end().count("\n") == 1
-
-
 @pytest.mark.parametrize("mode", ["off", "readonly"])
 def test_a_read_only_mode_starts_no_daemon_for_an_empty_cache(
     box: Sandbox, jobs: list[Job], mode: str

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from prepcache import artifact
-from prepcache.digests import RecipeDigest, entry_key
+from prepcache.digests import RecipeDigest
 from prepcache.errors import ArtifactError
-from support.artifacts import digest, merge, same, samples_of, write, write_items
+from support.artifacts import merge, samples_of, write, write_items
 
 PARTS: dict[str, list[list[Any]]] = {
     "dense of one shape": [[torch.zeros(2, 3)], [torch.ones(2, 3), torch.ones(2, 3)]],
@@ -40,23 +40,6 @@ def _write_parts(folder: Path, parts: list[list[Any]]) -> list[Path]:
     return paths
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", PARTS)
-@pytest.mark.parametrize("piece", [16, 64, 4 << 20])
-def test_samples_are_the_same_after_a_merge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, piece: int
-) -> None:
-    """Every sample, in order, to the bit, whatever the columns of the parts and the size of the pieces."""
-    monkeypatch.setattr("prepcache.artifact.merger.PIECE_BYTES", piece)
-    paths = _write_parts(tmp_path, PARTS[name])
-    written = merge(tmp_path / "merged", paths)
-    found = artifact.open(tmp_path / "merged", size_bytes=written.size_bytes)
-    expected = [sample for part in PARTS[name] for sample in part]
-    assert all(map(same, samples_of(found), expected)) and found.rows == len(expected)
-    assert found.item_cost.tolist() == [float(n) for n in range(len(expected))]
-    assert found.key == entry_key(found.recipe, b"".join(map(digest, range(len(expected)))))
-
-
 @pytest.mark.parametrize("name", PARTS)
 def test_a_merge_is_what_one_writer_would_have_written(tmp_path: Path, name: str) -> None:
     """Byte for byte: so merging in any grouping, or again, gives the same file."""
@@ -79,21 +62,6 @@ def test_items_of_no_and_many_rows_keep_them(tmp_path: Path) -> None:
     found = artifact.open(tmp_path / "d")
     assert found.row_count.tolist() == [0, 2, 0, 0, 1, 2]
     assert samples_of(found) == [1, 2, 3, "x", 4]
-
-
-def test_a_merge_of_nothing_but_empty_items_opens(tmp_path: Path) -> None:
-    """No rows at all is an artifact too."""
-    write_items(tmp_path / "a", [[]])
-    write_items(tmp_path / "b", [[]], first=1)
-    merge(tmp_path / "c", [tmp_path / "a", tmp_path / "b"])
-    assert artifact.open(tmp_path / "c").row_count.tolist() == [0, 0]
-
-
-def test_one_artifact_merges_to_itself(tmp_path: Path) -> None:
-    """Merging one file copies it."""
-    write(tmp_path / "a", [1, "b", torch.zeros(3)])
-    merge(tmp_path / "b", [tmp_path / "a"])
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_descriptors_are_read_and_stay_open(tmp_path: Path) -> None:

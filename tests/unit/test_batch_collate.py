@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import operator
 import pickle
-from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from prepcache.batching.gather import Rows
 from prepcache.collate import pad_collate
 from support.artifacts import same
 from support.rows import rows_of
-
-Pair = namedtuple("Pair", "image label")
 
 
 def sample(i: int) -> tuple[torch.Tensor, int]:
@@ -156,14 +153,6 @@ def test_a_function_registered_with_torch_is_obeyed(rows: Rows, monkeypatch: pyt
     assert default_collate(rows.take(PICKS))[1].tolist() == PICKS
 
 
-def test_namedtuples_and_strings_are_collated_as_torch_does(
-    tmp_path: Path,
-) -> None:
-    samples = [Pair({"s": f"a{i}"}, f"b{i}") for i in range(3)]
-    rows = rows_of(tmp_path, samples)
-    assert same(default_collate(rows.take([2, 0])), Pair({"s": ["a2", "a0"]}, ("b2", "b0")))
-
-
 def test_unstackable_rows_raise_torchs_error_with_two_names(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, [{"words": torch.ones(max(i, 3))} for i in range(9)])
     assert default_collate(rows.take([0, 3]))["words"].shape == (2, 3)
@@ -190,13 +179,3 @@ def test_a_padded_batch_of_none_names_the_leaf(tmp_path: Path, is_listed: bool) 
     batch = rows.take([0, 1])
     with pytest.raises(TypeError, match=r"NoneType.*leaf 'y\.0' is None: leave it out"):
         pad_collate()(list(batch) if is_listed else batch)
-
-
-def test_a_batch_that_is_kept_keeps_its_values(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path, [torch.full((200, 200), i) for i in range(12)])
-    kept = [default_collate(rows.take([i])) for i in range(12)]
-    kept += [default_collate(rows.take([i]))[0, 5:7] for i in range(12)]
-    views = [default_collate(rows.take([i])).numpy()[0, 1] for i in range(12)]
-    assert [int(batch.flatten()[0]) for batch in kept] == [*range(12), *range(12)]
-    assert all(batch.unique().numel() == 1 for batch in kept)
-    assert [int(view[3]) for view in views] == list(range(12))

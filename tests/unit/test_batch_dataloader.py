@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from torch.utils.data import (
     random_split,
 )
 
-from prepcache.collate import pad_collate
 from support.artifacts import same
 from support.rows import Stored, rows_of
 
@@ -90,16 +88,6 @@ def test_batches_equal_those_of_the_single_samples(stored: Stored, number: int) 
     assert same(list(fast), list(slow)), name
 
 
-@pytest.mark.parametrize("collate", [None, as_list])
-def test_batches_of_workers_equal_those_of_the_single_samples(stored: Stored, collate: Any) -> None:
-    with_workers = DataLoader(
-        stored, batch_size=4, num_workers=2, multiprocessing_context="fork", collate_fn=collate
-    )
-    slow = DataLoader(Singles(stored), batch_size=4, collate_fn=collate)
-    kept = list(with_workers)
-    assert same(kept, list(slow))
-
-
 def test_a_worker_gathers_into_shared_memory(stored: Stored) -> None:
     for batch in DataLoader(stored, batch_size=8, num_workers=1, collate_fn=shared_in_worker):
         assert batch
@@ -107,14 +95,3 @@ def test_a_worker_gathers_into_shared_memory(stored: Stored) -> None:
 
 def shared_in_worker(batch: Any) -> bool:
     return bool(torch.utils.data.default_collate(batch)["image"].is_shared())
-
-
-def test_padding_works_in_workers_of_a_subset(tmp_path: Path) -> None:
-    dataset = Stored(rows_of(tmp_path, [(torch.arange(i), i) for i in range(9)], 2))
-    loader = DataLoader(
-        Subset(dataset, [3, 0, 8, 5]), batch_size=2, num_workers=1, collate_fn=pad_collate(-1)
-    )
-    assert [(values.tolist(), numbers.tolist()) for values, numbers in loader] == [
-        ([[0, 1, 2], [-1, -1, -1]], [3, 0]),
-        ([[*range(8)], [0, 1, 2, 3, 4, -1, -1, -1]], [8, 5]),
-    ]

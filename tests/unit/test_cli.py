@@ -25,15 +25,11 @@ from prepcache.errors import ConfigError
 from prepcache.protocol import inspection, wire
 from prepcache.protocol.units import (
     age_text,
-    count_text,
     parse_size,
     parse_span,
-    size_text,
     span_text,
 )
 from prepcached import cli as daemon_cli
-
-COMMANDS = sorted(get_command(cli.app).commands)  # type: ignore[attr-defined]
 
 
 def run(
@@ -45,23 +41,6 @@ def run(
     said = capsys.readouterr()
     assert "Traceback" not in said.err
     return ended.value.code or 0, said.out, said.err  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_shows_an_example(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    code, out, _ = run(monkeypatch, capsys, command, "--help")
-    assert code == 0 and f"Example: prepcache {command}" in out
-
-
-def test_the_list_of_commands_is_cut_nowhere(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    _, out, _ = run(monkeypatch, capsys, "--help")
-    assert "  explain  Show why" in out and "..." not in out.partition("Commands:")[2]
 
 
 @pytest.mark.parametrize("app", [cli.app, daemon_cli.app])
@@ -126,14 +105,6 @@ def test_no_daemon_is_started_to_say_that_nothing_is_cached(
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_url_that_means_nothing_ends_with_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PREPCACHE_URL", "ftp://x")
-    code, _, err = run(monkeypatch, capsys, "status")
-    assert code == 2 and "unix:///path/to/socket" in err
-
-
 def test_an_error_of_our_own_is_one_line_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,18 +134,6 @@ def test_key_reads_a_file_and_never_runs_it(
     assert code == 10 and out == "" and "tokenize" in err
     code, out, err = run(monkeypatch, capsys, "key", f"{tmp_path}/pepr.py:tokenize")
     assert code == 2 and out == "" and "there is no file" in err
-
-
-@pytest.mark.parametrize("options", [[], ["--json"]])
-def test_a_name_that_the_terminals_encoding_lacks_is_escaped(tmp_path: Path, options: list[str]) -> None:
-    (tmp_path / "prep.py").write_text("def prüfe(item):\n    return item\n")
-    shown = subprocess.run(
-        [sys.executable, "-m", "prepcache", "key", f"{tmp_path}/prep.py:prüfe", *options],
-        env=os.environ | {"PYTHONIOENCODING": "ascii", "NO_COLOR": "1"},
-        capture_output=True, check=True,
-    ).stdout.decode("ascii")  # fmt: skip
-    assert ("pr\\u00fcfe" if options else "pr\\xfcfe") in shown
-    assert not options or json.loads(shown)
 
 
 def test_help_does_not_load_what_it_does_not_need() -> None:
@@ -241,11 +200,6 @@ def test_an_entry_shows_some_of_the_many_inputs_that_it_observed(capsys: pytest.
     assert "  items:0.png, items:1.png, " in lines[0] and lines[0].endswith(" items:19.png and 1,002 more")
     cli_tables.entry(replace(ENTRY, observed=tuple(files[:20])), None)
     assert " more" not in capsys.readouterr().out
-
-
-def test_where_no_terminal_is_nothing_is_shortened(capsys: pytest.CaptureFixture[str]) -> None:
-    cli_tables.entries([ENTRY], more=False)
-    assert f"3f3f3f3f3f3f  {ENTRY.name}" in capsys.readouterr().out
 
 
 def test_recipes_of_one_name_are_told_apart_by_config(capsys: pytest.CaptureFixture[str]) -> None:
@@ -413,27 +367,6 @@ def test_explain_has_a_row_for_each_cue() -> None:
     assert {rows_by_cue(partial)[name][0] for name in ("code", "config", "observed")} == {"same"}
 
 
-def test_a_narrow_terminal_folds_what_differs_and_nothing_else(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    why = f"10 of 30 items not cached: {', '.join(f'corpus/{n:03}.txt' for n in range(20))}"
-    told = inspection.Explanation(
-        RecipeDigest("2" * 64), "f", 1, False, None, summary=why, is_partial=True, cue="data"
-    )
-    monkeypatch.setattr(
-        cli_tables,
-        "console",
-        lambda: Console(force_terminal=True, width=80, color_system=None, soft_wrap=True),
-    )
-    cli_explain.show(told)
-    _, table = capsys.readouterr().out.split("\n\n", 1)
-    lines = table.splitlines()
-    assert max(map(len, lines)) <= 80 and all(line == line.rstrip() for line in lines)
-    assert lines[1].startswith("data         changed  10 of 30 items not cached: corpus/000.txt")
-    assert "environment  same" in lines
-    assert " ".join(table.split()).endswith("observed same") and "corpus/019.txt" in table
-
-
 @pytest.mark.parametrize(("version", "is_told"), [(prepcache.__version__, False), ("0.0.1", True)])
 def test_status_says_where_the_daemon_is_of_another_version(
     capsys: pytest.CaptureFixture[str], version: str, is_told: bool
@@ -464,22 +397,6 @@ def test_status_shows_a_job_before_its_first_progress(
     assert shown(capsys, {}, sessions=[one]).splitlines()[-1].endswith(doing)
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 KiB"), (1536, "1.5 KiB"), (150 << 10, "150 KiB")],
-)
-def test_sizes_have_three_digits_and_a_unit(size_bytes: int, text: str) -> None:
-    assert size_text(size_bytes) == text
-
-
-def test_counts_agree_with_their_noun() -> None:
-    assert [count_text(n, "entry", "entries") for n in (0, 1, 2000)] == [
-        "0 entries",
-        "1 entry",
-        "2,000 entries",
-    ]
-
-
 def test_spans_have_one_number_and_one_unit() -> None:
     spans = {0: "0 s", 0.25: "0.25 s", 59: "59 s", 90: "1.5 min", 4000: "1.1 h", 86400 * 12: "12 d"}
     assert {seconds: span_text(seconds) for seconds in spans} == spans
@@ -501,10 +418,3 @@ def test_spans_are_read_as_they_are_written() -> None:
     for text in ("", "30", "d", "3 years", "-1d", "1e3s", "5m 3s"):
         with pytest.raises(ConfigError, match="12h"):
             parse_span(text)
-
-
-def test_the_command_runs_as_a_module_too() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "prepcache", "--help"], capture_output=True, text=True, check=True
-    )
-    assert "prepcache [OPTIONS] COMMAND" in ran.stdout

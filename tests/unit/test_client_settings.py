@@ -27,10 +27,6 @@ def test_an_empty_environment_is_on_and_looks_for_a_daemon() -> None:
         assert Settings.from_environ(environ) == Settings(Mode.ON, None, None, None)
 
 
-def test_modes_say_who_writes() -> None:
-    assert [mode for mode in Mode if mode.is_writing] == [Mode.ON, Mode.REFRESH]
-
-
 @pytest.mark.parametrize("said", ["yes", "0", "read-only", "false"])
 def test_a_mode_that_means_nothing_is_refused_with_those_that_do(said: str) -> None:
     with pytest.raises(ConfigError, match="on, off, readonly, refresh"):

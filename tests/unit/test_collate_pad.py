@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -87,36 +85,11 @@ def test_rows_of_different_kinds_are_refused_by_name() -> None:
         pad_collate(leaves=["x"])([{"x": torch.ones(2)}, {"x": torch.ones(2, 3)}])
 
 
-def test_batches_of_one_width_are_padded_where_others_differ(tmp_path: Path) -> None:
-    samples = [torch.ones(2, 3), torch.ones(3, 4), torch.ones(1, 3), torch.ones(2, 4), torch.ones(2, 0)]
-    rows, pad = rows_of(tmp_path, samples, 2), pad_collate(leaves={"": 0})
-    for indices in ([0, 2], [1, 3], [4]):
-        assert same(pad(rows.take(indices)), pad([samples[i] for i in indices]))
-
-
 @pytest.mark.parametrize("collate", [pad_collate(), pack_collate()], ids=["pad", "pack"])
 def test_lists_of_different_lengths_are_refused_with_a_remedy(take: Any, collate: Any) -> None:
     words = r"leaf 'ids': lists of different lengths, 1 and 5; .* return numpy.array\(x\)"
     with pytest.raises(RuntimeError, match=words):
         collate(take([{"ids": list(range(n))} for n in (3, 5, 1)]))
-
-
-def test_long_paddings_and_empty_rows_are_padded_alike(take: Any) -> None:
-    made = pad_collate(3)(take([torch.arange(n) for n in (1, 9000)]))
-    assert made.shape == (2, 9000)
-    assert made[0].unique().tolist() == [0, 3]
-    made = pad_collate(also="lengths", leaves=[""])(take([torch.ones(n, 0) for n in LENGTHS]))
-    assert made.values.shape == (4, 5, 0)
-    assert made.lengths.tolist() == LENGTHS
-
-
-@pytest.mark.parametrize("axis", [0, -2])
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_rows_of_two_axes_are_padded_along_the_first(take: Any, axis: int, side: Any) -> None:
-    made = pad_collate(5, side=side, cut=4, leaves={"": axis})(take([torch.full((n, 3), n) for n in LENGTHS]))
-    assert made.shape == (4, 4, 3)
-    rows = [[[3] * 3] * 3 + [[5] * 3], [[5] * 3] * 4, [[5] * 3] * 4, [[1] * 3] + [[5] * 3] * 3]
-    assert made.tolist() == [row if side == "right" else row[::-1] for row in rows]
 
 
 def test_sequences_are_packed_with_offsets(take: Any) -> None:
@@ -125,20 +98,6 @@ def test_sequences_are_packed_with_offsets(take: Any) -> None:
     assert made[0].values.tolist() == [0, 10, 20, 0, 10, 20, 30, 40, 0]
     assert made[0].offsets.tolist() == [0, 3, 3, 8, 9]
     assert made[1].tolist() == LENGTHS
-
-
-def test_packed_rows_of_two_axes_keep_the_second(take: Any) -> None:
-    made = pack_collate(leaves=["mel"])(take([{"mel": np.full((n, 4), n)} for n in LENGTHS]))
-    assert made["mel"].values.shape == (9, 4)
-    assert made["mel"].offsets.tolist() == [0, 3, 3, 8, 9]
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8, torch.float8_e4m3fn])
-def test_the_padding_value_is_of_the_rows_dtype(take: Any, dtype: torch.dtype) -> None:
-    samples = [torch.arange(n).to(dtype) for n in LENGTHS]
-    made = pad_collate(2)(take(samples))
-    assert made.dtype == dtype
-    assert made.float()[1].tolist() == [2] * 5
 
 
 def test_large_rows_are_padded_in_recycled_memory(tmp_path: Path) -> None:
@@ -238,9 +197,3 @@ def test_mappings_with_more_than_items_are_kept() -> None:
     batch = pad_collate()(samples)
     assert type(batch) is defaultdict and batch.default_factory is list
     assert batch["x"].tolist() == [[1, 0], [1, 1]]
-
-
-def test_padding_with_minus_zero_is_minus_zero() -> None:
-    for value in (0.0, -0.0, 0.0):
-        batch = pad_collate(value)([torch.ones(1), torch.ones(2)])
-        assert batch[0, 1].signbit().item() is (math.copysign(1, value) < 0)

@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from prepcache.errors import LimitExceeded, StoreError, UnknownSession
+from prepcache.errors import StoreError, UnknownSession
 from prepcache.protocol import wire
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Bounds, Daemon
@@ -82,35 +82,6 @@ def test_a_lease_after_a_merge_looks_again(tmp_path: Path) -> None:
             assert [ref.items for ref in answer.look_again.artifacts] == [FANOUT]
 
     asyncio.run(merge_between())
-
-
-def test_a_commit_goes_on_when_its_client_hangs_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, may_go_on = threading.Event(), threading.Event()
-
-    async def hang_up() -> None:
-        async with coordinating(tmp_path) as (found, daemon, session):
-            commit = daemon.store.commit
-
-            def slow(*given: Any, **kinds: Any) -> Any:
-                begun.set()
-                assert may_go_on.wait(60)
-                return commit(*given, **kinds)
-
-            monkeypatch.setattr(daemon.store, "commit", slow)
-            request = wire.CommitRequest((await leased(found, session),), (staged(daemon, session),))
-            committing = asyncio.create_task(found.commit(session, os.getuid(), request))
-            assert await asyncio.to_thread(begun.wait, 60)
-            committing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await committing
-            assert len(daemon.leases) == 1, "its items must not be granted to others before they are there"
-            may_go_on.set()
-            while daemon._tasks:
-                await asyncio.wait(list(daemon._tasks))
-            assert len(daemon.leases) == 0
-            assert items_of(daemon.store) == [item("a")]
-
-    asyncio.run(hang_up())
 
 
 def test_a_repeated_commit_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,17 +170,6 @@ def test_holds_of_a_session_that_just_ended_are_given_back(
             assert daemon.store.entry(ref.key).holds == 0
 
     asyncio.run(end())
-
-
-def test_a_commit_over_the_staging_limit_keeps_its_leases(tmp_path: Path) -> None:
-    async def commit_too_much() -> None:
-        async with coordinating(tmp_path, Bounds(staged_bytes=100)) as (found, daemon, session):
-            request = wire.CommitRequest((await leased(found, session),), (staged(daemon, session),))
-            with pytest.raises(LimitExceeded, match="bytes at once"):
-                await found.commit(session, os.getuid(), request)
-            assert [lease.is_committing for lease in daemon.leases] == [False]
-
-    asyncio.run(commit_too_much())
 
 
 async def _is_quick_in_front(folder: Path) -> tuple[bool, bool]:

@@ -16,7 +16,6 @@ import prepcache
 from prepcache import CachedDataset
 from prepcache.daemon.wait_budget import WaitBudget
 from prepcache.errors import UnkeyableError
-from prepcache.reasons import left_text
 
 
 def whole(item: int) -> int:
@@ -180,10 +179,3 @@ def test_a_report_says_that_spawned_workers_count_for_themselves(
     assert [line for line in ds.report().why if line not in before] == [
         "spawned processes have copies of this data set, with reports of their own"
     ]
-
-
-def test_what_a_fill_left_is_counted() -> None:
-    assert left_text(1, is_part=False) == "1 item is preprocessed on access"
-    assert left_text(2000, is_part=False) == "2,000 items are preprocessed on access"
-    assert left_text(0, is_part=False) == "samples that are not in the cache stay with this job"
-    assert left_text(8, is_part=True) == "missing items are preprocessed on access"

@@ -119,11 +119,6 @@ def test_the_end_of_a_fill_reports_all_that_was_made() -> None:
     assert told[-1] == (126, 126)
 
 
-def test_what_a_fill_is_about_is_told_before_its_first_item() -> None:
-    """Who watches sees what a job makes, or waits for, that has made nothing yet."""
-    assert shown()[2] == [(100, 1000)]
-
-
 def test_waiting_says_for_whom_and_how_far_that_is(capsys: pytest.CaptureFixture[str]) -> None:
     progress, clock, _ = shown()
     clock.now = 6.0
@@ -144,18 +139,6 @@ def test_a_dumb_terminal_has_lines(
     clock.now = 6.0
     progress.advance(5, 0, Pace())
     assert capsys.readouterr().err.startswith("prepcache: job: 5 of 10 items")
-
-
-def test_a_bar_is_drawn_where_it_is_asked_for(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    clock = Clock()
-    progress = Progress("job", 10, 0, True, lambda done, total: None, clock)
-    clock.now = 2.0
-    progress.advance(5, 0, Pace())
-    progress.close()
-    assert "5 of 10 items" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -259,7 +242,3 @@ def test_a_forked_workers_samples_are_counted() -> None:
     told = parent.report(())
     assert (told.computed, told.seconds) == (1, 2.5)
     assert (copy.report(()).computed, copy.report(()).seconds) == (1, 1.0)
-
-
-def test_an_empty_data_set_reports_nothing() -> None:
-    assert tally([]).report(()).items == 0

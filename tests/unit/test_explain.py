@@ -76,10 +76,6 @@ def test_each_input_has_words_of_its_own(path: tuple[str, ...], to: Any, line: s
     assert [d.line for d in differences(parts(), edited(*path, to=to))] == [line]
 
 
-def test_equal_parts_have_no_difference() -> None:
-    assert differences(parts(), parts()) == []
-
-
 @pytest.mark.parametrize("is_back", [False, True])
 def test_a_switched_code_mode_is_explained_as_such(is_back: bool) -> None:
     old, new = parts(), edited("code", "mode", to="function")

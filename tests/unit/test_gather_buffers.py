@@ -79,35 +79,6 @@ def test_a_buffer_is_used_again_once_its_tensor_is_gone() -> None:
     assert len(set(where)) == 1
 
 
-def test_large_arrays_begin_in_the_middle_of_a_page() -> None:
-    """A copy from the start of a page to the start of another is slower: NOTE [ Aliases ]."""
-    pool = Pool()
-    held = [take(pool, size) for size in (SMALL_BYTES, SMALL_BYTES + 13, SIZE_BYTES, 3 << 20, 5 << 20)]
-    assert {address(array) % 4096 for array in held} == {2048}
-
-
-def test_of_free_buffers_the_last_one_used_goes_first() -> None:
-    """Its bytes are the likeliest to be in a cache still."""
-    pool = Pool()
-    held = [take(pool) for _ in range(5)]
-    last = address(held[-1])
-    del held
-    for _ in range(5):
-        array = take(pool)
-        assert address(array) == last
-        del array
-
-
-def test_a_loop_that_holds_the_last_batch_uses_two_buffers() -> None:
-    pool = Pool()
-    where = set()
-    batch = None
-    for _ in range(10):
-        batch = torch.from_numpy(take(pool))
-        where.add(batch.data_ptr())
-    assert len(where) == 2
-
-
 def test_threads_never_share_a_buffer() -> None:
     pool = Pool()
     wrong = []

@@ -110,11 +110,6 @@ def test_an_empty_data_set_has_no_positions() -> None:
         rows.take([0])
 
 
-def test_one_sample_is_a_data_set(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path, [sample(1)])
-    assert labels(rows.take([0, -1, 0])) == [1, 1, 1]
-
-
 def test_trees_that_differ_are_mixed_in_any_order(tmp_path: Path) -> None:
     samples = [sample(i) if i % 3 else {"image": torch.ones(i), "label": i} for i in range(COUNT)]
     rows = rows_of(tmp_path, samples, 4)

@@ -109,25 +109,6 @@ def test_the_daemon_inherits_nothing_of_the_job(make: Callable[..., Launcher], t
     assert stat.S_IMODE(launcher.log.stat().st_mode) == 0o600
 
 
-def test_of_many_first_jobs_one_starts_it(make: Callable[..., Launcher], tmp_path: Path) -> None:
-    barrier = threading.Barrier(8)
-
-    def job() -> None:
-        launcher = make()
-        barrier.wait()
-        for _ in range(5):
-            launcher.start()
-
-    threads = [threading.Thread(target=job) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    told(tmp_path / "root")
-    assert make().start()
-    assert len(told(tmp_path / "root")) == 1
-
-
 def test_one_that_somebody_else_started_is_not_started_again(
     make: Callable[..., Launcher], tmp_path: Path
 ) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpcore
 import pytest
@@ -18,7 +16,7 @@ from prepcache.daemon import deadline
 from prepcache.daemon.client import Client
 from prepcache.daemon.deadline import DUE, Backend
 from prepcache.daemon.launcher import Endpoint, Launcher
-from prepcache.errors import DaemonUnreachable, RootInUse
+from prepcache.errors import RootInUse
 from prepcache.protocol import places
 from prepcache.protocol.listening import (
     NAME,
@@ -30,8 +28,6 @@ from prepcache.protocol.listening import (
     starting,
 )
 from prepcache.settings import Address
-from prepcached import server as daemon_server
-from prepcached.config import Settings
 from prepcached.store.root import Root
 
 
@@ -123,30 +119,6 @@ def test_a_socket_that_another_user_listens_on_is_not_spoken_to(
     assert "another user listens there" in str(raised.value.args[0])
 
 
-def test_a_connection_that_cannot_be_set_up_is_closed(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    DUE.at = time.monotonic() + 60
-    backend = Backend(Address(socket=str(there), owner=os.geteuid()))
-    made: list[socket.socket] = []
-
-    class Failing(socket.socket):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            made.append(self)
-
-        def setsockopt(self, *_: Any) -> None:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-        getsockopt = setsockopt  # type: ignore[assignment]
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        monkeypatch.setattr(socket, "socket", Failing)
-        with pytest.raises(httpcore.ConnectError):
-            backend.connect_tcp(*listener.getsockname())
-        with pytest.raises(httpcore.ConnectError):
-            backend.connect_unix_socket(str(there))
-    assert [one.fileno() for one in made] == [-1, -1]
-
-
 def test_in_the_short_tmp_folder_the_listener_must_be_the_user(tmp_path: Path) -> None:
     public = places.own_socket({"HOME": "/" + "h" * 200})
     assert Endpoint.own(Launcher(public, tmp_path, {})).address.owner == os.geteuid()
@@ -174,19 +146,3 @@ def test_what_a_starting_daemon_does_is_told_while_it_lives(tmp_path: Path) -> N
     note_starting(tmp_path, "")
     assert starting(tmp_path) is None and not list(tmp_path.iterdir())
     note_starting(tmp_path / "gone", "anything")
-
-
-def test_a_slow_start_reports_what_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = Settings(root=tmp_path / "root", uds=tmp_path / "s.sock", max_bytes=1 << 30, min_free=0)
-    told: list[tuple[int, str] | None] = []
-    monkeypatch.setattr(daemon_server, "notify", lambda state, environ: told.append(starting(given.root)))
-    monkeypatch.setattr(daemon_server, "START_TOLD_S", 0.0)
-    daemon_server._open_store(Root(str(given.root)), given, {}).close()
-    assert told[-1] is not None and told[-1][0] == os.getpid()
-    assert told[-1][1].startswith("rebuilds its index: 0 artifacts indexed, ")
-    assert starting(given.root) is None
-    note_starting(given.root, "it was not waited for")
-    launcher = Launcher(tmp_path / "s.sock", given.root, {})
-    with pytest.raises(DaemonUnreachable, match="starts, and it was not waited for") as raised:
-        launcher.start()
-    assert raised.value.data["why"] == "starting"

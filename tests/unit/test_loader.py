@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -57,10 +56,6 @@ class Scaled:
         return index * SCALE.get()
 
 
-def test_a_loader_shows_what_it_is(stored: Stored) -> None:
-    assert repr(Loader(stored, 4)) == "<Loader Stored batch_size=4 batches=6>"
-
-
 def test_samples_see_the_context_variables_of_whoever_iterates() -> None:
     token = SCALE.set(10)
     try:
@@ -106,14 +101,6 @@ def test_an_epoch_left_early_draws_as_a_dataloader_does(
 
     for left_after in range(batches + 1):
         assert same(epochs(Loader, left_after), epochs(DataLoader, left_after)), left_after
-
-
-def test_without_a_generator_the_order_is_that_of_torchs_own(stored: Stored) -> None:
-    torch.manual_seed(8)
-    expected = [numbers(DataLoader(stored, batch_size=4, shuffle=True)) for _ in range(2)]
-    torch.manual_seed(8)
-    loader = Loader(stored, 4, shuffle=True)
-    assert [numbers(loader) for _ in range(2)] == expected
 
 
 def test_batches_that_are_kept_keep_their_values(stored: Stored) -> None:
@@ -181,15 +168,6 @@ def test_replicas_agree_on_an_order_after_different_stops(stored: Stored) -> Non
         assert len(list(loaders[1])) == 3
     seen = {number for loader in loaders for batch in numbers(loader) for number in batch}
     assert seen == set(range(COUNT))
-
-
-def test_the_state_between_epochs_gives_the_next_one(stored: Stored) -> None:
-    loader = Loader(stored, 4, shuffle=True, generator=seeded())
-    list(loader)
-    state = loader.state_dict()
-    resumed = Loader(stored, 4, shuffle=True, generator=seeded(99))
-    resumed.load_state_dict(state)
-    assert numbers(resumed) == numbers(loader)
 
 
 def test_the_state_can_be_saved(stored: Stored, tmp_path: Path) -> None:
@@ -317,17 +295,6 @@ def test_replicas_share_an_epoch_in_equal_parts(stored: Stored, replicas: int, d
     assert len({len(part) for part in parts}) == 1
 
 
-def test_replicas_that_shuffle_alike_see_every_sample_once(stored: Stored) -> None:
-    seen = [
-        number
-        for rank in range(2)
-        for batch in numbers(Loader(stored, 4, True, generator=seeded(), num_replicas=2, rank=rank))
-        for number in batch
-    ]
-    assert sorted(set(seen)) == list(range(COUNT))
-    assert len(seen) == COUNT + 1
-
-
 def test_a_consumer_that_leaves_ends_the_thread(stored: Stored) -> None:
     loader = Loader(stored, 1)
     for _ in loader:
@@ -338,37 +305,6 @@ def test_a_consumer_that_leaves_ends_the_thread(stored: Stored) -> None:
     del epoch
     gc.collect()
     assert not loader_threads()
-
-
-def test_a_leaving_consumer_does_not_wait_for_room(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If one sees that there is some and the other takes it, both wait for ever."""
-    is_leaving = threading.Event()
-
-    class Late(Stored):
-        def __getitems__(self, indices: Any) -> list[Any]:
-            if 0 not in indices:
-                is_leaving.wait()
-            return super().__getitems__(indices)
-
-    class Room(SimpleQueue[Any]):
-        def empty(self) -> bool:
-            was_empty = super().empty()
-            is_leaving.set()
-            while not super().empty():
-                pass
-            return was_empty
-
-        def get_nowait(self) -> Any:
-            is_leaving.set()
-            return super().get_nowait()
-
-    monkeypatch.setattr(loader_module, "SimpleQueue", Room)
-    epoch = iter(Loader(Late(stored.rows), 1))
-    next(epoch)
-    consumer = threading.Thread(target=epoch.close, daemon=True)  # type: ignore[attr-defined]
-    consumer.start()
-    consumer.join(20)
-    assert not consumer.is_alive()
 
 
 class Broken(Stored):
@@ -481,41 +417,3 @@ def test_an_epoch_that_ends_in_anothers_thread_is_not_awaited(
             return torch.tensor(index)
 
     assert [batch.tolist() for batch in Loader(Ends())] == [[0]]
-
-
-class BrokenStream:
-    """A device's stream that cannot be entered."""
-
-    def __enter__(self) -> None:
-        raise RuntimeError("the device was lost")
-
-    def __exit__(self, *_: object) -> None:
-        raise AssertionError("it was not entered")
-
-
-def test_a_stream_that_cannot_be_entered_is_the_consumers_error(
-    stored: Stored, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loader_module, "_stream_here", BrokenStream)
-    with pytest.raises(RuntimeError, match="the device was lost"):
-        list(Loader(stored, 4))
-
-
-def test_the_end_of_a_process_waits_only_so_long_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, may_end = threading.Event(), threading.Event()
-
-    class Hangs(Scaled):
-        def __getitem__(self, index: int) -> int:
-            begun.set()
-            assert may_end.wait(60)
-            return index
-
-    monkeypatch.setattr(loader_module, "LEAVE_S", 0.01)
-    epoch = iter(Loader(Hangs(), 1))
-    thread = threading.Thread(target=lambda: next(epoch), daemon=True)
-    thread.start()
-    assert begun.wait(60)
-    loader_module._end_epochs()
-    assert not may_end.is_set()
-    may_end.set()
-    thread.join(60)

@@ -18,10 +18,8 @@ from prepcache.collate import Padded
 from prepcache.device import map_tensors
 from prepcache.loader import Loader
 from support.artifacts import same
-from support.gpu import Gpu, gpu
+from support.gpu import Gpu
 from support.rows import Stored, rows_of
-
-__all__ = ["gpu"]
 
 COUNT = 40
 
@@ -66,26 +64,6 @@ def test_memory_being_copied_outlives_the_loader(stored: Stored, gpu: Gpu) -> No
     work = [[gpu.read(tensor) for tensor in batch] for batch in kept]
     gpu.consumer.synchronize()
     assert same(seen(work), of_one_thread(stored, 4))
-
-
-def test_two_epochs_at_a_time_share_the_device(stored: Stored, gpu: Gpu) -> None:
-    loader, work = Loader(stored, 4, device="cuda"), []
-    for pair in zip(loader, loader, strict=True):
-        work.append([gpu.read(tensor) for batch in pair for tensor in batch])
-        del pair
-    gpu.consumer.synchronize()
-    assert same(seen(work), [2 * batch for batch in of_one_thread(stored, 4)])
-
-
-def test_a_consumer_that_restarts_gets_the_beginning(stored: Stored, gpu: Gpu) -> None:
-    loader, work = Loader(stored, 4, device="cuda"), []
-    for _ in range(3):
-        for number, batch in enumerate(loader):
-            work.append([gpu.read(tensor) for tensor in batch])
-            if number == 1:
-                break
-    gpu.consumer.synchronize()
-    assert same(seen(work), 3 * of_one_thread(stored, 4)[:2])
 
 
 def test_a_device_without_a_number_is_the_one_that_was_current(stored: Stored, gpu: Gpu) -> None:
@@ -151,11 +129,6 @@ def test_a_packed_sequence_keeps_its_sizes_on_the_cpu() -> None:
     assert not moved.batch_sizes.is_meta
     ordered = torch.nn.utils.rnn.pack_sequence([torch.ones(5), torch.ones(2)])
     assert map_tensors(ordered, lambda tensor: tensor.to("meta")).sorted_indices is None
-
-
-def test_tensors_beside_text_go_to_the_device() -> None:
-    name, tensor = map_tensors(("train", torch.ones(3)), lambda tensor: tensor.to("meta"))
-    assert name == "train" and tensor.is_meta
 
 
 def test_what_is_no_dense_tensor_is_left_to_the_consumers_stream(gpu: Gpu) -> None:

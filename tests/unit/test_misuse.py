@@ -119,16 +119,6 @@ def test_a_loader_says_what_to_use_for_a_dataloaders_option(name: str) -> None:
         prepcache.Loader([1, 2], 2, **options)
 
 
-@pytest.mark.parametrize("state", [None, [], {"samples": None, "of": 1, "shuffle": 0, "generator": 0}])
-def test_what_is_no_state_of_a_loader_is_refused_in_words(state: Any) -> None:
-    if isinstance(state, dict):
-        state["has_generator"] = False
-    with pytest.raises(
-        (TypeError, ValueError), match=r"result of a Loader's state_dict|not a Loader's state"
-    ):
-        prepcache.Loader([1, 2], 2).load_state_dict(state)
-
-
 EXPANDED_AND_INTERRUPTED = """
 import os, signal, sys
 import prepcache

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,8 @@ import pytest
 from prepcache import artifact
 from prepcache.digests import RecipeDigest
 from prepcache.fill.overflow import Spilled
-from prepcache.index import catalogue
-from prepcache.index.catalogue import Catalogue
 from prepcache.index.item_index import MISSING, Distinct, rows_of
 from prepcache.protocol.wire import ArtifactRef
-from prepcache.streaming import recipe_index
 from prepcache.streaming.recipe_index import ChunkCatalogue, RecipeIndex
 from support.artifacts import RECIPE, digest
 
@@ -121,39 +116,3 @@ def test_another_process_begins_with_the_edition_alone(store: Store) -> None:
     sent.opens_with(store.open)
     sent.absorb([store.ref("bb", [1], edition=5)])
     assert found(sent, 1) == [(1, 2)]
-
-
-@pytest.mark.parametrize("kind", ["stream", "data set"])
-def test_a_child_that_is_forked_within_an_absorb_finds_all(store: Store, kind: str) -> None:
-    """Another thread of its parent was at it, and will not end it in the child: it asks again itself."""
-    index: Any = RecipeIndex(store.open)
-    if kind == "data set":
-        index = Catalogue(Distinct(digests(1, 2, 3)), store.open)
-    states = list[dict[str, Any]]()
-
-    class Interrupted:
-        """What the index is as a fork finds it at each line."""
-
-        def __call__(self, frame: Any, event: str, arg: Any) -> Any:
-            if frame.f_code.co_filename in (recipe_index.__file__, catalogue.__file__):
-                own = {name: value for name, value in vars(index).items() if isinstance(value, dict | list)}
-                states.append(vars(index) | {name: copy.copy(value) for name, value in own.items()})
-                return self
-            return None
-
-    refs = [store.ref("one", [1]), store.ref("two", [2])]
-    index.absorb(refs[:1])
-    sys.settrace(Interrupted())
-    try:
-        index.absorb(refs)
-    finally:
-        sys.settrace(None)
-    assert len(states) > 10
-    for state in states:
-        index.__dict__.update(state)
-        index.reset_lock()
-        index.absorb(refs)
-        if kind == "stream":
-            assert found(index, 1, 2, 3) == [(1, 3), (2, 3), None]
-        else:
-            assert index.missing.tolist() == [2]

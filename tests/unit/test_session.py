@@ -15,7 +15,7 @@ from prepcache.daemon.session import Session
 from prepcache.daemon.wait_budget import WaitBudget, on_own_time
 from prepcache.errors import DaemonUnreachable, UnknownSession
 from prepcache.protocol import wire
-from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
+from support.fake_daemon import Hang, Request, problem, reply
 from support.sessions import RECIPE, Bench, SomeRecipe, bench_fixture, items, wait_until  # noqa: F401
 
 
@@ -33,37 +33,11 @@ def test_a_session_opens_at_its_first_use_and_is_one_per_process(bench: Bench) -
     assert bench.sent("POST", "/v1/resolve")[0].headers["prepcache-session"] == "s1.t"
 
 
-@pytest.mark.parametrize("hold", [True, False])
-def test_a_daemon_that_listens_elsewhere_is_asked_there(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, hold: bool
-) -> None:
-    client = Client(f"unix://{bench.daemon.path}.absent", budget=WaitBudget(60.0))
-
-    def start() -> bool:
-        client._found, client._transport = bench.session.client.endpoint, None
-        return True
-
-    monkeypatch.setattr(client, "start", start)
-    session = Session(client)
-    try:
-        assert session.resolve(SomeRecipe(), hold=hold).generation == 0
-        assert client.budget.remaining_s > 30
-    finally:
-        session.close()
-
-
 def test_a_resolve_without_hold_needs_no_session(bench: Bench) -> None:
     bench.world.artifacts = [7]
     found = bench.session.resolve(SomeRecipe(), hold=False)
     assert [r.digest for r in found.artifacts] == [f"{7:064x}"]
     assert [r.path for r in bench.daemon.requests] == ["/v1/resolve"]
-
-
-def test_register_tells_the_readable_parts(bench: Bench) -> None:
-    bench.session.resolve(SomeRecipe(), register=True)
-    bench.session.resolve(SomeRecipe())
-    told = [r.json["register"] for r in bench.sent("POST", "/v1/resolve")]
-    assert told == [{"format": 1}, None]
 
 
 def test_a_generation_from_the_future_starts_over(bench: Bench) -> None:
@@ -147,56 +121,12 @@ def test_a_declined_commit_waits_for_what_others_just_drop(
     assert answers == [False, True]
 
 
-def test_a_commit_without_a_session_reports_its_outcome(bench: Bench) -> None:
-    bench.session.open()
-    bench.world.said["POST leases/commit"] = lambda r: problem("unknown-session", 410)
-    bench.world.said["POST sessions"] = lambda r: problem("forbidden", 403)
-    with bench.session.stage() as staged, pytest.raises(UnknownSession):
-        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
-
-
-def test_holds_of_a_new_session_are_those_that_the_old_one_had(bench: Bench) -> None:
-    bench.world.artifacts = [1]
-    bench.session.resolve(SomeRecipe())
-    with bench.session.stage() as staged:
-        done = bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
-    bench.world.artifacts = [2, 3]
-    found = bench.session.resolve(SomeRecipe())
-    bench.session.drop_hold(found.artifacts[:1])
-    bench.world.artifacts = [1, 2, 3, 4]
-    bench.session.reopen("s1.t")
-    kept = {f"{n:064x}" for n in (1, 3)}
-    assert {ref.digest for ref in done.artifacts} <= kept
-    assert bench.session.heartbeat._held == kept
-    dropped = {f"{n:064x}" for n in (2, 4)}
-    wait_until(lambda: any(dropped <= set(b.json["dropped"]) for b in bench.sent("POST", "/s2/beat")))
-
-
 def test_a_daemon_that_forgets_for_ever_is_given_up(bench: Bench) -> None:
     bench.session.resolve(SomeRecipe())
     bench.world.said["POST resolve"] = lambda r: problem("unknown-session", 410)
     with pytest.raises(DaemonUnreachable, match="does not know a session"):
         bench.session.resolve(SomeRecipe())
     assert bench.world.opened == 2
-
-
-def test_a_daemon_that_forgot_us_twice_is_used_again(bench: Bench) -> None:
-    """It was restarted twice within a request. One that never knows its sessions is given up in the end."""
-    bench.session.budget.budget_s = 4.0
-    bench.world.said["GET "] = lambda r: reply({})
-    bench.session.resolve(SomeRecipe())
-    bench.world.said["POST resolve"] = lambda r: problem("unknown-session", 410)
-    for _ in range(2):
-        with pytest.raises(DaemonUnreachable):
-            bench.session.resolve(SomeRecipe())
-        wait_until(lambda: not bench.session.is_gone)
-    del bench.world.said["POST resolve"]
-    assert bench.session.resolve(SomeRecipe()).is_complete
-    bench.world.said["POST resolve"] = lambda r: problem("unknown-session", 410)
-    while not bench.session.is_gone or bench.session.is_away:
-        wait_until(lambda: not bench.session.is_away)
-        with pytest.raises(DaemonUnreachable):
-            bench.session.resolve(SomeRecipe())
 
 
 def test_names_and_parts_are_sent_as_a_daemon_takes_them(
@@ -210,27 +140,6 @@ def test_names_and_parts_are_sent_as_a_daemon_takes_them(
     sent = bench.sent("POST", "/v1/resolve")[0].json
     assert sent["name"] == "ab" + "x" * 254
     assert sent["register"] == {"format": 1, "config": "d" * 500}
-
-
-def test_a_quickly_restarted_daemon_keeps_the_session_id(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench.session.resolve(SomeRecipe())
-    path, again = bench.daemon.path, list[FakeDaemon]()
-    bench.daemon.close()
-
-    def start() -> bool:
-        again.extend([] if again else [FakeDaemon(path, bench.world)])
-        return True
-
-    monkeypatch.setattr(bench.session.client, "start", start)
-    try:
-        assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
-        (asked,) = [request for request in again[0].requests if request.path == "/v1/leases"]
-        assert asked.headers["prepcache-session"] == "s1.t"
-    finally:
-        bench.session.close()
-        again[0].close()
 
 
 def test_a_daemon_that_hangs_is_given_up_once_and_for_all(

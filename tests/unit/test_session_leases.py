@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import time
 from typing import Any
 
 import pytest
 
 from prepcache.daemon.wait_budget import on_own_time
-from prepcache.errors import DaemonUnreachable, LeaseLapsed, PrepcacheError, StoreError, UnknownSession
+from prepcache.errors import DaemonUnreachable, PrepcacheError, StoreError
 from prepcache.protocol import wire
 from support.fake_daemon import Hang, Request, problem, reply
 from support.sessions import RECIPE, Bench, SomeRecipe, bench_fixture, items, ref, wait_until  # noqa: F401
@@ -71,28 +69,6 @@ def test_a_lease_on_items_that_were_not_asked_for_is_a_lie(bench: Bench) -> None
     assert bench.session.is_gone
 
 
-def test_room_made_by_a_heartbeat_is_not_requested_again(bench: Bench) -> None:
-    lease = bench.session.lease(RECIPE, 0, items(1), want=1).lease
-    assert lease is not None
-    header = bench.session.header
-    assert header is not None
-    asked = []
-
-    def commit(request: Request) -> Any:
-        asked.append(request)
-        if len(asked) > 1:
-            return bench.world.on_post_leases_commit(request)
-        bench.session.heartbeat.drop([f"{1:064x}"])
-        bench.session.heartbeat.tell(bench.session, header)
-        return problem("declined", 507)
-
-    bench.world.said["POST leases/commit"] = commit
-    with bench.session.stage() as staged:
-        os.write(staged.fd, b"data")
-        assert bench.session.commit([lease], [staged]).generation == 1
-    assert len(asked) == 2
-
-
 def test_a_commit_hands_its_files_to_the_daemon(bench: Bench) -> None:
     lease = bench.session.lease(RECIPE, 0, items(1), want=1).lease
     assert lease is not None
@@ -106,14 +82,6 @@ def test_a_commit_hands_its_files_to_the_daemon(bench: Bench) -> None:
         "leases": [{"id": "l1", "token": "lt"}],
         "staged": [{"name": path.name, "size_bytes": 4}],
     }
-
-
-def test_a_refused_commit_leaves_no_file(bench: Bench) -> None:
-    bench.world.said["POST leases/commit"] = lambda r: problem("lease-lapsed", 409)
-    lease = wire.Lease("l1", "lt", 1.0)
-    with bench.session.stage() as staged, pytest.raises(LeaseLapsed):
-        bench.session.commit([lease], [staged])
-    assert list((bench.world.root / "v1" / "staging").iterdir()) == []
 
 
 @pytest.mark.parametrize("answer", ["stored", "declined", "lease-lapsed", "none"])
@@ -136,13 +104,6 @@ def test_a_repeated_commit_leaves_its_file_unless_refused(bench: Bench, answer: 
     assert len(asked) > 1
     left = list((bench.world.root / "v1" / "staging").iterdir())
     assert len(left) == (answer in ("stored", "none"))
-
-
-def test_a_commit_in_a_forgotten_session_opens_another_later(bench: Bench) -> None:
-    bench.world.said["POST leases/commit"] = lambda r: problem("unknown-session", 410)
-    with bench.session.stage() as staged, pytest.raises(UnknownSession):
-        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
-    assert bench.session.stage().name is not None and bench.world.opened == 2
 
 
 def test_a_thread_stops_with_a_session_that_was_given_up(
@@ -206,24 +167,3 @@ def test_without_a_shared_folder_files_are_transferred(bench: Bench) -> None:
     assert bench.sent("POST", "/commit")[0].json["staged"] == [{"name": "s1.up", "size_bytes": 4}]
     path = bench.session.path_of(wire.ArtifactRef.from_json(ref(1, digest=digest)))
     assert path.read_bytes() == b"data"
-
-
-def test_an_upload_that_somebody_waits_for_ends_with_its_commit(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However quick most of it was: a process that ends waits for it."""
-    (bench.world.root / "instance").write_text("another daemon's")
-    bench.session.open()
-    ends: list[tuple[float, float]] = []
-
-    def upload(*given: Any, limit_s: float, until: float, session: str) -> Any:
-        ends.append((limit_s, until - time.monotonic()))
-        return {"name": "s1.up", "size_bytes": 4}
-
-    monkeypatch.setattr(bench.session.client.transport, "upload", upload)
-    for limit_s in (0.3, None):
-        with bench.session.stage() as staged:
-            os.write(staged.fd, b"data")
-            bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged], limit_s=limit_s)
-    (silence_s, left_s), (_, whole_s) = ends
-    assert 0 < silence_s <= 0.3 and left_s <= 0.3 and whole_s == math.inf

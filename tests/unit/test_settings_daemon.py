@@ -189,11 +189,6 @@ def test_a_socket_from_systemd_needs_no_other() -> None:
     assert settings.load({"uds": "/s"}, {"HOME": "/"}, activated=True).uds == Path("/s")
 
 
-def test_every_setting_is_in_the_example_that_is_deployed() -> None:
-    text = (Path(__file__).parents[2] / "deploy" / "prepcached.toml").read_text()
-    assert [name for name in KNOWN if name not in text] == []
-
-
 def test_an_empty_root_is_not_the_working_directory() -> None:
     ended = CliRunner().invoke(cli.app, ["check", "--root", ""])
     assert isinstance(ended.exception, ConfigError) and "--root = ''" in ended.exception.message

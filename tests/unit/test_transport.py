@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prepcache.daemon.deadline import _SOCKETS, Stream
+from prepcache.daemon.deadline import _SOCKETS
 from prepcache.daemon.http import Transport
 from prepcache.errors import DaemonUnreachable, Declined, ProtocolMismatch, RequestError, StoreError
 from prepcache.protocol import wire
@@ -177,11 +177,6 @@ def test_whatever_a_problem_document_holds_it_is_a_refusal(connect: Any, said: b
         transport.call("POST", "/x", {}, limit_s=60.0)
 
 
-def test_a_problem_with_status_200_is_an_answer_and_not_an_error(connect: Any) -> None:
-    transport, _ = connect(lambda r: reply({"code": "declined"}))
-    assert transport.call("GET", "/x", limit_s=60.0) == {"code": "declined"}
-
-
 def test_a_request_says_who_it_is_and_nothing_else(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
@@ -251,17 +246,6 @@ def test_a_forked_child_opens_connections_of_its_own(connect: Any) -> None:
     transport.call("GET", "/", limit_s=60.0)
 
 
-def test_an_answer_that_stalls_is_given_up(connect: Any) -> None:
-    def drip(request: Request) -> Any:
-        yield HEAD[:1]
-        daemon.closing.wait()
-
-    transport, daemon = connect(drip)
-
-    with pytest.raises(DaemonUnreachable, match="no answer"):
-        transport.call("POST", "/commit", {}, limit_s=0.1)
-
-
 def test_nothing_is_left_open(connect: Any) -> None:
     before = Leaks()
     transport, daemon = connect(lambda r: reply({}))
@@ -308,27 +292,6 @@ def test_what_a_signal_handler_of_the_job_raises_reaches_the_job(
 
     transport, daemon = connect(answer)
     before = signal.signal(signal.SIGUSR1, getattr(Handler(error), kind))
-    try:
-        with pytest.raises(type(error)) as raised:
-            transport.call("GET", "/", limit_s=60)
-        assert raised.value is error
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-
-
-@pytest.mark.parametrize("error", [BrokenPipeError("by the job"), ConnectionResetError("by the job")])
-def test_a_signal_handlers_error_is_no_early_answer(
-    connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    write = Stream.write
-
-    def write_and_signal(*arguments: Any, **options: Any) -> None:
-        write(*arguments, **options)
-        signal.raise_signal(signal.SIGUSR1)
-
-    monkeypatch.setattr(Stream, "write", write_and_signal)
-    transport, _ = connect(lambda request: reply({}))
-    before = signal.signal(signal.SIGUSR1, Handler(error).method)
     try:
         with pytest.raises(type(error)) as raised:
             transport.call("GET", "/", limit_s=60)

@@ -21,15 +21,6 @@ from support.fake_daemon import Request, problem, reply
 from support.transports import LIMIT_S, broken_off, connect_fixture  # noqa: F401
 
 
-def test_an_upload_that_has_to_end_gains_no_time_beyond_that() -> None:
-    due, now = Due(), time.monotonic()
-    due.is_transfer, due.at, due.until = True, now + 1, now + 5
-    due.note(2 * waits.SLOWEST_TRANSFER)
-    assert due.at == now + 3
-    due.note(100 * waits.SLOWEST_TRANSFER)
-    assert due.at == now + 5
-
-
 def test_an_answer_that_comes_before_all_was_sent_counts(connect: Any, tmp_path: Path) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "early.sock"))
@@ -92,27 +83,6 @@ def test_a_download_that_broke_off_begins_again(connect: Any, tmp_path: Path) ->
             transport.download("/d", file.fileno(), **options)
         transport.download("/d", file.fileno(), **options)
         assert os.pread(file.fileno(), 1 << 20, 0) == data
-
-
-def test_a_download_is_written_by_large_folios(
-    connect: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each write ends on a border of 2 MiB; short writes are gone on with."""
-    data = os.urandom(7_000_001)
-    transport, _ = connect(lambda request: reply(data, ETag='"e"'))
-    ends, pwrite = [], os.pwrite
-
-    def watched(fd: int, view: Any, at: int) -> int:
-        done = pwrite(fd, view[: len(view) - 1] if len(ends) == 1 else view, at)
-        ends.append(at + done)
-        return done
-
-    with open(tmp_path / "got", "w+b") as file:
-        monkeypatch.setattr(os, "pwrite", watched)
-        options = {"etag": '"e"', "max_bytes": len(data), "limit_s": 5.0}
-        transport.download("/d", file.fileno(), **options)
-    assert (tmp_path / "got").read_bytes() == data
-    assert {end for end in ends if end % (2 << 20)} == {(4 << 20) - 1, len(data)}
 
 
 @pytest.mark.parametrize("etag", ['"other"', None])

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from prepcache.errors import VerifyError
-from prepcache.fill import verify as verifying
 from prepcache.fill.call import Job
 from prepcache.fill.verify import verify
 from prepcache.protocol.wire import ArtifactRef
@@ -96,22 +95,6 @@ def test_purged_items_are_verified_as_they_were_or_skipped(
             bench.catalogue.let_go(ref.digest for ref in refs(daemon))
 
     assert verified(bench, meanwhile) == (5, [])
-
-
-def test_what_is_merged_as_it_is_looked_up_is_looked_up_again(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    bench = filled(daemon, monkeypatch)
-    rows_of = verifying.rows_of
-
-    def merged_then(*given: Any) -> Any:
-        found = rows_of(*given)
-        if not (tmp_path / "merged").exists():
-            merge(daemon, bench, tmp_path / "merged", monkeypatch)
-        return found
-
-    monkeypatch.setattr(verifying, "rows_of", merged_then)
-    assert verified(bench) == (len(ITEMS), [])
 
 
 def test_a_missing_piece_condemns_no_other_piece(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:

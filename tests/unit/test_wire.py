@@ -21,38 +21,6 @@ MESSAGES = [
     if isinstance(value, type) and issubclass(value, members.Message) and value is not members.Message
 ]
 
-EXAMPLES = [
-    wire.SessionRequest("train.py", 12, "box"),
-    wire.SessionAnswer("s-1", "t_1", "i", "/var/cache", "/var/cache/v1/staging"),
-    wire.BeatRequest((wire.Progress(HEX, "tokens", 1, 2),), (HEX,), (HEX,), ("l",)),
-    wire.BeatAnswer((HEX,), (HEX,)),
-    wire.Resolved(
-        3, True, "/o", (wire.ArtifactRef(HEX, HEX, 1, 2, 3, 0.5, (HEX,)),), {HEX: ({"kind": "file"},)}
-    ),
-    wire.LeaseRequest("l", HEX, 0, bytes(64), 2, 1.5, 10, 2.0, 3, ("k",), "a.txt changed"),
-    wire.LeaseAnswer(lease=wire.Lease("l", "t", 15.0), granted=(0, 2), held=(wire.Holder("job", 1),)),
-    wire.CommitRequest((wire.LeaseToken("l", "t"),), (wire.StagedFile("s.1", 5),)),
-    inspection.PurgeRequest(name="tok*", older_than_s=3.0, dry_run=True),
-    inspection.EntryPage((), "next"),
-]
-
-
-@pytest.mark.parametrize("message", EXAMPLES, ids=lambda m: type(m).__name__)
-def test_a_message_survives_its_json(message: members.Message) -> None:
-    assert type(message).from_json(json.loads(json.dumps(message.to_json()))) == message
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", MESSAGES, ids=lambda m: m.__name__)
-@pytest.mark.parametrize("junk", [None, [], "x", 3, True, {"a": {}}])
-def test_any_json_is_a_message_or_a_bad_request(kind: type[members.Message], junk: Any) -> None:
-    values = [junk, dict.fromkeys((one.name for one in fields(kind)), junk)]
-    for value in values:
-        try:
-            kind.from_json(value)
-        except BadRequest as error:
-            assert "must be" in error.message or "missing" in error.message or "at most" in error.message
-
 
 @pytest.mark.parametrize(
     ("change", "field"),

@@ -61,20 +61,6 @@ def test_samples_arrive_as_they_were_made(monkeypatch: pytest.MonkeyPatch, waiti
         sample["tensor"] += 1  # it may be written to
 
 
-def test_a_function_may_reuse_its_memory() -> None:
-    memory = np.zeros(200)
-
-    def refill(item: int) -> Any:
-        memory[:] = item
-        return memory
-
-    crew = Forked(1, Job(refill, {}), lambda index: index)
-    crew.submit(list(range(20)))
-    parts = [crew.take() for _ in range(20)]
-    crew.close()
-    assert [set(part.samples[0].tolist()) for part in parts] == [{float(item)} for item in range(20)]
-
-
 def test_a_worker_that_is_gone_is_told_nothing() -> None:
     from multiprocessing.connection import Pipe
 

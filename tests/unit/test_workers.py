@@ -153,24 +153,6 @@ def test_the_config_and_contents_reach_the_function(make: Make, tmp_path: Any) -
     assert all_parts(make(job, lambda index: tmp_path / "a"), [[0]])[0][0].samples == ["text!"]
 
 
-def test_tensors_of_every_kind_survive_the_pipe() -> None:
-    tensors = [
-        torch.arange(6).reshape(2, 3).t(),
-        torch.tensor(3.5, dtype=torch.bfloat16),
-        torch.empty(0, 4),
-        torch.randn(300, 300),
-        torch.tensor([1 + 2j]).conj(),
-        torch.tensor([True, False]),
-    ]
-    crew = Forked(1, Job(lambda item: {"x": tensors[item]}, {}), lambda index: index)
-    parts = all_parts(crew, [[0, 1, 2, 3, 4, 5]])
-    crew.close()
-    for index, tensor in enumerate(tensors):
-        found = parts[index][0].samples[0]["x"]
-        assert found.dtype == tensor.dtype and found.shape == tensor.shape
-        assert torch.equal(found, tensor)
-
-
 def test_an_unpicklable_exception_still_says_what_it_was() -> None:
     class Local(Exception):
         def __reduce__(self) -> Any:
@@ -248,28 +230,6 @@ def test_closing_with_work_in_hand_ends_the_workers() -> None:
     crew.submit([2])
     crew.close()
     assert crew.pending == 0
-
-
-def ready_crew() -> Forked:
-    crew = Forked(1, Job(lambda item: item, {}), lambda index: index)
-    all_parts(crew, [[0]])
-    return crew
-
-
-def test_a_crew_ends_while_what_was_forked_after_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two threads of a job open data sets: the workers of one inherit what the other has open, also where
-    a pipe is not yet known to be one."""
-    with monkeypatch.context() as between:
-        between.setattr(workers, "_PIPES", set())
-        older = ready_crew()
-    younger = ready_crew()
-    closing = threading.Thread(target=older.close, daemon=True)
-    closing.start()
-    closing.join(60)
-    has_ended = not closing.is_alive()
-    younger.close()
-    closing.join()
-    assert has_ended
 
 
 KILLED = """
