@@ -1,32 +1,15 @@
-"""Classes whose objects are keyed: two of a kind differ by their names alone, for they are of one module."""
+"""Classes whose objects are keyed: a dataclass, and what stands for OmegaConf's configs."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import Any, NamedTuple
-
-
-class Pair(NamedTuple):
-    a: int
-    b: int
-
-
-class OtherPair(NamedTuple):
-    a: int
-    b: int
+from typing import Any
 
 
 @dataclasses.dataclass
 class Size:
-    width: int
-    height: int = 2
-    options: dict[str, int] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass
-class OtherSize:
     width: int
     height: int = 2
     options: dict[str, int] = dataclasses.field(default_factory=dict)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import pytest
@@ -14,131 +13,11 @@ from support.projects import Project, changes, project_fixture  # noqa: F401
 
 FUNCTION = {"code": "function"}
 
-# Each row: a module whose `f` does not change, and what stands for `$` in it before and after.
-ROWS = {
-    "class in an annotation as text that is read": (
-        "import typing\nclass C: n = $\ndef g(x: 'C'): return x\ndef f(x): return typing.get_type_hints(g)", "1", "2",
-    ),
-    "literals that an alias stands for in an annotation that is read": (
-        "import typing\nM = typing.Literal['a', $]\ndef g(x: M): return x\ndef f(x): return typing.get_type_hints(g)", "'b'", "'c'",
-    ),
-    "what annotates an annotation that is read": (
-        "import typing\nN = $\nM = typing.Annotated[int, N]\ndef g(x: M): return x\n"
-        "def f(x): return typing.get_type_hints(g, include_extras=True)", "1", "2",
-    ),
-    "docstring that is read by its name as text": (
-        "class T:\n    '$'\ndef f(x): return getattr(T, '__doc__')", "one", "two",
-    ),
-    "docstring that is read by its name in a global": (
-        "NAME = '__doc__'\nclass T:\n    '$'\ndef f(x): return vars(T)[NAME]", "one", "two",
-    ),
-    "comment in a function whose source is read": (
-        "import inspect\ndef g(x): # $\n    return x\ndef f(x): return inspect.getsource(g)", "one", "two",
-    ),
-    "function that a namespace gives": (
-        "def g(x): return 0\ndef helper_a(x): return $\ndef f(x): return g.__globals__['helper_' + 'a'](x)", "1", "2",
-    ),
-    "state of an enum's member": (
-        "import enum\nclass E(enum.Enum): A = 1\nE.A.n = $\ndef f(x): return E.A.n", "1", "2",
-    ),
-    "value of an enum's member, set later": (
-        "import enum\nclass E(enum.Enum): A = 1\nE.A._value_ = $\ndef f(x): return E.A.value", "1", "2",
-    ),
-    "method set on an enum": (
-        "import enum\nclass E(enum.Enum): A = 1\ndef one(e): return 1\ndef two(e): return 2\nE.g = $\n"
-        "def f(x): return E.A.g()", "one", "two",
-    ),
-    "method set on a namedtuple": (
-        "import typing\nclass P(typing.NamedTuple): n: int\ndef one(p): return 1\ndef two(p): return 2\nP.g = $\n"
-        "def f(x): return P(1).g()", "one", "two",
-    ),
-    "default of a pydantic field": (
-        "import pydantic\nN = $\nclass M(pydantic.BaseModel):\n    n: int = N\ndef f(x): return M()", "1", "2",
-    ),
-    "validator in an alias that an annotation names": (
-        "import pydantic\nfrom typing import Annotated\nT = Annotated[int, pydantic.AfterValidator(lambda n: n + $)]\n"
-        "class M(pydantic.BaseModel):\n    n: T\ndef f(x): return M(n=1)", "1", "2",
-    ),
-    "validator in a lazy alias": (
-        "import pydantic\nfrom typing import Annotated\nfrom typing_extensions import TypeAliasType\n"
-        "T = TypeAliasType('T', Annotated[int, pydantic.AfterValidator(lambda n: n + $)])\n"
-        "class M(pydantic.BaseModel):\n    n: T\ndef f(x): return M(n=1)", "1", "2",
-    ),
-    "path in the checkout": (
-        "import os, pathlib\nP = pathlib.Path($, 'v.txt')\ndef f(x): return P", "''", "os.path.dirname(__file__)",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_what_is_reached_otherwise_than_by_name_changes_the_key(
-    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setenv("OTHERWISE", "")
-    text, before, after = ROWS[name]
-    project.write(prep=text.replace("$", before))
-    assert changes(project, lambda: project.write(prep=text.replace("$", after)), **FUNCTION)
-
-
-def test_the_getattr_of_a_module_counts(project: Project) -> None:
-    project.write(prep="import helper\ndef f(x): return helper.K", helper="def __getattr__(name): return 1")
-    assert changes(project, lambda: project.write(helper="def __getattr__(name): return 2"), **FUNCTION)
-
-
-OF_ITS_OWN = (
-    "import sys, types\n_SIZE = {0}\nclass M(types.ModuleType):\n    @property\n    def size(self): return {1}\n"
-    "sys.modules[__name__].__class__ = M\n"
-)
-
-
-@pytest.mark.parametrize("code", ["script", "function"])
-@pytest.mark.parametrize("body", ["_SIZE", "self._SIZE"])
-def test_what_the_class_of_a_module_reads_counts(project: Project, body: str, code: str) -> None:
-    project.write(prep="import cfg\ndef f(x): return cfg.size", cfg=OF_ITS_OWN.format(1, body))
-    module = project.load()
-    before = recipe(module.f, code=code).digest
-    assert recipe(module.f, code=code).digest == before
-    module.cfg._SIZE = 2
-    assert module.f(0) == 2
-    assert recipe(module.f, code=code).digest != before
-
-
-def test_the_class_of_a_module_counts(project: Project) -> None:
-    project.write(prep="import cfg\ndef f(x): return cfg.size", cfg=OF_ITS_OWN.format(1, "1"))
-    edited = OF_ITS_OWN.format(1, "2")
-    assert changes(project, lambda: project.write(cfg=edited), **FUNCTION)
-
 
 def test_the_class_of_a_module_that_another_put_there_counts(project: Project) -> None:
     own = "import cfg, types\nclass M(types.ModuleType):\n    size = property(lambda self: {})\ncfg.__class__ = M\n"
     project.write(prep="import cfg, own\ndef f(x): return cfg.size", cfg="", own=own.format(1))
     assert changes(project, lambda: project.write(own=own.format(2)), **FUNCTION)
-
-
-def test_a_submodule_that_its_package_gives_when_asked_counts(project: Project) -> None:
-    project.write(
-        prep="import pkg.inner\ndel pkg.inner\ndef f(x): return pkg.inner.g(x)",
-        pkg____init__="import importlib\ndef __getattr__(name): return importlib.import_module('pkg.' + name)",
-        pkg__inner="def g(x): return 1",
-    )
-    assert changes(project, lambda: project.write(pkg__inner="def g(x): return 2"), **FUNCTION)
-
-
-def test_what_the_project_puts_into_a_library_counts(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    digests = set()
-    for state, body, size in ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)):
-        project.write(
-            prep=f"import json\nclass C: n = {state}\ndef g(x): return {body}\n"
-            "def f(x): return json.made, json.function, json.JSONDecoder.size"
-        )
-        module = project.load()
-        monkeypatch.setattr(json, "made", module.C(), raising=False)
-        monkeypatch.setattr(json, "function", module.g, raising=False)
-        monkeypatch.setattr(json.JSONDecoder, "size", size, raising=False)
-        digests.add(recipe(module.f, **FUNCTION).digest)
-    assert len(digests) == 4
 
 
 def test_a_file_that_was_loaded_by_its_place_counts_whole(project: Project) -> None:
@@ -267,32 +146,3 @@ def test_notes_of_a_librarys_decorator_are_the_functions_own(project: Project) -
     made = recipe(module.f)
     module.g = module.f
     assert drift(made) == {"prep.g": False}
-
-
-LOOKUPS = {
-    "of a class": ("from sub import S\ndef f(x): return S().build(x)", {}),
-    "of a module that the config names": (
-        "import sub, sys\ndef f(x, mod): return getattr(sys.modules[mod], 'helper_' + 'a')(x)", {"mod": "sub"},
-    ),
-    "of a module that a table names": (
-        "import sub, sys\nT = {'s': 'sub'}\ndef f(x): return getattr(sys.modules[T['s']], 'helper_' + 'a')(x)", {},
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("module", ["sys.modules[type(self).__module__]", "inspect.getmodule(type(self))"])
-@pytest.mark.parametrize("how", LOOKUPS)
-def test_what_is_looked_up_in_a_module_that_no_code_names_counts(
-    project: Project, how: str, module: str
-) -> None:
-    source, config = LOOKUPS[how]
-    base = (
-        f"import inspect, sys\nclass B:\n    def build(self, x): return getattr({module}, 'helper_' + 'a')(x)"
-    )
-    project.write(prep=source, base=base)
-
-    def put(value: int) -> None:
-        project.put("sub.py", f"from base import B\nclass S(B): pass\ndef helper_a(x): return {value}")
-
-    put(1)
-    assert changes(project, lambda: put(2), config=config, **FUNCTION)

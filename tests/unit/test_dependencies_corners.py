@@ -17,7 +17,6 @@ import pytest
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys import paths
-from prepcache.keys.code.settings import is_setting
 from prepcache.keys.files import digest
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation import inputs
@@ -52,82 +51,6 @@ def test_two_modules_of_one_name_share_nothing(project: Project, text: str, swap
 
         digests.append(recipe(f, config={"functions": functions}, code="function").digest)
     assert len(set(digests)) == 3
-
-
-def test_an_attribute_and_a_global_of_one_name_both_count(project: Project) -> None:
-    def write(attribute: int, constant: int) -> None:
-        project.write(
-            pkg____init__=f"class sub:\n    N = {attribute}\ndef g(x):\n    return sub.N",
-            pkg__sub=f"N = {constant}\ndef h(x): return N",
-            prep="import pkg, importlib\nfrom pkg import g, sub\nh = importlib.import_module('pkg.sub').h\npkg.sub = sub\ndef f(x): return g(x) + h(x)",
-        )
-
-    digests = set()
-    for attribute, constant in ((1, 2), (2, 1), (1, 1)):
-        write(attribute, constant)
-        digests.add(project.digest(**FUNCTION))
-    assert len(digests) == 3
-
-
-def test_a_namespace_and_a_global_of_one_name_both_count(project: Project) -> None:
-    digests = set()
-    for attribute, constant in ((1, 2), (2, 1), (1, 1), (2, 2)):
-        project.write(
-            pkg____init__=f"import importlib, types\nmodule = importlib.import_module('pkg.args')\n"
-            f"args = types.SimpleNamespace(n={attribute})\ndef f(x): return args.n, module.n",
-            pkg__args=f"n = {constant}",
-        )
-        digests.add(project.digest("pkg.f", **FUNCTION))
-    assert len(digests) == 4
-
-
-@pytest.mark.parametrize(
-    ("text", "before", "after"),
-    [
-        (
-            "@pydantic.dataclasses.dataclass(config=dict({}))\nclass A:\n    x: str",
-            "frozen=True",
-            "frozen=False",
-        ),
-        (
-            "@pydantic.dataclasses.dataclass\nclass A:\n    x: int = pydantic.Field(default=1, {})",
-            "le=10",
-            "le=20",
-        ),
-    ],
-)
-def test_the_text_of_a_class_with_a_librarys_methods_only_counts(
-    project: Project, text: str, before: str, after: str
-) -> None:
-    """A `dataclass`'s `__repr__` has a file of a library's."""
-    whole = f"import pydantic\n{text}\ndef f(x): return A(x=x)"
-    project.write(prep=whole.format(before))
-    assert changes(project, lambda: project.write(prep=whole.format(after)), **FUNCTION)
-
-
-def test_a_class_that_only_an_annotation_names_counts(project: Project) -> None:
-    text = (
-        "import pydantic\nclass Inner(pydantic.BaseModel):\n    n: int = {}\n"
-        "class Outer(pydantic.BaseModel):\n    inner: {}\ndef f(x): return Outer(inner={{}})"
-    )
-    for annotation in ("Inner", "list[Inner]", "'Inner'", "Inner | None"):
-        project.write(prep=text.format(1, annotation))
-        assert changes(project, lambda a=annotation: project.write(prep=text.format(2, a)), **FUNCTION)
-
-
-def test_a_class_named_in_an_annotation_counts(project: Project) -> None:
-    text = "def check(g): return g\nclass Inner:\n    n = {}\n@check\ndef f(x: {}): return x"
-    for annotation in ("Inner", "'Inner'"):
-        project.write(prep=text.format(1, annotation))
-        assert changes(project, lambda a=annotation: project.write(prep=text.format(2, a)), **FUNCTION)
-
-
-def test_a_global_looked_up_by_text_counts_by_value(project: Project) -> None:
-    project.write(prep="SIZE = 1\ndef f(x): return globals()['SIZE']")
-    module = project.load()
-    before = recipe(module.f, **FUNCTION).digest
-    module.SIZE = 2
-    assert recipe(module.f, **FUNCTION).digest != before
 
 
 def test_a_model_that_is_set_to_evaluate_is_no_look_up_by_text(project: Project) -> None:
@@ -206,29 +129,6 @@ def test_what_runs_from_a_stale_bytecode_cache_counts(
     assert run() != before
 
 
-@pytest.mark.parametrize("flags", [[], ["-O"]])
-def test_a_script_a_module_and_an_import_give_one_key(
-    project: Project, flags: list[str], tmp_path: Path
-) -> None:
-    project.write(
-        pkg____init__="",
-        pkg__prep="from . import util\nN = 3\ndef f(x): return util.g(x) * N\n"
-        "if __name__ == '__main__':\n    import os\n    os.chdir('/')\n    from prepcache.keys.recipes import recipe\n"
-        "    print(recipe(f, code='function').digest)",
-        pkg__util="def g(x): return x",
-    )
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([CLIENT, str(project.folder)])}
-    done = subprocess.run(
-        [sys.executable, *flags, "-m", "pkg.prep"],
-        env=environ,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == project.digest("pkg.prep.f", **FUNCTION)
-
-
 def test_a_script_with_a_relative_name_is_found_after_chdir(project: Project) -> None:
     project.write(
         job="N = 3\ndef f(x): return N\nimport os\nos.chdir('/')\nfrom prepcache.keys.recipes import recipe\n"
@@ -246,20 +146,6 @@ def test_a_script_with_a_relative_name_is_found_after_chdir(project: Project) ->
     assert list(json.loads(done.stdout)) == ["job.py"]
 
 
-def test_a_notebook_cell_counts_by_its_text_not_by_its_number() -> None:
-    import linecache
-
-    def cell(number: int, text: str) -> str:
-        name = f"/tmp/ipykernel_1/{number}.py"
-        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-        space: dict[str, object] = {"__name__": "__main__"}
-        exec(compile(text, name, "exec"), space)
-        return recipe(space["f"], **FUNCTION).digest  # type: ignore[arg-type]
-
-    assert cell(1, "def f(x):\n    return x\n") == cell(2, "# again\ndef f(x):\n    return (x)\n")
-    assert cell(3, "def f(x):\n    return -x\n") != cell(1, "def f(x):\n    return x\n")
-
-
 def test_an_attribute_can_be_untracked_by_its_dotted_name(project: Project) -> None:
     project.write(
         prep="class C:\n    def __init__(self):\n        self.lines = (line for line in ())\n        self.n = 1\n"
@@ -269,14 +155,6 @@ def test_an_attribute_can_be_untracked_by_its_dotted_name(project: Project) -> N
         project.digest()
     made = project.recipe(untracked=("lines",))
     assert made.parts["code"]["untracked"] == ["lines"]
-
-
-def test_arguments_count_where_the_code_reads_them(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.write(prep="import sys\ndef f(x): return sys.argv[1]")
-    monkeypatch.setattr(sys, "argv", ["job.py", "1"])
-    before = project.digest(**FUNCTION)
-    monkeypatch.setattr(sys, "argv", ["job.py", "2"])
-    assert project.digest(**FUNCTION) != before
 
 
 def test_a_checkout_replaced_under_the_process_changes_no_key(project: Project) -> None:
@@ -290,31 +168,6 @@ def test_a_checkout_replaced_under_the_process_changes_no_key(project: Project) 
     other.rename(project.folder)
     assert recipe(module.f, code="function").digest == before
     assert project.digest(code="function") != before
-
-
-@pytest.mark.parametrize("options", [{}, FUNCTION])
-def test_a_name_put_among_the_builtins_counts(
-    project: Project, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
-) -> None:
-    project.write(prep="def f(x):\n    print(x, len, OSError, NotImplemented)\n    return x * SCALE")
-    digests = [project.digest(**options)]
-    for scale in (1, 2):
-        monkeypatch.setattr("builtins.SCALE", scale, raising=False)
-        digests.append(project.digest(**options))
-    assert len(set(digests)) == 3
-    monkeypatch.setattr("builtins.print", lambda *values, rank=3: None)
-    assert project.digest(**options) == digests[-1]
-    values = project.recipe(**options).parts["code"]["values"]
-    assert [name for name in values if name.startswith("builtins")] == ["builtins.SCALE"]
-
-
-def test_a_modules_docstring_counts_where_it_is_read(project: Project) -> None:
-    text = "def f(x): return (__doc__, x)\ndef g(x): return x"
-    project.write(prep=f"'one'\n{text}")
-    before = project.digest("prep.f", **FUNCTION), project.digest("prep.g", **FUNCTION)
-    project.write(prep=f"'two'\n{text}")
-    assert project.digest("prep.f", **FUNCTION) != before[0]
-    assert project.digest("prep.g", **FUNCTION) == before[1]
 
 
 @pytest.mark.parametrize(
@@ -335,20 +188,6 @@ def test_the_command_line_counts_where_code_parses_it(
         monkeypatch.setattr("sys.argv", [name, "--size", size])
         digests.add(project.digest(**FUNCTION))
     assert len(digests) == 1 + counts
-
-
-def test_a_librarys_nested_settings_count_by_value(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.write(prep="import decimal\ndef f(x): return decimal.OPTIONS['a']['size']")
-    digests = set()
-    for size in (1, 2):
-        monkeypatch.setattr("decimal.OPTIONS", {"a": {"size": size}, "b": [1, (2,)]}, raising=False)
-        digests.add(project.digest(**FUNCTION))
-    assert len(digests) == 2
-    endless: list[object] = []
-    endless.append(endless)
-    assert not is_setting("decimal.OPTIONS", endless)
-    assert not is_setting("decimal.OPTIONS", {"a": {"b": object()}})
-    assert not is_setting("decimal.OPTIONS", [[0] * 600] * 2)
 
 
 def test_trust_content_rereads_config_and_inputs(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

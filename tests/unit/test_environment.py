@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from prepcache.errors import UnkeyableError
 from prepcache.fill.recipe_guard import Steady
 from prepcache.keys import distributions, environment
 from prepcache.keys.drift import drift
-from prepcache.keys.environment import Environment, default_dtype, lately, python_version
+from prepcache.keys.environment import Environment, lately, python_version
 from prepcache.keys.observation.observer import Observer
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -48,25 +46,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def counted(site: Path, top: str = "one") -> dict[str, str]:
     return Environment([str(site)]).counted([top])
-
-
-def test_a_distribution_counts_by_version_and_record(site: Path) -> None:
-    install(site, "one")
-    before = counted(site)
-    install(site, "one", record="one/__init__.py,sha256=xyz,10\n")
-    edited = counted(site)
-    install(site, "one", record="one/other.py,sha256=xyz,10\n")
-    assert set(before) == {"one"}
-    assert before["one"].startswith("1 ")
-    assert len({before["one"], edited["one"], counted(site)["one"]}) == 3
-
-
-def test_installed_requirements_count_transitively(site: Path) -> None:
-    install(site, "one", requires=("two>=1; python_version > '3'", "absent"))
-    install(site, "two", requires=("Three_X (>2)",))
-    install(site, "three-x")
-    install(site, "aside")
-    assert set(counted(site)) == {"one", "two", "three-x"}
 
 
 def test_requirements_of_extras_do_not_count(site: Path) -> None:
@@ -123,17 +102,6 @@ def test_the_first_on_the_path_wins(site: Path, tmp_path: Path) -> None:
     assert Environment([str(other), str(site)]).counted(["one"])["one"].startswith("2 ")
 
 
-def test_names_narrow_what_counts(site: Path) -> None:
-    install(site, "one", requires=("two",))
-    install(site, "two")
-    install(site, "three")
-    environment = Environment([str(site)])
-    assert set(environment.counted(["one"], only=["Three"])) == {"three"}
-    assert environment.counted(["one"], only=[]) == {}
-    with pytest.raises(UnkeyableError, match="'four', which is not installed"):
-        environment.counted(["one"], only=["four"])
-
-
 def test_an_editable_distribution_counts_by_its_files(site: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "two").mkdir(parents=True)
@@ -170,24 +138,6 @@ def test_a_damaged_memo_is_an_empty_one(site: Path, tmp_path: Path) -> None:
     for memo in (tmp_path / "cache" / "prepcache").glob("distributions-*"):
         memo.write_text('{"broken": ')
     assert counted(site) == before
-
-
-def test_torchs_default_dtype_counts() -> None:
-    assert default_dtype() == "torch.float32"
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert default_dtype() == "torch.float64"
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-def test_torchs_default_device_counts() -> None:
-    torch.set_default_device("meta")
-    try:
-        assert default_dtype() == "torch.float32 on meta"
-    finally:
-        torch.set_default_device(None)
-    assert default_dtype() == "torch.float32"
 
 
 def test_python_counts_by_its_implementation_and_minor_version() -> None:

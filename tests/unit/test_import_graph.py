@@ -19,36 +19,6 @@ def files(project: Project, target: str = "prep.f") -> set[str]:
     return set(project.recipe(target).parts["code"]["files"])
 
 
-def test_an_absolute_import_counts_every_package_init(project: Project) -> None:
-    project.write(
-        prep="from a.b import c\ndef f(x): return c.g(x)",
-        a____init__="", a__b____init__="", a__b__c="def g(x): return x",
-    )  # fmt: skip
-    every = {"prep.py", "a/__init__.py", "a/b/__init__.py", "a/b/c.py"}
-    assert files(project) == every
-    project.write(prep="def f(x):\n    import a.b.c\n    return x")
-    assert files(project) == every
-
-
-def test_dots_of_a_relative_import_go_up(project: Project) -> None:
-    """Each level has a module of the name that is asked for."""
-    project.write(
-        p____init__="", p__n="", p__q____init__="", p__q__n="", p__q__r____init__="", p__q__r__n="",
-        p__q__r__one="def f(x):\n    from .. import n\n    return x",
-        p__q__r__two="def f(x):\n    from ...n import g\n    return x",
-    )  # fmt: skip
-    parents = {"p/__init__.py", "p/q/__init__.py", "p/q/r/__init__.py"}
-    assert files(project, "p.q.r.one.f") == parents | {"p/q/r/one.py", "p/q/n.py"}
-    assert files(project, "p.q.r.two.f") == parents | {"p/q/r/two.py", "p/n.py"}
-
-
-def test_a_namespace_package_that_is_not_loaded_is_followed(project: Project) -> None:
-    project.write(
-        prep="def f(x):\n    from space.inner import one\n    return one.g(x)", space__inner__one="g = len"
-    )
-    assert files(project) == {"prep.py", "space/inner/one.py"}
-
-
 def test_two_files_known_by_one_name_both_count(tmp_path: Path) -> None:
     graph = ImportGraph(Finder([], Places({})))
     for folder in ("one", "other"):

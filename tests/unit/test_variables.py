@@ -10,40 +10,6 @@ from support.projects import Project, project_fixture  # noqa: F401
 FUNCTION = {"code": "function"}
 ENV = "def env(n): return os.environ.get(n)\n"
 
-# Each row: a module whose `f` reads $MY_SIZE under a name that does not stand in its code.
-HELD = {
-    "attribute of a class": "class C:\n    K = 'MY_SIZE'\n    def g(self): return env(self.K)\ndef f(x): return C().g()",
-    "attribute of an object": (
-        "class C:\n    def __init__(self, k): self.k = k\n    def g(self): return env(self.k)\nc = C('MY_SIZE')\ndef f(x): return c.g()"
-    ),
-    "default": "def g(n='MY_SIZE'): return env(n)\ndef f(x): return g()",
-    "list": "NAMES = ['MY_SIZE']\ndef f(x): return [env(n) for n in NAMES]",
-    "values of a dict": "NAMES = {'size': 'MY_SIZE'}\ndef f(x): return [env(n) for n in NAMES.values()]",
-    "keys of a dict": "NAMES = {'MY_SIZE': int}\ndef f(x): return [env(n) for n in NAMES]",
-    "enum": "import enum\nclass E(enum.Enum): A = 'MY_SIZE'\ndef f(x): return env(E.A.value)",
-    "argument of a decorator": (
-        "def given(n):\n    return lambda fn: lambda x: fn(env(n))\n@given('MY_SIZE')\ndef f(x): return x"
-    ),
-    "descriptor that puts it together": (
-        "class V:\n    def __set_name__(self, o, n): self.n = 'MY_' + n.upper()\n    def __get__(self, o, t): return env(self.n)\n"
-        "class C: size = V()\ndef f(x): return C().size"
-    ),
-    "prefix": "class C: PREFIX = 'MY_'\ndef f(x): return env(C.PREFIX + x.upper())",
-    "reference": "T = ['$MY_SIZE/x']\ndef f(x): return os.path.expandvars(T[0])",
-    "config": "def f(x, n): return env(n)",
-}  # fmt: skip
-LAZY = {
-    "variable of a name": "import os\nNAME = 'MY_SIZE'\nSIZE = os.environ[NAME]",
-    "variable by a helper": "import os\ndef env(n, d): return os.environ.get(n, d)\nSIZE = env('MY_SIZE', 0)",
-    "variables of a prefix": "import os\nSIZE = [v for n, v in os.environ.items() if n.startswith('MY_')]",
-    "reference": "import os\nSIZE = os.path.expandvars('$MY_SIZE/x')",
-    "settings": "from pydantic_settings import BaseSettings\nclass S(BaseSettings):\n    my_size: int\nSIZE = S().my_size",
-    "settings of a prefix": (
-        "from pydantic_settings import BaseSettings\nclass S(BaseSettings):\n    model_config = {'env_prefix': 'my_'}\n"
-        "    size: int\nSIZE = S().size"
-    ),
-}  # fmt: skip
-
 
 def keys(project: Project, monkeypatch: pytest.MonkeyPatch, name: str, **options: object) -> set[str]:
     """The recipe with each of two values of an environment variable."""
@@ -52,37 +18,6 @@ def keys(project: Project, monkeypatch: pytest.MonkeyPatch, name: str, **options
         monkeypatch.setenv(name, value)
         found.add(project.digest(**options))
     return found
-
-
-@pytest.mark.parametrize("held", HELD)
-def test_a_variable_counts_whose_name_is_held_by_a_value(
-    project: Project, monkeypatch: pytest.MonkeyPatch, held: str
-) -> None:
-    project.write(prep=f"import os\n{ENV}{HELD[held]}")
-    config = {"config": {"n": "MY_SIZE"}} if held == "config" else {}
-    assert len(keys(project, monkeypatch, "MY_SIZE", **FUNCTION, **config)) == 2
-    assert len(keys(project, monkeypatch, "OTHER_SIZE", **FUNCTION, **config)) == 1
-
-
-# Each row: a module whose `f` reads a variable whose name stands within a text, or in bytes.
-WITHIN = {
-    "format of an item": "def f(x): return '{e[MY_SIZE]}'.format(e=os.environ)",
-    "format_map of a global": "T = 'at {MY_SIZE}'\ndef f(x): return T.format_map(os.environ)",
-    "format that a value holds": "T = ['at {MY_SIZE}']\ndef f(x): return T[0].format_map(os.environ)",
-    "format to a width": "W = 9\ndef f(x): return '{e[MY_SIZE]!r:>{W}}'.format(e=os.environ, W=W)",
-    "words": "def f(x): return [os.environ.get(n) for n in 'MY_SIZE MY_NAME'.split()]",
-    "prefix of a format": "def f(x): return os.environ['MY_{}'.format(x)]",
-    "global of bytes": "from os import environb as e\nN = b'MY_SIZE'\ndef f(x): return e[N]",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("text", WITHIN)
-def test_a_variable_counts_whose_name_stands_in_a_text_or_bytes(
-    project: Project, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    project.write(prep=f"import os\n{WITHIN[text]}")
-    assert len(keys(project, monkeypatch, "MY_SIZE", **FUNCTION)) == 2
-    assert len(keys(project, monkeypatch, "OTHER_SIZE", **FUNCTION)) == 1
 
 
 def test_a_variable_of_the_session_counts_in_a_field_alone(
@@ -118,26 +53,6 @@ def test_session_variables_do_not_count(project: Project, monkeypatch: pytest.Mo
     words = f"WORDS = ['the', {name!r}]\ndef f(x): return env('MY_SIZE').split('_'), WORDS"
     project.write(prep=f"import os\n{ENV}{words}")
     assert len(keys(project, monkeypatch, name, **FUNCTION)) == 1
-
-
-@pytest.mark.parametrize("how", LAZY)
-def test_a_variable_read_by_an_imported_module_counts(
-    project: Project, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    project.write(prep="def f(x):\n    from helper import SIZE\n    return SIZE", helper=LAZY[how])
-    assert len(keys(project, monkeypatch, "MY_SIZE")) == 2
-    assert len(keys(project, monkeypatch, "OTHER_SIZE")) == 1
-
-
-@pytest.mark.parametrize("held", [held for held in HELD if held != "config"])
-def test_a_variable_named_in_an_imported_module_counts(
-    project: Project, monkeypatch: pytest.MonkeyPatch, held: str
-) -> None:
-    project.write(
-        prep="def f(x):\n    from helper import f\n    return f(x)", helper=f"import os\n{ENV}{HELD[held]}"
-    )
-    assert len(keys(project, monkeypatch, "MY_SIZE")) == 2
-    assert len(keys(project, monkeypatch, "OTHER_SIZE")) == 1
 
 
 ARGUMENTS = {
