@@ -313,32 +313,6 @@ def test_stop_ends_who_listens_and_nobody_that_an_answer_names(tmp_path: Path) -
         bystander.wait()
 
 
-def test_stop_finds_a_daemon_that_its_own_question_started(tmp_path: Path) -> None:
-    """systemd listened when the question was asked, the daemon when it was answered."""
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "s.sock"))
-        listener.listen()
-        code = (
-            "import json, os, signal, socket, sys\n"
-            "listener = socket.socket(fileno=int(sys.argv[1]))\n"
-            "asked, _ = listener.accept()\n"
-            "listener.listen()\n"
-            "asked.recv(1 << 16)\n"
-            "said = json.dumps({'pid': os.getpid()})\n"
-            "asked.sendall(f'HTTP/1.1 200 OK\\r\\nContent-Length: {len(said)}\\r\\n\\r\\n{said}'.encode())\n"
-            "signal.pause()\n"
-        )
-        fd = listener.fileno()
-        daemon = subprocess.Popen([sys.executable, "-c", code, str(fd)], pass_fds=[fd])
-    try:
-        command = [sys.executable, "-m", "prepcached", "stop", "--uds", str(tmp_path / "s.sock")]
-        assert subprocess.run(command, timeout=READY_S).returncode == 0
-        assert daemon.wait(READY_S) == -signal.SIGTERM
-    finally:
-        daemon.kill()
-        daemon.wait()
-
-
 def test_the_budget_changes_while_the_daemon_runs(tmp_path: Path) -> None:
     config = tmp_path / "prepcached.toml"
     config.write_text('max_bytes = "64MiB"\nmin_free = "1MiB"\n')

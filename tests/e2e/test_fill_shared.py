@@ -120,15 +120,6 @@ def test_items_that_expand_are_shared_out_like_any(jobs: Jobs) -> None:
     check_once(jobs, each, facts)
 
 
-WORKERS = SQUARES.replace("progress=False", "progress=False, num_workers=2")
-
-
-def test_jobs_with_workers_of_their_own_share_the_items_too(jobs: Jobs) -> None:
-    each = [list(range(200))] * 2
-    facts = jobs.together(jobs.write(WORKERS), arguments(each, 0.01))
-    check_once(jobs, each, facts)
-
-
 PIECES = """
 from prepcache.fill import call
 from prepcache.fill import collect

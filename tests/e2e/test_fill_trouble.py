@@ -1,4 +1,4 @@
-"""Fills in trouble: jobs that die, stall or are interrupted, daemons that restart, caches that are full."""
+"""Fills in trouble: jobs that stall, daemons that hang or lose answers, samples that are purged."""
 
 from __future__ import annotations
 

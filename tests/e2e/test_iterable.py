@@ -213,15 +213,6 @@ def test_expanded_samples_come_in_order_with_or_without_a_daemon(
         assert jobs.calls() == Counter()
 
 
-def test_a_refresh_recomputes_once_for_all_workers_and_epochs(jobs: Jobs) -> None:
-    script = jobs.write(EPOCHS)
-    jobs.run(script, "function", "fork", 2)
-    for method in ("fork", "spawn"):
-        jobs.forget()
-        jobs.run(script, "function", method, 2, PREPCACHE="refresh")
-        assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
-
-
 FILES = """
 from torch.utils.data import DataLoader
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from prepcache import CachedIterableDataset, Client
-from prepcache.daemon.session import Session
 from support.jobs import Jobs
-from support.serving import serving
 from support.streams import SHARED
 
 
@@ -297,19 +293,3 @@ tell(ds)
 def test_threads_and_a_purge_in_mid_epoch_change_no_sample(jobs: Jobs) -> None:
     facts = jobs.run(jobs.write(THREADS))
     assert facts["items"] == 8 * 90
-
-
-def test_a_daemon_that_starts_late_learns_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    client = Client(f"unix://{tmp_path}/s.sock")
-
-    def opened() -> CachedIterableDataset:
-        return CachedIterableDataset(lambda: iter(range(40)), str, progress=False, client=client)
-
-    early = opened()
-    with serving(tmp_path):
-        assert list(early) == list(opened()) == list(map(str, range(40)))
-        assert opened().report().items == 0 and early.report().computed == 40
-        late = opened()
-        assert list(late) == list(map(str, range(40))) and late.report().hit == 40
-        Session.current(client).close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from support import serving
 from support.jobs import Jobs
-from support.sandbox import sandbox
 
 WORKERS = """
 import torch
@@ -33,20 +32,6 @@ assert [int(sample[0]) for sample in ds] == list(range(8))
 tell(ds)
 """
 
-REFUSED = """
-import prepcache
-from prepcache.daemon import launcher, session
-from prepcache.errors import StoreError
-
-def fail(*given, **named):
-    raise StoreError("Input/output error, in /srv/prepcache/index.db: free space there")
-
-launcher.barred = lambda: "the system service's socket is not open to you"
-session.Session.resolve = fail
-for _ in range(2):
-    list(prepcache.CachedDataset(range(5), abs))
-"""
-
 
 def test_what_workers_stored_is_in_the_report(jobs: Jobs) -> None:
     told = jobs.run(jobs.write(WORKERS))
@@ -58,11 +43,3 @@ def test_declined_items_that_were_made_count_as_computed(jobs: Jobs) -> None:
     with serving.process(jobs.box.folder, *options):
         told = jobs.run(jobs.write(FULL), PREPCACHE_URL=f"unix://{jobs.box.folder}/s.sock")
     assert (told["computed"], told["declined"]) == (8, 7), "the first stays in a file of this job"
-
-
-def test_a_job_says_why_its_recipe_and_its_user_are_refused() -> None:
-    with sandbox() as box:
-        box.start_daemon()
-        said = box.python("-c", REFUSED).stderr
-    assert "is not registered" not in said and "Input/output error, in /srv/prepcache" in said
-    assert said.count("the system service's socket is not open to you") == 1

@@ -1,10 +1,9 @@
-"""Sessions with a real daemon: commit, share, upload, download, restart, removal."""
+"""Sessions with a real daemon: a wrong token, and a daemon that lost its store."""
 
 from __future__ import annotations
 
 import shutil
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 
 from prepcache.daemon.client import Client
-from prepcache.daemon.http import Transport
 from prepcache.daemon.session import Session
 from prepcache.daemon.wait_budget import WaitBudget
 from prepcache.errors import (
@@ -69,42 +67,6 @@ def commit(session: Session, held: wire.Lease, *names: object, size_bytes: int =
     with session.stage() as staged:
         write_artifact(staged.fd, names, size_bytes=size_bytes)
         return session.commit([held], [staged])
-
-
-@pytest.fixture
-def answering(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set once the answer to the look of a thread of this name has come; it is not read before the store has
-    declined a commit."""
-    event, read = threading.Event(), Transport.read
-
-    def slowly(self: Transport, kind: Any, answer: Any) -> Any:
-        if kind is wire.Resolved and threading.current_thread().name == "look" and not event.is_set():
-            event.set()
-            assert event.may_go_on()  # type: ignore[attr-defined]
-        return read(self, kind, answer)
-
-    monkeypatch.setattr(Transport, "read", slowly)
-    return event
-
-
-def test_a_drop_does_not_undo_the_holds_of_an_answer_under_way(
-    tmp_path: Path, opened: Open, answering: Any
-) -> None:
-    with serving(tmp_path):
-        other = opened()
-        (found,) = commit(other, lease(other, "a"), "a").artifacts
-        other.close()
-        job = opened()
-        job.drop_hold(job.resolve(SomeRecipe()).artifacts)  # told with the next beat
-        told = threading.Event()
-        answering.may_go_on = lambda: told.wait(60)
-        looking = threading.Thread(target=lambda: job.resolve(SomeRecipe()), name="look")
-        looking.start()
-        assert answering.wait(60)
-        job.heartbeat.tell(job, str(job.header))
-        told.set()
-        looking.join()
-        assert job.client.entry(found.key).holds == 1
 
 
 @pytest.fixture

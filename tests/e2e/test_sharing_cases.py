@@ -1,4 +1,4 @@
-"""Cases of sharing: ranks, deaths, stalls, restarts, other cuts of the data, data larger than the cache."""
+"""Cases of sharing: deaths, restarts, other cuts of the data, data larger than the cache."""
 
 from __future__ import annotations
 
@@ -36,50 +36,6 @@ def go(jobs: Jobs, script: Any, *arguments: Any) -> Running:
 
 def begun(jobs: Jobs, count: int) -> bool:
     return serving.wait_until(lambda: jobs.calls().total() >= count)
-
-
-# -- ranks
-
-RANKS = """
-wait = threading.Event()
-
-def make(item):
-    called(item)
-    wait.wait(0.01)
-    return np.full(8, item)
-
-rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-items = list(range(100))
-barrier()
-ds = prepcache.CachedDataset(items if sys.argv[1] == "all" else items[rank::world], make, untracked=("wait",),
-                             progress=False)
-mine = items[rank::world]
-seen = [int(ds[at][0]) for at in (mine if sys.argv[1] == "all" else range(len(mine)))]
-assert seen == mine
-tell(ds)
-"""
-
-
-@pytest.mark.parametrize("share", ["all", "own"])
-def test_ranks_of_one_job_make_each_item_once(jobs: Jobs, share: str) -> None:
-    script = jobs.write(RANKS)
-    ranks = [
-        jobs.start(script, share, RANK=str(n), LOCAL_RANK=str(n), WORLD_SIZE="4", MASTER_ADDR="localhost")
-        for n in range(4)
-    ]
-    for one in ranks:
-        one.ready()
-    for one in ranks:
-        one.go()
-    facts = [one.facts() for one in ranks]
-    assert jobs.calls() == Counter(dict.fromkeys(range(100), 1))
-    assert sum(one["computed"] for one in facts) == 100
-    assert [one["items"] for one in facts] == [100 if share == "all" else 25] * 4
-    jobs.forget()
-    again = jobs.start(script, share, RANK="2", WORLD_SIZE="4")
-    again.ready()
-    again.go()
-    assert again.facts()["computed"] == 0 and jobs.calls() == Counter()
 
 
 # -- deaths

@@ -1,4 +1,4 @@
-"""What a function reaches: definitions by syntax tree, globals and class attributes by run-time value."""
+"""What a function reaches: as it was loaded, whatever became of its source; or refused by name."""
 
 from __future__ import annotations
 

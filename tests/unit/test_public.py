@@ -1,4 +1,4 @@
-"""The public names: lazily loaded at run time, and of known types for editors and type checkers."""
+"""The public names: lazily loaded at run time."""
 
 from __future__ import annotations
 

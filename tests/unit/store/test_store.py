@@ -8,7 +8,6 @@ import os
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 import sqlalchemy as sa
 
@@ -18,7 +17,7 @@ from prepcached.store.offline import rebuild
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
 from support import stores
-from support.stores import OTHER_RECIPE, RECIPE, Clock, item, put, stage
+from support.stores import OTHER_RECIPE, RECIPE, item, put, stage
 
 
 def test_what_is_committed_is_resolved_and_lies_where_it_should(store: Store) -> None:
@@ -61,14 +60,6 @@ def test_after_a_removal_the_whole_list_is_answered(store: Store) -> None:
     put(store, 3)
     assert store.resolve(RECIPE, seen).is_complete
     assert not store.resolve(RECIPE, answer.generation).is_complete
-
-
-def test_a_generation_from_the_future_is_refused(store: Store) -> None:
-    put(store, 1)
-    with pytest.raises(errors.FutureGeneration):
-        store.resolve(RECIPE, 2)
-    with pytest.raises(errors.FutureGeneration):
-        store.resolve(OTHER_RECIPE, 1)
 
 
 def test_committing_the_same_bytes_again_changes_nothing(store: Store) -> None:
@@ -179,96 +170,11 @@ def test_the_first_registration_of_a_recipe_stands(store: Store) -> None:
         store.recipe(OTHER_RECIPE)
 
 
-def test_items_that_no_lease_names_are_refused(store: Store) -> None:
-    store.register(RECIPE, "r", {})
-    leased = np.frombuffer(item(1), np.uint8)
-
-    def allowed(items: np.ndarray) -> np.ndarray:
-        return np.asarray((items == leased).all(axis=1))
-
-    with pytest.raises(errors.StagedFileRefused, match="1 items that its leases do not name") as caught:
-        store.commit(RECIPE, [stage(store, [1, 2])], owner_uid=os.getuid(), allowed_items=allowed)
-    assert caught.value.items == [item(2).hex()]
-    done = store.commit(RECIPE, [stage(store, [1])], owner_uid=os.getuid(), allowed_items=allowed)
-    assert done.generation == 1
-    store.discard_staged("s")
-
-
 @pytest.mark.parametrize("recipe", ["", "..", RECIPE.upper(), "/etc/passwd"])
 def test_a_recipe_that_is_no_digest_is_refused(store: Store, recipe: str) -> None:
     for call in (store.resolve, store.generation, store.recipe, lambda r: store.register(r, "x", {})):
         with pytest.raises(errors.BadRequest):
             call(recipe)
-
-
-def test_a_purge_overrides_holds_and_pins_and_tells(store: Store) -> None:
-    ref = put(store, 1, holder="job").artifacts[0]
-    store.pin(ref.key)
-    assert store.purge(Filter(), dry_run=True).keys == (ref.key,)
-    assert stores.items_of(store) == [item(1)]
-    purged = store.purge(Filter())
-    assert (purged.entries, purged.size_bytes, purged.disk_bytes) == (1, ref.size_bytes, stores.BLOCK)
-    assert stores.digests_on_disk(store) == set()
-    assert store.to_let_go("job") == [ref.digest]
-
-
-def test_filters_narrow(store: Store, clock: Clock) -> None:
-    put(store, 1, seed=0)
-    clock.now += 100
-    put(store, 2, recipe=OTHER_RECIPE, seed=7)
-    store.pin(entry_key(OTHER_RECIPE, item(2)))
-    one, two = entry_key(RECIPE, item(1)), entry_key(OTHER_RECIPE, item(2))
-
-    def found(**filter: object) -> set[str]:
-        return {entry.key for entry in store.entries(Filter(**filter)).entries}  # type: ignore[arg-type]
-
-    assert found() == {one, two}
-    assert found(recipe=RECIPE[:6]) == {one}
-    assert found(name="tests.recipe") == found(name="tests.*") == {one, two}
-    assert found(name="tests") == found(name="x*") == found(name="%") == set()
-    assert found(owner=os.getuid()) == {one, two}
-    assert found(owner=12345) == set()
-    assert found(older_than_s=50) == {one}
-    assert found(produced_by="train") == {one, two}
-    assert found(produced_by="7") == {two}
-    assert found(keys=(one,)) == {one}
-    assert found(is_pinned=True) == {two}
-    with pytest.raises(errors.BadRequest):
-        found(recipe="xyz?")
-    with pytest.raises(errors.BadRequest):
-        found(keys=("../..",))
-
-
-def test_pages_neither_skip_nor_repeat(store: Store, clock: Clock) -> None:
-    keys = []
-    for name in range(7):
-        clock.now += name % 2
-        keys.append(put(store, name).artifacts[0].key)
-    for sort in ("created_at", "-created_at", "size_bytes", "-key", "key", "-cost_s", "items", "-used_at"):
-        seen, cursor = [], None
-        while True:
-            page = store.entries(sort=sort, cursor=cursor, limit=2)
-            seen += [entry.key for entry in page.entries]
-            cursor = page.cursor
-            if cursor is None:
-                break
-        assert sorted(seen) == sorted(keys)
-    for bad in ({"sort": "owner; DROP"}, {"cursor": "x"}, {"cursor": "WyJrZXkiLDEsMl0="}):
-        with pytest.raises(errors.BadRequest):
-            store.entries(**bad)  # type: ignore[arg-type]
-
-
-def test_an_entry_says_what_it_is_and_opens(store: Store) -> None:
-    ref = put(store, 1, holder="job").artifacts[0]
-    fd, entry = store.open_entry(ref.key)
-    assert os.fstat(fd).st_size == entry.size_bytes == ref.size_bytes
-    os.close(fd)
-    assert (entry.holds, entry.owner, entry.producer["script"]) == (1, os.getuid(), "train.py")
-    for key in ("00" * 32, "ff" * 32):
-        with pytest.raises(errors.NotFound):
-            store.entry(key)
-        with pytest.raises(errors.NotFound):
-            store.pin(key)
 
 
 @pytest.mark.parametrize("full", [errno.ENOSPC, errno.EDQUOT])
@@ -309,17 +215,6 @@ def test_a_staged_file_stays_the_clients_when_it_is_declined(tmp_path: Path) -> 
     assert store.discard_staged("other") == 0
     assert store.discard_staged("s") == 1
     store.close()
-
-
-def test_staged_files_of_dead_sessions_are_swept(store: Store) -> None:
-    live, dead = stage(store, [1], session="live"), stage(store, [1], session="dead")
-    (Path(store.staging) / "rubbish").write_text("")
-    store.note_leased(["live"])
-    assert (store.stats().staged_bytes, store.stats().stray_bytes) == (stores.BLOCK, stores.BLOCK)
-    assert store.sweep_staging(["live"]).files == 2
-    assert os.listdir(store.staging) == [live.name]
-    assert dead.name not in os.listdir(store.staging)
-    store.unstage(live.name)
 
 
 def test_an_upload_has_a_staged_file_of_the_daemons_own(store: Store) -> None:

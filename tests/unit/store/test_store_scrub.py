@@ -14,7 +14,7 @@ from prepcached.store import integrity
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
 from support import stores
-from support.stores import RECIPE, Clock, item, put
+from support.stores import Clock, item, put
 
 
 def spoil(store: Store, digest: str) -> Path:
@@ -25,19 +25,6 @@ def spoil(store: Store, digest: str) -> Path:
     data[-1] ^= 0xFF
     path.write_bytes(data)
     return path
-
-
-def test_verify_finds_the_damaged_one_and_removes_it(store: Store) -> None:
-    refs = [put(store, name).artifacts[0] for name in range(3)]
-    told: list[tuple[int, int]] = []
-    spoil(store, refs[1].digest)
-    found = store.verify(progress=lambda done, of: told.append((done, of)))
-    assert (found.checked, found.bad, found.unreadable) == (3, (refs[1].key,), ())
-    assert found.read_bytes == sum(ref.size_bytes for ref in refs)
-    assert told == [(1, 3), (2, 3), (3, 3)]
-    assert stores.digests_on_disk(store) == {refs[0].digest, refs[2].digest}
-    assert stores.items_of(store) == sorted([item(0), item(2)])
-    assert store.resolve(RECIPE, 3).is_complete
 
 
 def test_a_commit_after_a_bad_artifact_was_purged_is_good(store: Store) -> None:
