@@ -45,13 +45,12 @@ class Terminal:
     drawn: str = ""
     _seen: int = 0
 
-    def until(self, pattern: str) -> str:
-        """Reads until something drawn since the last such call matches; what was drawn up to there."""
+    def until(self, pattern: str) -> None:
+        """Reads until something drawn since the last such call matches."""
         limit = time.monotonic() + READY_S
-        while (found := re.search(pattern, _ESCAPES.sub("", self.drawn[self._seen :]))) is None:
+        while re.search(pattern, _ESCAPES.sub("", self.drawn[self._seen :])) is None:
             assert self._read(limit), f"{pattern!r} was not drawn: {self.drawn[self._seen :]!r}"
-        text, self._seen = _ESCAPES.sub("", self.drawn[self._seen :])[: found.end()], len(self.drawn)
-        return text
+        self._seen = len(self.drawn)
 
     def _read(self, limit: float) -> bool:
         if not select.select([self.master], [], [], max(0.0, limit - time.monotonic()))[0]:
@@ -62,9 +61,6 @@ class Terminal:
 
     def type(self, keys: bytes) -> None:
         os.write(self.master, keys)
-
-    def resize(self, width: int, height: int) -> None:
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
     def ended(self) -> int:
         """The exit code; all that was drawn is in `drawn` then."""
@@ -87,13 +83,11 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def terminal(
-    *arguments: str, environ: Mapping[str, str], width: int = 80, height: int = 24
-) -> Iterator[Terminal]:
+def terminal(*arguments: str, environ: Mapping[str, str]) -> Iterator[Terminal]:
     """`prepcache` with these arguments, in a terminal; killed at the end of the block if it still runs."""
     master, slave = pty.openpty()
     kept = {name: text for name, text in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     process = subprocess.Popen(
         [sys.executable, "-c", _MAIN, *arguments],
         stdin=slave,
