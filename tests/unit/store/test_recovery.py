@@ -17,7 +17,6 @@ from prepcache import artifact, errors
 from prepcached.store import adoption, staging
 from prepcached.store.db import Index, discard
 from prepcached.store.offline import check_root, rebuild
-from prepcached.store.records import Filter
 from prepcached.store.store import Store
 from support import stores
 from support.artifacts import patch_tensor
@@ -212,11 +211,6 @@ def test_a_killed_rebuild_starts_over(root: Path, open_store: Callable[..., Stor
     assert store.recipe(RECIPE).name == "tests.recipe"
 
 
-def test_an_index_of_another_version_is_made_again(root: Path, open_store: Callable[..., Store]) -> None:
-    sql(root, "PRAGMA user_version = 99")
-    assert stores.items_of(open_store()) == sorted([item(1), item(2)])
-
-
 def test_check_leaves_an_index_of_another_version_as_it_is(root: Path) -> None:
     sql(root, "PRAGMA user_version = 99")
     before = (root / "v1" / "index.sqlite").read_bytes()
@@ -269,14 +263,6 @@ def test_rebuild_and_check_need_the_root_for_themselves(open_store: Callable[...
         rebuild(store.root)
     with pytest.raises(errors.RootInUse):
         check_root(store.root)
-
-
-def test_what_was_purged_stays_purged_over_a_restart(open_store: Callable[..., Store]) -> None:
-    store = open_store()
-    put(store, 1)
-    store.purge(Filter())
-    store.close()
-    assert stores.items_of(open_store()) == []
 
 
 def test_a_folder_that_cannot_be_listed_is_an_error(
@@ -336,19 +322,6 @@ def test_a_file_that_cannot_be_marked_is_not_shared(store: Store, monkeypatch: p
     with pytest.raises(errors.StoreError):
         put(store, "a", scope=".1001")
     assert put(store, "a").artifacts
-
-
-def test_a_rebuild_keeps_what_users_share_with_nobody_apart(
-    tmp_path: Path, open_store: Callable[..., Store]
-) -> None:
-    store = open_store()
-    put(store, "hers", scope=".1001")
-    put(store, "shared")
-    store.close()
-    discard(str(tmp_path / "root" / "v1" / "index.sqlite"))
-    store = open_store()
-    assert stores.items_of(store, RECIPE + ".1001") == [item("hers")]
-    assert stores.items_of(store) == [item("shared")]
 
 
 @pytest.mark.parametrize(
