@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import multiprocessing
-import os
-import pickle
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -109,66 +103,3 @@ def test_an_object_given_again_with_other_contents_is_another() -> None:
             yield row, buffer
 
     assert [(row["n"], buffer.tolist()) for row, buffer in read_all(reused)] == [([n], [n]) for n in range(3)]
-
-
-def half_read(path: Path) -> Iterator[str]:
-    with path.open() as file:
-        yield from file
-
-
-def begun(path: Path) -> Iterator[str]:
-    lines = half_read(path)
-    next(lines)
-    return lines
-
-
-FROM_FILES: list[Callable[[Path], Any]] = [
-    lambda path: path.open(),
-    lambda path: csv.DictReader(path.open()),
-    lambda path: (line for line in path.open()),
-    lambda path: map(str.strip, enumerate(zip(path.open(), range(9), strict=False))),
-    begun,
-]
-
-
-@pytest.mark.parametrize("make", FROM_FILES)
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_forked_process_does_not_read_its_parents_file(make: Callable[[Path], Any], tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("a\nb\nc\n")
-    opened = Source(make(tmp_path / "a"))
-    opened._made_in = os.getppid()
-    with pytest.raises(RuntimeError, match=r"open TextIOWrapper, whose position several processes share"):
-        opened.begin()
-
-
-@pytest.mark.parametrize("items", [iter(range(3)), numbers(), map(int, io.StringIO("0\n1\n2\n"))])
-def test_other_iterators_are_each_processs_own(items: Any) -> None:
-    forked = Source(items)
-    forked._made_in = os.getppid()
-    assert list(forked.begin()) == [0, 1, 2]
-
-
-def test_what_cannot_be_sent_says_so_and_what_can_is() -> None:
-    assert list(pickle.loads(pickle.dumps(Source(numbers))).begin()) == [0, 1, 2]
-    for items in (numbers(), lambda: iter([1])):
-        with pytest.raises(
-            TypeError, match=r"cannot be sent to a worker that is not forked .*pass a function"
-        ):
-            pickle.dumps(Source(items))
-
-
-class Holding:
-    """Items that can be iterated again, and hold something."""
-
-    def __init__(self, held: Any) -> None:
-        self.held = held
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(3))
-
-
-def test_items_that_do_not_pickle_cannot_be_sent() -> None:
-    with pytest.raises(TypeError, match=r"items, a Holding, cannot be sent to a worker"):
-        pickle.dumps(Source(Holding(lambda: 1)))
-    with pytest.raises(RuntimeError, match=r"only be shared between processes through inheritance"):
-        pickle.dumps(Source(Holding(multiprocessing.Lock())))

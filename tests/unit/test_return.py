@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Any
 
@@ -58,33 +57,6 @@ def test_an_outage_ends_when_the_daemon_answers_again(bench: Bench, caplog: pyte
     assert len(messages) == 2 and "the daemon answers again" in messages[1]
 
 
-def test_a_child_that_was_forked_in_an_outage_sees_its_end(bench: Bench) -> None:
-    """The thread that looks for the daemon stays with its parent."""
-    session, may_answer = bench.session, threading.Event()
-    session.resolve(SomeRecipe())
-
-    def held(request: Request) -> Any:
-        assert may_answer.wait(60)
-        return reply({})
-
-    bench.world.said["POST resolve"] = lambda r: None
-    bench.world.said["GET "] = held
-    with pytest.raises(DaemonUnreachable):
-        session.resolve(SomeRecipe())
-    assert session.is_away
-    if (pid := os.fork()) == 0:
-        code = 2
-        try:
-            session.budget.budget_s = 60.0
-            while session.is_away and session.wait_for_return(0.05):
-                pass
-            code = int(session.is_gone)
-        finally:
-            os._exit(code)
-    may_answer.set()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
 def test_nobody_looks_for_a_daemon_that_lied_or_was_closed(bench: Bench) -> None:
     def watches() -> list[threading.Thread]:
         return [thread for thread in threading.enumerate() if thread.name == "prepcache-watch"]
@@ -103,33 +75,6 @@ def test_nobody_looks_for_a_daemon_that_lied_or_was_closed(bench: Bench) -> None
         other.resolve(SomeRecipe())
     assert other.is_gone and not other.is_away and not watches()
     other.close()
-
-
-def test_one_of_two_threads_retakes_the_holds(bench: Bench) -> None:
-    bench.world.artifacts = [1, 2]
-    bench.session.resolve(SomeRecipe())
-    header = bench.session.header
-    assert header is not None
-    is_asked, may_answer = threading.Event(), threading.Event()
-
-    def wait_and_resolve(request: Request) -> Any:
-        is_asked.set()
-        assert may_answer.wait(30)
-        return bench.world.on_post_resolve(request)
-
-    bench.world.said["POST resolve"] = wait_and_resolve
-    first = threading.Thread(target=bench.session.reopen, args=(header,))
-    first.start()
-    assert is_asked.wait(30)
-    bench.session.budget.budget_s = 100.0
-    other = threading.Thread(target=bench.session.reopen, args=(header,))
-    other.start()
-    other.join(30)
-    assert not other.is_alive(), "there is nothing left to do for it"
-    may_answer.set()
-    first.join()
-    assert bench.session.heartbeat._dropped == {}
-    assert bench.session.heartbeat.take_held() == {ref(1)["digest"], ref(2)["digest"]}
 
 
 def test_a_wait_at_the_end_for_a_silent_daemon_is_said_once(

@@ -23,16 +23,6 @@ def no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
 
 
-@pytest.mark.parametrize("count", [0, 1, 10, 97])
-@pytest.mark.parametrize(("ranks", "workers"), [(1, 1), (2, 3), (4, 1), (3, 5)])
-def test_shares_have_each_item_once_for_any_worker_count(count: int, ranks: int, workers: int) -> None:
-    shares = [[Split(r, ranks, w, workers) for w in range(workers)] for r in range(ranks)]
-    given = [[list(range(one.first, count, one.step)) for one in of_rank] for of_rank in shares]
-    assert sorted(item for of_rank in given for share in of_rank for item in share) == list(range(count))
-    counts = [sum(map(len, of_rank)) for of_rank in given]
-    assert counts == [len(range(rank, count, ranks)) for rank in range(ranks)]
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("batch", [1, 4, 7, 200])
 @pytest.mark.parametrize("count", [0, 1, 10, 97])
