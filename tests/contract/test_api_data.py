@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -15,12 +14,6 @@ from prepcached.daemon import Bounds
 from prepcached.store.store import Store
 from support.serving import Job, Serving, serving, wait_until
 from support.stores import content, item, items_of, put
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Serving]:
-    with serving(tmp_path) as found:
-        yield found
 
 
 def upload(job: Job, lease: dict[str, str], data: bytes) -> tuple[int, dict[str, object]]:

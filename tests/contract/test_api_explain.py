@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +31,6 @@ PARTS: dict[str, Any] = {
     "expand": False,
     "read": "path",
 }
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Serving]:
-    with serving(tmp_path) as found:
-        yield found
 
 
 def digest(name: str) -> str:

@@ -6,7 +6,6 @@ import json
 import platform
 import re
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,10 @@ from prepcache.protocol import inspection, wire
 from prepcached.daemon import LIST_THREADS, QUICK_THREADS
 from prepcached.json_response import JsonResponse
 from prepcached.peer import Peer
-from support.serving import READY_S, Serving, serving
+from support.serving import READY_S, Serving
 from support.stores import OTHER_RECIPE, RECIPE, put
 
 ABSENT = "0" * 64
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Serving]:
-    with serving(tmp_path) as found:
-        yield found
 
 
 def keys(served: Serving) -> set[str]:

@@ -23,12 +23,6 @@ from support.stores import OTHER_RECIPE
 DATA = bytes(range(256)) * 20_000
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Serving]:
-    with serving(tmp_path) as found:
-        yield found
-
-
 def head(job: Job, length: int, *more: str, item: object = "a") -> bytes:
     """The head of an upload for a lease of its own."""
     lease = job.lease([item], job.resolve().json()["generation"]).json()["lease"]

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.serving import Serving, serving
+from support.serving import Serving
 from support.stores import OTHER_RECIPE, items_of
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Serving]:
-    with serving(tmp_path) as found:
-        yield found
 
 
 def refused(served: Serving, answer: Any, name: str) -> str:

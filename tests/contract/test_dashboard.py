@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote
@@ -42,12 +41,6 @@ class Seen(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Serving]:
-    with serving(tmp_path) as found:
-        yield found
 
 
 def recipe(number: int) -> RecipeDigest:

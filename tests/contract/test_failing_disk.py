@@ -7,21 +7,14 @@ import errno
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from prepcache.errors import StoreError
 from prepcached.maintenance import Maintenance
-from support.serving import Serving, serving, wait_until
+from support.serving import Serving, wait_until
 from support.stores import put
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Serving]:
-    with serving(tmp_path) as found:
-        yield found
 
 
 @contextlib.contextmanager

@@ -11,18 +11,12 @@ from typing import Any
 
 import pytest
 
-from support.serving import Serving, serving, wait_until
+from support.serving import Serving, wait_until
 
 NEW_RECIPES = 8
 """More than there are threads for quick calls, and for writes."""
 SPAN_S = 15.0
 """An answer that waits for the writer fails the test after so long, instead of holding it for ever."""
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Serving]:
-    with serving(tmp_path) as found:
-        yield found
 
 
 @contextlib.contextmanager

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from prepcache import Client
+from prepcache.daemon.session import Session
 from prepcache.daemon.wait_budget import PROCESS
 from support.fork_processes import Daemons
 from support.forked import JobServers
 from support.jobs import Jobs
 from support.sandbox import sandbox
+from support.serving import serving
 
 
 @pytest.fixture(autouse=True)
@@ -40,3 +44,13 @@ def jobs(daemons: Daemons, job_servers: JobServers) -> Iterator[Jobs]:
         jobs = Jobs(box, job_servers)
         yield jobs
         jobs.close()
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """Of a daemon in this process."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with serving(tmp_path):
+        client = Client(f"unix://{tmp_path}/s.sock")
+        yield client
+        Session.current(client).close()

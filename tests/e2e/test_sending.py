@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from prepcache import CachedDataset, Client
-from prepcache.daemon.session import Session
 from prepcache.errors import PreprocessError
 from prepcache.pickling import Unsent
-from support.serving import serving
-
-
-@pytest.fixture
-def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with serving(tmp_path):
-        client = Client(f"unix://{tmp_path}/s.sock")
-        yield client
-        Session.current(client).close()
 
 
 def module_level(item: int) -> int:

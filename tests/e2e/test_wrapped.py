@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 from prepcache import CachedDataset, Client
-from prepcache.daemon.session import Session
 from support.sandbox import sandbox
-from support.serving import serving
 
 CALLS: list[int] = []
 
@@ -51,15 +49,6 @@ class Numbers(Dataset[tuple[torch.Tensor, int]]):
 
     def name(self, index: int) -> Any:
         return self.paths[index], self.labels[index]
-
-
-@pytest.fixture
-def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with serving(tmp_path):
-        client = Client(f"unix://{tmp_path}/s.sock")
-        yield client
-        Session.current(client).close()
 
 
 @pytest.fixture
