@@ -37,7 +37,7 @@ from prepcache.fill.workers import crew_of
 from prepcache.index.artifact_set import NoSession
 from prepcache.index.item_index import MISSING, Array
 from prepcache.index.snapshot import View
-from prepcache.keys.randomness import Guard, describe, guard
+from prepcache.keys.randomness import Guard, describe
 from prepcache.protocol.observed import with_draws
 from prepcache.protocol.units import count_text
 from prepcache.reasons import WITHOUT, ended_early, left_text, unobserved_text
@@ -74,7 +74,7 @@ class _Watched:
     @contextlib.contextmanager
     def guarded(self) -> Iterator[Guard]:
         """Around calls of the function."""
-        watched = guard(self._job.function, self._job.probe)
+        watched = Guard()
         self._guards[id(watched)] = watched
         try:
             with watched:
@@ -204,7 +204,7 @@ class Making:
         """Makes a sample of a wrapped dataset before any is stored: one that draws is refused."""
         job = self._by.job
         if isinstance(job.function, Wrapped) and not self._by.artifacts.has_mapped:
-            with guard(job.function, job.probe) as watched:
+            with Guard() as watched:
                 next(iter(job.parts(index, self._originals.item(index))), None)
             self._of.refuse_draws(watched.drawn)
 

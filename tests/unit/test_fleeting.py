@@ -9,7 +9,6 @@ import numpy
 import numpy.random
 import pytest
 
-from prepcache.keys import randomness
 from prepcache.keys.code.labels import place_of_class
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.environment import Environment
@@ -161,32 +160,6 @@ def test_a_hash_that_a_library_made_from_text_does_not_count(project: Project) -
     before = project.digest(code="function")
     project.write(prep=own.replace("$", "2"))
     assert project.digest(code="function") != before
-
-
-@pytest.mark.usefixtures("library")
-def test_draws_of_a_transform_that_is_a_global_are_reported(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(randomness, "is_alone", lambda: True)  # the test runner has threads
-    project.write(prep=HEAD + "T = L.Unseeded(0.5)\ndef f(x): return T(x)")
-    module = project.load()
-    with randomness.guard(module.f) as watched:
-        module.f(0)
-    assert watched.drawn == {"preprocess[T].R"}
-
-
-def test_a_global_that_cannot_be_looked_into_is_let_go(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(randomness, "is_alone", lambda: True)  # the test runner has threads
-    text = (
-        "class Odd:\n    def __call__(self, x): return x\n    def __getattribute__(self, name): raise OSError"
-    )
-    project.write(prep=text + "\nODD = Odd()\ndef f(x): return ODD(x)")
-    module = project.load()
-    with randomness.guard(module.f) as watched:
-        assert module.f(1) == 1
-    assert watched.drawn == set()
 
 
 def test_a_class_in_c_whose_module_has_no_file_is_a_librarys() -> None:

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ from prepcache.keys import own_state
 from prepcache.keys.items import load, names_in
 from prepcache.keys.markers import Plain, Tree
 from prepcache.keys.paths import Read, looks_like_path
-from prepcache.keys.randomness import Probe
 
 if TYPE_CHECKING:
     from prepcache.keys.observation.context import Notice
@@ -98,7 +97,6 @@ class Job:
         read: what the function receives for a path: "path", "bytes" or "text".
         observer: notes what the function reads beside its item.
         of: the data set, alike in all copies of it; none by default.
-        probe: finds out whether samples depend on draws, in one process.
     """
 
     function: Callable[..., Any]
@@ -107,10 +105,6 @@ class Job:
     read: Read = "path"
     observer: Observer | None = None
     of: str = ""
-    probe: Probe = field(default_factory=Probe, compare=False)
-
-    def __reduce__(self) -> Any:
-        return Job, (self.function, self.config, self.is_expanded, self.read, self.observer, self.of)
 
     def observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read so far, in this process."""
@@ -137,15 +131,11 @@ class Job:
         """The parts of one item; an error ends them."""
         began = time.perf_counter()
         try:
-            before = self.probe.begin(self.function)
             made, missed = self._watched(
                 index, item, lambda: self.function(load(item, self.read), **self.config)
             )
             if not self.is_expanded:
                 cost_s = time.perf_counter() - began
-                if moved := self.probe.moved(before):
-                    made = copied(made)  # the function may use its memory again
-                    self._probe(moved, index, item, made)
                 self._note(index, item, made)
                 yield self._last(index, [made], cost_s, missed)
                 return
@@ -165,19 +155,11 @@ class Job:
                 nbytes += weight(sample)
             cost_s = time.perf_counter() - began
             if is_whole:
-                if moved := self.probe.moved(before):
-                    self._probe(moved, index, item, samples)
                 self._note(index, item, samples)
             yield self._last(index, samples, cost_s, missed)
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
             error.__traceback__ = _from_the_function_on(error.__traceback__)
             yield Part(index, [], True, time.perf_counter() - began, error)
-
-    def _probe(self, moved: list[Any], index: int, item: Any, made: Any) -> None:
-        """Finds out whether what was made depends on the generators that moved meanwhile."""
-        again = self._again(index, item)
-        digest = own_state.digest_of(made)
-        self.probe.look(moved, digest, lambda: own_state.digest_of(again(self.function)))
 
     def _note(self, index: int, item: Any, made: Any) -> None:
         """Keeps the first items, to see later whether what calls changed matters to what they make."""

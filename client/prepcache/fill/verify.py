@@ -17,7 +17,7 @@ from prepcache.fill.call import Job
 from prepcache.index.catalogue import Catalogue
 from prepcache.index.item_index import MISSING, rows_of
 from prepcache.index.mapped import Slot
-from prepcache.keys.randomness import guard
+from prepcache.keys.randomness import Guard
 from prepcache.protocol.wire import ArtifactRef
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def verify(
     there = np.flatnonzero(catalogue.places.artifact != MISSING).tolist()
     chosen = [index for index in there if random.random() < fraction]
     compared = 0
-    with guard(job.function):
+    with Guard():
         for index in chosen:
             if (held := _held(catalogue, index)) is None:
                 continue

@@ -39,7 +39,7 @@ from prepcache.fill.call import Job, Part
 from prepcache.fill.recipe_guard import Steady
 from prepcache.fill.worker_results import Inbox, Outbox, unpacked
 from prepcache.keys.observation.inputs import Input, Joined
-from prepcache.keys.randomness import Guard, guard
+from prepcache.keys.randomness import Guard
 
 REPLY_S = 0.1
 """A worker collects finished items for so long before it sends them: a message costs both some 1.4 ms."""
@@ -120,7 +120,7 @@ class Alone:
 
     def take(self) -> Part:
         if self._guard is None:
-            self._guard = guard(self._job.function, self._job.probe).__enter__()
+            self._guard = Guard().__enter__()
         if self._current is None:
             index = self._todo.popleft()
             self._current = self._job.parts(index, self._item_of(index))
@@ -210,7 +210,7 @@ def run_chunk(job: Job, steady: Steady, chunk: Sequence[tuple[int, Any]]) -> Mad
     put back: the next chunk in this process would draw the same numbers.
     """
     changed = steady.changed(is_filling=True)
-    watched = guard(job.function, job.probe).__enter__()
+    watched = Guard().__enter__()
     parts: list[Part] = []
     for index, item in chunk:
         for part in job.parts(index, item):
@@ -381,7 +381,7 @@ def _flush_output() -> None:
 
 
 def _work(outbox: Outbox, at: mmap.mmap | bytearray, job: Job, item_of: Callable[[int], Any]) -> None:
-    with guard(job.function, job.probe) as watched:
+    with Guard() as watched:
         while True:
             chunk = outbox.chunk()
             sent_at = time.perf_counter()

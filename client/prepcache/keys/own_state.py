@@ -207,7 +207,7 @@ class _Trial:
         began = time.monotonic()
         for again, before in self.items:
             try:
-                with Guard(function):
+                with Guard():
                     sample = again(function)
                 if digest_of(sample) != before:
                     return False
