@@ -11,8 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from prepcache.keys.files import stat_cache
-from prepcache.keys.files.filesystems import Stamp
+from prepcache.keys.files.stamps import Stamp
 from prepcache.keys.files.stat_cache import StatCache
 
 NOW_NS = 10**18
@@ -30,7 +29,6 @@ class StatCacheMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
-        self.limit, stat_cache.MAX_SEGMENTS = stat_cache.MAX_SEGMENTS, 2
         self.memos = [self.open(), self.open()]
         self.truth: dict[Stamp, bytes] = {}
         """A stamp belongs to one content: the same stamp is always added with the same digest."""
@@ -72,7 +70,6 @@ class StatCacheMachine(RuleBasedStateMachine):
             assert len(list((self.folder / "memo").glob("*.seg"))) <= 12
 
     def teardown(self) -> None:
-        stat_cache.MAX_SEGMENTS = self.limit
         shutil.rmtree(self.folder)
 
 

@@ -121,7 +121,7 @@ def test_an_unknown_user_gets_no_folder_in_the_working_directory(
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.delenv("HOME")
     assert places.cache_folder(os.environ) == Path("/.cache/prepcache")
-    assert default_folder() == Path("/.cache/prepcache/digests-v3")
+    assert default_folder() == Path("/.cache/prepcache/digests-v4")
 
 
 def test_a_socket_path_always_fits() -> None:

@@ -14,15 +14,8 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.files import digest as digest_module
-from prepcache.keys.files.digest import (
-    digest_file,
-    digest_tree,
-    read_file,
-    read_files,
-    stamp_of,
-    tree_stamp,
-    walk_tree,
-)
+from prepcache.keys.files.digest import digest_file, digest_tree, read_file, read_files, tree_stamp, walk_tree
+from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache
 from support.leaks import Leaks
 

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache.keys.files import filesystems, stat_cache
+from prepcache.keys.files import stamps, stat_cache
 from prepcache.keys.files.digest import digest_file
-from prepcache.keys.files.filesystems import Stamp
-from prepcache.keys.files.segments import Segment, mix, mix_columns
+from prepcache.keys.files.stamps import Stamp, mix, mix_columns
 from prepcache.keys.files.stat_cache import StatCache, default_folder, user_stat_cache
 
 DAY_NS = 86_400 * 10**9
@@ -74,9 +73,9 @@ def test_the_age_that_must_pass_depends_on_the_filesystem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = [(os.makedev(0, 1), "ext4"), (os.makedev(0, 2), "nfs4"), (os.makedev(0, 3), "fuse.sshfs")]
-    monkeypatch.setattr(filesystems, "_windows", {})
-    monkeypatch.setattr(filesystems, "_mounted", lambda: table)
-    windows = [filesystems.racy_window_ns(os.makedev(0, n)) // 10**9 for n in (1, 2, 3, 4)]
+    monkeypatch.setattr(stamps, "_windows", {})
+    monkeypatch.setattr(stamps, "_mounted", lambda: table)
+    windows = [stamps.racy_window_ns(os.makedev(0, n)) // 10**9 for n in (1, 2, 3, 4)]
     assert windows == [2, 60, 60, 60]
 
 
@@ -86,8 +85,8 @@ def test_no_stamp_is_recorded_without_change_times(
 ) -> None:
     """The file may be written anew with all its times as before."""
     device = os.makedev(0, 9)
-    monkeypatch.setattr(filesystems, "_windows", {})
-    monkeypatch.setattr(filesystems, "_mounted", lambda: [(device, kind)])
+    monkeypatch.setattr(stamps, "_windows", {})
+    monkeypatch.setattr(stamps, "_mounted", lambda: [(device, kind)])
     memo = StatCache(tmp_path / "memo", clock=Clock())
     old = (device, 2, 3, 0, 0)
     assert not memo.add(old, digest(1), NOW_NS)
@@ -95,7 +94,7 @@ def test_no_stamp_is_recorded_without_change_times(
 
 
 def test_the_mount_table_of_this_machine_is_read() -> None:
-    assert os.stat("/proc").st_dev in dict(filesystems._mounted())
+    assert os.stat("/proc").st_dev in dict(stamps._mounted())
 
 
 @pytest.mark.parametrize("is_written", [False, True])
@@ -188,27 +187,15 @@ def test_a_corrupt_segment_never_answers_wrong(tmp_path: Path, seed: int) -> Non
     assert all(digests[n].tobytes() == digest(n) for n in np.flatnonzero(found).tolist())
 
 
-def test_the_newest_record_of_a_file_survives_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stat_cache, "MAX_SEGMENTS", 3)
-    clock = Clock()
-    memo = make(tmp_path, clock)
+def test_the_newest_record_of_a_file_survives_merges(tmp_path: Path) -> None:
+    memo = make(tmp_path)
     for age in range(9, 3, -1):
         memo.add(stamp(1, age_ns=age * DAY_NS), digest(age), NOW_NS)
         memo.add(stamp(100 + age), digest(age), NOW_NS)
         memo.flush()
-    found = [Segment.open(path) for path in (tmp_path / "memo").glob("*.seg")]
-    assert len(found) <= 3
-    assert sum(segment.count for segment in found if segment is not None) < 12
+    assert len(list((tmp_path / "memo").glob("*.seg"))) <= 3
     assert make(tmp_path).get(stamp(1, age_ns=4 * DAY_NS)) == digest(4)
     assert all(make(tmp_path).get(stamp(100 + age)) == digest(age) for age in range(4, 10))
-
-
-def merge_all(memo: StatCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stat_cache, "MAX_SEGMENTS", 0)
-    memo.add(stamp(10**6), digest(0), NOW_NS)
-    memo.flush()
-    memo.add(stamp(10**6 + 1), digest(0), NOW_NS)
-    memo.flush()
 
 
 def test_the_oldest_records_go_first_beyond_the_bound(
@@ -225,7 +212,7 @@ def test_the_oldest_records_go_first_beyond_the_bound(
     assert 10 <= len(kept) <= 40
 
 
-def test_what_a_killed_writer_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
     clock = Clock()
     memo = make(tmp_path, clock)
     fill(memo, [1])
@@ -233,7 +220,8 @@ def test_what_a_killed_writer_left_is_swept(tmp_path: Path, monkeypatch: pytest.
     left = tmp_path / "memo" / ".0-1-0.seg.tmp"
     left.write_bytes(b"half")
     os.utime(left, ns=(NOW_NS - 2 * DAY_NS, NOW_NS - 2 * DAY_NS))
-    merge_all(memo, monkeypatch)
+    fill(memo, [2])
+    memo.flush()
     assert not left.exists()
 
 
@@ -305,11 +293,11 @@ def test_a_single_look_up_needs_no_numpy(tmp_path: Path) -> None:
 
 def test_the_user_has_one_memo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "prepcache" / "digests-v3"
+    assert default_folder() == tmp_path / "prepcache" / "digests-v4"
     assert user_stat_cache() is user_stat_cache()
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert default_folder() == tmp_path / "home" / ".cache" / "prepcache" / "digests-v3"
+    assert default_folder() == tmp_path / "home" / ".cache" / "prepcache" / "digests-v4"
 
 
 def test_the_two_ways_to_mix_agree() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from prepcache import artifact
 from prepcache.daemon.full_disk import writing_in
 from prepcache.errors import ArtifactError
-from prepcache.keys.files.digest import stamp_of
+from prepcache.keys.files.stamps import stamp_of
 
 Identity = tuple[int, int, int, int, int, str]
 """A file's stamp, and its artifact's key."""

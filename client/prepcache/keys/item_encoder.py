@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from prepcache.digests import DIGEST_BYTES
 from prepcache.keys.encoding.encoder import Encoder, Put, length
-from prepcache.keys.files.digest import Digested, Trust, digest_file, digest_tree, stamp_of, tree_stamp
+from prepcache.keys.files.digest import Digested, Trust, digest_file, digest_tree, tree_stamp
+from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.markers import Tree
 from prepcache.keys.paths import PathRules

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding.encoder import canonical_order
 from prepcache.keys.files.digest import Trust
-from prepcache.keys.files.segments import mix
+from prepcache.keys.files.stamps import mix
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
 from prepcache.keys.item_batches import Batch, digest_one
 from prepcache.keys.item_encoder import ItemEncoder, without_libraries

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import UnkeyableError
-from prepcache.keys.files.segments import mix_columns
+from prepcache.keys.files.stamps import mix_columns
 
 if TYPE_CHECKING:
     import numpy as np

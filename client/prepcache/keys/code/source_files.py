@@ -31,7 +31,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code.describe import SCALARS
 from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
 from prepcache.keys.code.names import all_names
-from prepcache.keys.files.digest import stamp_of
+from prepcache.keys.files.stamps import stamp_of
 
 RACY_S = 2.0
 """Seconds. A file changed this shortly before it was read may change again under the same stamp."""

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.files.filesystems import Stamp, is_racy, racy_window_ns
+from prepcache.keys.files.stamps import Stamp, is_racy, racy_window_ns, stamp_of
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation import context
 
@@ -54,16 +54,6 @@ class Digested(NamedTuple):
     stamp: Stamp
     is_racy: bool
     """Whether a later write could leave the stamp as it is."""
-
-
-def stamp_of(info: os.stat_result) -> Stamp:
-    """What tells that a file changed."""
-    return (_signed(info.st_dev), _signed(info.st_ino), info.st_size, info.st_mtime_ns, info.st_ctime_ns)
-
-
-def _signed(number: int) -> int:
-    """A 64-bit inode or device number as the signed number with the same bits."""
-    return number - (1 << 64) if number >> 63 else number
 
 
 def is_regular(info: os.stat_result) -> bool:

@@ -1,17 +1,22 @@
 """The stat cache: digests of files that were read before, found by stamp, kept per user.
 
-    $XDG_CACHE_HOME/prepcache/digests-v3/      mode 0700
-        <time>-<pid>-<n>.seg                   a segment: records sorted by hash of (device, inode)
+    $XDG_CACHE_HOME/prepcache/digests-v4/      mode 0700
+        <time>-<pid>-<n>.seg                   a segment
+            header   magic, count              24 bytes
+            hashes   uint64[n]                 mix(device, inode), ascending, each once
+            records  int64[n, 10]              the stamp, the digest (4 words), mix of those nine
 
 Invariants:
-    1. A stamp that was young when its file was read is not recorded (`filesystems.is_racy`): a write in
-       the same tick would leave the stamp as it is.
+    1. A stamp that was young when its file was read is not recorded (`stamps.is_racy`): a write in the same
+       tick would leave the stamp as it is.
     2. Segments are never changed: they are written under a temporary name and renamed. Any number of
        processes may write and merge; none needs a lock, as a segment is removed only after its records
        are in another.
-    3. The cache never fails a job: where it cannot be read or written it is empty or forgets.
+    3. The cache never fails a job: where it cannot be read or written it is empty or forgets. Segments are
+       read by calls, never mapped: whatever happens to the file, the process lives on.
     4. Nothing is believed that others may have written: the folder and each segment belong to this user,
-       and nobody else may write to them.
+       and nobody else may write to them. A record is believed only if its whole stamp is equal and its check
+       fits: a torn, mixed-up or zeroed file knows less.
     5. After a fork the child writes nothing that the parent learned (the parent will).
 """
 
@@ -19,15 +24,17 @@ from __future__ import annotations
 
 import logging
 import os
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterable
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prepcache.keys.files.filesystems import Stamp, is_racy, racy_window_ns
-from prepcache.keys.files.segments import Segment, with_checks, write_segment
+from prepcache.keys.files.stamps import Stamp, is_racy, mix, mix_columns, racy_window_ns
 from prepcache.protocol.places import cache_folder
 
 if TYPE_CHECKING:
@@ -36,19 +43,121 @@ if TYPE_CHECKING:
 
 MAX_RECORDS = 4_000_000
 """In all segments: about 350 MB of disk. The oldest segments go first."""
-MAX_SEGMENTS = 8
-"""With more, the smaller half is merged: every look-up asks each segment."""
+MERGE_UP_TO = 4
+"""A segment takes in those that have up to so many times as many records: so there are few of them. None gets
+more than a quarter of all: the oldest go."""
 MAX_PENDING = 65_536
 """Records kept in memory before they are written."""
-LEFT_OVER_S = 86_400
+_LEFT_OVER_S = 86_400
 """Age of a temporary file from which on its writer is taken for dead."""
+_READ_WHOLE = 8
+"""A segment of up to so many records for each that is wanted is read whole."""
+_MAGIC = b"prepcache stat 4"
+_HEADER, _RECORD, _WORDS = struct.Struct("<16sQ"), struct.Struct("<10q"), struct.Struct("<4q")
 
 log = logging.getLogger("prepcache")
 
 
-def default_folder() -> Path:
-    """Where this user's cache lies."""
-    return cache_folder(os.environ) / "digests-v3"
+class _Segment:
+    """A sorted, immutable file of records, opened.
+
+    Raises:
+        OSError, ValueError: it is no segment, or others than this user may have written it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd = -1
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        info = os.fstat(self._fd)
+        if info.st_uid != os.geteuid() or info.st_mode & 0o022 or info.st_nlink != 1:
+            raise ValueError("others may have written it")
+        header = self._read(_HEADER.size, 0).ljust(_HEADER.size)
+        magic, self.count = _HEADER.unpack(header)
+        self._records_at = _HEADER.size + 8 * self.count
+        if magic != _MAGIC or info.st_size != self._records_at + self.count * _RECORD.size:
+            raise ValueError("no segment")
+        self._hashes = array("Q", self._read(8 * self.count, _HEADER.size))
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def _read(self, size: int, at: int) -> bytes:
+        """Bytes of the file; fewer if they are not there any more."""
+        parts = []
+        while size and (part := os.pread(self._fd, size, at)):
+            parts.append(part)
+            at, size = at + len(part), size - len(part)
+        return b"".join(parts)
+
+    def get(self, stamp: Stamp) -> bytes | None:
+        """The digest of a stamp, found without numpy."""
+        wanted = mix(stamp[:2])
+        row = bisect_left(self._hashes, wanted)
+        if row == len(self._hashes) or self._hashes[row] != wanted:
+            return None
+        raw = self._read(_RECORD.size, self._records_at + _RECORD.size * row)
+        record = _RECORD.unpack(raw.ljust(_RECORD.size, b"\0"))
+        if record[:5] != stamp or mix(record[:9]) != record[9] & (1 << 64) - 1:
+            return None
+        return _WORDS.pack(*record[5:9])
+
+    def lookup(self, stamps: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
+        """Which of some stamps are recorded here, by their rows, and the digests of those."""
+        import numpy as np
+
+        hashes = np.frombuffer(self._hashes, np.uint64)
+        wanted = mix_columns([stamps[:, 0], stamps[:, 1]])
+        at = np.searchsorted(hashes, wanted)
+        rows = np.flatnonzero(at < len(hashes))
+        rows = rows[hashes[at[rows]] == wanted[rows]]
+        records = self._records(at[rows])
+        is_right = (records[:, :5] == stamps[rows]).all(axis=1) & _fits(records)
+        return rows[is_right], np.ascontiguousarray(records[is_right, 5:9]).view(np.uint8)
+
+    def all_records(self) -> NDArray[np.int64]:
+        """All records whose check fits."""
+        import numpy as np
+
+        found = self._records(np.arange(self.count))
+        return found[_fits(found)]
+
+    def _records(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Some records; zeros, which are none, for what cannot be read any more."""
+        import numpy as np
+
+        size, begin = _RECORD.size, self._records_at
+        if _READ_WHOLE * len(rows) >= self.count:
+            raw = self._read(size * self.count, begin).ljust(size * self.count, b"\0")
+            return np.frombuffer(raw, "<i8").reshape(-1, 10)[rows]
+        read = [self._read(size, begin + size * row).ljust(size, b"\0") for row in rows.tolist()]
+        return np.frombuffer(b"".join(read), "<i8").reshape(-1, 10)
+
+
+def _fits(records: NDArray[np.int64]) -> NDArray[np.bool_]:
+    checks: NDArray[np.bool_] = mix_columns(list(records.T[:9])).view("i8") == records[:, 9]
+    return checks
+
+
+def _write_segment(path: Path, records: NDArray[np.int64]) -> None:
+    """Writes records as a segment; of several of one file the first.
+
+    Rename makes it appear whole. No fsync: what a power cut tears, the checks refuse.
+    """
+    import numpy as np
+
+    hashes, first = np.unique(mix_columns([records[:, 0], records[:, 1]]), return_index=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "wb") as file:
+            file.write(_HEADER.pack(_MAGIC, len(hashes)))
+            file.write(hashes.astype("<u8").data)
+            file.write(records[first].astype("<i8").data)
+        os.rename(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
 
 
 class StatCache:
@@ -77,7 +186,10 @@ class StatCache:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._pending: dict[tuple[int, int], tuple[Stamp, bytes]] = {}
-        self._segments: dict[str, Segment] | None = None
+        self._segments: dict[str, _Segment] | None = None
+
+    def __reduce__(self) -> tuple[type[StatCache], tuple[Path]]:
+        return StatCache, (self.folder,)
 
     def get(self, stamp: Stamp) -> bytes | None:
         """The digest recorded for this stamp, or None. Needs no numpy."""
@@ -85,10 +197,7 @@ class StatCache:
         pending = self._pending.get(stamp[:2])
         if pending is not None and pending[0] == stamp:
             return pending[1]
-        for segment in segments:
-            if (digest := segment.get(stamp)) is not None:
-                return digest
-        return None
+        return next((found for one in segments.values() if (found := one.get(stamp)) is not None), None)
 
     def lookup(self, stamps: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.uint8]]:
         """The digests recorded for many stamps.
@@ -100,17 +209,16 @@ class StatCache:
 
         found = np.zeros(len(stamps), np.bool_)
         digests = np.zeros((len(stamps), 32), np.uint8)
-        for segment in self._opened():
-            rows = np.flatnonzero(~found)
-            is_here, theirs = segment.lookup(stamps[rows])
-            found[rows[is_here]] = True
-            digests[rows[is_here]] = theirs
-        if self._pending:
-            for row in np.flatnonzero(~found).tolist():
-                stamp, digest = self._pending.get(tuple(stamps[row, :2].tolist()), ((), b""))
-                if stamp == tuple(stamps[row].tolist()):
-                    found[row] = True
-                    digests[row] = np.frombuffer(digest, np.uint8)
+        for segment in self._opened().values():
+            missing = np.flatnonzero(~found)
+            rows, theirs = segment.lookup(stamps[missing])
+            found[missing[rows]] = True
+            digests[missing[rows]] = theirs
+        for row in np.flatnonzero(~found).tolist() if self._pending else ():
+            stamp, digest = self._pending.get(tuple(stamps[row, :2].tolist()), ((), b""))
+            if stamp == tuple(stamps[row].tolist()):
+                found[row] = True
+                digests[row] = np.frombuffer(digest, np.uint8)
         return found, digests
 
     def add(self, stamp: Stamp, digest: bytes, read_at_ns: int) -> bool:
@@ -131,27 +239,19 @@ class StatCache:
             self._load()
 
     def flush(self) -> None:
-        """Write what was learned since the last flush as a segment."""
+        """Write what was learned since the last flush as a segment, with the records of smaller ones."""
         self._opened()
         with self._lock:
             if not self._pending:
                 return
             try:
                 self._write_pending()
-                self._load()
-                self._merge()
             except OSError as error:
                 log.debug("the cache of file digests in %s cannot be written: %s", self.folder, error)
                 if len(self._pending) >= 4 * MAX_PENDING:
                     self._pending.clear()
 
-    def __getstate__(self) -> dict[str, object]:
-        return {"folder": self.folder, "clock": self.clock, "window": self._window_ns}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__init__(state["folder"], clock=state["clock"], window_ns=state["window"])  # type: ignore[misc]
-
-    def _opened(self) -> Iterable[Segment]:
+    def _opened(self) -> dict[str, _Segment]:
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._lock = threading.Lock()
@@ -159,61 +259,61 @@ class StatCache:
         if self._segments is None:
             with self._lock:
                 self._load()
-        return (self._segments or {}).values()
+        return self._segments or {}
 
     def _load(self) -> None:
-        """Open segments that are new and let go of those that are gone. Call with the lock."""
-        before = self._segments or {}
-        opened = ((name, before.get(name) or Segment.open(self.folder / name)) for name in self._names())
-        self._segments = {name: segment for name, segment in opened if segment is not None}
-
-    def _names(self) -> list[str]:
-        """Segments, newest first; none if the folder is not this user's alone."""
+        """Open segments that are new, newest first, and let go of those that are gone. Call with the lock."""
+        before, found = self._segments or {}, {}
         try:
             info = os.stat(self.folder)
-            if info.st_uid != os.geteuid() or info.st_mode & 0o022:
-                return []
-            return sorted((n for n in os.listdir(self.folder) if n.endswith(".seg")), reverse=True)
+            is_own = info.st_uid == os.geteuid() and not info.st_mode & 0o022
+            names = sorted(os.listdir(self.folder), reverse=True) if is_own else []
         except OSError:
-            return []
+            names = []
+        for name in names:
+            if name.endswith(".seg"):
+                try:
+                    found[name] = before.get(name) or _Segment(self.folder / name)
+                except (OSError, ValueError) as error:
+                    log.debug("%s is not used: %s", self.folder / name, error)
+        self._segments = found
 
     def _write_pending(self) -> None:
+        """Call with the lock."""
         import numpy as np
 
         stamps = np.array([stamp for stamp, _ in self._pending.values()], np.int64)
-        digests = np.frombuffer(b"".join(digest for _, digest in self._pending.values()), np.uint8)
-        self._write(with_checks(stamps, digests.reshape(-1, 32)))
-        self._pending.clear()
-
-    def _write(self, records: NDArray[np.int64]) -> None:
+        digests = np.frombuffer(b"".join(digest for _, digest in self._pending.values()), "<i8")
+        columns = [*stamps.T, *digests.reshape(-1, 4).T]
+        records = [np.stack([*columns, mix_columns(columns).view(np.int64)], axis=1)]
+        self._load()
+        size, merged, kept = len(stamps), [], 0
+        for name, segment in sorted((self._segments or {}).items(), key=lambda one: one[1].count):
+            if segment.count <= MERGE_UP_TO * size and size + segment.count <= MAX_RECORDS // 4:
+                size += segment.count
+                merged.append(name)
+        for name, segment in (self._segments or {}).items():  # the newest record of a file comes first
+            if name in merged:
+                records.append(segment.all_records())
+            else:
+                kept += segment.count
+                if kept + size > MAX_RECORDS:
+                    merged.append(name)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = f"{self.clock():020d}-{os.getpid()}-{next(self._counter)}.seg"
-        write_segment(self.folder / name, records)
-
-    def _merge(self) -> None:
-        """Keep segments few and records bounded. Call with the lock, after `_load`."""
-        import numpy as np
-
-        segments = dict(self._segments or {})
-        by_size = sorted(segments, key=lambda name: segments[name].count)
-        merged = by_size[: MAX_SEGMENTS // 2 + 1] if len(segments) > MAX_SEGMENTS else []
-        if merged:
-            newest_first = [segments[name] for name in sorted(merged, reverse=True)]
-            self._write(np.concatenate([segment.records() for segment in newest_first])[:MAX_RECORDS])
-        total = 0
-        for name in sorted(segments, reverse=True):
-            total += segments[name].count
-            if name in merged or total > MAX_RECORDS:
-                (self.folder / name).unlink(missing_ok=True)
-        if merged:
-            self._remove_left_overs()
+        _write_segment(self.folder / name, np.concatenate(records))
+        self._pending.clear()
+        for gone in merged:
+            (self.folder / gone).unlink(missing_ok=True)
+        for path in self.folder.glob(".*.tmp"):  # of a killed writer
+            if self.clock() - path.stat().st_mtime_ns > _LEFT_OVER_S * 10**9:
+                path.unlink(missing_ok=True)
         self._load()
 
-    def _remove_left_overs(self) -> None:
-        """Remove what killed writers left."""
-        for path in self.folder.glob(".*.tmp"):
-            if self.clock() - path.stat().st_mtime_ns > LEFT_OVER_S * 10**9:
-                path.unlink(missing_ok=True)
+
+def default_folder() -> Path:
+    """Where this user's cache lies."""
+    return cache_folder(os.environ) / "digests-v4"
 
 
 _user_caches: dict[Path, StatCache] = {}
