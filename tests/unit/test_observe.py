@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from collections.abc import Callable
@@ -59,7 +58,6 @@ SEEN = {
     "os.system": "os.system(f'cat {HERE}/v.txt >/dev/null')",
     "os.popen": "os.popen(f'cat {HERE}/v.txt').close()",
     "posix_spawn": "os.waitpid(os.posix_spawn('/bin/true', ['true', f'{HERE}/v.txt'], {}), 0)",
-    "a program on the path": "subprocess.run(['v.txt'], env={'PATH': str(HERE)})",
     "below the child's folder": "subprocess.run([sys.executable, '-c', '', 'v.txt'], cwd=HERE)",
     "written into a folder of its own": OWN
     + "subprocess.run(['cp', HERE / 'v.txt', f'{t}/o']); os.listdir(t); open(f'{t}/o').close()",
@@ -365,14 +363,6 @@ def test_a_module_of_the_users_own_may_be_named_tokenize(project: Project) -> No
     project.write(package____init__="", package__tokenize="def read(path): open(path).close()\n")
     watched = Watched(project, "from package import tokenize" + source("tokenize.read(HERE / 'words.py')"))
     assert watched.names == ["project:words.py"]
-
-
-def test_a_tool_of_the_projects_on_the_path_is_an_input(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project.put("bin/tool", "#!/bin/sh\n").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{project.folder}/bin", prepend=os.pathsep)
-    assert Watched(project, source("subprocess.run('tool')")).names == ["project:bin/tool"]
 
 
 READS = {

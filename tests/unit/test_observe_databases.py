@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from prepcache.databases import files_of
 from support.observing import Watched
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -116,14 +115,3 @@ def test_the_log_beside_an_item_counts(project: Project, database: Path, writer:
 
 def test_a_database_that_the_function_makes_is_no_input(project: Project) -> None:
     assert Watched(project, OWN).names == []
-
-
-def test_names_lead_to_files(tmp_path: Path) -> None:
-    for name in ("a.db", "a.db-journal"):
-        (tmp_path / name).touch()
-    at = str(tmp_path / "a.db")
-    assert files_of(tmp_path / "a.db") == [at, f"{at}-wal", f"{at}-journal"]
-    assert files_of(f"file://localhost{tmp_path}/a%2edb?mode=ro#x")[0] == at
-    assert files_of(b"b.db") == ["b.db"]
-    for name in (":memory:", "", "file::memory:?cache=shared", "file:x?mode=memory"):
-        assert files_of(name) == []

@@ -1,4 +1,4 @@
-"""Observed inputs that are opened in C, under paths that stand in the code; folders of LMDB."""
+"""Observed inputs that are opened in C, under paths that stand in the code."""
 
 from __future__ import annotations
 
@@ -80,36 +80,3 @@ def test_a_file_with_two_names_counts_by_both(project: Project, monkeypatch: pyt
         "cwd:a.mask",
         "project:a.mask",
     ]
-
-
-LMDB = {
-    "built": "read_in_c(joined(f'{HERE}', 'a.lmdb') + '/data.mdb')",
-    "in the code": "read_in_c(os.path.normpath('./a.lmdb') + '/data.mdb')",
-}
-
-
-@pytest.mark.parametrize("way", LMDB)
-def test_the_folder_of_an_lmdb_counts_by_its_data(
-    project: Project, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    monkeypatch.chdir(project.folder)
-    (project.folder / "a.lmdb").mkdir()
-    project.put("a.lmdb/data.mdb", "one")
-    project.put("a.lmdb/lock.mdb", "one")
-    found = watched(project, LMDB[way])
-    assert found.names and all(name.endswith(":a.lmdb/data.mdb") for name in found.names)
-    project.put("a.lmdb/lock.mdb", "another reader")
-    assert found.changed() is None
-    project.put("a.lmdb/data.mdb", "two")
-    assert found.changed() in found.names
-
-
-def test_a_text_that_names_an_lmdb_counts_by_its_data(project: Project) -> None:
-    (project.folder / "a.lmdb").mkdir()
-    path = project.put("a.lmdb/data.mdb", "one")
-    project.write(prep=f"ROOT = {str(path.parent)!r}\ndef f(x): return ROOT")
-    before = project.recipe().digest
-    project.put("a.lmdb/lock.mdb", "a reader")
-    assert project.recipe().digest == before
-    project.put("a.lmdb/data.mdb", "two")
-    assert project.recipe().digest != before

@@ -23,7 +23,6 @@ from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, ForwardRef, Literal, get_args, get_origin
 
-from prepcache.databases import file_under
 from prepcache.keys.code.fingerprint import docstrings, nested
 from prepcache.keys.code.names import all_names, global_chains
 
@@ -336,7 +335,7 @@ def files_named_in(text: str) -> Iterator[str]:
 
 def _names_file(text: str) -> bool:
     is_path = not {"/", "."}.isdisjoint(text) and len(text) <= _LONGEST_PATH and "\n" not in text
-    return is_path and file_under(text) is not None
+    return is_path and os.path.isfile(text)
 
 
 def _drained(entries: list[Any]) -> list[Any]:

@@ -28,7 +28,6 @@ from typing import Any, Protocol
 
 from blake3 import blake3
 
-from prepcache.databases import file_under
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels
 from prepcache.keys.code.describe import SCALARS, readable
@@ -199,11 +198,11 @@ class Hooks:
             name, is_inside = os.path.relpath(text, root), True
         digest = b""
         with contextlib.suppress(OSError, ValueError):
-            if (found := file_under(text)) is not None:
+            if os.path.isfile(text):
                 with contextlib.suppress(UnkeyableError):  # unreadable, or growing: observation sees its use
-                    digest = self._file_digest(found)
+                    digest = self._file_digest(text)
                 self._files += 1
-                check_machine_code(found)
+                check_machine_code(text)
         if is_text and not is_inside and not digest:
             return None
         return b"%d:%d:" % (is_inside, len(digest)) + digest + name_bytes(name)

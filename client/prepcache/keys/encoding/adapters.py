@@ -22,7 +22,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding import object_adapters
 from prepcache.keys.encoding.encoder import length, register_adapter, text_bytes
 from prepcache.keys.encoding.instances import attributes_of
-from prepcache.keys.observation.job_code import is_library_file
+from prepcache.keys.observation.calls import is_library_file
 
 Key = Callable[[Any], Any]
 

@@ -5,7 +5,7 @@ look at a tuple, and it never walks the stack.
 
 Invariants:
     1. It raises nothing into the user's call. Its own error marks the watches in progress as incomplete.
-    2. It notes facts; what they mean is found out when the item is made (findings.py).
+    2. It notes facts; what they mean is found out when the item is made (observer.py).
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from __future__ import annotations
 import linecache
 import os
 import re
-import shutil
 import stat
 import sys
 import tokenize
-from collections.abc import Iterator
 from types import CodeType
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from prepcache.databases import CONNECTS, files_of
 from prepcache.keys.observation import context
 from prepcache.keys.observation.context import (
     FOLDER_MADE,
@@ -30,6 +28,7 @@ from prepcache.keys.observation.context import (
     MODULE,
     MODULE_NAME,
     NAMED,
+    OWN_FOLDER,
     READ,
     RENAMED,
     STATE,
@@ -37,14 +36,13 @@ from prepcache.keys.observation.context import (
     Fact,
     Watch,
 )
-from prepcache.keys.observation.job_code import OWN_FOLDER
 
 _STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "os.spawn"})
 _LISTINGS = frozenset({"os.listdir", "os.scandir"})
 _EVENTS = frozenset(
     {
-        "open", *_LISTINGS, "exec", "import", "ctypes.dlopen", "pickle.find_class", CONNECTS, *_STARTS,
-        "os.mkdir", "os.rename", "os.link", "os.symlink", "socket.connect",
+        "open", *_LISTINGS, "exec", "import", "ctypes.dlopen", "pickle.find_class", *_STARTS,
+        "sqlite3.connect", "os.mkdir", "os.rename", "os.link", "os.symlink", "socket.connect",
     }
 )  # fmt: skip
 _BY_IMPORT = "<frozen importlib"
@@ -53,6 +51,8 @@ _SHOWS_LINES = linecache.updatecache.__code__.co_filename
 """Shows lines of a module's file in tracebacks and warnings; it has the one above open it."""
 _SPACES = re.compile("[\\s;|&<>()'\"=]+")
 """Between the words of a command line, a shell's included."""
+WAL = "-wal"
+"""Behind the name of a SQLite database: of its log of what was committed."""
 _is_installed = False
 
 
@@ -136,9 +136,8 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
             context.note(READ if os.sep in os.fsdecode(first) else NAMED, os.fsdecode(first))
     elif event == "pickle.find_class":
         context.note(MODULE_NAME, str(first))
-    elif event == CONNECTS:
-        for number, path in enumerate(files_of(first)):
-            context.note(READ if number or os.path.exists(path) else WRITTEN, path)
+    elif event == "sqlite3.connect":
+        _note_database(os.fsdecode(first))
     elif event in _STARTS:
         _note_start(event, args)
     elif event == "socket.connect":
@@ -148,13 +147,29 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
         context.note(FOLDER_MADE, _in_folder(first, args[2]))
     elif not isinstance(first, int) and not isinstance(args[1], int):
         made = _in_folder(args[1], args[-1])
-        above = os.path.dirname(made) if event == "os.symlink" else ""
-        former = os.path.join(above, os.fsdecode(first) if above else _in_folder(first, args[2]))
-        if event == "os.symlink" and not os.path.isdir(former):
-            context.note(NAMED, former)
-            context.note(WRITTEN, made)
+        if event == "os.symlink":
+            former = os.path.join(os.path.dirname(made), os.fsdecode(first))
+            if not os.path.isdir(former):
+                context.note(NAMED, former)
+                context.note(WRITTEN, made)
+                return
         else:
-            context.note(RENAMED if event == "os.rename" else LINKED, made, os.path.abspath(former))
+            former = _in_folder(first, args[2])
+        context.note(RENAMED if event == "os.rename" else LINKED, made, os.path.abspath(former))
+
+
+def _note_database(name: str) -> None:
+    """Notes the file of a database, and the log beside it: what a writer has committed may lie there alone.
+
+    That a name may be a URI is not told to who hears of the event.
+    """
+    if name.startswith("file:") and not os.path.exists(name):
+        name = unquote(urlsplit(name).path)
+    if os.path.exists(name):
+        context.note(READ, name)
+        context.note(READ, name + WAL)
+    elif name not in ("", ":memory:"):
+        context.note(WRITTEN, name)
 
 
 def _in_folder(path: Any, descriptor: int) -> str:
@@ -202,41 +217,24 @@ def _note_listing(folder: Any) -> None:
 
 
 def _note_start(event: str, args: tuple[Any, ...]) -> None:
-    """Notes the words of a command line that are files, or will be: the program, scripts, arguments."""
+    """Notes the words of a command line that are files, or will be: scripts, arguments, parts of options."""
+    folder = None
     if event == "os.system":
-        texts, folder = [os.fsdecode(args[0])], None
-        environ: Any = None
+        texts = [os.fsdecode(args[0])]
     else:
         path, given = (args[1], args[2]) if event == "os.spawn" else (args[0], args[1])
         given = [given] if isinstance(given, str | bytes | os.PathLike) else given
         texts = [os.fsdecode(text) for text in (path, *(given or ())) if text is not None]
-        folder = os.fsdecode(args[2]) if event == "subprocess.Popen" and args[2] is not None else None
-        environ = args[-1]
+        folder = args[2] if event == "subprocess.Popen" else None
     for watch in context.present():
         watch.programs.append(os.path.basename(texts[0].split(maxsplit=1)[0]) if texts[0].strip() else "")
-    search = environ.get("PATH") if hasattr(environ, "get") else None
-    for word in dict.fromkeys(_words(texts)):
-        found = os.path.join(folder, word) if folder else word
-        is_bare = os.sep not in word and not os.path.isfile(found)
-        if is_bare and (program := shutil.which(word, path=search)):
-            found = program
+    words = [word for text in texts for word in (text, *_SPACES.split(text)) if word]
+    for word in dict.fromkeys(words):
+        found = os.path.join(os.fsdecode(folder or ""), word)
         is_path = word[0] != "-" and not {os.sep, "."}.isdisjoint(word)
-        if not _is_command(found) and (is_path or os.path.isfile(found)):
+        if not found.startswith(_COMMANDS) and (is_path or os.path.isfile(found)):
             context.note(NAMED, found)
 
 
-def _words(texts: list[str]) -> Iterator[str]:
-    for text in filter(None, texts):
-        yield text
-        yield from filter(None, _SPACES.split(text))
-
-
-def _is_command(path: str) -> bool:
-    """Whether a file is a command of the system's or of this environment, whose distributions count."""
-    return os.path.dirname(path) in _COMMANDS
-
-
-_COMMANDS = frozenset(
-    {"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin",
-     os.path.join(sys.exec_prefix, "bin"), os.path.dirname(sys.executable or "")}
-)  # fmt: skip
+_COMMANDS = ("/bin/", "/sbin/", "/usr/", os.path.join(sys.exec_prefix, "bin", ""), sys.executable or "/bin/")
+"""Where commands of the system lie, or of this environment, whose distributions count."""

@@ -22,6 +22,7 @@ import contextvars
 import errno
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 READ, WRITTEN, LISTED, ASKED, NAMED = "read", "written", "listed", "asked", "named"
 FOLDER_MADE, RENAMED, LINKED = "folder made", "renamed", "linked"
 MODULE, MODULE_NAME = "module", "module name"
+OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+"""Where prepcache lies."""
 _OWN_THREADS = "prepcache"
 """How the names of our own threads begin: they read for nobody's function."""
 
@@ -76,53 +79,50 @@ class Watch:
     """One function at work on one item.
 
     Args:
-        items: the paths of the item, which count by its digest.
+        items: the paths of the item, which count by its digest, also by where they link to.
         facts: what was seen, in its order, each once, by its kind, its path as it was used, and the working
             directory, if it is a relative one.
         failure: the error because of which something may have been missed, or "".
         opened_bytes: sizes of the files that were opened to be read, as often as they were.
         programs: the first words of the command lines of processes that were started.
         has_connected: whether it opened a connection to somewhere else.
+        older: the threads that ran when it began, and work for others.
     """
 
     observer: Observer
-    items: frozenset[str] = frozenset()
+    items: tuple[str, ...] = ()
     facts: dict[tuple[str, str, str | None], Fact] = field(default_factory=dict)
     failure: str = ""
     opened_bytes: int = 0
     programs: list[str] = field(default_factory=list)
     has_connected: bool = False
     is_on: bool = True
-    threads: dict[int | None, threading.Thread] = field(default_factory=dict)
-    """Those that ran when it began."""
-    _real_items: frozenset[str] | None = None
+    older: frozenset[threading.Thread] = frozenset()
+    _links: tuple[str, ...] | None = None
 
-    def owns(self, path: str, *, by_links: bool = True) -> bool:
-        """Whether a path names the item, or what is in it, also by where the item links to."""
-        if not self.items or _is_within(path, self.items):
-            return bool(self.items)
-        if not by_links:
+    def owns(self, path: str) -> bool:
+        """Whether a path names the item, or what is in it."""
+        if not self.items:
             return False
-        if self._real_items is None:
-            self._real_items = frozenset(map(os.path.realpath, self.items))
-        return _is_within(path, self._real_items)
+        if self._links is None:
+            self._links = tuple({*self.items, *map(os.path.realpath, self.items)})
+        return any(path == item or path.startswith(item + os.sep) for item in self._links)
 
 
 class _State:
     """What the hook looks at.
 
-    Locking: `running` is replaced, never changed, under `lock`; the rest is atomic.
+    Locking: `running` is replaced, never changed, under `lock`.
     """
 
-    __slots__ = ("carried", "lock", "running", "threads")
-
     def __init__(self) -> None:
-        self.running: tuple[Watch, ...] = ()
         self.carried: contextvars.ContextVar[tuple[Watch, ...]] = contextvars.ContextVar(
-            "prepcache_watches", default=()
+            "prepcache watches", default=()
         )
-        self.threads: list[threading.Thread] = []
-        """Those that run, and were started while a function was watched."""
+        self.running: tuple[Watch, ...] = ()
+        """Those in progress, in all threads."""
+        self.young: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        """Threads that were started while a function was watched."""
         self.lock = threading.Lock()
 
 
@@ -131,23 +131,15 @@ STATE = _State()
 
 def present() -> tuple[Watch, ...]:
     """The watches that the present thread works for; some may have ended."""
-    watches = STATE.carried.get()
-    return watches or _of_thread(threading.get_ident())
-
-
-def _of_thread(here: int) -> tuple[Watch, ...]:
-    """The watches that a thread works for which carries none."""
+    if watches := STATE.carried.get():
+        return watches
     if not (running := STATE.running):
         return ()
-    for thread in STATE.threads:
-        if thread.ident == here and thread.is_alive():
-            return running
-    young = [one for one in running if (old := one.threads.get(here)) is None or not old.is_alive()]
-    if young:
-        for thread in threading.enumerate():
-            if thread.ident == here and is_own(thread):
-                return ()
-    return tuple(young)
+    ident = threading.get_ident()
+    here = next((thread for thread in threading.enumerate() if thread.ident == ident), None)
+    if here is not None and is_own(here):
+        return ()
+    return running if here in STATE.young else tuple(one for one in running if here not in one.older)
 
 
 def fail(error: BaseException) -> None:
@@ -198,7 +190,8 @@ def depend_on(paths: Iterable[str | bytes], *, is_listed: bool = False) -> None:
 def begun(watch: Watch) -> Iterator[None]:
     """Lets a watch note what this thread does, and what works for it."""
     state = STATE
-    watch.threads = _threads()
+    before = threading.enumerate()
+    watch.older = frozenset(before).difference(state.young)
     token = state.carried.set((*state.carried.get(), watch))
     with state.lock:
         state.running = (*state.running, watch)
@@ -206,17 +199,10 @@ def begun(watch: Watch) -> Iterator[None]:
         yield
     finally:
         watch.is_on = False
-        new = [one for ident, one in _threads().items() if watch.threads.get(ident) is not one]
         with state.lock:
             state.running = tuple(one for one in state.running if one is not watch)
-            if new or state.threads:
-                found = {ident: one for one in (*state.threads, *new) if (ident := one.ident) is not None}
-                state.threads = [one for one in found.values() if one.is_alive() and not is_own(one)]
+            state.young.update(one for one in threading.enumerate() if one not in before and not is_own(one))
         state.carried.reset(token)
-
-
-def _threads() -> dict[int | None, threading.Thread]:
-    return {thread.ident: thread for thread in threading.enumerate()}
 
 
 def is_own(thread: threading.Thread) -> bool:
@@ -224,17 +210,13 @@ def is_own(thread: threading.Thread) -> bool:
     return thread.name.startswith(_OWN_THREADS)
 
 
-def absolute(paths: Iterable[str | os.PathLike[str]]) -> frozenset[str]:
+def absolute(paths: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
     """The paths from the root; none for what leads nowhere, as the working directory was removed."""
-    found = set()
+    found = []
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
-            found.add(os.path.abspath(os.fspath(path)))
-    return frozenset(found)
-
-
-def _is_within(path: str, items: frozenset[str]) -> bool:
-    return path in items or any(path.startswith(item + os.sep) for item in items)
+            found.append(os.path.abspath(os.fspath(path)))
+    return tuple(found)
 
 
 def _after_fork_in_child() -> None:

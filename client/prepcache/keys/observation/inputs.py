@@ -1,6 +1,6 @@
 """Observed inputs as rows: put together from several processes, and whether they are as they were.
 
-Not here: how they are seen (audit.py), what they mean (findings.py), how they are named (naming.py).
+Not here: how they are seen (audit.py), what is an input (observer.py), how they are named (naming.py).
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 
 from blake3 import blake3
 
-from prepcache.databases import is_empty_log
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.project import working_folder
 from prepcache.keys.code.source_files import runs_as_written
 from prepcache.keys.environment import Environment
-from prepcache.keys.files.digest import Trust, digest_file, is_directory, stamp_of
+from prepcache.keys.files.digest import Trust, digest_file, is_directory
+from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation import context
+from prepcache.keys.observation.audit import WAL
 from prepcache.keys.observation.naming import Roots
 from prepcache.protocol.observed import RANDOM, in_order
 
@@ -146,7 +147,12 @@ def info_of(path: str) -> os.stat_result | None:
         info = os.stat(path)
     except OSError:
         return None
-    return None if is_empty_log(path, info.st_size) else info
+    return without_empty_log(path, info)
+
+
+def without_empty_log(path: str, info: os.stat_result | None) -> os.stat_result | None:
+    """What is there, but for the empty log of a database: its readers make one, and remove it."""
+    return None if info is not None and not info.st_size and path.endswith(WAL) else info
 
 
 def stamp_at(info: os.stat_result | None) -> Stamp | None:
@@ -156,18 +162,18 @@ def stamp_at(info: os.stat_result | None) -> Stamp | None:
     return FOLDER_STAMP if is_directory(info) else stamp_of(info)
 
 
-def digest_now(path: str, stat_cache: StatCache | None, trust: Trust) -> tuple[str, Stamp | None, bool]:
-    """The digest and stamp of what is there, and whether a later write could leave that as it is."""
+def digest_now(path: str, stat_cache: StatCache | None, trust: Trust) -> tuple[str, Stamp | None]:
+    """The digest and stamp of what is there."""
     info = info_of(path)
     if info is None:
-        return ABSENT, None, True
+        return ABSENT, None
     if is_directory(info):
-        return FOLDER, FOLDER_STAMP, False
+        return FOLDER, FOLDER_STAMP
     try:
         digested = digest_file(path, stat_cache, trust)
     except UnkeyableError:
-        return CHANGED, None, True
-    return digested.digest.hex(), digested.stamp, digested.is_racy
+        return CHANGED, None
+    return digested.digest.hex(), digested.stamp
 
 
 def listing(path: str) -> str:
