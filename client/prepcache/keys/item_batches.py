@@ -27,8 +27,7 @@ from blake3 import blake3
 from prepcache.digests import DIGEST_BYTES
 from prepcache.keys.encoding.builtins import float_bytes, int_bytes, simple_key
 from prepcache.keys.encoding.encoder import ENCODING_VERSION, is_registered, length, text_bytes
-from prepcache.keys.files.digest import digest_file, read_files
-from prepcache.keys.files.stat_cache import StatCache
+from prepcache.keys.files.digest import read_files
 from prepcache.keys.item_encoder import ItemEncoder
 from prepcache.keys.observation import context
 from prepcache.keys.paths import PathRules, looks_like_path
@@ -159,15 +158,6 @@ class Batch:
                 whole = [[rows[piece] if type(piece) is int else piece for piece in run]]
             found += [blake3(b"".join(pieces)).digest() for pieces in whole]
         return found
-
-
-def digest_one(item: Any, rules: PathRules, stat_cache: StatCache) -> bytes:
-    """The digest of one item, without the arrays that only pay for many."""
-    encoder = ItemEncoder(rules, stat_cache)
-    pieces: list[Any] = [_PREFIX]
-    encoder.write(item, pieces.append, "item")
-    whole = [digest_file(encoder.names[p], stat_cache).digest if type(p) is int else p for p in pieces]
-    return blake3(b"".join(whole)).digest()
 
 
 def _interleaved(rows: list[array[int]], count: int) -> bytes:

@@ -21,7 +21,7 @@ from prepcache.keys.encoding.encoder import canonical_order
 from prepcache.keys.files.digest import Trust
 from prepcache.keys.files.stamps import mix
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
-from prepcache.keys.item_batches import Batch, digest_one
+from prepcache.keys.item_batches import Batch
 from prepcache.keys.item_encoder import ItemEncoder, without_libraries
 from prepcache.keys.markers import rebuild
 from prepcache.keys.options import check_reading
@@ -168,8 +168,6 @@ class ItemHasher:
         """
         if self.stat_cache is None:
             self.stat_cache = user_stat_cache()  # it was left behind when this was pickled
-        if len(items) == 1:
-            return [digest_one(items[0], self.rules, self.stat_cache)]
         batch = Batch(ItemEncoder(self.rules, self.stat_cache))
         batch.collect(items)
         return batch.read()[2]
