@@ -225,14 +225,16 @@ def main() -> None:
     data = args.data or tempfile.mkdtemp(prefix="prepcache-benchmarks-")
     args.data = data
     try:
-        results = {name: Suite(args, name).run() for name in args.workloads}
+        results = {}
+        for name in args.workloads:
+            results[name] = Suite(args, name).run()
+            print(table(WORKLOADS[name], results[name]), flush=True)
     finally:
         if not parser.parse_args().data:
             shutil.rmtree(data, ignore_errors=True)
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "results.json").write_text(json.dumps(results, indent=1))
     for name, result in results.items():
-        print(table(WORKLOADS[name], result))
         plot(WORKLOADS[name], result, args.out / f"{name}.svg", is_read=args.read)
 
 
