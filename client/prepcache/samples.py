@@ -75,7 +75,7 @@ class Preprocessing:
         self.recipe = recipe
         self.job = job
         self.artifacts = artifacts
-        self.steady = Steady(recipe, of=job.of)
+        self.steady = Steady(recipe, trial=job.trial)
         self.is_lazy = is_lazy
         self.num_workers = num_workers
         self.executor = executor
@@ -131,7 +131,7 @@ class Preprocessing:
         copy = object.__new__(type(self))
         job, recipe = sent
         artifacts = self.artifacts.sent_with(recipe)
-        steady = Steady(recipe, of=job.of)
+        steady = Steady(recipe, trial=job.trial)
         copy.__dict__.update(self.__dict__, job=job, recipe=recipe, steady=steady, artifacts=artifacts)
         return copy
 

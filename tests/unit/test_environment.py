@@ -14,7 +14,7 @@ import pytest
 from prepcache.fill.recipe_guard import Steady
 from prepcache.keys import distributions, environment
 from prepcache.keys.drift import drift
-from prepcache.keys.environment import Environment, lately, python_version
+from prepcache.keys.environment import Environment, lately
 from prepcache.keys.observation.observer import Observer
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -127,21 +127,12 @@ def test_a_distribution_without_record_counts_by_its_bytes(site: Path) -> None:
     assert counted(site) != before
 
 
-def test_a_differently_named_distribution_folder_counts(tmp_path: Path) -> None:
-    install(tmp_path / "vendor", "one")
-    assert set(Environment([str(tmp_path / "vendor")]).counted(["one"])) == {"one"}
-
-
 def test_a_damaged_memo_is_an_empty_one(site: Path, tmp_path: Path) -> None:
     install(site, "one")
     before = counted(site)
     for memo in (tmp_path / "cache" / "prepcache").glob("distributions-*"):
         memo.write_text('{"broken": ')
     assert counted(site) == before
-
-
-def test_python_counts_by_its_implementation_and_minor_version() -> None:
-    assert python_version() == f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
 
 
 @pytest.fixture
@@ -165,15 +156,6 @@ def test_distributions_are_read_once_until_one_is_installed(
     assert lately().counted(["two"]) and len(reads) == 2
     monkeypatch.setattr(sys, "path", [])
     assert lately().counted(["two"]) == {}
-
-
-def test_a_distribution_without_a_record_is_hashed_once(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (install(site, "one") / "RECORD").unlink()
-    (site / "one.py").write_text("v = 1")
-    monkeypatch.setattr(sys, "path", [str(site)])
-    before = lately().counted(["one"])
-    (site / "one.py").write_text("v = 2")
-    assert lately().counted(["one"]) == before != counted(site)
 
 
 def test_a_function_that_runs_has_the_distributions_read_once(project: Project, reads: list[Any]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.import_graph import Finder, ImportGraph
+from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.project import Places
 from prepcache.keys.recipes import recipe
 from prepcache.keys.static import static_key
@@ -20,19 +20,12 @@ def files(project: Project, target: str = "prep.f") -> set[str]:
 
 
 def test_two_files_known_by_one_name_both_count(tmp_path: Path) -> None:
-    graph = ImportGraph(Finder([], Places({})))
+    graph = ImportGraph(Places({}), [])
     for folder in ("one", "other"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "prep.py").write_text("")
         graph.add_file("prep", str(tmp_path / folder / "prep.py"))
     assert list(graph.files) == ["prep.py", "prep.py#2"]
-
-
-def test_an_import_for_type_checkers_does_not_count(project: Project) -> None:
-    project.write(
-        prep="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import a\ndef f(x): return x", a=""
-    )
-    assert files(project) == {"prep.py"}
 
 
 def test_import_module_with_a_relative_literal_is_resolved(project: Project) -> None:
@@ -109,13 +102,3 @@ def test_a_static_key_of_an_unknown_name_says_what_there_is(project: Project) ->
     path = project.put("tool.py", "def f(x): return x")
     with pytest.raises(UnkeyableError, match="does not define 'g'; it defines f"):
         static_key(path, "g")
-
-
-def test_looking_for_modules_leaves_the_import_system_alone(project: Project) -> None:
-    """A listing that is kept would hide a module that the job writes a moment later."""
-    source = "def f(x):\n    import pkg.deep.sub\n    return x"
-    project.write(prep=source, pkg____init__="", pkg__deep__sub="")
-    made = project.recipe()
-    assert {"pkg/__init__.py", "pkg/deep/sub.py"} <= set(made.parts["code"]["files"])
-    assert not [path for path in sys.path_importer_cache if path.startswith(str(project.folder / "pkg"))]
-    assert "pkg" not in sys.modules

@@ -1,122 +1,104 @@
-"""Modules that are imported inside functions: their files count, and what the job set in them."""
+"""Modules that functions import themselves: their files count, and what they hold once they are loaded."""
 # ruff: noqa: E501
 
 from __future__ import annotations
 
+import importlib
+import string
 import sys
-from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
+from PIL import ImageFile
 
-from prepcache.keys.recipes import recipe
+from prepcache.fill.call import Job
+from prepcache.fill.recipe_guard import Steady
+from prepcache.keys.drift import drift
+from prepcache.keys.recipes import Recipe, recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
 
 FUNCTION = {"code": "function"}
-
-LAZY = """
-import other, third
-from other import K
-SIZE = 1
-NAME = 'a'
-PAIR = (1, 'a')
-TABLE = {'a': [1]}
-WORDS = {'a', ('b',)}
-class Text(str): pass
-class Table(dict): pass
-class C:
-    n = 1
-    def g(self): return 1
+BOTH = pytest.mark.parametrize("code", ["function", "script"])
+PREP = "def f(x):\n    from helper import g\n    return g(x)\n"
+SETTINGS = """
+S = 1
+CFG = {'size': 1}
+class Config:
+    size = 1
+    def __init__(self): self.n = 1
+    def method(self): return 1
     @property
-    def p(self): return 1
+    def prop(self): return 1
     @staticmethod
-    def s(): return 1
-class D:
-    n = 2
-    def g(self): return 2
-    @property
-    def p(self): return 2
-    @staticmethod
-    def s(): return 2
-def g(x): return 1
-def h(x): return 2
+    def static(): return 1
+cfg = Config()
+def scale(x): return x
+def sum(x): return x
+def other(x): return -x
 """
+SECOND = "import settings\ndef h(x): return x * settings.S\ndef p(x): return x\ndef __getattr__(name): return settings.S\n"
+SET = {
+    "a constant": ("import settings\ndef g(x): return x * settings.S\n", "S = 5"),
+    "its type": ("import settings\ndef g(x): return x * settings.S\n", "S = True"),
+    "a constant under another name": ("import settings as s\ndef g(x): return x * s.S\n", "S = 5"),
+    "a constant that is taken": ("from settings import S as K\ndef g(x): return x * K\n", "S = 5"),
+    "everything that is taken": ("from settings import *\ndef g(x): return x * S\n", "S = 5"),
+    "a dict that was changed": ("from settings import CFG\ndef g(x): return x * CFG['size']\n", "CFG['size'] = 5"),
+    "an object": ("from settings import cfg\ndef g(x): return x * cfg.n\n", "cfg.n = 5"),
+    "a class attribute": ("from settings import cfg\ndef g(x): return x * cfg.size\n", "Config.size = 5"),
+    "a method": ("from settings import cfg\ndef g(x): return cfg.method()\n", "Config.method = other"),
+    "a property": ("from settings import cfg\ndef g(x): return cfg.prop\n", "Config.prop = property(other)"),
+    "a static method": ("from settings import cfg\ndef g(x): return cfg.static()\n", "Config.static = staticmethod(other)"),
+    "a function that was replaced": ("import settings\ndef g(x): return settings.scale(x)\n", "scale = other"),
+    "a default": ("import settings\ndef g(x): return settings.scale(x)\n", "scale.__defaults__ = (5,)"),
+    "a helper of the helper in another file": ("from second import h\ndef g(x): return h(x)\n", "S = 5"),
+    "a builtin's name among all that is taken": ("from settings import *\ndef g(x): return sum(x)\n", "sum = other"),
+    "an import in the helper": ("def g(x):\n    import settings\n    return x * settings.S\n", "S = 5"),
+    "an import by text": ("import importlib\ndef g(x): return x * importlib.import_module('settings').S\n", "S = 5"),
+    "what is looked up by text": ("import settings\nK = settings.S * 1\ndef g(x): return x * globals()['K']\n", "S = 5"),
+    "a module that is looked up by text": ("import sys\ndef g(x): return x * sys.modules['settings'].S\n", "S = 5"),
+    "what a query names by text": (
+        "from settings import S\nclass Q:\n    def query(self, text): return text\ndef g(x): return Q().query('a > @S')\n", "S = 5",
+    ),
+    "a property of a module whose class was replaced": (
+        "def g(x):\n    import settings\n    return settings.prop\n",
+        "import sys, types\nsys.modules['settings'].__class__ = type('M', (types.ModuleType,), {'__module__': 'settings', 'prop': property(lambda self: 5)})",
+    ),
+    "what a module makes when it is asked": ("from second import made\ndef g(x): return made\n", "S = 5"),
+    "a builtin": ("def g(x): return SCALE(x)\n", "import builtins; builtins.SCALE = other"),
+}  # fmt: skip
 
 
-def _set(name: str, make: Callable[[Any, Any], Any]) -> Callable[[Any, Any], None]:
-    """Sets what `make(lazy, other)` gives under a dotted name of the lazy module."""
-
-    def apply(lazy: Any, other: Any) -> None:
-        first, _, last = name.rpartition(".")
-        holder = getattr(lazy, first) if first else lazy
-        setattr(holder, last, make(lazy, other))
-
-    return apply
-
-
-PATCHES = {
-    "constant": _set("SIZE", lambda lazy, other: 2),
-    "type of a constant": _set("SIZE", lambda lazy, other: True),
-    "class of a text": _set("NAME", lambda lazy, other: lazy.Text("a")),
-    "class of an element": _set("PAIR", lambda lazy, other: (1, lazy.Text("a"))),
-    "length of a tuple": _set("PAIR", lambda lazy, other: (1, "a", 2)),
-    "class of a table": _set("TABLE", lambda lazy, other: lazy.Table(a=[1])),
-    "value in a table": _set("TABLE", lambda lazy, other: {"a": [2]}),
-    "class of an element of a set": _set("WORDS", lambda lazy, other: {lazy.Text("a"), ("b",)}),
-    "class of what is in an element of a set": _set("WORDS", lambda lazy, other: {"a", (lazy.Text("b"),)}),
-    "function of another name": _set("g", lambda lazy, other: lazy.h),
-    "function of another file": _set("g", lambda lazy, other: other.g),
-    "class of another name": _set("C", lambda lazy, other: lazy.D),
-    "class of another file": _set("C", lambda lazy, other: other.C),
-    "class of another file than the one it is imported from": _set("K", lambda lazy, other: lazy.third.K),
-    "class attribute": _set("C.n", lambda lazy, other: 2),
-    "method": _set("C.g", lambda lazy, other: lazy.D.g),
-    "property": _set("C.p", lambda lazy, other: lazy.D.p),
-    "static method": _set("C.s", lambda lazy, other: staticmethod(lazy.D.s)),
-}
-
-
-@pytest.mark.parametrize("name", PATCHES)
-def test_what_the_job_sets_in_a_lazy_module_counts(project: Project, name: str) -> None:
-    project.write(
-        prep="def f(x):\n    import lazy\n    return lazy.g, lazy.C, lazy.K, lazy.SIZE, lazy.NAME, lazy.PAIR, lazy.TABLE, lazy.WORDS",
-        lazy=LAZY,
-        other="class C: n = 2\nclass K: n = 1\ndef g(x): return 2",
-        third="class K: n = 2",
-    )
+@BOTH
+@pytest.mark.parametrize("name", SET)
+def test_what_the_job_set_in_a_loaded_module_counts(
+    project: Project, monkeypatch: pytest.MonkeyPatch, name: str, code: str
+) -> None:
+    """The helper is not loaded: what it will read is."""
+    helper, change = SET[name]
+    project.write(prep=PREP, settings=SETTINGS, helper=helper, second=SECOND)
     module = project.load()
-    module.f(0)
-    before = recipe(module.f, **FUNCTION).digest
-    assert recipe(module.f, **FUNCTION).digest == before
-    PATCHES[name](sys.modules["lazy"], sys.modules["other"])
-    assert recipe(module.f, **FUNCTION).digest != before
-
-
-@pytest.mark.parametrize("code", ["function", "script"])
-def test_a_lazy_module_counts_alike_loaded_or_not(project: Project, code: str) -> None:
-    project.write(
-        prep="def f(x):\n    from lazy import g, SIZE\n    return g(x) * SIZE",
-        lazy="SIZE = 2\ndef h(x): return x * SIZE\ndef g(x): return h(x)",
-    )
-    module = project.load()
+    settings = importlib.import_module("settings")
     before = recipe(module.f, code=code).digest
-    module.f(1)
-    assert recipe(module.f, code=code).digest == before
-    sys.modules["lazy"].SIZE = 3
+    monkeypatch.setattr("builtins.SCALE", settings.scale, raising=False)
+    exec(change, vars(settings))
+    assert "helper" not in sys.modules
     assert recipe(module.f, code=code).digest != before
 
 
-def test_a_lazy_modules_reexports_count_loaded_or_not(project: Project) -> None:
+def test_modules_that_take_from_each_other_are_followed(project: Project) -> None:
     project.write(
-        prep="def f(x):\n    from lazy import C, g\n    return g(x), C.n",
-        lazy____init__="from .inner import g\nfrom .inner import *",
-        lazy__inner="from lazy.deep import g, C\n__all__ = ['C']",
-        lazy__deep="class C: n = 1\ndef g(x): return 1",
+        prep=PREP,
+        settings=SETTINGS,
+        helper="from second import *\nfrom second import h\ndef g(x): return h(x) * S\n",
+        second="from helper import *\nfrom helper import g\nfrom settings import *\ndef h(x): return g(x)\n",
     )
     module = project.load()
-    before = recipe(module.f, **FUNCTION).digest
-    module.f(1)
-    assert recipe(module.f, **FUNCTION).digest == before
+    settings: Any = importlib.import_module("settings")
+    before = recipe(module.f).digest
+    settings.S = 5
+    assert recipe(module.f).digest != before
 
 
 def test_a_function_reached_in_two_ways_counts_by_definition(project: Project) -> None:
@@ -125,8 +107,7 @@ def test_a_function_reached_in_two_ways_counts_by_definition(project: Project) -
         prep="import util\ndef f(x):\n    from util import g\n    return util.h(x) + g(x)",
         util=text.format(1),
     )
-    made = project.recipe(**FUNCTION)
-    assert "util.h" in made.parts["code"]["definitions"]
+    assert "util.h" in project.recipe(**FUNCTION).parts["code"]["definitions"]
     assert changes(project, lambda: project.write(util=text.format(2)), **FUNCTION)
 
 
@@ -140,3 +121,174 @@ def test_what_only_loading_a_module_uses_is_not_refused(project: Project) -> Non
     module = project.load()
     assert module.f(1) == 3
     assert recipe(module.f).digest == recipe(module.f).digest
+
+
+# -- libraries -----------------------------------------------------------------------------------------
+
+READS = {
+    "from a package": "from PIL import ImageFile\n    return ImageFile.MAXBLOCK",
+    "under another name": "import PIL.ImageFile as F\n    return F.MAXBLOCK",
+    "by its full name": "import PIL.ImageFile\n    return PIL.ImageFile.MAXBLOCK",
+    "by itself": "from PIL.ImageFile import MAXBLOCK\n    return MAXBLOCK",
+    "in a function of the function's": "from PIL import ImageFile\n    return lambda: ImageFile.MAXBLOCK",
+    "in a helper": "from helper import g\n    return g(x)",
+}
+
+
+@BOTH
+@pytest.mark.parametrize("name", READS)
+def test_a_setting_of_a_library_counts_once_it_was_set(
+    project: Project, monkeypatch: pytest.MonkeyPatch, name: str, code: str
+) -> None:
+    project.write(
+        prep=f"def f(x):\n    {READS[name]}\n",
+        helper="from PIL import ImageFile\ndef g(x): return ImageFile.MAXBLOCK\n",
+    )
+    module = project.load()
+    before = recipe(module.f, code=code)
+    monkeypatch.setattr(ImageFile, "MAXBLOCK", 5)
+    assert recipe(module.f, code=code).digest != before.digest
+    assert before.parts["code"]["values"].keys() == {"preprocess"}, "what its text says does not count"
+
+
+@pytest.mark.parametrize("name", ["ascii_letters", "SCALE"])
+def test_what_a_library_computes_or_was_given_counts(
+    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    project.write(prep=f"def f(x):\n    import string\n    return string.{name}\n")
+    before = project.digest()
+    monkeypatch.setattr(string, name, "abc", raising=False)
+    assert project.digest() != before
+
+
+def test_constants_of_c_do_not_count(project: Project) -> None:
+    project.write(prep="def f(x):\n    import math\n    return math.pi\n")
+    assert project.recipe().parts["code"]["values"].keys() == {"preprocess"}
+
+
+# -- what calls load -----------------------------------------------------------------------------------
+
+HELPER = """
+import math, settings
+K = math.sqrt(4)
+class C:
+    k = 1
+one = C()
+one.n = settings.S
+def scaling(by):
+    def scaled(x): return x * by
+    return scaled
+scaled = scaling(3)
+def g(x, k=1):
+    return scaled(x) * K * one.n * k * settings.S
+"""
+CHANGES: dict[str, Any] = {
+    "a computed constant": lambda helper: setattr(helper, "K", 7.0),
+    "an object": lambda helper: setattr(helper.one, "n", 7),
+    "an object's class": lambda helper: setattr(helper.C, "k", 7),
+    "a default": lambda helper: setattr(helper.g, "__defaults__", (7,)),
+    "a function": lambda helper: setattr(helper, "g", lambda x: 7),
+    "a function's code": lambda helper: setattr(helper.g, "__code__", (lambda x, k=1: 7).__code__),
+    "what a closure holds": lambda helper: setattr(helper, "scaled", helper.scaling(7)),
+    "a constant of another module's": lambda helper: setattr(helper.settings, "S", 7),
+}
+
+
+@pytest.fixture(name="module")
+def _module(project: Project) -> ModuleType:
+    project.write(prep=PREP, helper=HELPER, settings="S = 1\n")
+    return project.load()
+
+
+def _called(module: ModuleType, code: str = "script") -> tuple[Recipe, Steady]:
+    """A data set whose first call loads the helper."""
+    made = recipe(module.f, code=code)
+    job = Job(module.f, {})
+    steady = Steady(made, trial=job.trial)
+    assert steady.changed(is_due=True) == []
+    job.call(0, 1)
+    steady.settle()
+    return made, steady
+
+
+@BOTH
+def test_what_calls_loaded_counts_as_before_them(module: ModuleType, code: str) -> None:
+    made, steady = _called(module, code)
+    steady.filled()
+    now = recipe(module.f, code=code)
+    assert (now.digest, now.parts) == (made.digest, made.parts)
+
+
+@BOTH
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_a_job_changes_in_what_calls_loaded_counts(module: ModuleType, name: str, code: str) -> None:
+    """For an open data set and for a later one. The open one takes an object for changed by its own calls."""
+    _, steady = _called(module, code)
+    steady.filled()
+    before = recipe(module.f, code=code)
+    CHANGES[name](sys.modules["helper"])
+    assert recipe(module.f, code=code).digest != before.digest
+    if name != "an object":
+        assert steady.changed(is_due=True) != []
+        assert drift(before) != {}
+
+
+@BOTH
+def test_a_setting_before_the_first_call_is_a_change(module: ModuleType, code: str) -> None:
+    made = recipe(module.f, code=code)
+    job = Job(module.f, {})
+    steady = Steady(made, trial=job.trial)
+    importlib.import_module("helper").K = 7.0
+    assert "helper.K" in steady.changed(is_due=True), "it does not matter that nothing was loaded before"
+    job.call(0, 1)
+    steady.settle()
+    steady.filled()
+    assert recipe(module.f, code=code).digest != made.digest
+
+
+@pytest.mark.parametrize("name", ["S", "T", "h", "C"])
+def test_a_setting_in_a_loaded_module_is_drift(project: Project, name: str) -> None:
+    project.write(
+        prep="def f(x):\n    import settings\n    return settings.S, settings.T, settings.h(x), settings.C.n\n",
+        settings="S = 1\nT = {}\ndef h(x): return x\nclass C: n = 1\n",
+    )
+    module = project.load()
+    settings: Any = importlib.import_module("settings")
+    made = recipe(module.f)
+    assert drift(made) == {}
+    setattr(settings, name, {"S": 7, "T": {"a": 1}, "h": lambda x: 7, "C": type("D", (), {"n": 7})}[name])
+    assert f"settings.{name}" in drift(made)
+
+
+def test_a_later_data_set_counts_reads_at_import(project: Project) -> None:
+    """The first one has observed the file; the later one would not."""
+    vocabulary = project.put("vocab.txt", "a b")
+    project.write(
+        prep="def f(x):\n    import helper\n    return len(helper.V) + x\n",
+        helper="from pathlib import Path\nV = (Path(__file__).parent / 'vocab.txt').read_text().split()\n",
+    )
+    _called(project.load())
+    one = recipe(sys.modules["prep"].f).digest
+    vocabulary.write_text("a b c")
+    _called(project.load())
+    assert recipe(sys.modules["prep"].f).digest != one
+
+
+def test_the_functions_own_changes_are_no_change(project: Project) -> None:
+    counter = "import math\nseen = [math.pi]\ndef g(x):\n    seen.append(x)\n    return x\n"
+    project.write(prep=PREP, helper=counter)
+    _, steady = _called(project.load())
+    sys.modules["prep"].f(2)
+    assert steady.changed(is_due=True) == []
+
+
+@BOTH
+def test_state_left_by_a_call_is_not_the_loaded_state(project: Project, code: str) -> None:
+    """A mean of the first items: in a process that begins with others it is another."""
+    helper = (
+        "MEAN = None\ndef g(x):\n    global MEAN\n    MEAN = x if MEAN is None else MEAN\n    return MEAN\n"
+    )
+    project.write(prep=PREP, helper=helper)
+    module = project.load()
+    made, _ = _called(module, code)
+    assert recipe(module.f, code=code).digest != made.digest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import weakref
 from types import ModuleType
 from typing import Any
 
@@ -14,44 +13,25 @@ import torch
 from prepcache.errors import UnkeyableError
 from prepcache.fill.call import Job
 from prepcache.fill.recipe_guard import Steady
-from prepcache.keys import own_state
-from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe, recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
 
-def begun(module: ModuleType, item: Any, of: str = "a data set", **config: Any) -> tuple[Recipe, Steady]:
+def begun(module: ModuleType, item: Any, **config: Any) -> tuple[Recipe, Steady]:
     """A data set whose fill called the function for one item, and goes on."""
     made = recipe(module.f, config=config)
-    steady = Steady(made, of=of)
-    own_state.note(module.f, lambda f: f(item, **config), module.f(item, **config), of)
+    job = Job(module.f, config)
+    job.call(0, item)
+    steady = Steady(made, trial=job.trial)
     steady.settle()
     return made, steady
 
 
-def called(module: ModuleType, item: Any, of: str = "a data set", **config: Any) -> Recipe:
+def called(module: ModuleType, item: Any, **config: Any) -> Recipe:
     """The recipe of a data set whose fill called the function for one item."""
-    made, steady = begun(module, item, of, **config)
+    made, steady = begun(module, item, **config)
     steady.filled()
     return made
-
-
-def test_a_function_is_held_no_longer_than_by_its_job(project: Project) -> None:
-    project.write(prep=COUNTS)
-    function = project.load().P()
-    alive = weakref.ref(function)
-    made = recipe(function)
-    observer = Observer(made)
-    with observer.watching([], function):
-        sample = function(1)
-    own_state.note(function, lambda f: f(1), sample, "a data set", observer)
-    steady = Steady(made, of="a data set")
-    steady.settle()
-    steady.filled()
-    assert recipe(function).digest == made.digest
-    del function, made, observer, steady
-    gc.collect()
-    assert alive() is None
 
 
 HOLDERS = """
@@ -201,21 +181,10 @@ def test_what_calls_change_is_told_of_their_own_data_set(project: Project) -> No
     """Two data sets of one function in turn; for one of them it matters what the calls changed."""
     project.write(prep=TWO)
     module = project.load()
-    made, steady = begun(module, 1, "one", matters=True)
-    begun(module, 1, "other")
+    made, steady = begun(module, 1, matters=True)
+    begun(module, 1)
     steady.settle()
     steady.filled()
-    assert recipe(module.f, config={"matters": True}).digest != made.digest
-
-
-def test_a_data_set_of_large_samples_has_no_trial_of_another(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project.write(prep=TWO)
-    module = project.load()
-    called(module, 1, "other")
-    monkeypatch.setattr(own_state, "LARGEST_BYTES", 0)
-    made = called(module, 1, "one", matters=True)
     assert recipe(module.f, config={"matters": True}).digest != made.digest
 
 
@@ -241,32 +210,12 @@ def test_items_are_made_again_as_they_were_made_first(project: Project) -> None:
     module = project.load()
     made = recipe(module.f)
     module.JOB = job = Job(module.f, made.config, of="a data set")
-    steady = Steady(made, of=job.of)
+    steady = Steady(made, trial=job.trial)
     with torch.autocast("cpu"):
         assert job.call(3, 1) == [(True, False)]
         steady.settle()
         steady.filled()
     assert recipe(module.f).digest == made.digest
-
-
-SLOTS = """
-class Slots:
-    __slots__ = ("n",)
-    def __call__(self, x, table):
-        return x
-class Table: pass
-"""
-
-
-def test_nothing_is_held_of_a_function_without_weak_references(project: Project) -> None:
-    project.write(prep=SLOTS)
-    module = project.load()
-    table = module.Table()
-    alive = weakref.ref(table)
-    assert Job(module.Slots(), {"table": table}, of="a data set").call(0, 1) == [1]
-    del table
-    gc.collect()
-    assert alive() is None
 
 
 def test_what_a_cached_property_of_a_config_keeps_is_of_calls(project: Project) -> None:

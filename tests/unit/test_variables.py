@@ -1,4 +1,4 @@
-"""Environment variables, and the command line: named by what code holds, or in modules that functions import."""
+"""Environment variables, the command line and the home folder: counted where code that is reached asks."""
 # ruff: noqa: E501
 
 from __future__ import annotations
@@ -8,7 +8,40 @@ import pytest
 from support.projects import Project, project_fixture  # noqa: F401
 
 FUNCTION = {"code": "function"}
-ENV = "def env(n): return os.environ.get(n)\n"
+ENV = "import os\ndef env(n): return os.environ.get(n)\n"
+
+# Each row: a module whose `f` reads $MY_SIZE under a name that does not stand in its code, or within a text.
+HELD = {
+    "attribute of a class": "class C:\n    K = 'MY_SIZE'\n    def g(self): return env(self.K)\ndef f(x): return C().g()",
+    "attribute of an object": (
+        "class C:\n    def __init__(self, k): self.k = k\n    def g(self): return env(self.k)\nc = C('MY_SIZE')\ndef f(x): return c.g()"
+    ),
+    "default": "def g(n='MY_SIZE'): return env(n)\ndef f(x): return g()",
+    "keys of a dict": "NAMES = {'MY_SIZE': int}\ndef f(x): return [env(n) for n in NAMES]",
+    "enum": "import enum\nclass E(enum.Enum): A = 'MY_SIZE'\ndef f(x): return env(E.A.value)",
+    "argument of a decorator": (
+        "def given(n):\n    return lambda fn: lambda x: fn(env(n))\n@given('MY_SIZE')\ndef f(x): return x"
+    ),
+    "descriptor that puts it together": (
+        "class V:\n    def __set_name__(self, o, n): self.n = 'MY_' + n.upper()\n    def __get__(self, o, t): return env(self.n)\n"
+        "class C: size = V()\ndef f(x): return C().size"
+    ),
+    "prefix": "class C: PREFIX = 'MY_'\ndef f(x): return env(C.PREFIX + x.upper())",
+    "reference": "T = ['$MY_SIZE/x']\ndef f(x): return os.path.expandvars(T[0])",
+    "format that a value holds": "T = ['at {MY_SIZE}']\ndef f(x): return T[0].format_map(os.environ)",
+    "words": "def f(x): return [env(n) for n in 'MY_SIZE MY_NAME'.split()]",
+    "bytes": "from os import environb as e\nN = b'MY_SIZE'\ndef f(x): return e[N]",
+    "config": "def f(x, n='MY_SIZE'): return env(n)",
+}  # fmt: skip
+LAZY = {
+    "variable of a name": "import os\nNAME = 'MY_SIZE'\nSIZE = os.environ[NAME]",
+    "variables of a prefix": "import os\nSIZE = [v for n, v in os.environ.items() if n.startswith('MY_')]",
+    "settings": "from pydantic_settings import BaseSettings\nclass S(BaseSettings):\n    my_size: int\nSIZE = S().my_size",
+    "settings of a prefix": (
+        "from pydantic_settings import BaseSettings\nclass S(BaseSettings):\n    model_config = {'env_prefix': 'my_'}\n"
+        "    size: int\nSIZE = S().size"
+    ),
+}  # fmt: skip
 
 
 def keys(project: Project, monkeypatch: pytest.MonkeyPatch, name: str, **options: object) -> set[str]:
@@ -20,52 +53,47 @@ def keys(project: Project, monkeypatch: pytest.MonkeyPatch, name: str, **options
     return found
 
 
-def test_a_variable_of_the_session_counts_in_a_field_alone(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_late", [False, True], ids=["", "in a module that it imports"])
+@pytest.mark.parametrize("held", HELD)
+def test_a_variable_counts_whose_name_is_held_by_a_value(
+    project: Project, monkeypatch: pytest.MonkeyPatch, held: str, is_late: bool
 ) -> None:
-    returns = "'the TERM', '{\"TERM\": 1}', '{LANG!s:>9}'.format(**os.environ)"
-    project.write(prep=f"import os\ndef f(x): return {returns}")
-    assert len(keys(project, monkeypatch, "LANG", **FUNCTION)) == 2
-    assert len(keys(project, monkeypatch, "TERM", **FUNCTION)) == 1
+    late = {"prep": "def f(x):\n    from helper import f\n    return f(x)", "helper": ENV + HELD[held]}
+    project.write(**late if is_late else {"prep": ENV + HELD[held]})
+    config = {"config": {"n": "MY_SIZE"}} if held == "config" else {}
+    assert len(keys(project, monkeypatch, "MY_SIZE", **FUNCTION, **config)) == 2
+    assert len(keys(project, monkeypatch, "OTHER_SIZE", **FUNCTION, **config)) == 1
+
+
+@pytest.mark.parametrize("how", LAZY)
+def test_a_variable_read_by_an_imported_module_counts(
+    project: Project, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    project.write(prep="def f(x):\n    from helper import SIZE\n    return SIZE", helper=LAZY[how])
+    assert len(keys(project, monkeypatch, "MY_SIZE")) == 2
+    assert len(keys(project, monkeypatch, "OTHER_SIZE")) == 1
 
 
 @pytest.mark.parametrize("prefix", ["myapp_", "X_", "_Mine_"])
-@pytest.mark.parametrize(
-    "text", ["def f(x): return os.environ[$ + x]", "P = $\ndef f(x): return os.environ[P + x]"]
-)
 def test_a_text_with_a_final_underscore_is_a_prefix(
-    project: Project, monkeypatch: pytest.MonkeyPatch, prefix: str, text: str
+    project: Project, monkeypatch: pytest.MonkeyPatch, prefix: str
 ) -> None:
-    project.write(prep=f"import os\n{text.replace('$', repr(prefix))}")
+    project.write(prep=f"import os\ndef f(x): return os.environ[{prefix!r} + x]")
     assert len(keys(project, monkeypatch, f"{prefix}size", **FUNCTION)) == 2
     assert len(keys(project, monkeypatch, f"other_{prefix}size", **FUNCTION)) == 1
 
 
-def test_a_prefix_of_the_sessions_variables_is_none(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project.write(prep="import os\ndef f(x): return os.environ['SSH_' + x]")
-    assert len(keys(project, monkeypatch, "SSH_TTY", **FUNCTION)) == 1
-
-
-@pytest.mark.parametrize("name", ["TERM", "_"])
+@pytest.mark.parametrize("name", ["TERM", "_", "SSH_TTY"])
 def test_session_variables_do_not_count(project: Project, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    words = f"WORDS = ['the', {name!r}]\ndef f(x): return env('MY_SIZE').split('_'), WORDS"
-    project.write(prep=f"import os\n{ENV}{words}")
+    """Their names are used for other things."""
+    words = "WORDS = ['the', 'TERM', '_', 'SSH_']\ndef f(x): return env('MY_SIZE').split('_'), WORDS"
+    project.write(prep=ENV + words)
     assert len(keys(project, monkeypatch, name, **FUNCTION)) == 1
 
 
 ARGUMENTS = {
     "the function": {"prep": "def f(x):\n    import sys\n    return sys.argv[1]"},
-    "a module that it imports": {
-        "prep": "def f(x):\n    import helper\n    return helper.SIZE",
-        "helper": "import sys\nSIZE = sys.argv[1]",
-    },
-    "a parser of one that it imports": {
-        "prep": "def f(x):\n    from helper import ARGS\n    return ARGS.size",
-        "helper": "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--size')\nARGS = parser.parse_args()",
-    },
-    "a function of one that it imports": {
+    "a function of a module that it imports": {
         "prep": "def f(x):\n    from helper import size\n    return size()",
         "helper": (
             "import argparse\ndef parser(): return argparse.ArgumentParser()\n"
@@ -76,7 +104,7 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("who", ARGUMENTS)
-def test_the_command_line_counts_for_late_imports(
+def test_the_command_line_counts_where_code_asks_for_it(
     project: Project, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
     project.write(**ARGUMENTS[who])
@@ -87,40 +115,10 @@ def test_the_command_line_counts_for_late_imports(
     assert len(found) == 2
 
 
-FOLDERS = {
-    "the home folder": "import os\ndef f(x): return open(os.path.expanduser(x)).read()",
-    "the same by a method": "from pathlib import Path\ndef f(x): return Path(x).expanduser().read_text()",
-    "the same by its name": "from pathlib import Path\ndef f(x): return (Path.home() / x).read_text()",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("is_late", [False, True], ids=["", "in a module that it imports"])
-@pytest.mark.parametrize("code", ["script", "function"])
-@pytest.mark.parametrize("what", FOLDERS)
-def test_folders_of_a_user_count_where_code_asks_for_them(
-    project: Project, monkeypatch: pytest.MonkeyPatch, what: str, code: str, is_late: bool
+@pytest.mark.parametrize("text", ["open(os.path.expanduser(x)).read()", "(Path.home() / x).read_text()", "x"])
+def test_the_home_folder_counts_only_where_code_asks(
+    project: Project, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     """What is read there by the same name is another file in another's."""
-    if is_late:
-        project.write(prep="def f(x):\n    import helper\n    return helper.f(x)", helper=FOLDERS[what])
-    else:
-        project.write(prep=FOLDERS[what])
-    found = set()
-    for folder in ("/one", "/two"):
-        monkeypatch.setenv("HOME", folder)
-        found.add(project.digest(code=code))
-    assert len(found) == 2
-
-
-def test_a_users_folders_count_only_where_code_asks(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project.write(
-        prep="import tempfile\ndef f(x):\n    with tempfile.TemporaryFile() as file: return file.write(x)"
-    )
-    found = set()
-    for folder in ("/one", "/two"):
-        monkeypatch.setenv("HOME", folder)
-        monkeypatch.setattr("tempfile.tempdir", folder)
-        found.add(project.digest())
-    assert len(found) == 1
+    project.write(prep=f"import os\nfrom pathlib import Path\ndef f(x): return {text}")
+    assert len(keys(project, monkeypatch, "HOME")) == (1 if text == "x" else 2)

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,7 @@ class Job:
         read: what the function receives for a path: "path", "bytes" or "text".
         observer: notes what the function reads beside its item.
         of: the data set, alike in all copies of it; none by default.
+        trial: finds out whether samples depend on what calls changed, in one process.
     """
 
     function: Callable[..., Any]
@@ -105,6 +106,7 @@ class Job:
     read: Read = "path"
     observer: Observer | None = None
     of: str = ""
+    trial: own_state.Trial = field(default_factory=own_state.Trial, compare=False)
 
     def observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read so far, in this process."""
@@ -163,8 +165,9 @@ class Job:
 
     def _note(self, index: int, item: Any, made: Any) -> None:
         """Keeps the first items, to see later whether what calls changed matters to what they make."""
-        if own_state.wants(self.function, self.of):
-            own_state.note(self.function, self._again(index, item), made, self.of, self.observer)
+        if self.trial.is_wanting:
+            self.trial.observer = self.observer
+            self.trial.note(self._again(index, item), made)
 
     def _again(self, index: int, item: Any) -> Callable[[Any], Any]:
         """What makes an item again, of the function that it is given: nothing of it is observed."""

@@ -8,7 +8,7 @@ Invariants:
        that it loads), and during a fill what its code may change (a counter, a table of what it met). In
        another process, which may never have been as the recipe says (an object that an executor's initializer
        or the job alone has set), this is said only of what was so there once.
-       What was first there after its first call is what it loaded.
+       What was first there after its first call is what it loaded; what was there before, the job did.
     2. Nothing is committed unless it was looked at after the last sample of it was made.
     3. Other looks cost less than 2 % of the time between two of them.
 
@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.drift import OF_ANOTHER_TIME, drift
-from prepcache.keys.own_state import note_changed
-from prepcache.keys.recipes import Recipe, counted, settle
+from prepcache.keys.own_state import Trial
+from prepcache.keys.recipes import Recipe, settle
 
 EVERY_S = 5.0
 MAX_SHARE = 0.02
@@ -43,18 +43,19 @@ class Steady:
 
     Args:
         clock: monotonic seconds.
-        of: the data set, as its `Job` has it.
+        trial: that of the data set's `Job`: what calls were seen to change, and what came up.
     """
 
     def __init__(
-        self, recipe: Recipe | None, clock: Callable[[], float] = time.monotonic, *, of: str = ""
+        self,
+        recipe: Recipe | None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        trial: Trial | None = None,
     ) -> None:
         self._recipe = recipe
-        self._of = of
         self._clock = clock
-        self._own: set[str] = set()
-        self._came: dict[str, Any] = {}
-        """What came up since the opening, as it was when it did."""
+        self._trial = trial or Trial()
         self._changed: list[str] = []
         self._look_at = 0.0
         self._is_settled = self._is_told = self._is_elsewhere = False
@@ -66,7 +67,6 @@ class Steady:
             "_look_at": 0.0,
             "_is_settled": False,
             "_is_elsewhere": True,
-            "_came": {},
         }
         return self.__dict__ | fresh
 
@@ -83,16 +83,20 @@ class Steady:
         """
         began = self._clock()
         if not self._changed and (is_due or began >= self._look_at):
+            known = set(self._trial.came)
             try:
                 found = self._drift()
             except (RuntimeError, KeyError):
                 return [_MOVING]
-            self._take(
+            if not (is_filling or self._is_settled or self._is_elsewhere):
+                # The job has loaded it, and may have set it.
+                found |= dict.fromkeys(sorted(self._trial.came.keys() - known), False)
+            self._trial.own.update(
                 label
                 for label, may_be_own in found.items()
-                if may_be_own and (label in self._came or (is_filling and self._was(label)))
+                if may_be_own and (label in self._trial.came or (is_filling and self._was(label)))
             )
-            self._changed = [label for label in found if label not in self._own]
+            self._changed = [label for label in found if label not in self._trial.own]
             took_s = self._clock() - began
             self._look_at = began + max(EVERY_S, took_s / MAX_SHARE)
         return self._changed
@@ -105,21 +109,13 @@ class Steady:
         """The function was just called: what its first call has changed, it changed itself."""
         if not self._is_settled and not self._changed:
             with contextlib.suppress(RuntimeError, KeyError):  # `_MOVING`: then nothing passes for its own
-                self._take(label for label in self._drift() if not self._is_of_library(label))
+                self._trial.own.update(label for label in self._drift() if not self._is_of_library(label))
         self._is_settled = True
-        if self._recipe is not None:
-            note_changed(self._recipe, self._of, self._own, self._came)
 
     def filled(self) -> None:
         """A fill is over, in which only the function ran."""
         if not self.changed(is_due=True, is_filling=True) and self._recipe is not None:
-            settle(self._recipe)
-
-    def _take(self, labels: Iterable[str]) -> None:
-        """Notes what the function has changed itself, for later data sets too."""
-        self._own.update(labels)
-        if self._recipe is not None:
-            note_changed(self._recipe, self._of, self._own, self._came)
+            settle(self._recipe, self._trial)
 
     def _is_of_library(self, label: str) -> bool:
         """Whether it names a distribution, or a text, of which another was loaded: by no function's doing."""
@@ -136,11 +132,11 @@ class Steady:
         if self._recipe is None:
             return {}
         try:
-            found = drift(self._recipe, self._came, is_elsewhere=self._is_elsewhere)
+            found = drift(self._recipe, self._trial.came, is_elsewhere=self._is_elsewhere)
         except UnkeyableError:  # its source was edited meanwhile: what runs is still what was loaded
             return {}
         if self._is_elsewhere:
-            values = counted(self._recipe)
+            values = self._recipe.state.values
             others = {_holder(label, values) for label in found}
             _met.update((label, repr(v)) for label, v in values.items() if label not in others)
         return found
@@ -149,7 +145,7 @@ class Steady:
         """Whether a value was once in this process what the recipe says."""
         if not self._is_elsewhere or self._recipe is None:
             return True
-        values = counted(self._recipe)
+        values = self._recipe.state.values
         holder = _holder(label, values)
         return holder not in values or (holder, repr(values[holder])) in _met
 

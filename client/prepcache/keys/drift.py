@@ -5,8 +5,7 @@ Preprocessing between the two used some of the old and some of the new, so its s
 Invariants:
     1. What came up meanwhile (a module that the function imported) is no drift; what it was when it was first
        looked at counts from then on.
-    2. A value that comes to contradict the text of its module has changed, and one that ceases to.
-    3. What came up in another process counts only if that process cannot have loaded its module from an
+    2. What came up in another process counts only if that process cannot have loaded its module from an
        older text than the file that the recipe counts.
 """
 
@@ -19,7 +18,6 @@ from collections.abc import Iterable, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
-from prepcache.keys.code.dependencies import Dependencies
 from prepcache.keys.code.describe import SCALARS, decides
 from prepcache.keys.environment import differing as differing_distributions
 from prepcache.keys.own_state import changed_places, differing
@@ -41,6 +39,8 @@ _FIXED = (*SCALARS, tuple, frozenset, type, FunctionType, os.PathLike)
 _CONTAINERS = (dict, list, set, bytearray)
 _NUMBER = re.compile(r"#\d+$")
 _WORD = re.compile(r"\w+")
+_CODE = "()"
+"""Ends the label of a definition, where one of a value may be the same."""
 OF_ANOTHER_TIME = " of another time"
 """Ends the label of a distribution, or of a file, of which another process has loaded another than counts."""
 
@@ -62,44 +62,40 @@ def drift(made: Recipe, met: dict[str, Any] | None = None, *, is_elsewhere: bool
     if made.preprocess is None or made.asked.get("code") is None:
         return {}
     now, reach = again(made)
-    before = made.state._replace(values={**met, **made.state.values})
-    places = changed_places(before.places, now.state.places)
-    drifted = differing(before, now.state, own=made.own)
-    drifted += sorted(made.differing.keys() ^ now.differing.keys())
+    before = made.state._replace(values=met | made.state.values | _definitions(made))
+    after = now.state._replace(values=now.state.values | _definitions(now))
+    places = changed_places(before.places, after.places)
+    drifted = differing(before, after, own=made.own)
     functions = [function.__code__ for function in reach.labels.functions()]
     alters = Alters([*functions, *reach.modules.codes()] if drifted else ())
-    # Definitions differ where modules were imported again, by another process, or functions were replaced.
-    found = dict.fromkeys(
-        _differing(made.parts["code"]["definitions"], now.parts["code"]["definitions"]), False
-    )
+    found: dict[str, bool] = {}
     for label in drifted:
         if label in places:
             attribute = places[label]
             kind = object if attribute is None else attribute.kind
             is_library = attribute is not None and attribute.is_library
             found[label] = is_library or alters.may_alter(label, kind)
+        elif label.endswith(_CODE):  # modules were imported again, or functions replaced
+            found[label.removesuffix(_CODE)] = False
         elif label.startswith("$"):
             found[label] = alters.may_alter("environ", dict)
         elif label.startswith("config."):
             found[label] = True  # the function was given those
         else:
-            found[label] = alters.may_alter(label, _kind_of(label, made, reach))
+            found[label] = alters.may_alter(label, reach.values[label].kind)
     found |= dict.fromkeys(_differing(made.parts["environment"], now.parts["environment"]), False)
     others = differing_distributions(made.parts["environment"]["distributions"])
+    came = {label: value for label, value in after.values.items() if label not in before.values}
     if is_elsewhere:
-        known = before.values.keys() | made.parts["code"]["definitions"].keys()
-        labels = (*now.state.values, *now.parts["code"]["definitions"])
-        came = [label for label in labels if label not in known]
         texts = reach.modules.older_texts(came)
         found = {label: own for label, own in found.items() if label.rpartition(".")[0] not in texts}
         others = [name + OF_ANOTHER_TIME for name in (*texts.values(), *others)]
-    met.update({label: state for label, state in now.state.values.items() if label not in before.values})
+    met |= came
     return found | dict.fromkeys(others, False)
 
 
-def _kind_of(label: str, made: Recipe, reach: Dependencies) -> type:
-    """The type of a value, or that which it had when it contradicted its text."""
-    return reach.values[label].kind if label in reach.values else made.differing.get(label, object)
+def _definitions(made: Recipe) -> dict[str, str | None]:
+    return {label + _CODE: print_ for label, print_ in made.parts["code"]["definitions"].items()}
 
 
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

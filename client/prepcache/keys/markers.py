@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from prepcache.namedtuples import is_namedtuple
@@ -17,22 +18,14 @@ from prepcache.namedtuples import is_namedtuple
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class Marker(Generic[T]):
     """A value that is keyed in another way than by itself."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: T) -> None:
-        self.value = value
+    value: T
 
     def __repr__(self) -> str:
         return f"{type(self).__name__.lower()}({self.value!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Marker) and type(other) is type(self) and bool(self.value == other.value)
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.value))
 
 
 class Plain(Marker[T]):

@@ -10,7 +10,7 @@ NOTE [ Own state ]
        changed: attributes and globals, here `prep.n`.
     2. At the end of the fill a few items are made again. If they give the same bytes as at first, the samples
        do not depend on what was changed.
-    3. The state that the fill left is then remembered, with the recipe of the state before the first call. An
+    3. The state that this left is then remembered, with the recipe of the state before the first call. An
        opening that finds exactly this state gets that recipe.
     In all other cases the state counts as it is found. If calls fill a table, and the job sets an entry of it
     before the next opening, the table counts as it is, too.
@@ -21,17 +21,14 @@ Invariants:
     2. A state counts as the one before the first call only if it is exactly what a fill left, and nothing but
        what calls changed differs from that one. If calls build a window for size 3, and the job then sets
        size to 5, the window that is there counts.
-    3. A function's items, and its config, are held no longer than the function itself.
-    4. Files that calls read when they changed the state are inputs of every data set for which that state
+    3. Files that calls read when they changed the state are inputs of every data set for which that state
        counts as before: its own calls may find in memory what they would have read.
 """
 
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blake3 import blake3
@@ -46,10 +43,8 @@ if TYPE_CHECKING:
 
 MOST_ITEMS = 3
 """Items of a function that are made again."""
-MOST_DATA_SETS = 4
-"""Data sets of one function whose items are kept."""
 MOST_STATES = 256
-"""Changed states that are known to make the same samples as the first one."""
+"""Changed states of which it is known whether they make the same samples as the first one."""
 ENOUGH_S = 1.0
 """Seconds of making items again after which no further one is."""
 LARGEST_BYTES = 64 << 20
@@ -169,152 +164,88 @@ def _rows(before: Mapping[str, Any], now: Mapping[str, Any], *, is_whole: bool =
     return sorted(name for name in names if decides(before.get(name)) != decides(now.get(name)))
 
 
-class _Trial:
-    """The first items that a function made for a data set, to be made again."""
+class Trial:
+    """The first items that a function made for a data set, to be made again, and what its calls changed.
 
-    def __init__(self, function: Callable[..., Any], key: tuple[int, ...], observer: Any) -> None:
-        self.observer = observer
-        self.items: list[tuple[Callable[[Any], Any], bytes]] = []
-        self.state: State | None = None
-        """What counted when its recipe was made, once that is known."""
-        self.parts: dict[str, Any] = {}
-        self.digest = RecipeDigest("")
-        self.own: set[str] = set()
-        """What its calls were seen to change."""
+    Of one process: of what is sent to another only `own` arrives.
+
+    Attributes:
+        own: the places that calls were seen to change.
+        came: digests of what they brought up, by label: values of modules that they imported.
+        observer: that of the data set.
+    """
+
+    def __init__(self, own: Iterable[str] = ()) -> None:
+        self.own: set[str] = set(own)
         self.came: dict[str, Any] = {}
-        """Digests of what they brought up: values of modules that they imported."""
-        pop = _trials.pop  # at the interpreter's end the module's names are gone before its objects
+        self.observer: Any = None
+        self._items: list[tuple[Callable[[Any], Any], bytes | None]] = []
 
-        def forget(_: Any) -> None:
-            pop(key, None)
+    def __reduce__(self) -> Any:
+        return Trial, (self.own,)
 
-        if isinstance(function, MethodType):
-            owner = weakref.ref(function.__self__, forget)
-            method = function.__func__
-            self.function: Callable[[], Any] = lambda: (
-                None if (it := owner()) is None else MethodType(method, it)
-            )
-        else:
-            self.function = weakref.ref(function, forget)
+    @property
+    def is_wanting(self) -> bool:
+        """Whether one more item is to be noted."""
+        return len(self._items) < MOST_ITEMS
 
-    def gives_the_same(self) -> bool:
+    def note(self, again: Callable[[Any], Any], sample: Any) -> None:
+        """Keeps the digest of an item's sample, or of all its samples.
+
+        Args:
+            again: makes it again, when it is given the function.
+        """
+        self._items.append((again, digest_of(sample)))
+
+    def gives_the_same(self, function: Callable[..., Any]) -> bool:
         """Whether the items come out as they did first, or as many of them as may be made."""
         from prepcache.keys.randomness import Guard
 
-        function = self.function()
-        if function is None or not self.items:
-            return False
         began = time.monotonic()
-        for again, before in self.items:
+        for again, before in self._items:
             try:
                 with Guard():
                     sample = again(function)
-                if digest_of(sample) != before:
+                if before is None or digest_of(sample) != before:
                     return False
             except Exception:  # noqa: BLE001 - whatever it raises, it is not what it was
                 return False
             if time.monotonic() - began > ENOUGH_S:
                 break
-        return True
+        return bool(self._items)
 
 
-_trials: dict[tuple[int, ...], dict[str, _Trial]] = {}
-"""By function, and by data set; the latest data set last."""
-_known: dict[RecipeDigest, Before] = {}
-"""Changed states, by the recipe that is made of them as they are."""
+_known: dict[RecipeDigest, Before | list[str]] = {}
+"""What changed states count as, by the recipe that is made of them as they are: as before the calls, or as
+they are, because of what is at some places."""
 
 
-def note(
-    function: Callable[..., Any], again: Callable[[Any], Any], sample: Any, of: str, observer: Any = None
-) -> None:
-    """Keeps the digest of one of the first samples that a function makes for a data set, if that `wants` it.
+def known(made: Recipe) -> Before | list[str]:
+    """What the state that a recipe is made of counts as; or the places that calls changed, and matter."""
+    return _known.get(made.state.digest, [])
+
+
+def learn(made: Recipe, now: Recipe, trial: Trial, *, is_same: bool) -> None:
+    """Notes what the state after a fill counts as, if only calls have changed it.
 
     Args:
-        again: makes the sample again, when it is given the function, which it does not hold.
-        sample: what the function made; where items expand, the list of all samples of this one.
-        of: the data set.
-        observer: its observer.
+        made: the recipe before.
+        now: that of the state as it is.
+        is_same: whether items that were made again gave the same.
     """
-    if (digest := digest_of(sample)) is None:
+    own = trial.own | made.own
+    before = made.state._replace(values={**trial.came, **made.state.values})
+    came = now.state.values.keys() - before.values.keys()
+    if not all(is_below(label, own) for label in came) or differing(before, now.state, own=own):
         return
-    key = _key(function)
-    trials = _trials.setdefault(key, {})
-    trial = trials.get(of)
-    if trial is None:
-        trial = trials[of] = _Trial(function, key, observer)
-        for former in list(trials)[:-MOST_DATA_SETS]:
-            del trials[former]
-    trial.items.append((again, digest))
-
-
-def wants(function: Callable[..., Any], of: str) -> bool:
-    """Whether one more sample that a function makes for a data set is to be noted.
-
-    None is of a callable without weak references: what is kept of it would never be let go.
-    """
-    trial = _trials.get(_key(function), {}).get(of)
-    if trial is not None:
-        return len(trial.items) < MOST_ITEMS
-    owner = function.__self__ if isinstance(function, MethodType) else function
-    return type(owner).__weakrefoffset__ != 0
-
-
-def note_changed(made: Recipe, of: str, places: Iterable[str], came: Mapping[str, Any]) -> None:
-    """Tells by which recipe a function made the items of a data set, and what its calls changed.
-
-    Nothing is kept of a data set none of whose items was noted.
-
-    Args:
-        came: digests of what came up with them, by label.
-    """
-    trial = _trials.get(_key(made.preprocess), {}).get(of)
-    if trial is not None:
-        trial.state, trial.digest, trial.parts = made.state, made.digest, made.parts
-        trial.own.update(made.own, places)
-        trial.came.update(came)
-
-
-def has_changed(function: Any) -> bool:
-    """Whether calls of a function were seen to change anything."""
-    return any(trial.own or trial.came for trial in _trials.get(_key(function), {}).values())
-
-
-def before_calls(made: Recipe, *, is_fill_over: bool = False) -> tuple[Before | None, list[str]]:
-    """What the state that a recipe is made of counts as, if only calls of its function have changed it.
-
-    Args:
-        is_fill_over: only the function ran since its data set was opened. Items are made again then, if it is
-            not known yet whether they depend on what was changed.
-
-    Returns:
-        That, and no places; or None where the state counts as it is, and the places that calls changed.
-    """
-    if (known := _known.get(made.state.digest)) is not None:
-        return known, []
-    for trial in reversed(_trials.get(_key(made.preprocess), {}).values()):
-        if trial.state is None or trial.state.digest == made.state.digest:
-            continue
-        values = {**trial.came, **trial.state.values}
-        came = made.state.values.keys() - values.keys()
-        if not all(is_below(label, trial.own) for label in came):
-            continue
-        if differing(trial.state._replace(values=values), made.state, own=trial.own):
-            continue
-        if not _is_alike(trial.parts, made.parts):
-            continue
-        if not (is_fill_over and trial.gives_the_same()):
-            return None, differing(trial.state, made.state)
-        before = Before(trial.digest, trial.parts, frozenset(trial.own), (trial.observer,))
-        learn(made, before)
-        return before, []
-    return None, []
-
-
-def learn(made: Recipe, before: Before) -> None:
-    """Notes what the state that a recipe is made of counts as."""
+    if not _is_alike(made.parts, now.parts):
+        return
     if len(_known) >= MOST_STATES:
         _known.clear()
-    _known[made.state.digest] = before
+    if is_same:
+        _known[now.digest] = Before(made.digest, made.parts, frozenset(own), (trial.observer,))
+    else:
+        _known[now.digest] = differing(made.state, now.state)
 
 
 def _is_alike(before: dict[str, Any], now: dict[str, Any]) -> bool:
@@ -323,7 +254,7 @@ def _is_alike(before: dict[str, Any], now: dict[str, Any]) -> bool:
     if any(before[name] != now[name] for name in fixed):
         return False
     code, other = before["code"], now["code"]
-    is_same = all(code[name] == other[name] for name in ("mode", "files", "variables", "untracked"))
+    is_same = all(code[name] == other[name] for name in ("mode", "files", "untracked"))
     return is_same and not _rows(code["definitions"], other["definitions"])
 
 
@@ -344,9 +275,3 @@ def digest_of(sample: Any) -> bytes | None:
     except Exception:  # noqa: BLE001 - a sample may be anything
         return None
     return hasher.digest()
-
-
-def _key(function: Any) -> tuple[int, ...]:
-    if isinstance(function, MethodType):
-        return id(function.__self__), id(function.__func__)
-    return (id(function),)

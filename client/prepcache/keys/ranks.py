@@ -12,26 +12,18 @@ from __future__ import annotations
 import dis
 import linecache
 import os
+import re
 from collections.abc import Iterable
 from types import CodeType, FunctionType
 
 from prepcache.keys.code.fingerprint import nested
 
-VARIABLES = frozenset(
-    {
-        "RANK", "LOCAL_RANK", "GLOBAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "SLURM_PROCID",
-        "SLURM_LOCALID", "SLURM_NODEID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK",
-        "PMIX_RANK", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "JSM_NAMESPACE_RANK", "HOROVOD_RANK",
-        "HOROVOD_LOCAL_RANK", "PALS_RANKID", "PET_NODE_RANK", "ACCELERATE_PROCESS_INDEX",
-    }
-)  # fmt: skip
-_NAMES = frozenset(
-    {
-        "rank", "local_rank", "global_rank", "node_rank", "process_index", "local_process_index", "is_main",
-        "is_main_process", "is_local_main_process", "is_master", "is_master_process", "is_rank_zero",
-    }
-)  # fmt: skip
-"""How jobs call what they make of such a variable, in any case."""
+_RANK = re.compile(
+    "(.*_)?(rank|rankid|procid|localid|nodeid|process_index)"
+    "|is_(local_)?(main|master)(_process)?|is_rank_zero",
+    re.IGNORECASE,
+)
+"""How launchers call such a variable, and jobs what they make of it."""
 _SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 
 
@@ -46,15 +38,13 @@ def notes(
         variables: the environment variables that count.
         places: of attributes of objects that count.
     """
-    if VARIABLES.isdisjoint(os.environ) or any(os.environ.get(size) == "1" for size in _SIZES):
+    if not any(map(_RANK.fullmatch, os.environ)) or any(os.environ.get(size) == "1" for size in _SIZES):
         return []
     codes = [code for function in functions for code in nested(function.__code__)]
-    found = [(name, _reading(codes, name)) for name in variables if name in VARIABLES]
-    counted = [label.partition("#")[0] for label in values]
-    counted += [place for place in places if not place.startswith("config.")]
-    names = {label.rpartition(".")[2] for label in counted}
-    found += [(name, _reading(codes, name)) for name in names if name.lower() in _NAMES]
-    return [_line(name, reading) for name, reading in dict(sorted(found)).items()]
+    labels = [label.partition("#")[0] for label in values]
+    labels += [place for place in places if not place.startswith("config.")]
+    names = {*variables, *(label.rpartition(".")[2] for label in labels)}
+    return [_line(name, _reading(codes, name)) for name in sorted(names) if _RANK.fullmatch(name)]
 
 
 def _line(name: str, reading: tuple[str, int] | None) -> str:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +35,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys import options, own_state, ranks
 from prepcache.keys.code import labels
 from prepcache.keys.code.dependencies import Dependencies
-from prepcache.keys.code.import_graph import Finder, ImportGraph
+from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.item_code import name_of, refer
 from prepcache.keys.code.project import Places, checkout_of
 from prepcache.keys.code.source_files import stamp_at
@@ -49,7 +48,7 @@ from prepcache.keys.environment import (
 from prepcache.keys.files.digest import Trust, digest_file
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.markers import Plain, rebuild
-from prepcache.keys.own_state import State, place_of
+from prepcache.keys.own_state import Before, State, Trial, place_of
 from prepcache.keys.paths import Read, looks_like_path
 from prepcache.keys.recipe_parts import code_part, config_part, environment_part
 
@@ -79,9 +78,6 @@ class Recipe:
     """Project files that count, and their stamps; what the function opens or imports beyond is observed."""
     partly: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """Those of which only the definitions that are reached count."""
-    differing: Mapping[str, type] = field(compare=False, repr=False, default_factory=dict)
-    """Labels and types of values in modules that functions import themselves, and that contradict their
-    text."""
     root: str | None = field(compare=False, repr=False, default=None)
     """The checkout that the function's file stands in."""
     asks_cwd: bool = field(compare=False, repr=False, default=False)
@@ -166,34 +162,35 @@ def recipe(
         raise error.with_traceback(None) from None
 
 
-def settle(made: Recipe) -> None:
+def settle(made: Recipe, trial: Trial) -> None:
     """Makes items again if calls have just changed what the function holds, so that it counts as before.
 
     Only now is it known that nothing but the calls has changed since the recipe was made.
     """
-    if made.preprocess is None or not own_state.has_changed(made.preprocess):
+    if made.preprocess is None or not (made.own or trial.own or trial.came):
         return
+    is_same = trial.gives_the_same(made.preprocess)
     recipes = [made.asked]
     if "classes" in made.asked:  # an opening asks for the recipe without them first, see `with_classes`
-        recipes.insert(0, {name: value for name, value in made.asked.items() if name != "classes"})
+        recipes.append({name: value for name, value in made.asked.items() if name != "classes"})
     for asked in recipes:
         # What calls left may have no key. The samples are made all the same; the next opening refuses it.
         with suppress(UnkeyableError):
-            _settled(made.preprocess, asked, is_fill_over=True)
+            own_state.learn(made, _made(made.preprocess, asked)[0], trial, is_same=is_same)
 
 
-def _settled(preprocess: Callable[..., Any], asked: dict[str, Any], *, is_fill_over: bool = False) -> Recipe:
+def _settled(preprocess: Callable[..., Any], asked: dict[str, Any]) -> Recipe:
     """The recipe, in which what calls have changed counts as before if it may; see NOTE [ Own state ]."""
     made, reach = _made(preprocess, asked)
-    before, material = own_state.before_calls(made, is_fill_over=is_fill_over)
-    if before is None:
-        for error in reach.hooks.unstable.values():
-            raise error
-        notes = [_MATERIAL.format(place=place, name=place.rpartition(".")[2]) for place in material]
-        return replace(made, notes=(*made.notes, *notes))
-    made, _ = _made(preprocess, asked)  # making items again may have changed it further
-    own_state.learn(made, before)
-    return replace(made, digest=before.digest, parts=before.parts, own=before.own, inherits=before.observers)
+    before = own_state.known(made)
+    if isinstance(before, Before):
+        return replace(
+            made, digest=before.digest, parts=before.parts, own=before.own, inherits=before.observers
+        )
+    for error in reach.hooks.unstable.values():
+        raise error
+    notes = [_MATERIAL.format(place=place, name=place.rpartition(".")[2]) for place in before]
+    return replace(made, notes=(*made.notes, *notes))
 
 
 def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe:
@@ -217,13 +214,6 @@ def again(made: Recipe) -> tuple[Recipe, Dependencies]:
     return _made(made.preprocess, {**made.asked, "trust": "stat", "is_again": True})
 
 
-def counted(made: Recipe) -> dict[str, str | None]:
-    """What decides of the values and environment variables in a recipe, by the labels of `drift`."""
-    if made.asked.get("code") is None:
-        return {}
-    return made.state.values
-
-
 def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe, Dependencies]:
     """A recipe, and what it reaches."""
     code, expand, untracked = asked["code"], asked["expand"], asked["untracked"]
@@ -232,7 +222,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     is_again = "is_again" in asked
     installed = lately() if is_again else Environment()
     places = Places(installed.installed)
-    graph = ImportGraph(Finder(sys.path, places))
+    graph = ImportGraph(places)
     root = checkout_of(function)
 
     def file_digest(path: str) -> bytes:
@@ -281,7 +271,6 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         config=canonical_order(given),
         preprocess=preprocess,
         reached={path: _stamp(path, graph) for path in (*graph.files.values(), *reach.sources)},
-        differing=dict(reach.modules.differing),
         partly=frozenset(reach.sources) - {*graph.files.values()},
         root=root,
         asks_cwd=reach.asks_cwd,

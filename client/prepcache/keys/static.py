@@ -9,9 +9,8 @@ from typing import Any
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.dynamic_lookups import variables_in
 from prepcache.keys.code.fingerprint import fingerprint, nested
-from prepcache.keys.code.import_graph import Finder, ImportGraph
+from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.project import Places, dotted_name, package_root
-from prepcache.keys.code.source_files import Defined
 from prepcache.keys.environment import Environment
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.recipe_parts import source_digest
@@ -34,7 +33,7 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
     file = os.path.abspath(os.fspath(path))
     installed = Environment()
     search = [os.path.dirname(file), package_root(file), *sys.path]
-    graph = ImportGraph(Finder(search, Places(installed.installed), is_loaded=False))
+    graph = ImportGraph(Places(installed.installed), search)
     module = dotted_name(file)
     graph.add_file(module, file)
     names = {path: name for name, path in graph.modules.items()}
@@ -55,8 +54,7 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
         "literals": {
             f"{name}.{bound}": repr(literal)
             for name, source in sources
-            for bound, literal in sorted(source.written.items())
-            if not isinstance(literal, Defined)
+            for bound, literal in sorted(source.literals.items())
         },
         "variables": sorted({v for _, source in sources for v in variables_in(source.code, {})}),
         "distributions": installed.counted(graph.top_levels),

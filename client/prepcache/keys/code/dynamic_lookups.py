@@ -11,15 +11,11 @@ Invariants:
 
 from __future__ import annotations
 
-import ast
 import dis
 import os
 import re
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, ForwardRef, Literal, get_args, get_origin
 
@@ -39,29 +35,22 @@ _TOPICS = {
     "sources": {"getsource", "getsourcelines", "getcomments"},
     "modules": {"getmodule", "__globals__", "f_globals"},
     "subclasses": {"__subclasses__"},
-    "variables": {*_ENVIRONMENT, "BaseSettings"},
+    "variables": {*_ENVIRONMENT, "BaseSettings", "expandvars"},
     # What takes the command line where it is given none: argparse's, transformers', omegaconf's.
     "arguments": {
         "parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args",
         "parse_args_into_dataclasses", "from_cli", "docopt", "argv",
     },
-    "cwd": {"cwd", "getcwd", "getcwdb"},
+    "cwd": {"cwd", "getcwd", "getcwdb", "absolute", "abspath", "realpath", "resolve"},
     "home": {"expanduser"},
 }  # fmt: skip
 """What is asked for, to the names of those that ask."""
-_ABSOLUTE_MAKERS = frozenset({"absolute", "abspath", "realpath", "resolve"})
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
 _BETWEEN = frozenset({"PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP", "CACHE"})
 _VARIABLE = re.compile("_*[A-Za-z][A-Za-z0-9_]*")
-_REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-"""As a shell, `os.path.expandvars` and libraries that read settings write a variable into a text."""
-_FIELD = re.compile(r"\{[\w.\[\]]+[!:}]|%\(\w+\)")
-"""What `str.format` and `%` put something in place of: `{NAME}`, `{e[NAME]}`, `%(NAME)s`."""
 _CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
-_MOST_WORDS = 1000
-"""Texts in values, of which each may be the name of a global."""
-_LONGEST_ANNOTATION = 200
+_LITERAL = re.compile(r"\bLiteral\[[^]]*]")
 _LONGEST_PATH = 4096
 _LONGEST = 10_000
 """Characters of a text that may be an expression or a statement."""
@@ -88,23 +77,18 @@ class Questions:
         """The namespaces that functions and classes are of."""
         self._callers: dict[int, dict[str, Any]] = {}
         """Those of functions that look up globals by a text."""
-        self._expressions: set[str] = set()
         self._texts: set[str] = set()
-        """What stands as text in the code and may name an environment variable."""
+        """What stands as text in the code."""
         self._words: set[str] = set()
-        """The words of longer texts."""
-        self._references: set[str] = set()
-        """Names that stand as `$NAME`, `${NAME}` or `{NAME}` in texts."""
-        self._prefixes: set[str] = set()
-        self._seen_held = 0
+        """The words in texts of the code and of values, as far as they were looked into."""
+        self._seen = 0
 
     # -- questions -------------------------------------------------------------------------------------
 
     def note_function(self, label: str, function: FunctionType) -> None:
         self._documented.append((label, [function.__doc__, *docstrings(function.__code__)]))
         self._homes[id(function.__globals__)] = function.__globals__
-        self._expressions.update(text for text in texts_in(function.__code__) if text != function.__doc__)
-        if looks_up_by_text(function.__code__):
+        if not FRAME_READERS.isdisjoint(all_names(function.__code__)):
             self._callers[id(function.__globals__)] = function.__globals__
 
     def note_class(self, label: str, cls: type, home: ModuleType | None) -> None:
@@ -119,10 +103,10 @@ class Questions:
         self._note_names(names)
         if looks_up_modules(code):
             self.topics.add("modules")
-        for const in constants_in(code):
-            self._note_constant(const)
-            if "BaseSettings" in names and isinstance(const, str):  # of fields, in the body of a class
-                self._texts.add(const.upper())
+        for text in texts_in(code):
+            self._note_text(text)
+            if "BaseSettings" in names:  # of fields, in the body of a class
+                self._texts.add(text.upper())
 
     def note_global(self, value: Any) -> None:
         """Notes a global that code reads: one may be `os.environ` by another name, or a variable's name."""
@@ -130,35 +114,21 @@ class Questions:
             self.topics.add("variables")
         if value is sys.modules:
             self.topics.add("modules")
-        if isinstance(value, str):
-            self._expressions.add(value)
-        self._note_constant(value)
+        if isinstance(value, str | bytes):
+            self._note_text(os.fsdecode(value))
 
     def _note_names(self, names: set[str]) -> None:
-        self.topics.update(topic for topic, askers in _TOPICS.items() if not askers.isdisjoint(names))
-        if not _ABSOLUTE_MAKERS.isdisjoint(names) and "__file__" not in names:
-            self.topics.add("cwd")
+        for topic, askers in _TOPICS.items():
+            # `Path(__file__).resolve()` leads to the same place from everywhere.
+            if not askers.isdisjoint(names) and not (topic == "cwd" and "__file__" in names):
+                self.topics.add(topic)
         if "home" in names and not names.isdisjoint({"Path", "PurePath"}):
             self.topics.add("home")
 
-    def _note_constant(self, const: Any) -> None:
-        text = os.fsdecode(const) if isinstance(const, bytes) else const
-        if not isinstance(text, str):
-            return
+    def _note_text(self, text: str) -> None:
         if text.startswith("__"):
             self._note_names({text})  # `getattr(kind, "__doc__")` asks as `kind.__doc__` does
-        if _VARIABLE.fullmatch(text):
-            self._texts.add(text)
-        else:
-            self._words.update(_VARIABLE.findall(text))
-            self._note_references(text)
-
-    def _note_references(self, text: str) -> None:
-        if "$" in text:
-            self._references.update(one or other for one, other in _REFERENCE.findall(text))
-        if "{" in text or "%(" in text:
-            fields = _FIELD.findall(text)
-            self._references.update(word for field in fields for word in _VARIABLE.findall(field))
+        self._texts.add(text)
 
     # -- answers ---------------------------------------------------------------------------------------
 
@@ -181,41 +151,28 @@ class Questions:
                 yield module
 
     def named_globals(self) -> Iterator[tuple[dict[str, Any], set[str]]]:
-        """Namespaces of code that looks up globals by texts, and what texts name. Of very many texts in
-        values, only those of more than one word count: vocabularies are full of words."""
+        """Namespaces of code that looks up globals by texts, and the names in all texts."""
         if self._callers:
-            is_short = len(self._held) <= _MOST_WORDS
-            held = [text for text in self._held if is_short or not text.isidentifier()]
-            names = names_in_texts([*self._expressions, *held])
+            names = names_in_texts(self._texts | self._held)
             yield from ((space, names) for space in list(self._callers.values()))
 
     def variables(self) -> list[str]:
-        """The environment variables that are set and that some text in the code, or in a value, names.
+        """The environment variables that are set and whose names stand in the code or in a value.
 
-        Where no code that is reached reads the environment, a library may, by a name that is given to it.
-        Where some does, it may put a name together, or choose names, by a text that ends in `_`, and find
-        one within a text: `"{NAME}/x".format(**os.environ)`, `"ONE TWO".split()`.
+        A library may read one by a name that is given to it. Where code that is reached reads the environment
+        itself, the name may also stand within a text (`"{NAME}/x".format(**os.environ)`), and what ends in
+        `_` is the beginning of one.
         """
-        if len(self._held) != self._seen_held:
-            self._seen_held = len(self._held)  # they only grow, and may be a million
-            for text in self._held:
-                self._note_references(text)
-                if text.endswith("_") and _VARIABLE.fullmatch(text):
-                    self._prefixes.add(text)
-        named = self._held.intersection(os.environ) | self._prefixes
-        named |= self._words if "variables" in self.topics else set()
-        named = {n for n in named if _VARIABLE.fullmatch(n) and not _OF_SESSION.fullmatch(n)} | self._texts
         if "variables" not in self.topics:
-            named = {one for one in named if _CONSTANT.fullmatch(one) and not _OF_SESSION.fullmatch(one)}
-            return sorted(os.environ.keys() & (named | self._references))
-        prefixes = tuple(one for one in named if one.endswith("_") and not _OF_SESSION.fullmatch(one))
-        wanted = named | self._references
+            named = (self._texts | self._held) & os.environ.keys()
+            return sorted(n for n in named if _CONSTANT.fullmatch(n) and not _OF_SESSION.fullmatch(n))
+        if self._seen != (size := len(self._texts) + len(self._held)):  # they only grow, and may be a million
+            self._seen = size
+            self._words.update(word for text in self._texts | self._held for word in _VARIABLE.findall(text))
+        words = {word for word in self._words if not _OF_SESSION.fullmatch(word)}
+        prefixes = tuple(word for word in words if word.endswith("_"))
+        wanted = words | {text for text in self._texts if _VARIABLE.fullmatch(text)}
         return sorted(name for name in os.environ if name in wanted or name.startswith(prefixes))
-
-
-def looks_up_by_text(code: CodeType) -> bool:
-    """Whether code calls what looks up globals of its caller by a text."""
-    return not FRAME_READERS.isdisjoint(all_names(code))
 
 
 def names_in_texts(texts: Iterable[str]) -> set[str]:
@@ -229,7 +186,7 @@ def names_in_annotations(annotations: Iterable[Any], space: Mapping[str, Any]) -
     found: set[str] = set()
     waiting = list(annotations)
     while waiting:
-        names = {name for text in _texts_within(waiting.pop()) for name in _names_in(text)} - found
+        names = names_in_texts(_LITERAL.sub("", text) for text in _texts_within(waiting.pop())) - found
         found |= names
         waiting.extend(space[name] for name in names if name in space)
     return found
@@ -240,34 +197,10 @@ def _texts_within(annotation: Any) -> Iterator[str]:
         yield annotation
     elif isinstance(annotation, ForwardRef):
         yield annotation.__forward_arg__
-    elif isinstance(annotation, list):  # the arguments of a `Callable`
-        for part in annotation:
-            yield from _texts_within(part)
     elif get_origin(annotation) is not Literal:
-        for part in get_args(annotation):
+        # A list holds the arguments of a `Callable`.
+        for part in annotation if isinstance(annotation, list) else get_args(annotation):
             yield from _texts_within(part)
-
-
-@lru_cache(maxsize=4096)
-def _names_in(text: str) -> frozenset[str]:
-    if len(text) > _LONGEST_ANNOTATION:
-        return frozenset()
-    if text.isidentifier():  # most
-        return frozenset((text,))
-    with suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return frozenset(_named(ast.parse(text.strip(), mode="eval").body))
-    return frozenset()
-
-
-def _named(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Name | ast.Attribute):
-        yield ast.unparse(node)
-    elif isinstance(node, ast.Constant):
-        yield from _names_in(node.value) if isinstance(node.value, str) else ()
-    elif not (isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Literal")):
-        for part in ast.iter_child_nodes(node):
-            yield from _named(part)
 
 
 def is_dynamic(code: CodeType) -> bool:
@@ -303,17 +236,13 @@ def variables_in(code: CodeType, space: dict[str, Any]) -> Iterator[str]:
                     break
 
 
-def constants_in(code: CodeType) -> Iterator[Any]:
-    """The constants of a code object, nested code included."""
+def texts_in(code: CodeType) -> Iterator[str]:
+    """The texts among the constants of a code object, nested code included; bytes as a name of a file."""
     for one in nested(code):
         for const in one.co_consts:
-            if not isinstance(const, CodeType):
-                yield from const if isinstance(const, tuple | frozenset) else (const,)
-
-
-def texts_in(code: CodeType) -> Iterator[str]:
-    """The str constants of a code object, nested code included."""
-    return (const for const in constants_in(code) if isinstance(const, str))
+            for part in const if isinstance(const, tuple | frozenset) else (const,):
+                if isinstance(part, str | bytes):
+                    yield os.fsdecode(part)
 
 
 def paths_below(root: str | None, code: CodeType) -> set[str]:

@@ -1,45 +1,31 @@
-"""Modules that functions import themselves: their files count whole, and what the job has set in them.
+"""Modules that functions import themselves: their files count whole, and what they hold, if they are loaded.
 
-Such a module may be loaded or not when the recipe is made, and the recipe must not depend on that. So its
-file counts, with the files that it imports, and of what it holds, if it is loaded, only what its text does
-not say: a constant that is no longer the literal it was bound to (`cfg.SIZE = 512` in the job), a function
-that was replaced, an edit after loading. What is computed when the module is loaded cannot be told from
-what was set later, and counts.
+A file that counts says what its module will hold once it is loaded. What a loaded one holds counts as it is,
+as far as some code names it: a job may have set it since (`cfg.SIZE = 512`), or have edited the file.
 
-Invariants:
-    1. A module that holds what its text says gives the rows of one that is not loaded: none.
+Not here: that what the function's own first call loads is no change (drift.py, own_state.py).
 """
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Protocol
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels
-from prepcache.keys.code.classes import attributes_of
-from prepcache.keys.code.dynamic_lookups import (
-    is_dynamic,
-    looks_up_by_text,
-    modules_named_in,
-    names_in_texts,
-    texts_in,
-)
-from prepcache.keys.code.function_state import state_of
+from prepcache.keys.code.dynamic_lookups import is_dynamic, modules_named_in
 from prepcache.keys.code.import_graph import ImportGraph, is_package, resolve
 from prepcache.keys.code.names import SKIPPED_GLOBALS, all_names
 from prepcache.keys.code.project import file_name
 from prepcache.keys.code.source_files import (
-    Defined,
     Import,
     SourceFile,
     Stamp,
     imports_in,
-    is_literal,
     read_source,
     started_ns,
 )
@@ -48,9 +34,6 @@ Chain = tuple[str, ...]
 _awaited: dict[str, Stamp] = {}
 """The stamps of files that no module was loaded from when they were last looked at, by path. A module that
 is loaded later is of that text while the stamp is the same."""
-_ABSENT = object()
-_FARTHEST = 16
-"""Imports of a name from one module to the next that are followed."""
 
 
 class Walk(Protocol):
@@ -65,17 +48,11 @@ class Walk(Protocol):
     def count_builtins(self, names: Iterable[str]) -> None:
         """Counts what a job has put among the builtins under names."""
 
-    def count_value(self, label: str, value: Any, owner: Any) -> None:
-        """Counts a value under a label."""
-
     def note_code(self, code: CodeType, space: dict[str, Any]) -> None:
         """Counts what code asks for beside what it names."""
 
     def is_library_module(self, module: Any) -> bool:
         """Whether a loaded module is none of the project's."""
-
-    def is_library(self, function: FunctionType) -> bool:
-        """Whether a function is a library's."""
 
 
 class ModuleState:
@@ -86,19 +63,16 @@ class ModuleState:
         graph: counts files.
 
     Attributes:
-        differing: labels and types of what is loaded and contradicts its text.
         is_followed: whether any module of the project is imported so.
+        is_settling: whether settings of libraries are counted, which count only where they contradict their
+            text: such a library is loaded in one job and not in the next.
     """
 
     def __init__(self, walk: Walk, graph: ImportGraph) -> None:
-        self.differing: dict[str, type] = {}
-        self.is_followed = False
-        self.is_settling = False
-        """Whether settings of libraries are counted, which count only where they contradict their text."""
+        self.is_followed = self.is_settling = False
         self._walk = walk
         self._graph = graph
         self._noted: set[str] = set()
-        self._compared: set[tuple[str, str]] = set()
 
     def older_texts(self, came: Iterable[str]) -> dict[str, str]:
         """The modules that this process may have loaded from another text than their file has now.
@@ -109,16 +83,15 @@ class ModuleState:
         Returns:
             File names, by module.
         """
-        found: dict[str, str] = {}
-        holders = {
-            ".".join(parts[:n]) for parts in (label.split(".") for label in came) for n in range(len(parts))
-        }
-        for module, path in self._graph.modules.items():
+        parts = [label.split(".") for label in came]
+        holders = {".".join(names[:n]) for names in parts for n in range(len(names))}
+        found = {}
+        for module in holders & self._graph.modules.keys():
+            path = self._graph.modules[module]
             source = self._graph.sources.get(path)
-            if source is None or module not in holders or _awaited.get(path) == source.stamp:
+            if source is None or _awaited.get(path) == source.stamp or max(source.stamp[3:]) < started_ns():
                 continue
-            if max(source.stamp[3:]) >= started_ns():
-                found[module] = file_name(module, path)
+            found[module] = file_name(module, path)
         return found
 
     def follow(self, code: CodeType, module: str, *, is_within: bool) -> None:
@@ -131,35 +104,29 @@ class ModuleState:
         if not imports:
             return
         self._graph.add_imports(imports, module, is_within)
-        self._placed(imports, module, is_within)
+        self._in_place(imports, module, is_within)
         self._settings(code, imports, module, is_within)
         reached = self._graph.imported_from(imports, module, is_within)
         self.is_followed |= bool(reached)
-        asked = set(all_names(code))
-        names = set(asked)
-        is_any = is_dynamic(code)
-        for name in reached:
-            if (source := self._source(name)) is not None:
-                names |= source.names
-                if looks_up_by_text(source.code):
-                    names.update(one.partition(".")[0] for one in names_in_texts(texts_in(source.code)))
-                is_any |= is_dynamic(source.code)
-                self._note(name, source)
+        names, is_any = all_names(code) | {"__getattr__"}, is_dynamic(code)
+        sources = {name: source for name in reached if (source := self._source(name)) is not None}
+        for name, source in sources.items():
+            names |= source.names
+            is_any |= is_dynamic(source.code)
+            self._note(name, source)
         self._walk.count_builtins(names)
         for name in reached:
             loaded = sys.modules.get(name)
-            if type(loaded) is not ModuleType:
-                if loaded is not None:
-                    self._walk.count_module(loaded, ())
-                elif (source := self._source(name)) is not None:
-                    _awaited[source.path] = source.stamp
-                continue
-            for one in sorted(vars(loaded).keys() - SKIPPED_GLOBALS):
-                is_meant = one in names or one == "__getattr__" or (is_any and not one.startswith("__"))
-                # A file that `with open(...) as file` leaves behind has no stable bytes, and nothing to read.
-                is_left = one not in asked and _is_closed_file(vars(loaded)[one])
-                if is_meant and not is_left:
-                    self._compare(name, one, vars(loaded)[one])
+            if loaded is None:
+                if name in sources:
+                    _awaited[sources[name].path] = sources[name].stamp
+            elif is_any or type(loaded) is not ModuleType:
+                self._walk.count_module(loaded, ())
+            else:
+                for one in sorted((names & vars(loaded).keys()) - SKIPPED_GLOBALS):
+                    # A module counts if it is imported itself.
+                    if not (isinstance(vars(loaded)[one], ModuleType) or _is_closed(vars(loaded)[one])):
+                        self._walk.count_global(vars(loaded), name, one, {()})
 
     def _note(self, name: str, source: SourceFile) -> None:
         """Counts what the code of a file asks for that counts whole."""
@@ -167,7 +134,7 @@ class ModuleState:
             self._noted.add(name)
             loaded = sys.modules.get(name)
             self._walk.note_code(source.code, vars(loaded) if isinstance(loaded, ModuleType) else {})
-            self._placed(source.imports, name, is_package(source.path))
+            self._in_place(source.imports, name, is_package(source.path))
             self._settings(source.code, source.imports, name, is_package(source.path))
             for named in modules_named_in(source.code) if is_dynamic(source.code) else ():
                 self._walk.count_module(named, ())
@@ -178,92 +145,32 @@ class ModuleState:
 
     def is_as_installed(self, module: str, name: str, value: Any) -> bool:
         """Whether a library holds what its text says under a name, or what it has from C."""
-        home, own = self._origin(module, name, value)
-        source = self._source(home)
-        written = _ABSENT if source is None else source.written.get(own, _ABSENT)
-        return source is None or is_literal(value, written)
+        source = self._source(module)
+        return source is None or source.says(name, value)
 
-    def _placed(self, imports: Iterable[Import], module: str, is_within: bool) -> None:
+    def _in_place(self, imports: Iterable[Import], module: str, is_within: bool) -> None:
         """Counts what stands in the place of modules and is of no file."""
-        for one in imports:
-            for name in _homes(one, module, is_within):
-                loaded = None if name in self._graph.modules else sys.modules.get(name)
-                if loaded is not None and not self._walk.is_library_module(loaded):
-                    self._walk.count_module(loaded, ())
+        for name in _homes(imports, module, is_within):
+            loaded = None if name in self._graph.modules else sys.modules.get(name)
+            if loaded is not None and not self._walk.is_library_module(loaded):
+                self._walk.count_module(loaded, ())
 
     def _settings(self, code: CodeType, imports: Iterable[Import], module: str, is_within: bool) -> None:
         """Counts settings of libraries that code imports itself: what these hold under any name in it."""
         names = all_names(code)
-        for home in sorted({home for one in imports for home in _homes(one, module, is_within)}):
+        self.is_settling = True
+        for home in _homes(imports, module, is_within):
             loaded = sys.modules.get(home)
             if loaded is None or not self._walk.is_library_module(loaded):
                 continue
-            self.is_settling = True
-            for name in sorted(names & labels.space_of(loaded).keys()):
-                held = labels.space_of(loaded)[name]
+            space = labels.space_of(loaded)
+            for name in sorted(names & space.keys()):
+                held = space[name]
                 inner = names & vars(held).keys() if isinstance(held, type) else ()
                 if not isinstance(held, ModuleType):  # which counts if it is imported itself
                     for chain in ((name,), *((name, one) for one in sorted(inner))):
                         self._walk.count_module(loaded, chain)
-            self.is_settling = False
-
-    def _compare(self, module: str, name: str, value: Any) -> None:
-        """Counts what a loaded module holds under a name, if its text does not say so."""
-        if isinstance(value, ModuleType) or (module, name) in self._compared:
-            return
-        self._compared.add((module, name))
-        home, own = self._origin(module, name, value)
-        if home not in self._graph.modules:
-            return  # a library's, which counts by itself
-        if home != module:
-            self._compare(home, own, value)
-            return
-        source = self._source(home)
-        if source is None or self._is_written(source, own, value):
-            return
-        if own in source.written or own in source.taken:
-            self.differing[f"{module}.{name}"] = type(value)
-        self._walk.count_global(vars(sys.modules[module]), module, name, {()})
-
-    def _is_written(self, source: SourceFile, name: str, value: Any) -> bool:
-        """Whether a text says that a name is bound to this value: of a class, that all it holds is so."""
-        written = source.written.get(name, _ABSENT)
-        if isinstance(value, staticmethod | classmethod):
-            return self._is_written(source, name, value.__func__)
-        if isinstance(value, property):
-            parts = [part for part in (value.fget, value.fset, value.fdel) if part is not None]
-            return all(self._is_written(source, name, part) for part in parts)
-        if isinstance(value, FunctionType):
-            is_there = value.__code__.co_filename == source.path and value.__qualname__ == name
-            return is_there and source.makes(value.__code__) and _has_defaults(value, written)
-        if isinstance(value, type) and isinstance(written, Defined) and self._is_of(source, value, name):
-            held = attributes_of(value, self._walk.is_library)
-            return all(self._is_written(source, f"{name}.{inner}", part) for inner, part in held)
-        return written is not _ABSENT and not isinstance(written, Defined) and is_literal(value, written)
-
-    def _is_of(self, source: SourceFile, cls: type, name: str) -> bool:
-        home = sys.modules.get(str(cls.__module__))
-        return cls.__qualname__ == name and getattr(home, "__file__", None) == source.path
-
-    def _origin(self, module: str, name: str, value: Any) -> tuple[str, str]:
-        """The module that a name is imported from with this value, through others, and its name there."""
-        for _ in range(_FARTHEST):
-            source = self._source(module)
-            if source is None:
-                break
-            steps = self._taken_from(module, name, source)
-            step = next(((home, taken) for home, taken in steps if _held(home, taken) is value), None)
-            if step is None:
-                break
-            module, name = step
-        return module, name
-
-    def _taken_from(self, module: str, name: str, source: SourceFile) -> Iterator[tuple[str, str]]:
-        stars = [(statement, name) for statement, _ in source.taken.get("*", ())]
-        for statement, there in (*source.taken.get(name, ()), *stars):
-            home = resolve(statement, module, is_package(source.path))
-            if home is not None:
-                yield home, there
+        self.is_settling = False
 
     def _source(self, module: str) -> SourceFile | None:
         """The source file of a module of the project's, or of a library that is loaded."""
@@ -275,28 +182,19 @@ class ModuleState:
         return None
 
 
-def _homes(statement: Import, module: str, is_within: bool) -> list[str]:
-    """The modules that an import statement may ask for."""
-    parts = (resolve(statement, module, is_within) or "").split(".")
-    above = [".".join(parts[: n + 1]) for n in range(len(parts))]
-    return [*above, *(f"{above[-1]}.{name}" for name in statement.names)] if parts[0] else []
-
-
-def _is_closed_file(value: Any) -> bool:
-    """Whether a value is a file that is closed, or was detached."""
-    try:
+def _is_closed(value: Any) -> bool:
+    """Whether a value is a closed file, as `with open(...) as file` leaves behind."""
+    with suppress(ValueError):  # it was detached
         return isinstance(value, io.IOBase) and value.closed
-    except ValueError:
-        return True
+    return True
 
 
-def _has_defaults(function: FunctionType, written: Any) -> bool:
-    """Whether a function has the defaults of its text, as far as these are literals; others are computed."""
-    literals = written.defaults if isinstance(written, Defined) else {}
-    given = {part[1:-2]: value for part, value in state_of(function) if part.startswith("(")}
-    return given.keys() == literals.keys() and all(is_literal(given[n], literals[n]) for n in given)
-
-
-def _held(module: str, name: str) -> Any:
-    loaded = sys.modules.get(module)
-    return vars(loaded).get(name, _held) if isinstance(loaded, ModuleType) else _held
+def _homes(imports: Iterable[Import], module: str, is_within: bool) -> list[str]:
+    """The modules that import statements may ask for, in order of their names."""
+    found: set[str] = set()
+    for one in imports:
+        parts = (resolve(one, module, is_within) or "").split(".")
+        if parts[0]:
+            found.update(".".join(parts[: n + 1]) for n in range(len(parts)))
+            found.update(".".join([*parts, name]) for name in one.names)
+    return sorted(found)

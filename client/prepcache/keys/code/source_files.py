@@ -12,14 +12,15 @@ Invariants:
 from __future__ import annotations
 
 import ast
-import contextlib
 import dis
+import marshal
 import os
 import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from importlib.machinery import SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
@@ -42,18 +43,8 @@ _FORKED = 0x40
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _LOAD_CONST, _LOAD_SMALL_INT = dis.opmap["LOAD_CONST"], dis.opmap.get("LOAD_SMALL_INT", -1)
 _IMPORTERS = frozenset({"import_module", "__import__"})
-_LOOKED_FOR = _IMPORTERS | {"TYPE_CHECKING"}
-_FALSE_JUMPS = frozenset(op for name, op in dis.opmap.items() if "JUMP" in name and name.endswith("IF_FALSE"))
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _read: dict[str, tuple[SourceFile, float]] = {}
 _READ_LIMIT = 4096
-
-
-class Defined(NamedTuple):
-    """A function or class that a text defines, without decorators: the defaults of its arguments that are
-    literals, by name."""
-
-    defaults: Mapping[str, Any]
 
 
 class Import(NamedTuple):
@@ -89,18 +80,6 @@ class SourceFile:
         return tuple(dict.fromkeys(imports_in(self.code)))
 
     @cached_property
-    def taken(self) -> dict[str, list[tuple[Import, str]]]:
-        """The names that it takes from modules by `from`, as they are here: the statements, and as they are
-        there; `*` for all names."""
-        found: dict[str, list[tuple[Import, str]]] = {}
-        imports = [node for node in ast.walk(self._tree) if isinstance(node, ast.ImportFrom)]
-        for node in imports:
-            for alias in node.names:
-                statement = Import(node.level, node.module or "")
-                found.setdefault(alias.asname or alias.name, []).append((statement, alias.name))
-        return found
-
-    @cached_property
     def names(self) -> set[str]:
         """Every attribute and global name in its code."""
         return all_names(self.code)
@@ -125,16 +104,29 @@ class SourceFile:
         return code in same or fingerprint(code) in map(fingerprint, same)
 
     @cached_property
-    def written(self) -> dict[str, Any]:
-        """What the text binds once to names of the module and, under dotted names, of its classes: literals,
-        and `Defined`. Other names are computed when the file is loaded."""
-        return dict(_written(self._tree))
-
-    @cached_property
-    def _tree(self) -> ast.Module:
+    def literals(self) -> dict[str, Any]:
+        """The names that its text binds once, at the top level to a literal. Others are computed."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(self._data, self.path)
+            tree = ast.parse(self._data, self.path)
+        names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+        bound = Counter(name.id for name in names if not isinstance(name.ctx, ast.Load))
+        found = {}
+        for node in tree.body:
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+                continue
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name) and bound[target.id] == 1:
+                with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+                    found[target.id] = ast.literal_eval(node.value)
+        return found
+
+    def says(self, name: str, value: Any) -> bool:
+        """Whether it binds a name to this literal; an instance of a subclass is none."""
+        try:
+            return name in self.literals and marshal.dumps(value, 2) == marshal.dumps(self.literals[name], 2)
+        except ValueError:
+            return False
 
 
 def stamp_at(path: str) -> Stamp | None:
@@ -202,11 +194,9 @@ def is_as_written(module: ModuleType, path: str, *, is_library: bool = False) ->
         codes = [one.__code__ for one in functions if isinstance(one, FunctionType)]
         if any(code.co_filename == path and not source.makes(code, is_only=is_young) for code in codes):
             return False
-        literal = source.written.get(name, value)
+        literal = source.literals.get(name, value)
         is_fixed = not is_library or (literal is not None and isinstance(literal, SCALARS))
-        if literal is value or isinstance(literal, Defined) or not is_fixed:
-            continue
-        if not is_literal(value, literal):
+        if literal is not value and is_fixed and not source.says(name, value):
             return False
     return True
 
@@ -220,55 +210,33 @@ def _own_functions(cls: type) -> Iterator[FunctionType]:
             yield inner
 
 
-def is_literal(value: Any, literal: Any) -> bool:
-    """Whether a value is what a literal says, in type too: a subclass may print alike and act otherwise."""
-    if type(value) is not type(literal):
-        return False
-    if isinstance(literal, dict):
-        return is_literal(list(value.items()), list(literal.items()))
-    if isinstance(literal, list | tuple):
-        return len(value) == len(literal) and all(map(is_literal, value, literal))
-    if isinstance(literal, set):
-        written = {element: element for element in literal}
-        return value == literal and all(is_literal(element, written[element]) for element in value)
-    return bool(value == literal) if type(value) is int else repr(value) == repr(literal)
-
-
 def imports_in(code: CodeType) -> Iterator[Import]:
-    """The imports of a code object, nested code included, but for those that only type checkers see."""
+    """The imports of a code object, nested code included."""
     for one in nested(code):
-        if not _IMPORTERS.isdisjoint(one.co_names) or _IMPORT_NAME in one.co_code[::2]:
-            yield from _imports_of(one)
+        if _IMPORT_NAME in one.co_code[::2]:
+            yield from _statements(one)
+        if not _IMPORTERS.isdisjoint(one.co_names):
+            yield from _calls(one)
 
 
-def _imports_of(code: CodeType) -> Iterator[Import]:
-    if _LOOKED_FOR.isdisjoint(code.co_names):  # most code: import statements, and each counts
-        levels: Any = None
-        names: Any = None
-        for op, arg in instructions(code):
-            if op == _IMPORT_NAME:
-                yield Import(int(levels), code.co_names[arg], tuple(names or ()))
-            elif op == _LOAD_CONST:
-                levels, names = names, code.co_consts[arg]
-            elif op == _LOAD_SMALL_INT:
-                levels, names = names, arg
-        return
-    constants: list[Any] = [0, None]
-    skipped_to, name = -1, ""
+def _statements(code: CodeType) -> Iterator[Import]:
+    level: Any = None
+    names: Any = None
+    for op, arg in instructions(code):
+        if op == _IMPORT_NAME:
+            yield Import(int(level), code.co_names[arg], tuple(names or ()))
+        elif op in (_LOAD_CONST, _LOAD_SMALL_INT):
+            level, names = names, arg if op == _LOAD_SMALL_INT else code.co_consts[arg]
+
+
+def _calls(code: CodeType) -> Iterator[Import]:
+    name = ""
     for step in dis.get_instructions(code):
-        if step.offset < skipped_to:
-            continue
-        if step.opcode in _FALSE_JUMPS and name == "TYPE_CHECKING" and step.argval > step.offset:
-            skipped_to = step.argval
-        elif step.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
-            constants.append(step.argval)
-            if name in _IMPORTERS and isinstance(step.argval, str):
-                module = step.argval.lstrip(".")
-                if module.replace(".", "_").isidentifier() and not module.endswith("."):
-                    yield Import(len(step.argval) - len(module), module)
-        elif step.opcode == _IMPORT_NAME:
-            yield Import(int(constants[-2]), step.argval, tuple(constants[-1] or ()))
-        if step.opname not in ("TO_BOOL", "PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP"):
+        if name in _IMPORTERS and step.opname == "LOAD_CONST" and isinstance(step.argval, str):
+            module = step.argval.lstrip(".")
+            if module.replace(".", "_").isidentifier() and not module.endswith("."):
+                yield Import(len(step.argval) - len(module), module)
+        if step.opname not in ("PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP"):
             name = step.argval if isinstance(step.argval, str) and step.opname.startswith("LOAD") else ""
 
 
@@ -305,51 +273,6 @@ def _code_of(path: str, stamp: Stamp, data: bytes) -> CodeType:
         code = _Loader(path, stamp, data).get_code("source")
     assert code is not None, "only modules without source have none"
     return code
-
-
-def _written(tree: ast.Module) -> Iterator[tuple[str, Any]]:
-    yield from _written_in(tree.body, tree, "")
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            yield from _written_in(node.body, node, f"{node.name}.")
-
-
-def _written_in(body: Iterable[ast.stmt], scope: ast.AST, prefix: str) -> Iterator[tuple[str, Any]]:
-    bound = Counter(
-        node.id
-        for node in ast.walk(scope)
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
-    )
-    bound.update(
-        node.name for node in ast.walk(scope) if isinstance(node, _DEFINITIONS) and node is not scope
-    )
-    for node in body:
-        if isinstance(node, _DEFINITIONS):
-            if bound[node.name] == 1 and not node.decorator_list:
-                yield prefix + node.name, Defined({} if isinstance(node, ast.ClassDef) else _defaults(node))
-            continue
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target, value = node.targets[0], node.value
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            target, value = node.target, node.value
-        else:
-            continue
-        if isinstance(target, ast.Name) and bound[target.id] == 1:
-            with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-                yield prefix + target.id, ast.literal_eval(value)
-
-
-def _defaults(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, Any]:
-    plain = [*node.args.posonlyargs, *node.args.args]
-    pairs: list[tuple[ast.arg, ast.expr | None]] = []
-    if node.args.defaults:
-        pairs += zip(plain[-len(node.args.defaults) :], node.args.defaults, strict=True)
-    found = {}
-    for argument, value in (*pairs, *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)):
-        if value is not None:
-            with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-                found[argument.arg] = ast.literal_eval(value)
-    return found
 
 
 @lru_cache(maxsize=1)

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.import_graph import Finder, ImportGraph
+from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.source_files import runs_as_written
 from prepcache.keys.environment import lately
@@ -379,7 +379,7 @@ class Observer:
         if self._places.of(path) is Place.SITE:
             self._count_distribution(path)
             return
-        graph = ImportGraph(Finder(sys.path, self._places))
+        graph = ImportGraph(self._places)
         if path.endswith(".py"):
             names = {_file_of(one): name for name, one in list(sys.modules.items())}
             with contextlib.suppress(UnkeyableError):  # it can't be parsed: it counts, and imports nothing
