@@ -1,15 +1,12 @@
-"""Where files belong, whatever links lead to them; and what a fingerprint leaves behind."""
+"""Where files belong, whatever links lead to them."""
 
 from __future__ import annotations
 
-import gc
 import os
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from prepcache import recipe
 from prepcache.keys.code.project import Place, Places
 
 
@@ -43,23 +40,3 @@ def test_a_file_belongs_where_links_lead(linked: Path, name: str, place: Place) 
     for _ in range(2):
         assert places.of(str(linked / name)) is place
     assert places._real(str(linked / name)) == os.path.realpath(linked / name)
-
-
-def test_a_fingerprint_frees_what_it_held_at_once() -> None:
-    def function(item: int) -> int:
-        return item
-
-    def held() -> Counter[str]:
-        names = ("Reach", "Closure", "Parsed", "Unit")
-        return Counter(name for thing in gc.get_objects() if (name := type(thing).__name__) in names)
-
-    recipe(function)
-    gc.collect()
-    gc.disable()
-    try:
-        before = held()
-        recipe(function)
-        assert held() == before
-    finally:
-        gc.enable()
-    assert set(before) <= {"Parsed"}, "of files that were edited after they were loaded some are kept"

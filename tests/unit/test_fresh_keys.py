@@ -7,20 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-VARIABLES = """
-import os
-from prepcache.keys.recipes import recipe
-
-def a(x): return "{MY_SIZE}/x".format(**os.environ)
-def b(x): return "%(MY_SIZE)s" % os.environ
-def c(x): return "{e[MY_SIZE]}".format(e=os.environ)
-def d(x): return os.environb[b"MY_SIZE"]
-def e(x): return os.getenvb(b"MY_SIZE")
-
-for f in (a, b, c, d, e):
-    print(f.__name__, recipe(f, code="function").digest)
-"""
-
 
 def run(folder: Path, text: str, **variables: str) -> list[str]:
     """The lines that a script in a checkout prints."""
@@ -32,14 +18,6 @@ def run(folder: Path, text: str, **variables: str) -> list[str]:
     done = subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
-
-
-def test_a_variable_within_a_text_or_bytes_changes_the_key(tmp_path: Path) -> None:
-    one, two = (run(tmp_path, VARIABLES, MY_SIZE=size) for size in ("1", "2"))
-    other = run(tmp_path, VARIABLES, MY_SIZE="1", OTHER_SIZE="1")
-    assert one == other
-    assert len(one) == 5
-    assert not {*one} & {*two}
 
 
 FOLDERS = """
