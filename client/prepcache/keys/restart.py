@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import ModuleType
 
@@ -19,7 +18,6 @@ from prepcache.keys.code.source_files import is_as_written, started_ns
 
 _MACHINE_CODE = re.compile(r"\.so(\.|$)")
 _DELETED = " (deleted)"
-_EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 _compared: dict[tuple[str, int], bool] = {}
 """A distribution's metadata, and when it was installed, to whether this process has loaded another state of
 it: what is loaded later is what was installed."""
@@ -38,13 +36,14 @@ def check_distribution(name: str, metadata: str, folder: str, top_levels: tuple[
         installed_ns = sys.maxsize
     if installed_ns < started_ns():
         return
-    if (metadata, installed_ns) not in _compared:
-        modules = [(m, str(vars(m).get("__file__"))) for m in _loaded_under(top_levels)]
-        own = [(module, path) for module, path in modules if path.startswith(folder + os.sep)]
+    state = metadata, installed_ns
+    if state not in _compared:
+        loaded = [m for n, m in list(sys.modules.items()) if n.partition(".")[0] in top_levels]
+        own = [m for m in loaded if type(m) is ModuleType and _file_of(m).startswith(folder + os.sep)]
         if not own:
             return
-        _compared[metadata, installed_ns] = any(_is_other(module, path) for module, path in own)
-    if _compared[metadata, installed_ns]:
+        _compared[state] = any(map(_is_other, own))
+    if _compared[state]:
         raise UnkeyableError(
             f"{name} was reinstalled after this process had loaded it, so the loaded version is not the "
             f"installed one: restart the kernel, or the process",
@@ -83,14 +82,13 @@ def is_other_machine_code(path: str) -> bool:
     return is_loaded or any(name[0].endswith(gone) for _, *name in mapped if name)
 
 
-def _loaded_under(top_levels: tuple[str, ...]) -> Iterator[ModuleType]:
-    for name, module in list(sys.modules.items()):
-        if type(module) is ModuleType and name.partition(".")[0] in top_levels:
-            yield module
+def _file_of(module: ModuleType) -> str:
+    return str(vars(module).get("__file__"))
 
 
-def _is_other(module: ModuleType, path: str) -> bool:
+def _is_other(module: ModuleType) -> bool:
     """Whether a module has functions or constants that its file does not make."""
-    if path.endswith(_EXTENSIONS):
+    path = _file_of(module)
+    if path.endswith(tuple(EXTENSION_SUFFIXES)):
         return is_other_machine_code(path)
     return path.endswith(".py") and not is_as_written(module, path, is_library=True)

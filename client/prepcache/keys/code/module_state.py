@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from types import CodeType, ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels
@@ -30,29 +30,12 @@ from prepcache.keys.code.source_files import (
     started_ns,
 )
 
-Chain = tuple[str, ...]
+if TYPE_CHECKING:
+    from prepcache.keys.code.dependencies import Dependencies
+
 _awaited: dict[str, Stamp] = {}
 """The stamps of files that no module was loaded from when they were last looked at, by path. A module that
 is loaded later is of that text while the stamp is the same."""
-
-
-class Walk(Protocol):
-    """What is asked of the walk through what is loaded."""
-
-    def count_global(self, space: dict[str, Any], module: str, name: str, chains: set[Chain]) -> None:
-        """Counts what a namespace holds, under a module's name."""
-
-    def count_module(self, module: Any, chain: Chain) -> None:
-        """Counts what a chain of attributes, read from a module, arrives at."""
-
-    def count_builtins(self, names: Iterable[str]) -> None:
-        """Counts what a job has put among the builtins under names."""
-
-    def note_code(self, code: CodeType, space: dict[str, Any]) -> None:
-        """Counts what code asks for beside what it names."""
-
-    def is_library_module(self, module: Any) -> bool:
-        """Whether a loaded module is none of the project's."""
 
 
 class ModuleState:
@@ -68,7 +51,7 @@ class ModuleState:
             text: such a library is loaded in one job and not in the next.
     """
 
-    def __init__(self, walk: Walk, graph: ImportGraph) -> None:
+    def __init__(self, walk: Dependencies, graph: ImportGraph) -> None:
         self.is_followed = self.is_settling = False
         self._walk = walk
         self._graph = graph
