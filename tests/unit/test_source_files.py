@@ -85,7 +85,9 @@ IMPORTS = {
     "import importlib\nimportlib.import_module('a.b')": [Import(0, "importlib"), Import(0, "a.b")],
     "__import__('a')": [Import(0, "a")],
     "def f(n):\n  __import__('a.' + n)": [],
-    "if TYPE_CHECKING:\n  import a": [Import(0, "a")],
+    "if TYPE_CHECKING:\n  import a\nelse:\n  import b": [Import(0, "b")],
+    "import typing\nif typing.TYPE_CHECKING:\n  import a\nimport b": [Import(0, "typing"), Import(0, "b")],
+    "if not TYPE_CHECKING:\n  import a": [Import(0, "a")],
 }
 
 

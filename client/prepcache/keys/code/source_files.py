@@ -43,6 +43,8 @@ _FORKED = 0x40
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _LOAD_CONST, _LOAD_SMALL_INT = dis.opmap["LOAD_CONST"], dis.opmap.get("LOAD_SMALL_INT", -1)
 _IMPORTERS = frozenset({"import_module", "__import__"})
+_LOOKED_FOR = _IMPORTERS | {"TYPE_CHECKING"}
+_FALSE_JUMPS = frozenset(op for name, op in dis.opmap.items() if "JUMP" in name and name.endswith("IF_FALSE"))
 _read: dict[str, tuple[SourceFile, float]] = {}
 _READ_LIMIT = 4096
 
@@ -211,12 +213,12 @@ def _own_functions(cls: type) -> Iterator[FunctionType]:
 
 
 def imports_in(code: CodeType) -> Iterator[Import]:
-    """The imports of a code object, nested code included."""
+    """The imports of a code object, nested code included, but for those that only type checkers see."""
     for one in nested(code):
-        if _IMPORT_NAME in one.co_code[::2]:
+        if not _LOOKED_FOR.isdisjoint(one.co_names):
+            yield from _chosen(one)
+        elif _IMPORT_NAME in one.co_code[::2]:
             yield from _statements(one)
-        if not _IMPORTERS.isdisjoint(one.co_names):
-            yield from _calls(one)
 
 
 def _statements(code: CodeType) -> Iterator[Import]:
@@ -229,14 +231,24 @@ def _statements(code: CodeType) -> Iterator[Import]:
             level, names = names, arg if op == _LOAD_SMALL_INT else code.co_consts[arg]
 
 
-def _calls(code: CodeType) -> Iterator[Import]:
-    name = ""
+def _chosen(code: CodeType) -> Iterator[Import]:
+    """As `_statements`, with calls of importers, and without what stands under `if TYPE_CHECKING`."""
+    constants: list[Any] = [0, None]
+    skipped_to, name = -1, ""
     for step in dis.get_instructions(code):
-        if name in _IMPORTERS and step.opname == "LOAD_CONST" and isinstance(step.argval, str):
-            module = step.argval.lstrip(".")
-            if module.replace(".", "_").isidentifier() and not module.endswith("."):
-                yield Import(len(step.argval) - len(module), module)
-        if step.opname not in ("PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP"):
+        if step.offset < skipped_to:
+            continue
+        if step.opcode in _FALSE_JUMPS and name == "TYPE_CHECKING" and step.argval > step.offset:
+            skipped_to = step.argval
+        elif step.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
+            constants.append(step.argval)
+            if name in _IMPORTERS and isinstance(step.argval, str):
+                module = step.argval.lstrip(".")
+                if module.replace(".", "_").isidentifier() and not module.endswith("."):
+                    yield Import(len(step.argval) - len(module), module)
+        elif step.opcode == _IMPORT_NAME:
+            yield Import(int(constants[-2]), step.argval, tuple(constants[-1] or ()))
+        if step.opname not in ("TO_BOOL", "PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP"):
             name = step.argval if isinstance(step.argval, str) and step.opname.startswith("LOAD") else ""
 
 
