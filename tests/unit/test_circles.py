@@ -1,9 +1,12 @@
-"""Lists and objects inside themselves count by where they close."""
+"""Objects that reach themselves count; lists and dicts inside themselves are refused."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from prepcache.errors import UnkeyableError
 from prepcache.keys.recipes import recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
 
@@ -31,22 +34,11 @@ def test_a_parser_of_arguments_counts_by_what_it_takes(project: Project) -> None
     assert changes(project, lambda: project.write(prep=PARSER.format(2)), code="function")
 
 
-def test_where_a_circle_closes_counts() -> None:
-    def circle(depth: int) -> Any:
-        inner: list[Any] = [1]
-        lists = [inner]
-        for _ in range(3):
-            lists.append([lists[-1]])
-        inner.append(lists[depth])
-        return lists[-1]
-
-    def table() -> Any:
-        made: dict[str, Any] = {"a": 1}
-        made["itself"] = [made]
-        return made
-
-    digests = [digest_of(circle(depth)) for depth in (0, 1, 2, 3, 3)] + [digest_of(table())]
-    assert digests[3] == digests[4] and len(set(digests)) == 5
+def test_a_list_inside_itself_is_refused_by_name() -> None:
+    endless: list[Any] = [1]
+    endless.append([endless])
+    with pytest.raises(UnkeyableError, match=r"f\[value\]\[1\]\[0\]: this list contains itself"):
+        digest_of(endless)
 
 
 def test_an_object_in_a_cycle_counts_by_what_it_reaches() -> None:

@@ -7,7 +7,6 @@ import dataclasses
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -174,35 +173,24 @@ def test_a_marker_in_a_key_may_stay_and_one_in_an_object_not() -> None:
     encoder = Encoder()
     encoder.steps = ["config"]
     with pytest.raises(UnkeyableError, match="no stable bytes"):
-        encoder.part(Handle(object()), "a")
+        encoder.part(Handle(sys._getframe()), "a")
     encoder.active.clear()
     with pytest.raises(UnkeyableError, match="marker"):
         encoder.part(Size(1, 2, {"x": plain(1)}), "b")  # type: ignore[dict-item]
 
 
-def test_hooks_decide_what_code_and_objects_are() -> None:
-    encoder = Encoder(
-        on_code=lambda value, _: value.__qualname__.encode(),
-        on_object=lambda value, encoder: encoder.part(vars(value), "state"),
-    )
-    assert encoder.encode(Broken) != encoder.encode(Size)
-    one, other = Broken(), Broken()
-    one.x = 1  # type: ignore[attr-defined]
-    assert encoder.encode(one) != encoder.encode(other)
-
-
 @pytest.mark.parametrize(
     ("value", "place", "why"),
     [
-        ({"augment": {"sampler": object()}}, "config.augment.sampler", "no stable bytes"),
-        ({"a": [1, threading.Lock()]}, "config.a[1]", "register_key"),
+        ({"augment": {"sampler": sys._getframe()}}, "config.augment.sampler", "no stable bytes"),
+        ({"a": [1, sys._getframe()]}, "config.a[1]", "register_key"),
         ({"odd key": (x for x in ())}, "config['odd key']", "generator"),
-        ({"f": len, "g": print, "h": time.time}, "config.h", "no stable bytes"),
+        ({"f": len, "g": print, "h": lambda: 1}, "config.h", "no stable bytes"),
         ({"lazy": Lazy(1)}, "config.lazy.value", "the disk is gone"),
         ({"d": Size(1, 2, {"x": plain(1)})}, "config.d.options.x", "marker"),  # type: ignore[dict-item]
         ({"p": Path("a")}, "config.p", "cannot be looked up"),
         ({"p": tree("a")}, "config.p", "cannot be looked up"),
-        ({"s": {Broken}}, "config.s.element", "Broken"),
+        ({"s": {sys}}, "config.s.element", "sys"),
     ],
 )
 def test_what_cannot_be_keyed_is_refused_with_its_place(value: Any, place: str, why: str) -> None:
@@ -226,7 +214,7 @@ def test_a_value_may_be_met_twice() -> None:
 
 def test_an_encoder_can_be_used_after_it_refused() -> None:
     encoder = Encoder()
-    shared: dict[str, Any] = {"x": object()}
+    shared: dict[str, Any] = {"x": sys._getframe()}
     with pytest.raises(UnkeyableError):
         encoder.encode(shared)
     shared["x"] = 1

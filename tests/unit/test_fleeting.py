@@ -52,16 +52,6 @@ class Locked(Kept):
         super().__init__(n)
         self.lock, self.again = threading.Lock(), threading.RLock()
 
-class Logger:
-    """As loguru's."""
-    def __init__(self, n): self.handlers = [object(), (i for i in ())]
-    def debug(self, text): pass
-    def info(self, text): pass
-    def warning(self, text): pass
-    def error(self, text): pass
-    def critical(self, text): pass
-    def exception(self, text): pass
-
 def checked(function):
     """As beartype: made from text, in the namespace of the function, with parameters named by addresses."""
     limit = (int, str)
@@ -93,7 +83,6 @@ ROWS = {
         "1",
         "2",
     ),
-    "a logger": (HEAD + "LOG = L.Logger(1)\ndef f(x):\n    LOG.info('x')\n    return $", "1", "2"),
 }
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 import random
 import socket
 import sys
-import types
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -186,38 +183,3 @@ def test_two_functions_of_one_name_are_refused(project: Project) -> None:
     hasher.digest_many([specs.a, specs.b])
     with pytest.raises(UnkeyableError, match=r"two functions are named specs\.<lambda>"):
         with_classes(made, hasher.classes)
-
-
-class Options(enum.IntFlag):
-    """As rdkit's, whose default keeps none."""
-
-    AllProps, ComputedProps = 0xFF, 0x20
-
-
-IN_C: weakref.WeakKeyDictionary[Any, tuple[str, dict[str, str]]] = weakref.WeakKeyDictionary()
-
-
-class Mol:
-    """As rdkit's molecule, which keeps all in C++: pickling leaves its properties out."""
-
-    def __init__(self, smiles: str, **properties: str) -> None:
-        IN_C[self] = (smiles, properties)
-
-    def __reduce__(self) -> Any:
-        return Mol, (IN_C[self][0],)
-
-    def ToBinary(self, options: int = 0) -> bytes:
-        smiles, properties = IN_C[self]
-        kept = {n: v for n, v in properties.items() if options & 0x20 or not n.startswith("computed")}
-        return repr((smiles, kept if options else {})).encode()
-
-
-def test_a_molecule_counts_with_its_properties(monkeypatch: pytest.MonkeyPatch) -> None:
-    chemistry = types.ModuleType("rdkit.Chem.rdchem")
-    monkeypatch.setitem(sys.modules, "rdkit.Chem.rdchem", chemistry)
-    made = type("Mol", (Mol,), {"__module__": "rdkit.Chem.rdchem"})
-    vars(chemistry).update(Mol=made, PropertyPickleOptions=Options)
-    before = item_digest(made("CCO", name="a"))
-    assert item_digest(made("CCO", name="a", computed="b")) == before
-    assert item_digest(made("CCO", name="b")) != before
-    assert item_digest(made("CCN", name="a")) != before

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import enum
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from prepcache.keys.code.settings import held_settings
+from prepcache.keys.code.settings import NONE, setting_of
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -45,7 +44,6 @@ OTHERS = {
     "what was counted": ("met", lambda lib: lib.met.update("a")),
     "what readers made": ("made", lambda lib: lib.made["a"]),
     "what is no data": ("params", lambda lib: dict.__setitem__(lib.params, "made", object())),
-    "the backend that was found": ("params", lambda lib: dict.__setitem__(lib.params, "backend", "TkAgg")),
 }
 
 
@@ -83,10 +81,11 @@ def test_what_is_no_setting_or_not_read_does_not_count(project: Project, name: s
     assert not change_of(project, *OTHERS[name])
 
 
-def test_what_is_long_is_no_setting() -> None:
-    assert held_settings(OrderedDict.fromkeys(range(1001))) is None
-    assert held_settings(OrderedDict.fromkeys(range(1000))) == dict.fromkeys(range(1000))
-    assert held_settings(OrderedDict({enum: 1, 2: enum.Enum})) == {}
+@pytest.mark.parametrize(
+    "value", [[[0] * 600] * 2, {"a": object()}, OrderedDict.fromkeys(range(1001)), Counter("a")]
+)
+def test_what_is_long_or_no_data_is_no_setting(value: Any) -> None:
+    assert setting_of("library.value", value) is NONE
 
 
 def test_settings_of_matplotlib_count_by_value(project: Project) -> None:
@@ -104,6 +103,3 @@ def test_settings_of_matplotlib_count_by_value(project: Project) -> None:
         matplotlib.rcParams["figure.dpi"] = 50
         after = [recipe(module.f, code="function").digest for module in modules]
         assert after[0] != before[0] and after[1] != before[1]
-        matplotlib.rcParams["axes.prop_cycle"] = matplotlib.cycler(color="rgb")
-        colored = [recipe(module.f, code="function").digest for module in modules]
-        assert colored[0] != after[0] and colored[1] != after[1]

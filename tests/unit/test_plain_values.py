@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from prepcache.keys.code import value_hooks
+from prepcache.keys.code import dependencies
+from prepcache.keys.code.values import ValueEncoder
 from prepcache.keys.drift import drift
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
@@ -23,7 +24,7 @@ def f(x): return TABLE, FILES, ARRAYS, x
 
 @pytest.fixture
 def module(project: Project, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(value_hooks, "DEAR_S", -1.0)
+    monkeypatch.setattr(dependencies, "DEAR_S", -1.0)
     project.write(prep=PREP)
     project.put("v.txt", "one")
     return project.load()
@@ -32,13 +33,13 @@ def module(project: Project, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_what_is_plain_is_not_encoded_again(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = recipe(module.f)
     encoded: set[Any] = set()
-    original = value_hooks._RuntimeEncoder.walk
+    original = ValueEncoder.walk
 
     def walk(self: Any, value: Any, put: Any) -> None:
         encoded.add(self.steps[0])
         original(self, value, put)
 
-    monkeypatch.setattr(value_hooks._RuntimeEncoder, "walk", walk)
+    monkeypatch.setattr(ValueEncoder, "walk", walk)
     assert drift(made) == {}
     assert encoded >= {"prep.FILES", "prep.ARRAYS"}
     assert "prep.TABLE" not in encoded

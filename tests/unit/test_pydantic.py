@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from prepcache.errors import UnkeyableError
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
-HEAD = "import pydantic, typing\nimport typing_extensions as te\n"
+HEAD = "import pydantic, typing\n"
 INNER = "class Inner(pydantic.BaseModel):\n    n: {0} = 1\n"
 CASES = {
     "a validated function": "@pydantic.validate_call\ndef g(x: {0}): return x\ndef f(x): return g(x)\n",
@@ -23,12 +24,6 @@ CASES = {
     ),
     "the same as text": (
         f"{INNER}@pydantic.validate_call\ndef g(x: 'Inner'): return x.n\ndef f(x): return g({{{{'n': x}}}})\n"
-    ),
-    "an adapter of a model": f"{INNER}T = pydantic.TypeAdapter(list[Inner])\ndef f(x): return T.validate_python([{{{{'n': x}}}}])[0].n\n",
-    "an adapter of a type": "T = pydantic.TypeAdapter(list[{0}])\ndef f(x): return T.validate_python([x])[0]\n",
-    "a typed dict": (
-        "class D(te.TypedDict):\n    n: {0}\nT = pydantic.TypeAdapter(D)\n"
-        "def f(x): return T.validate_python(D(n=x))['n']\n"
     ),
 }  # fmt: skip
 
@@ -54,11 +49,10 @@ def test_other_globals_of_a_validated_function_do_not_count(project: Project) ->
     assert len(digests) == 1
 
 
-def test_a_class_without_its_name_is_still_its_modules(project: Project) -> None:
-    """`NoExtraItems` of typing_extensions is one's; as the project's, its whole module would count."""
-    project.write(prep=f"{HEAD}class D(te.TypedDict):\n    n: int\ndef f(x): return D(n=x)\n")
-    made = recipe(project.load().f)
-    assert not [label for label in made.parts["code"]["values"] if label.startswith("typing_extensions.")]
+def test_an_adapter_of_a_type_is_refused_by_name(project: Project) -> None:
+    project.write(prep=f"{HEAD}T = pydantic.TypeAdapter(int)\ndef f(x): return T.validate_python(x)\n")
+    with pytest.raises(UnkeyableError, match=r"prep\.T: .*TypeAdapter.*create it in the function"):
+        project.recipe()
 
 
 @pytest.mark.parametrize(
@@ -96,16 +90,15 @@ def test_a_class_of_settings_counts_the_variables_that_it_reads(
 def test_a_models_fields_count_in_the_config_and_in_a_global(project: Project) -> None:
     """`model_dump(exclude_unset=True)` tells it from what is the default."""
     text = "import pydantic\nclass Over(pydantic.BaseModel):\n    crop: int = 1\n    size: int = 224\n"
-    given, digests = [], []
+    given, keys = [], []
     for made in ("Over(crop=4)", "Over(crop=4)", "Over(crop=4, size=224)", "Over(size=224, crop=4)"):
         project.write(
             prep=f"{text}OVER = {made}\ndef f(x, over=None): return (over or OVER).model_dump(exclude_unset=True)\n"
         )
         module = project.load()
         given.append(sorted(module.f(1)))
-        of_config = recipe(module.f, config={"over": module.OVER}, untracked=("OVER",))
-        code = {**of_config.parts["code"], "files": {}}
-        digests.append((recipe(module.f, code="function").digest, of_config.parts["config"], code))
+        of_config = recipe(module.f, config={"over": module.OVER}, untracked=("OVER",), code="function")
+        keys.append((recipe(module.f, code="function").digest, of_config.digest))
     assert given[0] == given[1] != given[2] == given[3]
-    assert digests[0] == digests[1] != digests[2] == digests[3]
-    assert digests[0][0] != digests[2][0] and digests[0][1] != digests[2][1]
+    assert keys[0] == keys[1] and keys[2] == keys[3]
+    assert keys[0][0] != keys[2][0] and keys[0][1] != keys[2][1]

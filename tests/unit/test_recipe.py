@@ -17,7 +17,6 @@ import pytest
 import prepcache
 from prepcache.errors import UnkeyableError
 from prepcache.keys import recipes
-from prepcache.keys.code.describe import readable
 from prepcache.keys.drift import drift
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.recipes import Recipe, recipe
@@ -152,7 +151,7 @@ def test_a_dataclass_in_the_config_is_explained_by_its_fields() -> None:
     assert line == "config.settings.size 1 -> 128"
     [line] = lines(before, recipe(f, config={"settings": Settings(1, Settings(3))}))
     assert line == "config.settings.deep.size 2 -> 3"
-    assert readable(Account("hidden")) == f"{__name__}.Account(api_key=secret)"
+    assert "hidden" not in json.dumps(recipe(f, config={"account": Account("hidden")}).parts)
 
 
 def test_parsed_arguments_are_explained_by_what_differs() -> None:

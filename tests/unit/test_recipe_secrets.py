@@ -60,7 +60,7 @@ def test_what_a_function_is_given_counts_as_a_secret_too() -> None:
     for make in (Fetch, lambda secret: functools.partial(f, api_key=secret)):
         plain, one, other = (recipe(make(secret)) for secret in ("hunter2", "hunter2", "hunter3"))
         assert plain.digest == one.digest != other.digest
-        values, others = (made.parts["code"]["values"] for made in (one, other))
+        values, others = ({**c["values"], **c["attributes"]} for c in (m.parts["code"] for m in (one, other)))
         changed = [part for label, part in values.items() if part != others[label]]
         assert changed
         assert all(part["text"] == "secret" and len(part["digest"]) == SHORT for part in changed)
@@ -116,10 +116,10 @@ def test_a_secret_in_a_global_or_an_object_is_not_readable(project: Project) -> 
 
     one, other = made("hunter1"), made("hunter2")
     assert "hunter" not in json.dumps(one.parts)
-    for label in ("prep.OPTIONS", "prep.LOGIN"):
-        shown = one.parts["code"]["values"][label]
+    for table, label in (("values", "prep.OPTIONS"), ("attributes", "prep.LOGIN.password")):
+        shown = one.parts["code"][table][label]
         assert shown["text"] == "secret"
-        assert shown["digest"] != other.parts["code"]["values"][label]["digest"]
+        assert shown["digest"] != other.parts["code"][table][label]["digest"]
     assert one.parts["config"]["login"]["text"] == "secret"
     assert one.digest != other.digest
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import io
 import weakref
 from typing import Any
@@ -78,31 +77,6 @@ def test_lazily_cached_attributes_do_not_change_the_key(value: Any) -> None:
     assert digest_of(value) == before
     value.more = 1
     assert digest_of(value) != before
-
-
-def test_a_context_variable_counts_by_what_it_is_set_to() -> None:
-    one, same = contextvars.ContextVar("at 0x7f1", default=1), contextvars.ContextVar("at 0x7f2", default=1)
-    before = digest_of(one)
-    assert digest_of(same) == before
-    token = one.set(2)
-    assert digest_of(one) != before
-    one.reset(token)
-    assert digest_of(one) == before
-    assert digest_of(contextvars.ContextVar("without a value")) != before
-
-
-class Session:
-    """A stand-in with the attributes that `onnxruntime.InferenceSession` keeps beside what is in C."""
-
-    def __init__(self, model: Any, options: Any = None, providers: tuple[str, ...] = ("CPU",)) -> None:
-        self._sess_options_initial = options
-        self._model_path, self._model_bytes = (None, model) if isinstance(model, bytes) else (model, None)
-        self._providers, self._provider_options = list(providers), {name: {} for name in providers}
-        self._sess = iter(lambda: None, 0)  # nothing that could be pickled
-
-
-Session.__name__, Session.__qualname__ = "InferenceSession", "InferenceSession"
-Session.__module__ = "onnxruntime.capi.onnxruntime_inference_collection"
 
 
 @pytest.mark.parametrize("code", ["script", "function"])

@@ -20,7 +20,7 @@ from typing import Any
 
 from prepcache.keys.code.describe import SCALARS, decides
 from prepcache.keys.environment import differing as differing_distributions
-from prepcache.keys.own_state import changed_places, differing
+from prepcache.keys.own_state import differing
 from prepcache.keys.recipes import Recipe, again
 
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_DEREF"})
@@ -64,17 +64,14 @@ def drift(made: Recipe, met: dict[str, Any] | None = None, *, is_elsewhere: bool
     now, reach = again(made)
     before = made.state._replace(values=met | made.state.values | _definitions(made))
     after = now.state._replace(values=now.state.values | _definitions(now))
-    places = changed_places(before.places, after.places)
     drifted = differing(before, after, own=made.own)
     functions = [function.__code__ for function in reach.labels.functions()]
     alters = Alters([*functions, *reach.modules.codes()] if drifted else ())
     found: dict[str, bool] = {}
     for label in drifted:
-        if label in places:
-            attribute = places[label]
-            kind = object if attribute is None else attribute.kind
-            is_library = attribute is not None and attribute.is_library
-            found[label] = is_library or alters.may_alter(label, kind)
+        value = reach.values.get(label)
+        if value is not None and value.is_attribute and not reach.is_project(type(reach.owners[label])):
+            found[label] = True  # the object's own code may change it
         elif label.endswith(_CODE):  # modules were imported again, or functions replaced
             found[label.removesuffix(_CODE)] = False
         elif label.startswith("$"):
@@ -82,7 +79,7 @@ def drift(made: Recipe, met: dict[str, Any] | None = None, *, is_elsewhere: bool
         elif label.startswith("config."):
             found[label] = True  # the function was given those
         else:
-            found[label] = alters.may_alter(label, reach.values[label].kind)
+            found[label] = alters.may_alter(label, object if value is None else value.kind)
     found |= dict.fromkeys(_differing(made.parts["environment"], now.parts["environment"]), False)
     others = differing_distributions(made.parts["environment"]["distributions"])
     came = {label: value for label, value in after.values.items() if label not in before.values}
@@ -90,7 +87,7 @@ def drift(made: Recipe, met: dict[str, Any] | None = None, *, is_elsewhere: bool
         texts = reach.modules.older_texts(came)
         found = {label: own for label, own in found.items() if label.rpartition(".")[0] not in texts}
         others = [name + OF_ANOTHER_TIME for name in (*texts.values(), *others)]
-    met |= came
+    met |= {label: value for label, value in came.items() if label not in found}
     return found | dict.fromkeys(others, False)
 
 

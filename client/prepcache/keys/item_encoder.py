@@ -46,6 +46,8 @@ class ItemEncoder(Encoder):
         is_probe: read nothing; digests are left zero.
     """
 
+    ways_out = _WAYS_OUT
+
     def __init__(
         self,
         rules: PathRules,
@@ -59,7 +61,6 @@ class ItemEncoder(Encoder):
         self.stat_cache = stat_cache
         self.trust = trust
         self.is_probe = is_probe
-        self.ways_out = _WAYS_OUT
         self.names: list[str | bytes] = []
         self.rows = array("q")
         self.known: dict[int, Digested] = {}
@@ -70,8 +71,6 @@ class ItemEncoder(Encoder):
         self.text_files = 0
         self.text_file = ""
         """How many str name files, and the first that does."""
-        self._above: list[int] = []
-        """Ids of the objects that are being written, the outermost first."""
         self._is_part = False
 
     def put_path(self, value: Any, put: Put) -> bool:
@@ -130,27 +129,8 @@ class ItemEncoder(Encoder):
         else:
             self.put_object(value, put)
 
-    def put_object(self, value: Any, put: Put) -> None:
-        """Write an object by its class and state; where it reaches itself, by how deep that stands above."""
-        from prepcache.keys.code.object_parts import (  # few items are objects, and it imports much
-            Unstable,
-            parts_of,
-        )
-
-        if id(value) in self._above:
-            put(b"Y" + length(self._above.index(id(value))))
-            return
-        try:
-            parts = parts_of(value, is_library=_is_library(type(value)))
-        except Unstable as error:
-            raise self.refuse_object(value, str(error)) from error
-        put(b"O")
-        self.put_class_of(value, put)
-        self._above.append(id(value))
-        self.opaque_depth += 1
-        self.put_attributes(value, parts, put)
-        self.opaque_depth -= 1
-        self._above.pop()
+    def is_library(self, cls: type) -> bool:
+        return _is_library(cls)
 
 
 def without_libraries(held: Iterable[type | FunctionType]) -> list[type | FunctionType]:

@@ -51,28 +51,6 @@ LARGEST_BYTES = 64 << 20
 """Larger samples are not compared: hashing them would cost the fill."""
 
 
-class Attribute(NamedTuple):
-    """What a recipe wrote of an attribute, and which object that was.
-
-    Args:
-        outline: what was written, without the attributes of objects in it that have places of their own.
-        address: of the object; 0 in another process.
-        is_library: whether what has the attribute is of a library's class.
-        text: a readable form, of the first attributes only.
-    """
-
-    written: bytes
-    outline: bytes = b""
-    address: int = 0
-    kind: type = object
-    is_library: bool = False
-    text: str = ""
-
-
-Attributes = dict[str, dict[str, Attribute]]
-"""The place of an object (`preprocess.reader`) to its attributes by name."""
-
-
 class State(NamedTuple):
     """What a function, and what it reaches, was when a recipe was made.
 
@@ -80,26 +58,17 @@ class State(NamedTuple):
         digest: of the recipe that is made of this state, whatever it counts as.
         values: digests of run-time values by label, and environment variables by `$NAME`.
         leaves: of the config.
-        outlines: of values, and of leaves by `config.<path>`, that hold objects with places; see `Attribute`.
+        objects: labels of objects, whose attributes are values.
     """
 
     digest: RecipeDigest
     values: dict[str, str | None]
     leaves: dict[str, Any]
-    places: Attributes
-    outlines: dict[str, bytes]
+    objects: frozenset[str]
 
     @classmethod
     def empty(cls) -> State:
-        return cls(RecipeDigest(""), {}, {}, {}, {})
-
-    def __reduce__(self) -> Any:
-        """Addresses mean nothing elsewhere, and types may not be pickled."""
-        places = {
-            at: {name: Attribute(one.written, one.outline) for name, one in rows.items()}
-            for at, rows in self.places.items()
-        }
-        return State, (self.digest, self.values, self.leaves, places, self.outlines)
+        return cls(RecipeDigest(""), {}, {}, frozenset())
 
 
 class Before(NamedTuple):
@@ -121,42 +90,26 @@ def is_below(place: str, holders: Iterable[str]) -> bool:
     return any(place == one or place.startswith((f"{one}.", f"{one}[")) for one in holders)
 
 
-def changed_places(before: Attributes, now: Attributes) -> dict[str, Attribute | None]:
-    """The attributes that differ, with what they are now; not those in which only attributes of theirs do."""
-    found: dict[str, Attribute | None] = {}
-    themselves: set[str] = set()
-    for at in before.keys() & now.keys():
-        for name in before[at].keys() | now[at].keys():
-            then, there = before[at].get(name), now[at].get(name)
-            if then is None or there is None or then.written != there.written:
-                found[place_of(at, name)] = there
-                is_replaced = then and there and then.address and then.address != there.address
-                if then is None or there is None or is_replaced or then.outline != there.outline:
-                    themselves.add(place_of(at, name))
-    holders = {above for place in found for above in _above(place)}
-    return {place: found[place] for place in sorted(found) if place in themselves or place not in holders}
-
-
 def _above(place: str) -> Iterator[str]:
     """The places that something at a place is in."""
     return (place[:at] for at, mark in enumerate(place) if mark in ".[" and at)
 
 
 def differing(before: State, now: State, *, own: Iterable[str] = ()) -> list[str]:
-    """What differs of values, attributes and the config: labels, places, and `config.<path>`.
+    """What differs of values, attributes and the config: labels, and `config.<path>`.
+
+    An attribute that an object has got or lost differs; another value that came up does not.
 
     Args:
         own: what may differ, with all that is in it.
     """
-    places = changed_places(before.places, now.places)
-    above = {holder for place in places for holder in _above(place)}
-    holders = {row for row in above if before.outlines.get(row) == now.outlines.get(row)}
-    rows = [
-        *_rows(before.values, now.values),
-        *(f"config.{path}" for path in _rows(before.leaves, now.leaves, is_whole=True)),
-    ]
-    found = dict.fromkeys([*(row for row in rows if row not in holders), *places])
-    return [place for place in found if not is_below(place, own)]
+    objects = before.objects & now.objects
+    changed = before.values.keys() ^ now.values.keys()
+    found = {label for label in changed if not objects.isdisjoint(_above(label))}
+    found.update(_rows(before.values, now.values))
+    found.update(f"config.{path}" for path in _rows(before.leaves, now.leaves, is_whole=True))
+    whole = sorted(place for place in found if place not in changed or found.isdisjoint(_above(place)))
+    return [place for place in whole if not is_below(place, own)]
 
 
 def _rows(before: Mapping[str, Any], now: Mapping[str, Any], *, is_whole: bool = False) -> list[str]:

@@ -27,22 +27,18 @@ _RANK = re.compile(
 _SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 
 
-def notes(
-    functions: Iterable[FunctionType], values: Iterable[str], variables: Iterable[str], places: Iterable[str]
-) -> list[str]:
+def notes(functions: Iterable[FunctionType], values: Iterable[str], variables: Iterable[str]) -> list[str]:
     """What to say of ranks that count.
 
     Args:
         functions: all that are reached.
-        values: the labels of values that count.
+        values: the labels of values and attributes that count.
         variables: the environment variables that count.
-        places: of attributes of objects that count.
     """
     if not any(map(_RANK.fullmatch, os.environ)) or any(os.environ.get(size) == "1" for size in _SIZES):
         return []
     codes = [code for function in functions for code in nested(function.__code__)]
-    labels = [label.partition("#")[0] for label in values]
-    labels += [place for place in places if not place.startswith("config.")]
+    labels = [label.partition("#")[0] for label in values if not label.startswith("config.")]
     names = {*variables, *(label.rpartition(".")[2] for label in labels)}
     return [_line(name, _reading(codes, name)) for name in sorted(names) if _RANK.fullmatch(name)]
 

@@ -6,25 +6,24 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
 from blake3 import blake3
 
+from prepcache.errors import UnkeyableError
 from prepcache.keys.code.dependencies import Dependencies
-from prepcache.keys.code.describe import SCALARS, Value, readable
+from prepcache.keys.code.describe import Value, readable
 from prepcache.keys.code.import_graph import ImportGraph
-from prepcache.keys.code.settings import is_attribute_bag
-from prepcache.keys.code.value_hooks import ConfigEncoder, Hooks
-from prepcache.keys.encoding.encoder import ENCODING_VERSION
+from prepcache.keys.code.values import ConfigEncoder
+from prepcache.keys.encoding.encoder import ENCODING_VERSION, length, text_bytes
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, python_version
 from prepcache.keys.files.digest import Trust, digest_file
 from prepcache.keys.files.stat_cache import StatCache
-from prepcache.keys.own_state import Attributes, place_of
 from prepcache.keys.paths import path_hook
 from prepcache.keys.restart import check_machine_code
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
@@ -40,39 +39,58 @@ def config_part(
     given: dict[str, Any], reach: Dependencies, stat_cache: StatCache, trust: Trust
 ) -> tuple[dict[str, Any], str]:
     """The leaves of a config by their paths, and the digest of it all."""
-    hooks = reach.hooks
-    encoder = ConfigEncoder(hooks, path_hook(stat_cache, trust))
-    leaves: dict[str, Any] = {}
-    digest = "" if hooks.is_again else blake3(encoder.encode(given)).hexdigest()
+    leaves = _Leaves(ConfigEncoder(reach, path_hook(stat_cache, trust)), reach.is_again)
     for key in sorted(given):
-        _add_leaves(leaves, encoder, hooks, given[key], key, key)
-    return leaves, digest
+        leaves.add(given[key], key, key)
+    return leaves.found, leaves.hasher.hexdigest()
 
 
-def _add_leaves(
-    leaves: dict[str, Any], encoder: ConfigEncoder, hooks: Hooks, value: Any, path: str, name: str
-) -> None:
-    """Adds the leaves of a config, by their paths; one whose name looks secret only as a keyed hash."""
-    if type(value) is dict and 0 < len(value) <= LEAF_LIMIT and all(type(k) is str for k in value):
-        for key in sorted(value):
-            inner = name if is_secret(name) else key
-            _add_leaves(leaves, encoder, hooks, value[key], f"{path}.{key}" if path else key, inner)
-    elif type(value) in (list, tuple) and 0 < len(value) <= LEAF_LIMIT:
-        for i, element in enumerate(value):
-            _add_leaves(leaves, encoder, hooks, element, f"{path}[{i}]", name)
-    else:
-        raw = hooks.encoded(encoder, value, f"config.{path}")
-        if is_secret(name) or holds_secret(value):
-            leaves[path] = {"digest": keyed_hash(raw), "text": "secret"}
+class _Leaves:
+    """The leaves of a config by their paths, and a hash of them and of what they stand in.
+
+    Args:
+        is_again: a leaf that has no stable bytes has changed, and is not refused.
+    """
+
+    def __init__(self, encoder: ConfigEncoder, is_again: bool) -> None:
+        self.found: dict[str, Any] = {}
+        self.hasher = blake3()
+        self._encoder = encoder
+        self._is_again = is_again
+        self._above: list[Any] = []
+
+    def add(self, value: Any, path: str, name: str) -> None:
+        """Adds a part of the config; one whose name looks secret is shown as a keyed hash only."""
+        self.hasher.update(text_bytes(path))
+        is_dict = type(value) is dict and all(type(key) is str for key in value)
+        if not (is_dict or type(value) in (list, tuple)) or not 0 < len(value) <= LEAF_LIMIT:
+            self._add_leaf(value, path, name)
+            return
+        if any(value is one for one in self._above):
+            raise UnkeyableError(f"config.{path}: this {type(value).__name__} contains itself", path=path)
+        self._above.append(value)
+        self.hasher.update(f"{type(value).__name__} {len(value)}:".encode())
+        if is_dict:
+            for key in sorted(value):
+                self.hasher.update(self._encoder.encode(key, f"config.{path}"))
+                self.add(value[key], f"{path}.{key}", name if is_secret(name) else key)
         else:
-            digest = blake3(raw).hexdigest()
-            is_file = isinstance(value, str | os.PathLike) and os.path.isfile(value)
-            contents = f"contents {digest[:8]} of " if is_file else ""
-            leaves[path] = {"digest": digest, "text": contents + readable(value)}
-        if is_attribute_bag(value) and not is_secret(name):  # as parsed arguments are: for explanations
-            for attribute, content in islice(sorted(vars(value).items()), LEAF_LIMIT):
-                if type(content) in SCALARS:
-                    _add_leaves(leaves, encoder, hooks, content, f"{path}.{attribute}", attribute)
+            for i, element in enumerate(value):
+                self.add(element, f"{path}[{i}]", name)
+        self._above.pop()
+
+    def _add_leaf(self, value: Any, path: str, name: str) -> None:
+        raw = b""
+        with contextlib.suppress(*[UnkeyableError] * self._is_again):
+            raw = self._encoder.encode(value, f"config.{path}")
+        self.hasher.update(length(len(raw)) + raw)
+        if is_secret(name) or holds_secret(value):
+            self.found[path] = {"digest": keyed_hash(raw), "text": "secret"}
+            return
+        digest = blake3(raw).hexdigest()
+        is_file = isinstance(value, str | os.PathLike) and os.path.isfile(value)
+        contents = f"contents {digest[:8]} of " if is_file else ""
+        self.found[path] = {"digest": digest, "text": contents + readable(value)}
 
 
 def code_part(
@@ -80,8 +98,9 @@ def code_part(
 ) -> dict[str, Any]:
     """What counts of the code: digests of files and definitions, and values."""
     if code is None:
-        tables = ("files", "definitions", "values", "variables", "attributes")
-        return {"mode": None, **{name: {} for name in tables}, "untracked": []}
+        tables = ("files", "definitions", "values", "variables")
+        rows = {"attributes": _attributes(reach), "untracked": sorted(reach.ignored)}
+        return {"mode": None, **{name: {} for name in tables}, **rows}
     mode: str
     if isinstance(code, str):
         mode, paths = code, graph.files
@@ -94,21 +113,26 @@ def code_part(
         "mode": mode,
         "files": digests,
         "definitions": dict(sorted(reach.definitions.items())) if mode != "files" else {},
-        "values": {label: _shown(label, value) for label, value in sorted(reach.values.items())},
+        "values": {
+            label: _shown(label, value)
+            for label, value in sorted(reach.values.items())
+            if not value.is_attribute
+        },
         "variables": {name: _shown_variable(name, v) for name, v in sorted(reach.variables.items())},
-        "attributes": _attributes(reach.hooks.places),
+        "attributes": _attributes(reach),
         "untracked": sorted(reach.ignored),
     }
 
 
-def _attributes(places: Attributes) -> dict[str, dict[str, str]]:
-    """The attributes of objects one by one, for explanations: the values that hold them count."""
-    rows = [(place_of(at, name), one) for at, found in places.items() for name, one in found.items()]
-    return {
-        place: _shown(place, Value(blake3(one.written).hexdigest(), one.text))
-        for place, one in sorted(rows)
-        if one.text
-    }
+def _attributes(reach: Dependencies) -> dict[str, dict[str, str]]:
+    """The attributes of objects, one by one; of very many the last ones together."""
+    rows = sorted((label, value) for label, value in reach.values.items() if value.is_attribute)
+    shown = {label: _shown(label, value) for label, value in rows if value.text}
+    rest = [f"{label} {value.digest}" for label, value in rows if not value.text]
+    if rest:
+        digest = blake3("\n".join(rest).encode("utf-8", "surrogatepass")).hexdigest()
+        shown["more attributes"] = {"digest": digest, "text": str(len(rest))}
+    return shown
 
 
 def _is_edited(path: str, graph: ImportGraph, reach: Dependencies) -> bool:

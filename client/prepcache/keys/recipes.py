@@ -48,14 +48,14 @@ from prepcache.keys.environment import (
 from prepcache.keys.files.digest import Trust, digest_file
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.markers import Plain, rebuild
-from prepcache.keys.own_state import Before, State, Trial, place_of
+from prepcache.keys.own_state import Before, State, Trial
 from prepcache.keys.paths import Read, looks_like_path
 from prepcache.keys.recipe_parts import code_part, config_part, environment_part
 
-RECIPE_VERSION = 9
+RECIPE_VERSION = 10
 """First input of the digest; raised whenever the inputs or their order change."""
 
-RECIPE_DOMAIN = b"prepcache recipe v9\0"
+RECIPE_DOMAIN = b"prepcache recipe v10\0"
 _MATERIAL = (
     "the function's own calls changed {place}, and samples may depend on it. It counts by its present "
     "value, so the next job may preprocess again. Reset it before opening the data set, or exclude it with "
@@ -187,7 +187,7 @@ def _settled(preprocess: Callable[..., Any], asked: dict[str, Any]) -> Recipe:
         return replace(
             made, digest=before.digest, parts=before.parts, own=before.own, inherits=before.observers
         )
-    for error in reach.hooks.unstable.values():
+    for error in reach.unstable.values():
         raise error
     notes = [_MATERIAL.format(place=place, name=place.rpartition(".")[2]) for place in before]
     return replace(made, notes=(*made.notes, *notes))
@@ -228,9 +228,9 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     def file_digest(path: str) -> bytes:
         return digest_file(path, stat_cache, asked["trust"]).digest
 
-    reach = Dependencies(graph, places, untracked, root, file_digest)
-    reach.hooks.plain.update(asked.get("plain", ()))
-    reach.hooks.is_again = is_again
+    reach = Dependencies(graph, places, untracked, root, file_digest, counts_code=code is not None)
+    reach.plain.update(asked.get("plain", ()))
+    reach.is_again = is_again
     if code is not None:
         reach.add("preprocess", preprocess)
     leaves, config_digest = config_part(asked["config"], reach, stat_cache, asked["trust"])
@@ -260,7 +260,6 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         by_file = reach.modules.is_followed and code is not None
         parts["environment"] |= environment_part(installed, top_levels, asked["environment"], by_file)
     stat_cache.flush()
-    reach.hooks.forget()
     digest = _digest(parts, config_digest, reach)
     values: dict[str, str | None] = {name: value.digest for name, value in reach.values.items()}
     values |= {f"${name}": value for name, value in reach.variables.items()}
@@ -279,15 +278,15 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         named_files=frozenset(reach.named_files),
         expand=bool(expand),
         notes=_notes(untracked, reach),
-        asked={**asked, "config": given, "plain": reach.hooks.plain},
+        asked={**asked, "config": given, "plain": reach.plain},
         leaves_out=bool(reach.ignored) or reach.leaves_out or code is None,
-        state=State(digest, values, leaves, reach.hooks.places, reach.hooks.outlines),
+        state=State(digest, values, leaves, frozenset(reach.objects)),
     )
     return made, reach
 
 
 def _absolute_paths(reach: Dependencies) -> frozenset[str]:
-    texts = {*reach.hooks.texts, *(value for value in reach.variables.values() if value)}
+    texts = {*reach.texts, *(value for value in reach.variables.values() if value)}
     return frozenset(os.path.normpath(t) for t in texts if t.startswith("/") and looks_like_path(t))
 
 
@@ -341,7 +340,7 @@ def _stamp(path: str, graph: ImportGraph) -> tuple[int, ...] | None:
 def _digest(parts: dict[str, Any], config_digest: str, reach: Dependencies) -> RecipeDigest:
     code = parts["code"]
     is_counted = code["mode"] is not None
-    values = {label: value.digest for label, value in reach.values.items()} if is_counted else {}
+    values = {label: value.digest for label, value in reach.values.items()}
     counted = {
         "format": parts["format"],
         "mode": code["mode"],
@@ -368,7 +367,6 @@ def _table(rows: Mapping[str, str]) -> bytes:
 def _notes(untracked: Sequence[str], reach: Dependencies) -> tuple[str, ...]:
     unused = [name for name in untracked if name not in reach.ignored]
     notes = [f"untracked={name!r} names nothing that the code reaches" for name in unused]
-    if not reach.hooks.is_again:
-        places = [place_of(at, name) for at, found in reach.hooks.places.items() for name in found]
-        notes += ranks.notes(reach.labels.functions(), reach.owners, reach.variables, places)
+    if not reach.is_again:
+        notes += ranks.notes(reach.labels.functions(), reach.owners, reach.variables)
     return tuple(notes)

@@ -28,6 +28,7 @@ class Case:
         runs: whether `fn` is called on `items[0]` before the edit, so that observed inputs count.
         environ: environment variables, {name: (before, after)}.
         flags: interpreter flags after the edit, which then has an interpreter of its own.
+        is_refused: whether there is no key: the value is refused by name.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Case:
     runs: bool = False
     environ: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
+    is_refused: bool = False
 
     @property
     def is_must_change(self) -> bool:

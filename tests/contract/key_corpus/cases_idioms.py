@@ -249,10 +249,9 @@ REPLACED = [
                 swap("job.py", "meta", "cpu"), job=JOB + "import torch\ntorch.set_default_device('meta')\n"),
     must_change("declared type of a C function", {
                 "prep.py": "import ctypes\nL = ctypes.CDLL('libm.so.6')\nL.cos.restype = ctypes.c_double\n\ndef f(x):\n    return L.cos(x)\n"},
-                swap("prep.py", "c_double", "c_float")),
+                swap("prep.py", "c_double", "c_float"), is_refused=True),
     must_change("function under torch.compile", {"prep.py": "import torch\n\n@torch.compile\ndef f(x):\n    return x * 1\n"},
                 swap("prep.py", "* 1", "* 2")),
-    keyed("a C library", "import ctypes\nL = ctypes.CDLL('libm.so.6')\n\ndef f(x):\n    return L.cos(x)\n", JOB + "fn(0)\n"),
     keyed("a function under torch.compile", "import torch\n\n@torch.compile\ndef f(x):\n    return x\n"),
     keyed("a module under torch.compile", "import torch\nM = torch.compile(torch.nn.Dropout(0.5))\n\ndef f(x):\n    return M(x)\n"),
 ]  # fmt: skip

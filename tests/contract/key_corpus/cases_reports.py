@@ -314,6 +314,7 @@ COMPILERS = [
         "    return x * 1\n\ndef f(x):\n    return op(x)\n",
         "* 1",
         "* 2",
+        is_refused=True,
     ),
     one(
         "torch: a custom operator called by its name",
@@ -321,6 +322,7 @@ COMPILERS = [
         "def op(x: torch.Tensor) -> torch.Tensor:\n    return x * 1\n\ndef f(x):\n    return torch.ops.reports.op(x)\n",
         "* 1",
         "* 2",
+        is_refused=True,
     ),
     one(
         "torch: an operator of torch's by its name",

@@ -1,19 +1,18 @@
 """What counts of the code: loaded code objects, what their names resolve to, and the files that are imported.
 
     dependencies.py     the walk: functions, classes and globals that a function depends on
-    fingerprint.py      the digest of a loaded code object; function_state.py: defaults, closure, attributes
+    fingerprint.py      the digest of a loaded code object
     names.py            which globals a code object names, and what it reads from them
     partial_reads.py    what it reads of `self`, and of parsed arguments
     module_state.py     modules that functions import themselves
     dynamic_lookups.py  what code asks for beside what it names
     classes.py          what counts of a class
-    settings.py         plain data that code reads from libraries and from parsed arguments
+    settings.py         plain data that code reads from libraries
     import_graph.py     the files that a file imports, transitively (`code="script"`)
     source_files.py     the bytes, code and imports of one source file, read without importing it
     project.py          where a file belongs: the project, a distribution, the standard library, prepcache
     labels.py           stable names for functions and classes
-    value_hooks.py      the encoder's hooks: code as labels, objects by class and state
-    object_parts.py     the state of objects; torch_operators.py: of torch's operators
+    values.py           the encoder of values and configs: code and objects as labels
     describe.py         short readable forms of values
     item_code.py        the code that items hold
 

@@ -14,10 +14,14 @@ Invariants:
 from __future__ import annotations
 
 import builtins
+import marshal
 import os
+import secrets
 import sys
+import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -25,32 +29,37 @@ from typing import Any
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code import dynamic_lookups, labels, torch_operators
+from prepcache.keys.code import dynamic_lookups, labels
 from prepcache.keys.code.classes import annotations_of, attributes_of, described, variables_of
-from prepcache.keys.code.describe import ABSENT, Value, readable
+from prepcache.keys.code.describe import ABSENT, SCALARS, Value, readable
 from prepcache.keys.code.dynamic_lookups import Questions, names_in_annotations
 from prepcache.keys.code.fingerprint import fingerprint
-from prepcache.keys.code.function_state import EMPTY, names_without_addresses, state_of
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.module_state import ModuleState
 from prepcache.keys.code.names import SKIPPED_GLOBALS, Chains, global_chains
-from prepcache.keys.code.partial_reads import cell_chains
+from prepcache.keys.code.partial_reads import cell_chains, is_attribute_bag, is_used_whole
 from prepcache.keys.code.project import Place, Places
-from prepcache.keys.code.settings import (
-    held_settings,
-    is_attribute_bag,
-    is_setting,
-    is_used_whole,
-)
+from prepcache.keys.code.settings import NONE, setting_of
 from prepcache.keys.code.source_files import read_source
-from prepcache.keys.code.value_hooks import Hooks
+from prepcache.keys.code.values import ValueEncoder
 from prepcache.keys.encoding.encoder import is_registered
+from prepcache.keys.encoding.objects import EMPTY, Parts, state_of
+from prepcache.keys.own_state import place_of
 from prepcache.keys.secrets import holds_secret
 
 _SAYING_WHAT_COUNTS = ("__prepcache_key__", "__getstate__", "__reduce__", "__reduce_ex__")
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 CLASS = "class"
 """Stands for the definition of a class, which counts by its attributes."""
+DEAR_S = 0.01
+"""Seconds. What took longer to encode and is plain data is known again by its marshalled bytes."""
+_MOST_TEXTS = 1024
+"""Values of a recipe whose attributes it can show one by one."""
+_MOST_HELD = 16
+"""Objects without weak references that are held for their names; a former one gets another name."""
+
+_identities: dict[int, tuple[Callable[[], Any], str]] = {}
+"""What refers to an object, and its name, by its address."""
 
 
 class Dependencies:
@@ -62,6 +71,7 @@ class Dependencies:
         untracked: names that do not count: bare, or dotted as errors and parts show them.
         root: the checkout; absolute paths under it count relative to it.
         file_digest: path -> digest of the file's bytes.
+        counts_code: whether functions and classes are visited; without, they are names in the config.
 
     Attributes:
         sources: path of each project file that holds a definition, to its module's label.
@@ -75,6 +85,7 @@ class Dependencies:
         untracked: Iterable[str],
         root: str | None,
         file_digest: Callable[[str], bytes],
+        counts_code: bool = True,
     ) -> None:
         self.definitions: dict[str, str] = {}
         self.values: dict[str, Value] = {}
@@ -90,14 +101,28 @@ class Dependencies:
         self.literal_paths: set[str] = set()
         self.named_files: set[str] = set()
         self.root = root
-        self.hooks = Hooks(self, file_digest)
+        self.plain: dict[str, tuple[str, str]] = {}
+        """Large plain data by label: what it is known again by, in a tenth of the time, and its digest."""
+        self.is_again = False
+        """Whether what was counted is only looked at again: then what has no stable bytes now has changed."""
+        self.texts: set[str] = set()
+        """What stands as text in values: any of it may name an environment variable, or a module."""
+        self.unstable: dict[str, UnkeyableError] = {}
+        """What has no stable bytes: only calls of the function may have put it there."""
+        self.objects: set[str] = set()
+        """The labels of objects whose attributes count one by one."""
         self.labels = labels.Labels()
         self.modules = ModuleState(weakref.proxy(self), graph)
-        self._asked = Questions(self.hooks.texts)
+        self._asked = Questions(self.texts)
         self._graph = graph
         self._places = places
+        self._counts_code = counts_code
         self._untracked = tuple(untracked)
-        self._queue: list[tuple[str, Any]] = []
+        self._queue: deque[tuple[Any, ...]] = deque()
+        """Methods of this walk and their arguments."""
+        self._whole_objects: dict[int, str] = {}
+        self._projects: dict[type, bool] = {}
+        self._encoder = ValueEncoder(weakref.proxy(self), file_digest)  # a ring would wait for a collection
         self._slots: set[tuple[int, str]] = set()
         self._giver = object()
         """Owns what the walk starts from: in a ring, all that it holds would wait for a collection."""
@@ -122,11 +147,8 @@ class Dependencies:
             if is_over := not self._queue:
                 self._answer()
                 continue
-            label, value = self._queue.pop(0)
-            if isinstance(value, FunctionType):
-                self._visit_function(label, value)
-            else:
-                self._visit_class(label, value)
+            visit, *arguments = self._queue.popleft()
+            visit(*arguments)
 
     def _answer(self) -> None:
         """Counts what most code does not ask for, once some code does."""
@@ -144,15 +166,15 @@ class Dependencies:
 
     def _visit_function(self, label: str, function: FunctionType) -> None:
         code, space = function.__code__, function.__globals__
-        self.definitions[label] = fingerprint(code, names_without_addresses(function))
+        self.definitions[label] = fingerprint(code)
         if (path := self._note_file(space, code.co_filename)) is not None:
             self.codes.setdefault(path, []).append(code)
         self._asked.note_function(label, function)
         self.literal_paths |= dynamic_lookups.paths_below(self.root, code)
-        if not self.hooks.is_again:
+        if not self.is_again:
             for text in dynamic_lookups.texts_in(code):
                 self.named_files.update(dynamic_lookups.files_named_in(text))
-        for part, value in state_of(function):
+        for part, value in _numbered(state_of(function)):
             if value is EMPTY:
                 self.values[f"{label}{part}"] = ABSENT
             elif is_attribute_bag(value) and part.startswith("["):
@@ -207,9 +229,13 @@ class Dependencies:
         self._asked.note_class(label, cls, home)
         self._named_variables(variables_of(cls))
         self._named(space, names_in_annotations(annotations_of(cls).values(), space))
-        own = attributes_of(cls, self.is_library)
-        for name, value in (*own, *described(cls)):
+        for name, value in (*attributes_of(cls), *described(cls)):
             self.count_value(f"{label}.{name}", value, cls)
+
+    def _visit_object(self, label: str, owner: Any, pairs: Parts, is_key: bool, is_config: bool) -> None:
+        for name, value in _numbered(pairs):
+            place = label + name if name[:1] in ("(", "[", ".") else place_of(label, name)
+            self.count_value(place, value, owner, is_attribute=True, of=(is_key, is_config))
 
     def _named_variables(self, names: Iterable[Any]) -> None:
         for name in names:
@@ -258,7 +284,7 @@ class Dependencies:
             return
         value = space[name]
         self._asked.note_global(value)
-        if type(value) is str and not self.hooks.is_again:
+        if type(value) is str and not self.is_again:
             self.named_files.update(dynamic_lookups.files_named_in(value))
         if isinstance(value, ModuleType):
             if self.is_library_module(value):  # what is read of the project's counts by itself
@@ -286,10 +312,9 @@ class Dependencies:
     def count_module(self, module: Any, chain: tuple[str, ...]) -> None:
         """Counts what a chain of attributes, read from a module, arrives at; whole, what a job has put in the
         place of one."""
-        if torch_operators.is_lookup(module):
+        if type(module).__module__ == "torch._ops":  # it makes operators when it is asked for them
             self.refer_library("torch")
-            if (found := torch_operators.looked_up(module, chain)) is not None:
-                self.count_value(*found, module)
+            self._operator(module, chain)
             return
         place = labels.place_of_module(module, self._places)
         if place is Place.SELF:
@@ -318,6 +343,14 @@ class Dependencies:
         else:
             self.count_global(space, name, chain[0], {chain[1:]})
 
+    def _operator(self, space: Any, chain: tuple[str, ...]) -> None:
+        """Counts the operator that a chain of attributes, read from `torch.ops` or a part of it, leads to."""
+        for name in chain:
+            space = getattr(space, name, None)
+            if not isinstance(space, ModuleType):
+                self.count_value(f"torch.ops.{space}", space, sys)
+                return
+
     def _library_attribute(self, label: str, space: Any, chain: tuple[str, ...]) -> None:
         """Of libraries, settings count by value (`ImageFile.LOAD_TRUNCATED_IMAGES`), and what was patched."""
         if not chain or chain[0] not in space or chain[0] in SKIPPED_GLOBALS:
@@ -327,12 +360,10 @@ class Dependencies:
             self.count_module(value, chain[1:])
         elif self.is_untracked(label):
             return
-        elif is_setting(label, value) or self._is_put_there(value):
+        elif (setting := value if self._is_put_there(value) else setting_of(label, value)) is not NONE:
             module, _, name = label.rpartition(".")
             if not (self.modules.is_settling and self.modules.is_as_installed(module, name, value)):
-                self.count_value(label, value, space)
-        elif (held := held_settings(value)) is not None:
-            self.count_value(label, held, space)
+                self.count_value(label, setting, space)
         elif isinstance(value, type):
             self._library_attribute(label, vars(value), chain[1:])
 
@@ -362,8 +393,21 @@ class Dependencies:
 
     # -- values --------------------------------------------------------------------------------------
 
-    def count_value(self, label: str, value: Any, owner: Any) -> None:
-        """Counts what `owner` (a namespace, function or class) holds under a label."""
+    def count_value(
+        self,
+        label: str,
+        value: Any,
+        owner: Any,
+        *,
+        is_attribute: bool = False,
+        of: tuple[bool, bool] = (False, False),
+    ) -> None:
+        """Counts what `owner` (a namespace, function, class or object) holds under a label.
+
+        Args:
+            is_attribute: whether the owner is an object.
+            of: whether a key function gave it, and whether it is part of the config.
+        """
         slot = (id(owner), label)
         if slot in self._slots or self.is_untracked(label):
             return
@@ -372,17 +416,64 @@ class Dependencies:
         while unique in self.values:
             count += 1
             unique = f"{label}#{count}"
-        self.values[unique] = Value("", "")
+        self.values[unique] = ABSENT
         self.owners[unique] = owner
-        digest = self.hooks.digest(unique, value)
+        digest = self._digest(unique, value, *of)
         known = self.labels.known(value)
+        is_held = known is None or known in self.objects
         # What a library's function holds may change, where one of the project's only stands for its code.
-        kind = object if isinstance(value, FunctionType) and known is None else type(value)
-        self.values[unique] = Value(digest, readable(value, known), holds_secret(value), kind)
+        kind = object if isinstance(value, FunctionType) and is_held else type(value)
+        text = "" if is_attribute and len(self.values) > _MOST_TEXTS else readable(value, known)
+        is_secret = known not in self.objects and holds_secret(value)  # attributes are rows of their own
+        self.values[unique] = Value(digest, text, is_secret, kind, is_attribute)
+
+    def _digest(self, label: str, value: Any, is_key: bool, is_config: bool) -> str:
+        """The digest of a value's bytes, the order of its dicts counted: nobody can put a global into
+        canonical order before the function sees it."""
+        if label in self.plain and self.plain[label][0] == _marshalled(value):
+            return self.plain[label][1]
+        encoder, hasher = self._encoder, blake3()
+        encoder.is_config = is_config
+        began, files = time.perf_counter(), encoder.files
+        try:
+            encoder.write(value, hasher.update, label, opaque_depth=1, is_key=is_key)
+        except UnkeyableError as error:
+            self.unstable[label] = error
+            return _identity(value)
+        digest = hasher.hexdigest()
+        is_dear = time.perf_counter() - began > DEAR_S
+        if is_dear and files == encoder.files and _is_plain(value) and (state := _marshalled(value)):
+            self.plain[label] = state, digest
+        return digest
+
+    def label_of(self, value: Any) -> str | None:
+        """The label of an object that was met, all of whose attributes count."""
+        return self._whole_objects.get(id(value))
+
+    def refer_object(
+        self,
+        value: Any,
+        place: str,
+        pairs: Parts,
+        of: tuple[bool, bool] = (False, False),
+        *,
+        is_whole: bool = True,
+    ) -> str:
+        """The label of an object, some of whose attributes will be counted, or all of them."""
+        label = self.labels.known(value) or self.labels.give(value, place)
+        if is_whole:
+            self._whole_objects[id(value)] = label
+        self.objects.add(label)
+        self._queue.append((self._visit_object, label, value, pairs, *of))
+        return label
 
     def is_project(self, cls: type) -> bool:
         """Whether a class is the project's."""
-        return labels.place_of_class(cls, self._places) is Place.PROJECT
+        if cls not in self._projects:
+            file = labels.file_of(labels.class_module(cls))[1]
+            is_in_c = file is not None and file.endswith(_EXTENSIONS)  # whose bytes count
+            self._projects[cls] = not is_in_c and labels.place_of_class(cls, self._places) is Place.PROJECT
+        return self._projects[cls]
 
     def is_library(self, function: FunctionType) -> bool:
         """Whether a function is a library's."""
@@ -390,25 +481,27 @@ class Dependencies:
 
     def refer_function(self, function: FunctionType) -> str | None:
         """The label of a function, which will be visited; None for a library's."""
-        if self.labels.known(function) is None and self.is_library(function):
+        if self.is_library(function):
             return None
         name = function.__code__.co_qualname
         if name.startswith("__create_fn__."):  # a dataclass made it, and gave it the name of its class
             name = function.__qualname__
-        return self._refer(function, f"{self._module_label(function.__globals__)}.{name}")
+        label = f"{self._module_label(function.__globals__)}.{name}"
+        return self._refer(function, label, self._visit_function)
 
     def refer_class(self, cls: type) -> str:
         """The label of a class, which will be visited, or the name of a library's."""
         self.leaves_out |= is_registered(cls)
         name = f"{labels.class_module_label(cls)}.{cls.__qualname__}"
-        if self.labels.known(cls) is None and labels.place_of_class(cls, self._places) is not Place.PROJECT:
+        if not self.is_project(cls):
             self.refer_library(labels.class_module(cls))
             return name
-        return self._refer(cls, name)
+        return self._refer(cls, name, self._visit_class)
 
     def refer_module(self, module: ModuleType) -> None:
         """Counts a module that is used as a value."""
-        self.count_module(module, ())
+        if self._counts_code:
+            self._queue.append((self.count_module, module, ()))
 
     def refer_library(self, module: str) -> None:
         """Counts the distribution of a module, or the bytes of an extension module of the project."""
@@ -418,12 +511,63 @@ class Dependencies:
         elif module.partition(".")[0] in self._places.owned:
             self.top_levels.add(module.partition(".")[0])
 
-    def _refer(self, value: Any, wanted: str) -> str:
+    def _refer(self, value: Any, wanted: str, visit: Callable[[str, Any], None]) -> str:
         label = self.labels.known(value)
         if label is None:
             label = self.labels.give(value, wanted)
-            self._queue.append((label, value))
+            if self._counts_code:
+                self._queue.append((visit, label, value))
         return label
+
+
+def _numbered(pairs: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Pairs whose names differ, as those of slots of one name in two classes do not."""
+    met: Counter[str] = Counter()
+    for name, value in pairs:
+        met[name] += 1
+        yield name if met[name] == 1 else f"{name}#{met[name]}", value
+
+
+def _identity(value: Any) -> str:
+    """The name of an object that has no stable bytes: its own for as long as it lives."""
+    at, pop = id(value), _identities.pop  # at the interpreter's end the module's names are gone
+    refer, name = _identities.get(at, (None, ""))
+    if refer is None or refer() is not value:
+        try:
+            refer = weakref.ref(value, lambda _: pop(at, None))
+        except TypeError:
+            held = [key for key, (one, _) in list(_identities.items()) if not isinstance(one, weakref.ref)]
+            for key in held[: 1 - _MOST_HELD]:  # all but the last ones
+                pop(key, None)
+
+            def refer() -> Any:
+                return value
+
+        name = f"?{secrets.token_hex(8)}"
+        _identities[at] = refer, name
+    return name
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is built-in containers of numbers and text all the way down."""
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        if type(one) is dict:
+            rest += [*one, *one.values()]
+        elif type(one) in (list, tuple, set, frozenset):
+            rest += one
+        elif type(one) not in SCALARS:
+            return False
+    return True
+
+
+def _marshalled(value: Any) -> str:
+    """What tells a state of plain data from others; empty for what is none."""
+    try:
+        return blake3(marshal.dumps(value, 2)).hexdigest()  # version 2 does not depend on reference counts
+    except ValueError:
+        return ""
 
 
 def _text_digest(*texts: str | None) -> str:

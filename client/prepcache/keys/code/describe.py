@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from itertools import islice
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from blake3 import blake3
 
-from prepcache.keys.secrets import holds_secret, is_secret
+from prepcache.keys.secrets import holds_secret
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
 TEXT_LIMIT = 120
 """Characters; enough for a path or a short list."""
-_MEMBERS_LIMIT = 400
-"""Of an object with its attributes."""
 _SHOWN_ELEMENTS = 8
-_MOST = 64
-"""Attributes that are looked at."""
-_MEMBERS_DEPTH = 1
-"""Dataclasses in dataclasses and in objects whose fields are shown too: settings that a class was given."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Value:
-    """A value that counts: the digest of its bytes, a short readable form, and whether to show them."""
+    """A value that counts.
+
+    Args:
+        digest: of its bytes.
+        text: a short readable form.
+        is_attribute: whether an object holds it, and not the code.
+    """
 
     digest: str
     text: str
     is_secret: bool = False
     kind: type = object
+    is_attribute: bool = False
 
 
 ABSENT = Value(blake3(b"absent").hexdigest(), "(undefined)")
@@ -50,12 +50,11 @@ def readable(value: Any, label: str | None = None) -> str:
         label: what it is called, for what has a label.
     """
     text = label or _text(value)
-    limit = _MEMBERS_LIMIT if label is None and text.endswith(")") else TEXT_LIMIT
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
 
 
 def _text(value: Any) -> str:
-    if type(value) is int and value.bit_length() > 4 * TEXT_LIMIT:
+    if _is_long(value):
         return f"int of {value.bit_length()} bits"
     if type(value) in SCALARS:
         return repr(value[:TEXT_LIMIT]) if isinstance(value, str | bytes) else repr(value)
@@ -73,40 +72,15 @@ def _text(value: Any) -> str:
     cls = type(value)
     if not dataclasses.is_dataclass(cls) and hasattr(cls, "shape") and hasattr(cls, "dtype"):
         return f"{cls.__name__} {value.dtype} {tuple(value.shape)}"
-    return f"{cls.__module__}.{cls.__qualname__}{_members(value, _MEMBERS_DEPTH)}"
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _members(value: Any, depth: int) -> str:
-    """`(size=3, deep=Settings(n=1))`: the fields of a dataclass, the settings of another object."""
-    cls = type(value)
-    if dataclasses.is_dataclass(cls):
-        named = {f.name: getattr(value, f.name, None) for f in dataclasses.fields(cls)}
-    else:
-        state = getattr(value, "__dict__", None)
-        named = {} if type(state) is not dict else {n: v for n, v in state.copy().items() if _is_told(n, v)}
-    fields = (f"{name}={_field(name, content, depth)}" for name, content in islice(named.items(), _MOST))
-    return f"({', '.join(fields)})" if named else ""
-
-
-def _is_told(name: Any, value: Any) -> bool:
-    """Whether an attribute is a setting, as far as its name and type say."""
-    is_plain = type(value) in SCALARS or dataclasses.is_dataclass(type(value))
-    return is_plain and isinstance(name, str) and not name.startswith("_")
-
-
-def _field(name: str, value: Any, depth: int) -> str:
-    if is_secret(name) or holds_secret(value):
-        return "secret"
-    if type(value) in SCALARS:
-        return _text(value)
-    members = _members(value, depth - 1) if depth and dataclasses.is_dataclass(type(value)) else ""
-    return type(value).__qualname__ + members
+def _is_long(value: Any) -> bool:
+    return type(value) is int and value.bit_length() > 4 * TEXT_LIMIT
 
 
 def _container(value: Any) -> str:
     elements = [*value, *value.values()] if isinstance(value, dict) else list(value)
-    if len(value) > _SHOWN_ELEMENTS or any(type(e) not in SCALARS for e in elements):
-        return f"{type(value).__name__} of {len(value)}"
-    if any(type(e) is int and e.bit_length() > 4 * TEXT_LIMIT for e in elements):
+    if len(value) > _SHOWN_ELEMENTS or any(type(e) not in SCALARS or _is_long(e) for e in elements):
         return f"{type(value).__name__} of {len(value)}"
     return repr(sorted(value, key=repr)) if isinstance(value, set | frozenset) else repr(value)

@@ -14,8 +14,9 @@ from __future__ import annotations
 import __future__
 
 import dis
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from inspect import CO_OPTIMIZED
 from types import CodeType
 from typing import Any
@@ -45,24 +46,26 @@ _FUTURE_ANNOTATIONS = __future__.annotations.compiler_flag
 _COMPILERS = frozenset({"compile", "eval", "exec"})
 """What code compiles by these has the `__future__` flags of the code itself."""
 
+_ADDRESS = re.compile(r"\d{6,}$")
+
 _known: dict[int, tuple[CodeType, str]] = {}
 _KNOWN_LIMIT = 20_000
 
 
-def fingerprint(code: CodeType, names: Mapping[str, str] | None = None) -> str:
-    """The fingerprint of a code object, nested code included.
-
-    Args:
-        names: other names for some of its variables.
-    """
-    if names:
-        return _digest(_renamed(code, names))
+def fingerprint(code: CodeType) -> str:
+    """The fingerprint of a code object, nested code included."""
     known = _known.get(id(code))
     if known is None:
         if len(_known) >= _KNOWN_LIMIT:
             _known.clear()
         known = _known[id(code)] = (code, _digest(code))  # kept alive: an id is unique only while it lives
     return known[1]
+
+
+def without_address(name: str) -> str:
+    """The name of a variable without a long number at its end: code that a decorator makes from text may
+    call its parameters by the addresses of objects (beartype does)."""
+    return _ADDRESS.sub("", name)
 
 
 def nested(code: CodeType) -> Iterator[CodeType]:
@@ -109,9 +112,7 @@ def _shape(code: CodeType) -> tuple[Any, ...]:
     return (
         steps,
         handlers,
-        code.co_varnames,
-        code.co_freevars,
-        code.co_cellvars,
+        *(tuple(map(without_address, t)) for t in (code.co_varnames, code.co_freevars, code.co_cellvars)),
         code.co_argcount,
         code.co_posonlyargcount,
         code.co_kwonlyargcount,
@@ -198,12 +199,3 @@ def _const(value: Any) -> Any:
     if isinstance(value, frozenset):
         return ("frozenset", tuple(sorted(repr(_const(part)) for part in value)))
     return (type(value).__name__, text_of(value))
-
-
-def _renamed(code: CodeType, names: Mapping[str, str]) -> CodeType:
-    tables: dict[str, Any] = {
-        table: tuple(names.get(name, name) for name in getattr(code, table))
-        for table in ("co_varnames", "co_freevars", "co_cellvars")
-    }
-    consts = tuple(_renamed(one, names) if isinstance(one, CodeType) else one for one in code.co_consts)
-    return code.replace(co_consts=consts, **tables)

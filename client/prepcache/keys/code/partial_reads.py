@@ -10,15 +10,15 @@
 Read from bytecode, through the methods and properties that a method reaches by `self`.
 
 Invariants:
-    1. Where the object may be read otherwise (it is passed on or stored, its class looks attributes up by
-       code of its own, an attribute is set through code in C, a text or the frame may lead to it), all of it
-       counts.
+    1. Where the object may be read otherwise (it is passed on or stored, its class finds or sets attributes
+       by code of its own, a text or the frame may lead to it), all of it counts.
 """
 
 from __future__ import annotations
 
 import dis
 import functools
+import types
 from collections.abc import Iterator
 from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any
@@ -26,14 +26,14 @@ from typing import Any
 from prepcache.keys.code.dynamic_lookups import FRAME_READERS
 from prepcache.keys.code.names import all_names
 
-_LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")
-_STORES = ("STORE_FAST", "STORE_DEREF", "DELETE_FAST", "DELETE_DEREF")
+_WHOLE = ""
+"""Stands for a use of an object that is no use of one attribute."""
 _READS = ("LOAD_ATTR", "LOAD_METHOD")
 _WRITES = ("STORE_ATTR", "DELETE_ATTR")
 _BY_FRAME = FRAME_READERS | {
     "dir", "exec", "globals", "locals", "vars", "f_locals", "_getframe", "currentframe", "stack",
 }  # fmt: skip
-_UNSEEN = _BY_FRAME | {"super", "__dict__"}
+_ABSENT = object()
 
 
 def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
@@ -50,12 +50,15 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
     found: dict[str, Any] = {}
     queue, seen = [function], set()
     while queue:
-        function = queue.pop()
-        if function in seen:
+        code = getattr(queue.pop(), "__code__", None)
+        if code in seen:
             continue
-        seen.add(function)
-        uses = _uses_by(function)
-        if uses is None:
+        seen.add(code)
+        if not isinstance(code, CodeType) or not code.co_argcount:
+            return None
+        names = all_names(code)
+        uses = set(_uses(code, code.co_varnames[0]))
+        if (_WHOLE, True) in uses or not names.isdisjoint(_BY_FRAME | {"super", "__dict__"}):
             return None
         for name, is_read in uses:
             member = _member(cls, name)
@@ -65,12 +68,11 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
                 is_slot = isinstance(member, MemberDescriptorType)
                 if has_own_setter or (hasattr(type(member), "__set__") and not is_slot):
                     return None
+            elif isinstance(member, MemberDescriptorType):
+                found.update({name: getattr(owner, name)} if hasattr(owner, name) else {})
             elif isinstance(member, functools.cached_property):
                 queue.append(member.func)
                 found.update({name: state[name]} if name in state else {})
-            elif isinstance(member, MemberDescriptorType):
-                if (value := getattr(owner, name, _ABSENT)) is not _ABSENT:
-                    found[name] = value
             elif name in state:
                 found[name] = state[name]
             elif isinstance(member, FunctionType):
@@ -83,7 +85,21 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
     return sorted(found.items())
 
 
-_ABSENT = object()
+def cell_chains(code: CodeType, name: str) -> set[tuple[str, ...]]:
+    """The attributes that code uses of a variable around it; `()` for a use as a whole."""
+    found: set[tuple[str, ...]] = {(used,) if used else () for used, _ in _uses(code, name)}
+    return found if found and _BY_FRAME.isdisjoint(all_names(code)) else {()}
+
+
+def is_attribute_bag(value: Any) -> bool:
+    """Whether an object is mere attributes: a SimpleNamespace, or argparse's Namespace."""
+    cls = type(value)
+    return cls is types.SimpleNamespace or (cls.__module__ == "argparse" and cls.__name__ == "Namespace")
+
+
+def is_used_whole(bag: Any, chain: tuple[str, ...]) -> bool:
+    """Whether a chain uses a bag as a whole, or by what its class says (`args.__dict__`)."""
+    return not chain or (chain[0] not in vars(bag) and hasattr(type(bag), chain[0]))
 
 
 def _member(cls: type, name: str) -> Any:
@@ -94,43 +110,24 @@ def _has_own(cls: type, name: str) -> bool:
     return _member(cls, name) is not vars(object)[name]
 
 
-def _uses_by(function: Any) -> set[tuple[str, bool]] | None:
-    """The attributes of its first argument that a function uses, and whether it reads them or sets them;
-    None if it does more with it."""
-    code = getattr(function, "__code__", None)
-    if not isinstance(code, CodeType) or not code.co_argcount or not _UNSEEN.isdisjoint(all_names(code)):
-        return None
-    found = set(_uses(code, code.co_varnames[0]))
-    return None if ("", True) in found else found
-
-
 def _uses(code: CodeType, name: str) -> Iterator[tuple[str, bool]]:
-    """The attributes of a variable that code reads or sets, nested code included; an empty name stands for
-    any other use of it."""
+    """The attributes of a variable that code uses, and whether it reads them or sets them; nested code
+    included."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP")]
     for at, step in enumerate(steps):
         operand = step.argval if isinstance(step.argval, tuple) else (step.argval,)
-        if name not in operand:
-            continue
-        if step.opname.startswith(_STORES):
-            yield "", True
-        if not step.opname.startswith(_LOADS):
+        if name not in operand or not step.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")):
+            if name in operand and step.opname.startswith(("STORE_FAST", "STORE_DEREF", "DELETE_")):
+                yield _WHOLE, True
             continue
         after = steps[at + 1]
         if after.opname == "COPY" and after.arg == 1:  # `self.n += 1`
             after = steps[at + 2]
-            if after.opname in _READS:
-                yield str(after.argval), False
+            yield str(after.argval), False
         if operand[-1] != name or operand.count(name) > 1 or after.opname not in _READS + _WRITES:
-            yield "", True
+            yield _WHOLE, True
         else:
             yield str(after.argval), after.opname in _READS
     for const in code.co_consts:
         if isinstance(const, CodeType) and name in const.co_freevars:
             yield from _uses(const, name)
-
-
-def cell_chains(code: CodeType, name: str) -> set[tuple[str, ...]]:
-    """The attributes that code uses of a variable around it; `()` for a use as a whole."""
-    found: set[tuple[str, ...]] = {(used,) if used else () for used, _ in _uses(code, name)}
-    return found if found and _BY_FRAME.isdisjoint(all_names(code)) else {()}

@@ -1,7 +1,8 @@
-"""Adapters: what values of numpy, torch, pydantic and other libraries count by.
+"""Adapters: what counts of libraries' values that cannot be copied, or whose copies say too much or little.
 
 They are taught with `register_key`, as a user teaches a class, once a value of such a class is met. What
-users have registered stays.
+users have registered stays. All else counts by its `__reduce_ex__`, `__getstate__`, attributes and slots
+(`objects.py`), or is refused by name.
 
 Invariants:
     1. No library is imported here: a value of a library's type means that it is loaded already.
@@ -14,25 +15,27 @@ Invariants:
 
 from __future__ import annotations
 
+import io
 import sys
+import zipfile
 from collections.abc import Callable
-from typing import Any
+from types import MethodType
+from typing import Any, NoReturn
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.encoding import object_adapters
 from prepcache.keys.encoding.encoder import length, register_adapter, text_bytes
 from prepcache.keys.encoding.instances import attributes_of
 from prepcache.keys.observation.calls import is_library_file
 
 Key = Callable[[Any], Any]
+"""From a value to what counts of it; NotImplemented where its copies say it."""
 
 
 def teach(kind: type) -> None:
     """Register what values of a class count by, and of its bases, where adapters know them."""
     for base in kind.__mro__:
         name = base.__module__.partition(".")[0], base.__name__
-        key = _KEYS.get(name) or object_adapters.KEYS.get(name)
-        if key is not None and _is_of_library(base):
+        if (key := _KEYS.get(name)) is not None and _is_of_library(base):
             register_adapter(base, key)
 
 
@@ -46,15 +49,6 @@ def _is_of_library(cls: type) -> bool:
     from prepcache.keys.environment import lately
 
     return Places(lately().installed).of(file) is not Place.PROJECT
-
-
-# -- the standard library ---------------------------------------------------------------------------------
-
-
-def _zone(value: Any) -> str:
-    if value.key is None:
-        raise UnkeyableError("a time zone that was read from a file has no name")
-    return str(value.key)
 
 
 # -- numpy ------------------------------------------------------------------------------------------------
@@ -120,13 +114,19 @@ def _elements(value: Any) -> Any:
 # -- torch ------------------------------------------------------------------------------------------------
 
 
-_NOTED_BY_DYNAMO = frozenset({"_dynamo_static_input_type"})
+_NOTED_BY_DYNAMO = "_dynamo_static_input_type"
 """What the first call of a compiled module leaves in its tensors: that they stay where they are."""
+_OF_TORCH = ("aten", "prim", "prims", "quantized")
+"""Namespaces of torch's own operators."""
+_NOT_OF_A_SCRIPT = (".debug_pkl", "/.data/serialization_id")
+"""Records of a saved script that say where its source was, and what the others sum up to."""
 
 
-def _tensor(value: Any) -> dict[str, Any]:
-    state = attributes_of(value)
-    return {"tensor": _layout(value), **{name: state[name] for name in state.keys() - _NOTED_BY_DYNAMO}}
+def _tensor(value: Any) -> Any:
+    state = {name: part for name, part in attributes_of(value).items() if name != _NOTED_BY_DYNAMO}
+    return (
+        {"tensor": _layout(value), **state} if hasattr(value, _NOTED_BY_DYNAMO) or state else _layout(value)
+    )
 
 
 def _layout(value: Any) -> Any:
@@ -161,14 +161,53 @@ def _tensor_data(value: Any) -> Any:
     return memoryview(flat.view(torch.uint8).numpy())
 
 
+def _module(value: Any) -> Any:
+    """A module by its attributes, with hooks in their order: torch keeps them under numbers that a counter
+    of the process gave."""
+    kind: Any = type(value)
+    parts = _ranked(vars(value))
+    if kind.__module__ == "torch.nn.utils.parametrize":  # its `__getstate__` raises
+        return {"of": kind.__bases__[0], **parts}
+    base: Any = next(one for one in kind.__mro__ if one.__name__ == "Module")
+    ways = ("__getstate__", "__reduce_ex__", "__reduce__")
+    return parts if all(getattr(kind, way) is getattr(base, way) for way in ways) else NotImplemented
+
+
+def _ranked(parts: dict[str, Any]) -> dict[str, Any]:
+    tables = {name: part for name, part in parts.items() if "_hooks" in name and isinstance(part, dict)}
+    numbers = sorted({number for table in tables.values() for number in table if type(number) is int})
+    rank = {number: place for place, number in enumerate(numbers)}
+    return parts | {n: [(rank.get(key, key), hook) for key, hook in t.items()] for n, t in tables.items()}
+
+
+def _script(value: Any) -> dict[str, Any]:
+    """What a script, or a scripted function, is saved as, and the hooks and attributes that Python keeps."""
+    with zipfile.ZipFile(io.BytesIO(value.save_to_buffer())) as archive:
+        paths = [path for path in archive.namelist() if not path.endswith(_NOT_OF_A_SCRIPT)]
+        parts: dict[str, Any] = {path.partition("/")[2]: archive.read(path) for path in paths}
+    for path, module in value.named_modules() if hasattr(value, "named_modules") else ():
+        for name, part in _ranked(vars(module)).items():
+            if type(part).__name__ != "ScriptMethod" and ("hooks" in name or not name.startswith("_")):
+                parts[f"{path}.{name}" if path else name] = part
+    return parts
+
+
+def _operator(value: Any) -> dict[str, Any]:
+    """An operator of torch's own, by its name."""
+    name = str(value)
+    if name.partition(".")[0] not in _OF_TORCH:
+        raise UnkeyableError(f"only torch knows what {name} runs: call the function that it is made of")
+    return {"name": name}
+
+
 # -- others -----------------------------------------------------------------------------------------------
 
 
-def _molecule(value: Any) -> Any:
-    """A molecule with its properties, which pickling leaves out; those that rdkit computes follow from it."""
-    options = sys.modules["rdkit.Chem.rdchem"].PropertyPickleOptions
-    wanted = int(options.AllProps) & ~int(options.ComputedProps) | int(getattr(options, "CoordsAsDouble", 0))
-    return value.ToBinary(wanted)
+def _refused(why: str) -> Callable[[Any], NoReturn]:
+    def refuse(value: Any) -> NoReturn:
+        raise UnkeyableError(why)
+
+    return refuse
 
 
 def _model(value: Any) -> dict[str, Any]:
@@ -181,19 +220,49 @@ def _model(value: Any) -> dict[str, Any]:
     }
 
 
+def _public(value: Any) -> dict[str, Any]:
+    return {name: part for name, part in attributes_of(value).items() if not name.startswith("_")}
+
+
 def _container(value: Any) -> dict[str, Any]:
     """A config of OmegaConf's by its items, resolved."""
     to_container = sys.modules["omegaconf"].OmegaConf.to_container
     return {"items": to_container(value, resolve=True, throw_on_missing=False)}
 
 
+def _seeded_transform(value: Any) -> dict[str, Any]:
+    """What a transform was seeded with is an attribute beside its generators. Its table of its own methods is
+    made of a set, so that its order differs from process to process; the class says them."""
+    from prepcache.keys.encoding.objects import is_generator
+
+    def is_own(method: Any) -> bool:
+        return isinstance(method, MethodType) and method.__self__ is value
+
+    return {
+        name: part
+        for name, part in vars(value).items()
+        if not is_generator(part) and not (type(part) is dict and part and all(map(is_own, part.values())))
+    }
+
+
+def _jitted(value: Any) -> dict[str, Any]:
+    """The globals of the time when it was compiled are in what was compiled."""
+    return {
+        "py_func": value.py_func,
+        "targetoptions": dict(value.targetoptions),
+        "signatures": [str(signature) for signature in value.signatures],
+    }
+
+
 _KEYS: dict[tuple[str, str], Key] = {
-    ("argparse", "Namespace"): attributes_of,
-    ("decimal", "Decimal"): str,
-    ("fractions", "Fraction"): attributes_of,
     ("types", "SimpleNamespace"): attributes_of,
-    ("uuid", "UUID"): attributes_of,
-    ("zoneinfo", "ZoneInfo"): _zone,
+    ("typing", "ForwardRef"): lambda value: value.__forward_arg__,  # not what somebody has evaluated it to
+    ("annotationlib", "ForwardRef"): lambda value: value.__forward_arg__,
+    ("logging", "Logger"): lambda value: {"name": value.name},  # nothing comes from loggers into a sample
+    ("logging", "LoggerAdapter"): lambda value: {"name": value.name},
+    ("logging", "Handler"): lambda value: {"name": value.name},
+    ("loguru", "Logger"): lambda value: {},
+    ("ctypes", "CDLL"): _refused("load the library in the function, and pass its path in config"),
     ("numpy", "ndarray"): _array,
     ("numpy", "memmap"): _numpy_subclass,
     ("numpy", "MaskedArray"): _numpy_subclass,
@@ -205,9 +274,31 @@ _KEYS: dict[tuple[str, str], Key] = {
     ("torch", "layout"): str,
     ("torch", "memory_format"): str,
     ("torch", "device"): str,
-    ("ml_collections", "ConfigDict"): lambda value: {"items": value.to_dict()},
+    ("torch", "Module"): _module,
+    ("torch", "ScriptModule"): _script,
+    ("torch", "ScriptFunction"): _script,
+    ("torch", "OptimizedModule"): lambda value: {"compiled": value._modules["_orig_mod"]},
+    ("torch", "Generator"): lambda value: (str(value.device), value.get_state()),
+    ("torch", "OpOverloadPacket"): _operator,
+    ("torch", "OpOverload"): _operator,
+    ("torch", "CustomOpDef"): _refused("call the function that it is made of"),
+    ("tokenizers", "Tokenizer"): lambda value: (value.to_str(), value.encode_special_tokens),
+    ("albumentations", "BasicTransform"): _seeded_transform,
+    ("albumentations", "BaseCompose"): _seeded_transform,
+    ("albumentations", "Compose"): _seeded_transform,
     ("omegaconf", "Container"): _container,
     ("pydantic", "BaseModel"): _model,
-    ("rdkit", "Mol"): _molecule,
+    ("pydantic", "FieldInfo"): _public,  # the rest is filled by use
+    ("pydantic", "ModelPrivateAttr"): _public,
+    ("pydantic", "Decorator"): lambda value: {
+        "info": value.info
+    },  # its other fields name the class's address
+    ("pydantic", "ValidateCallWrapper"): lambda value: {
+        "function": value.function,
+        "validates_return": value.validate_return,
+    },
+    ("pydantic", "TypeAdapter"): _refused("create it in the function"),
+    ("numba", "Dispatcher"): _jitted,
+    ("polars", "LazyFrame"): _refused("collect it first: it may read files when it is collected"),
 }
 """By top package and name of a class: no library is imported for it."""

@@ -7,11 +7,12 @@
     f    float, big-endian bits             o    OrderedDict
     c    complex, two floats                e z  set, frozenset: count, sorted elements
     s b  str (UTF-8), bytes                 w    bytearray, memoryview, array
-    p S  path, str that names a file        x    any other type here: its name, then its parts
-    P    tree()                             C    function, class, module (hook, or a name in builtins)
-    Q    plain()                            O k  other object: by the hook, by a registered function
+    p S  path, str that names a file        x    mapping proxy, Ellipsis, own class of path: name, parts
+    P    tree()                             C    function, class, module
+    Q    plain()                            O k  other object: by its parts, by a registered function
 
-`instances` adds E (enum member), D (dataclass) and N (namedtuple).
+`instances` adds E (enum member), D (dataclass and subclass of a type here) and N (namedtuple). `Y` refers to
+an object that is written elsewhere.
 
 Invariants:
     1. A writer is chosen by exact type; subclasses of built-in types count with their class and state.
@@ -20,15 +21,13 @@ Invariants:
 from __future__ import annotations
 
 import array
-import datetime
 import functools
 import math
 import os
-import re
 import struct
 import types
-from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Iterable
 from itertools import repeat
 from typing import Any
 
@@ -88,8 +87,6 @@ def _bytes(_: Encoder, value: bytes, put: Put) -> None:
 
 def _put_elements(encoder: Encoder, tag: bytes, value: Any, put: Put) -> None:
     """Tag, count and elements of a sequence."""
-    if encoder.refers_above(value, put):
-        return
     put(tag + length(len(value)))
     if len(value) >= _LONG_LIST and _in_bulk(value, put):
         return
@@ -161,8 +158,6 @@ def simple_key(key: Any) -> bytes:
 
 
 def _dict(encoder: Encoder, value: dict[Any, Any], put: Put) -> None:
-    if encoder.refers_above(value, put):
-        return
     encoder.enter(value)
     if encoder.opaque_depth == 0 and has_free_order(value):
         put(b"d" + length(len(value)))
@@ -204,35 +199,16 @@ def _set(encoder: Encoder, value: Any, put: Put) -> None:
     put((b"e" if type(value) is set else b"z") + length(len(value)))
     # Visited in an order of their own, not the set's, which differs between processes: whoever notes the
     # paths on the way (a snapshot) has to meet them in the same order everywhere.
+    encoder.inline_depth += 1
     for raw in sorted([encoder.part(x, "element") for x in sorted(value, key=_visiting_order)]):
         put(raw)
+    encoder.inline_depth -= 1
 
 
 def _visiting_order(element: Any) -> bytes:
     if isinstance(element, os.PathLike):
         return os.fsencode(element)
     return simple_key(element) if _is_simple_key(element) else b""
-
-
-def by_parts(name: str, parts: Callable[[Any], Iterable[tuple[str, Any]]]) -> Writer:
-    """A writer for a type that is its name and the parts that `parts(value)` lists."""
-    raw = b"x" + length(len(name)) + name.encode()
-
-    def write(encoder: Encoder, value: Any, put: Put) -> None:
-        encoder.enter(value)
-        encoder.opaque_depth += 1
-        put(raw)
-        for step, part in parts(value):
-            encoder.step(part, step, put)
-        encoder.opaque_depth -= 1
-        encoder.leave(value)
-
-    return write
-
-
-def attributes(*names: str) -> Callable[[Any], list[tuple[str, Any]]]:
-    """Parts for `by_parts`: the attributes of these names."""
-    return lambda value: [(name, getattr(value, name)) for name in names]
 
 
 def _raw_buffer(_: Encoder, value: Any, put: Put) -> None:
@@ -242,18 +218,14 @@ def _raw_buffer(_: Encoder, value: Any, put: Put) -> None:
     put(view if view.contiguous and view.ndim == 1 and view.format == "B" else view.tobytes())
 
 
-def _regex(value: re.Pattern[Any]) -> list[tuple[str, Any]]:
-    text = value.pattern
-    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return [("is_text", isinstance(text, str)), ("pattern", raw), ("flags", int(value.flags))]
+def _mapping_proxy(encoder: Encoder, value: Any, put: Put) -> None:
+    put(b"x" + length(12) + b"mappingproxy")
+    encoder.step(dict(value), "items", put)
 
 
-def _timezone(value: datetime.timezone) -> list[tuple[str, Any]]:
-    return [("offset", value.utcoffset(None)), ("name", value.tzname(None).encode())]
-
-
-_DATE = ("year", "month", "day")
-_TIME = ("hour", "minute", "second", "microsecond", "fold", "tzinfo")
+def _singleton(_: Encoder, value: Any, put: Put) -> None:
+    name = repr(value).encode()
+    put(b"x" + length(len(name)) + name)
 
 
 def path_writer(encoder: Encoder, value: Any, put: Put) -> None:
@@ -300,10 +272,6 @@ def _tree(encoder: Encoder, value: Tree[Any], put: Put) -> None:
         raise encoder.refuse(f"{value!r} cannot be looked up here")
 
 
-def _default_dict(value: defaultdict[Any, Any]) -> list[tuple[str, Any]]:
-    return [("default_factory", value.default_factory), ("items", dict(value))]
-
-
 def put_code(encoder: Encoder, value: Any, put: Put) -> None:
     encoder.put_code(value, put)
 
@@ -327,20 +295,9 @@ WRITERS: dict[type, Writer] = {
     bytearray: _raw_buffer,
     memoryview: _raw_buffer,
     array.array: _raw_buffer,
-    defaultdict: by_parts("defaultdict", _default_dict),
-    Counter: by_parts("Counter", lambda v: [("items", dict(v))]),
-    deque: by_parts("deque", lambda v: [("maxlen", v.maxlen), ("elements", list(v))]),
-    types.MappingProxyType: by_parts("mappingproxy", lambda v: [("items", dict(v))]),
-    range: by_parts("range", attributes("start", "stop", "step")),
-    slice: by_parts("slice", attributes("start", "stop", "step")),
-    type(...): by_parts("Ellipsis", lambda _: []),
-    type(NotImplemented): by_parts("NotImplemented", lambda _: []),
-    datetime.date: by_parts("date", attributes(*_DATE)),
-    datetime.time: by_parts("time", attributes(*_TIME)),
-    datetime.datetime: by_parts("datetime", attributes(*_DATE, *_TIME)),
-    datetime.timedelta: by_parts("timedelta", attributes("days", "seconds", "microseconds")),
-    datetime.timezone: by_parts("timezone", _timezone),
-    re.Pattern: by_parts("regex", _regex),
+    types.MappingProxyType: _mapping_proxy,
+    type(...): _singleton,
+    type(NotImplemented): _singleton,
     types.FunctionType: put_code,
     types.BuiltinFunctionType: put_code,
     types.MethodType: put_code,

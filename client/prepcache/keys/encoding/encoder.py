@@ -2,8 +2,8 @@
 
 Every value is a tag (one byte) and a payload. Payloads of variable length start with their length, and
 containers with the count of their elements, as eight bytes, big end first; so no encoding is the prefix
-of another, and concatenation cannot make two values look alike. `builtins` and `instances` hold the writers,
-`adapters` what values of other libraries count by.
+of another, and concatenation cannot make two values look alike. `builtins`, `instances` and `objects` hold
+the writers, `adapters` what values of libraries count by.
 
 Invariants:
     1. Equal bytes mean equal values of equal types. `1`, `1.0`, `True` and `"1"` differ, as do `0.0` and
@@ -14,23 +14,23 @@ Invariants:
     4. The order of a plain dict does not count exactly where `canonical_order` can put it right before
        the function sees it; inside objects that cannot be rebuilt the order counts.
 
-Not here: the disk (`files`), code (hooks that `recipe` supplies).
+Not here: the disk and code, which derived encoders know (`item_encoder`, `code/values`).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys import markers
 
-ENCODING_VERSION = 3
+ENCODING_VERSION = 4
 """First byte of every encoding; raised when the bytes of any value change."""
 
 Put = Callable[[Any], object]
-Hook = Callable[[Any, "Encoder"], "bytes | None"]
 Writer = Callable[["Encoder", Any, Put], None]
 
 _LENGTH = struct.Struct(">Q")
@@ -87,30 +87,23 @@ def is_registered(kind: type) -> bool:
 class Encoder:
     """Walks a value and writes its canonical bytes.
 
-    Args:
-        on_path: (str or path, encoder) -> bytes, or None for what is no path. Without it a str is text
-            and a path is refused.
-        on_code: (function, class, module, ..., encoder) -> bytes, or None. Without it only what the
-            `builtins` module holds has bytes; classes of instances count by name.
-        on_object: (any other object, encoder) -> bytes, or None for what cannot be keyed.
-
-    Hooks call `encoder.part(value, step)` for what they hold, and `encoder.refuse(why)` to give up.
-    An encoder is for one thread.
+    By itself it knows no disk and no code: a str is text, a path is refused, functions and classes count by
+    name. An encoder is for one thread.
     """
 
-    def __init__(
-        self, *, on_path: Hook | None = None, on_code: Hook | None = None, on_object: Hook | None = None
-    ) -> None:
-        self.ways_out = WAYS_OUT
-        self.on_path = on_path
-        self.on_code = on_code
-        self.on_object = on_object
+    ways_out = WAYS_OUT
+
+    def __init__(self) -> None:
         self.steps: list[str | int] = []
         self.texts: set[str] | None = None
         """Takes what texts were met, where somebody asks for them."""
         self.opaque_depth = 0
+        """Objects around the present value, in which the order of dicts counts."""
+        self.inline_depth = 0
+        """Sets and members of enums around it, in which no object is written as a reference."""
         self._is_plain = False
-        self._is_key = False
+        self.is_key = False
+        """Whether a key function made the present value."""
         self.active: dict[int, None] = {}
 
     def encode(self, value: Any, path: str = "config") -> bytes:
@@ -123,11 +116,11 @@ class Encoder:
         self.write(value, chunks.append, path)
         return b"".join(chunks)
 
-    def write(self, value: Any, put: Put, path: str) -> None:
+    def write(self, value: Any, put: Put, path: str, *, opaque_depth: int = 0, is_key: bool = False) -> None:
         """Write the bytes of `value` by `put(bytes-like)`, without the version byte."""
         self.steps = [path]
-        self.opaque_depth = 0
-        self._is_plain = self._is_key = False
+        self.opaque_depth, self.is_key = opaque_depth, is_key
+        self.inline_depth, self._is_plain = 0, False
         self.active.clear()
         try:
             self.walk(value, put)
@@ -162,18 +155,21 @@ class Encoder:
             put(text_bytes(name))
             self.step(value, name, put)
 
+    def put_known(self, value: Any, put: Put) -> bool:
+        """Write an object that is met inside itself by how deep that stands above; whether it did so."""
+        if id(value) not in self.active:
+            return False
+        put(b"Y" + length(list(self.active).index(id(value))))
+        return True
+
     def enter(self, value: Any) -> None:
-        """Mark a container as being written; it may not be met again inside itself."""
+        """Mark a value as being written; it may not be met again inside itself."""
         if id(value) in self.active:
             raise self.refuse(f"this {type(value).__name__} contains itself")
         self.active[id(value)] = None
 
     def leave(self, value: Any) -> None:
         self.active.pop(id(value), None)
-
-    def refers_above(self, value: Any, put: Put) -> bool:
-        """Write what is met inside itself as a place, where that may be; whether it did so."""
-        return False
 
     @property
     def where(self) -> str:
@@ -190,13 +186,27 @@ class Encoder:
         name = f"{type(value).__module__}.{type(value).__qualname__}"
         return self.refuse(f"{name} has no stable bytes{why and f' ({why})'}; {self.ways_out}")
 
-    # -- what hooks decide ---------------------------------------------------------------------------
+    # -- what derived encoders know ------------------------------------------------------------------
+
+    def path_bytes(self, value: Any) -> bytes | None:
+        """What a str or path names on the disk; None where it names nothing."""
+        return None
+
+    def code_bytes(self, value: Any) -> bytes | None:
+        """What a function, class or module counts by, here its name; None where it has none."""
+        owner = getattr(value, "__self__", value)
+        if not isinstance(value, type | FunctionType | BuiltinFunctionType) or "<" in value.__qualname__:
+            return None
+        module = value.__module__ or (owner.__module__ if isinstance(owner, type) else None)
+        return f"{module}.{value.__qualname__}".encode() if module else None
+
+    def is_library(self, cls: type) -> bool:
+        """Whether a class is a library's."""
+        return True
 
     def put_path(self, value: Any, put: Put) -> bool:
         """Write a str or path by what it names on the disk; False if it names nothing there."""
-        if self.on_path is None:
-            return False
-        payload = self.on_path(value, self)
+        payload = self.path_bytes(value)
         if payload is None:
             return False
         put(b"P" if isinstance(value, markers.Tree) else b"S" if isinstance(value, str) else b"p")
@@ -211,7 +221,7 @@ class Encoder:
 
     def check_marker(self, value: Any) -> None:
         """Refuse a marker that cannot be taken off before the function is called."""
-        if self.opaque_depth and not self._is_key:
+        if self.opaque_depth and not self.is_key:
             raise self.refuse(
                 f"{value!r} is inside an object, where prepcache cannot remove the marker before the "
                 "function sees it; wrap the whole object, or pass the path in a tuple, list or dict"
@@ -227,9 +237,7 @@ class Encoder:
 
     def put_code(self, value: Any, put: Put) -> None:
         """Write a function, class or module."""
-        payload = self.on_code(value, self) if self.on_code is not None else None
-        if payload is None and getattr(value, "__module__", None) == "builtins":
-            payload = b"builtins." + value.__qualname__.encode()
+        payload = self.code_bytes(value)
         if payload is None:
             name = getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__name__)
             raise self.refuse(f"{name} ({type(value).__name__}) has no stable bytes; {self.ways_out}")
@@ -237,11 +245,9 @@ class Encoder:
         put(payload)
 
     def put_class_of(self, value: Any, put: Put) -> None:
-        """Write the class of an instance: by definition where a hook knows it, else by name."""
+        """Write the class of an instance: by definition where the encoder knows code, else by name."""
         cls = type(value)
-        payload = self.on_code(cls, self) if self.on_code is not None else None
-        if payload is None:
-            payload = f"{cls.__module__}.{cls.__qualname__}".encode()
+        payload = self.code_bytes(cls) or f"{cls.__module__}.{cls.__qualname__}".encode()
         put(b"C" + length(len(payload)))
         put(payload)
 
@@ -249,26 +255,34 @@ class Encoder:
         """Write an object by what its registered function made of it, which nobody else sees."""
         put(b"k")
         self.put_class_of(value, put)
-        before = self._is_key, self.opaque_depth
-        self._is_key, self.opaque_depth = True, self.opaque_depth + 1
+        before = self.is_key, self.opaque_depth
+        self.is_key, self.opaque_depth = True, self.opaque_depth + 1
         try:
             if type(key) is dict and all(type(name) is str for name in key):
                 put(b"a")
-                self.put_attributes(value, [(name, key[name]) for name in sorted(key)], put)
+                self.put_attributes(value, sorted(key.items()), put)
             else:
                 self.walk(key, put)
         finally:
-            self._is_key, self.opaque_depth = before
+            self.is_key, self.opaque_depth = before
 
     def put_object(self, value: Any, put: Put) -> None:
-        """Write an object of a class that has no writer."""
+        """Write an object of a class that has no writer: its class, and what it would give to be copied."""
+        from prepcache.keys.encoding.objects import Unstable, parts_of
+
+        if self.put_known(value, put):
+            return
+        try:
+            parts = parts_of(value, is_library=self.is_library(type(value)))
+        except Unstable as error:
+            raise self.refuse_object(value, str(error)) from error
         self.enter(value)
-        payload = self.on_object(value, self) if self.on_object is not None else None
+        put(b"O")
+        self.put_class_of(value, put)
+        self.opaque_depth += 1
+        self.put_attributes(value, parts, put)
+        self.opaque_depth -= 1
         self.leave(value)
-        if payload is None:
-            raise self.refuse_object(value)
-        put(b"O" + length(len(payload)))
-        put(payload)
 
 
 def text_bytes(text: str) -> bytes:
@@ -277,15 +291,9 @@ def text_bytes(text: str) -> bytes:
     return b"s" + length(len(raw)) + raw
 
 
-def encode(value: Any, *, path: str = "config", encoder: Encoder | None = None) -> bytes:
-    """The canonical bytes of a value.
-
-    Args:
-        value: what to encode.
-        path: how errors name it.
-        encoder: with the hooks to use; a bare one by default, which looks nothing up on the disk.
-    """
-    return (encoder or Encoder()).encode(value, path)
+def encode(value: Any, *, path: str = "config") -> bytes:
+    """The canonical bytes of a value, in which nothing is looked up on the disk."""
+    return Encoder().encode(value, path)
 
 
 def canonical_order(value: Any) -> Any:
@@ -326,7 +334,7 @@ def _object(encoder: Encoder, value: Any, put: Put) -> None:
 
 def _registered_writer(function: Callable[[Any], Any]) -> Writer:
     def write(encoder: Encoder, value: Any, put: Put) -> None:
-        if encoder.refers_above(value, put):
+        if encoder.put_known(value, put):
             return
         try:
             key = function(value)

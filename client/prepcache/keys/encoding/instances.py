@@ -33,16 +33,17 @@ def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
     name: str | None = value._name_
     put(b"n" if name is None else text_bytes(name))
     encoder.opaque_depth += 1
+    encoder.inline_depth += 1
     encoder.steps.append("value")
     encoder.put_plain(value._value_, put)
     encoder.steps.pop()
-    encoder.opaque_depth -= 1
     put_state(encoder, [n for n in instance_state(value) if not _SUNDER.fullmatch(n)], value, put)
+    encoder.inline_depth -= 1
+    encoder.opaque_depth -= 1
 
 
 def put_state(encoder: Encoder, names: Iterable[str], value: Any, put: Put) -> None:
     """Write attributes by name, in the order of the names; reading one may run the user's code."""
-    encoder.opaque_depth += 1
     pairs = []
     for name in names:
         try:
@@ -50,8 +51,11 @@ def put_state(encoder: Encoder, names: Iterable[str], value: Any, put: Put) -> N
         except Exception as error:
             encoder.steps.append(name)
             raise encoder.refuse(f"reading it raised {type(error).__name__}: {error}") from error
-    encoder.put_attributes(value, pairs, put)
-    encoder.opaque_depth -= 1
+    put(b"a" if pairs else b"-")
+    if pairs:
+        encoder.opaque_depth += 1
+        encoder.put_attributes(value, pairs, put)
+        encoder.opaque_depth -= 1
 
 
 def instance_state(value: Any) -> list[str]:
@@ -107,6 +111,8 @@ def _is_set(value: Any, name: str) -> bool:
 
 def _instance(encoder: Encoder, value: Any, put: Put) -> None:
     """Write a dataclass, or what is of a subclass of a built-in type: class, what the base holds, state."""
+    if encoder.put_known(value, put):
+        return
     encoder.enter(value)
     put(b"D")
     encoder.put_class_of(value, put)

@@ -1,0 +1,215 @@
+"""The encoder of what code reaches and of the config: code by label, objects by label and rows of their own.
+
+Functions and classes of the project are written as labels, and the walk visits them. So is an object with
+attributes: as its class and a label, which is its place where it was met first. Each attribute then counts as
+a row of its own (`preprocess.reader.size`), so an object counts once however often it is met, also inside
+itself.
+
+Invariants:
+    1. Equal bytes, with equal rows of what they refer to, mean values made of the same code and state.
+    2. Nothing in a set is referred to: there is no order in which its elements would get their labels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import types
+from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from prepcache.errors import UnkeyableError
+from prepcache.keys.code import labels
+from prepcache.keys.code.fingerprint import fingerprint
+from prepcache.keys.code.partial_reads import attributes_read
+from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Put, is_registered, text_bytes
+from prepcache.keys.encoding.objects import Parts, is_lock, kind_of, state_of
+from prepcache.keys.paths import looks_like_path, name_bytes
+from prepcache.keys.restart import check_machine_code
+
+if TYPE_CHECKING:
+    from prepcache.keys.code.dependencies import Dependencies
+
+_WAYS_OUT = (
+    "put what matters into config, give its class a `__prepcache_key__()` method, call "
+    "`register_key(type, function)`, or exclude it with untracked=({name!r},)"
+)
+_METHOD = ", or make preprocess a function that does not hold it"
+
+
+class ValueEncoder(Encoder):
+    """Encodes run-time values.
+
+    Args:
+        walk: visits what is referred to.
+        file_digest: path -> digest of the file's bytes.
+    """
+
+    def __init__(self, walk: Dependencies, file_digest: Callable[[str], bytes]) -> None:
+        super().__init__()
+        self.texts = walk.texts
+        self.files = 0
+        """Files that values were seen to name."""
+        self.is_config = False
+        """Whether the present value is, or is part of, the config."""
+        self._walk = walk
+        self._file_digest = file_digest
+
+    @property
+    def ways_out(self) -> str:  # type: ignore[override]
+        """What to do about a value that has no stable bytes.
+
+        What the function is given cannot be left out, nor the function itself, but an attribute of the object
+        that it is a method of: without the whole object, nothing that the function takes from it would count.
+        """
+        label = str(self.steps[0])
+        if self.is_config or label == "preprocess":
+            return WAYS_OUT
+        ways = _WAYS_OUT.format(name=label.rpartition(".")[2])
+        return ways + _METHOD if label.startswith("preprocess.") else ways
+
+    def is_library(self, cls: type) -> bool:
+        return not self._walk.is_project(cls)
+
+    # -- paths ---------------------------------------------------------------------------------------
+
+    def path_bytes(self, value: Any) -> bytes | None:
+        """A path counts by its place in the checkout, if it lies there, and by the file's bytes."""
+        text = os.fsdecode(value)
+        is_text = isinstance(value, str)
+        if is_text and not looks_like_path(text):
+            return None
+        root, name, is_inside = self._walk.root, text, False
+        if root is not None and (text == root or text.startswith(root + os.sep)):
+            name, is_inside = os.path.relpath(text, root), True
+        digest = b""
+        with contextlib.suppress(OSError, ValueError):
+            if os.path.isfile(text):
+                with contextlib.suppress(UnkeyableError):  # unreadable, or growing: observation sees its use
+                    digest = self._file_digest(text)
+                self.files += 1
+                check_machine_code(text)
+        if is_text and not is_inside and not digest:
+            return None
+        return b"%d:%d:" % (is_inside, len(digest)) + digest + name_bytes(name)
+
+    # -- code ----------------------------------------------------------------------------------------
+
+    def code_bytes(self, value: Any) -> bytes | None:
+        """Functions and classes by label, what wraps them by its parts."""
+        if isinstance(value, FunctionType):
+            label = self._walk.refer_function(value)
+            return self._library_function(value) if label is None else f"function:{label}".encode()
+        if isinstance(value, type):
+            return f"class:{self._walk.refer_class(value)}".encode()
+        if isinstance(value, ModuleType):
+            self._walk.refer_module(value)
+            return f"module:{value.__name__}".encode()
+        if isinstance(value, functools.partial):
+            steps = ("func", "args", "keywords", "__dict__")
+            parts = (value.func, value.args, value.keywords, vars(value))
+            return b"partial:" + b"".join(map(self.part, parts, steps))
+        if not isinstance(value, MethodType | BuiltinFunctionType):
+            return None
+        owner = value.__self__
+        module = value.__module__ or type(owner).__module__
+        name = f"{module}.{value.__qualname__ if isinstance(value, BuiltinFunctionType) else value.__name__}"
+        labels.note_module(owner)
+        self._walk.refer_library(module)
+        home = labels.module_named(module)
+        if home is not None and vars(home).get(value.__name__) is value:
+            is_of_c = isinstance(value, BuiltinFunctionType) and value.__module__ is not None
+            if is_of_c or self.is_library(type(owner)):
+                return f"library:{name}".encode()  # `random.randint`, owner and all
+        if isinstance(value, MethodType):
+            return b"method:" + self._owner(value) + self.part(value.__func__, "__func__")
+        if owner is None or isinstance(owner, ModuleType | type):
+            return f"builtin:{name}".encode()
+        return f"builtin:{name}:".encode() + self.part(owner, "__self__")
+
+    def _owner(self, method: MethodType) -> bytes:
+        """The object of a method; of the project's, by what the method reads of it."""
+        owner, cls = method.__self__, type(method.__self__)
+        says_itself = is_registered(cls) or hasattr(cls, "__prepcache_key__")
+        is_whole = isinstance(owner, type) or says_itself or self.is_library(cls)
+        read = None if is_whole else attributes_read(owner, method.__func__)
+        if read is None:
+            return self.part(owner, "__self__")
+        chunks: list[Any] = [b"reads"]
+        self.put_class_of(owner, chunks.append)
+        self.steps.append("__self__")
+        of = self.is_key, self.is_config
+        chunks.append(text_bytes(self._walk.refer_object(owner, self.where, read, of, is_whole=False)))
+        self.steps.pop()
+        return b"".join(chunks)
+
+    def _library_function(self, function: FunctionType) -> bytes:
+        """Code of a library counts by name; what a decorator of a library wraps and holds, by what it is."""
+        if (known := self._walk.label_of(function)) is not None:
+            return b"function@" + text_bytes(known)
+        module = str(function.__globals__.get("__name__"))
+        self._walk.refer_library(module)
+        name = f"library:{module}.{function.__code__.co_qualname}"
+        parts: Parts = []
+        own = vars(function)
+        if "_torchdynamo_orig_callable" in own:  # torch.compile, whose cells hold what it compiled so far
+            parts = [("compiled", own["_torchdynamo_orig_callable"])]
+        elif isinstance(own.get("registry"), types.MappingProxyType):  # singledispatch, which holds a cache
+            parts = [("registry", dict(own["registry"]))]
+        elif "<" in name:
+            name += f":{fingerprint(function.__code__)}"
+            parts = [*state_of(function)]
+        elif "__wrapped__" in own:
+            parts = [("__wrapped__", own["__wrapped__"])]
+        if not parts:
+            return name.encode()
+        label = self._walk.refer_object(function, self.where, parts, (self.is_key, self.is_config))
+        return name.encode() + text_bytes(label)
+
+    # -- objects -------------------------------------------------------------------------------------
+
+    def put_known(self, value: Any, put: Put) -> bool:
+        label = None if self.inline_depth else self._walk.label_of(value)
+        if label is None:
+            return super().put_known(value, put)
+        put(b"Y" + text_bytes(label))
+        return True
+
+    def put_object(self, value: Any, put: Put) -> None:
+        if value is os.environ or value is os.environb:
+            put(b"OE")  # the variables that the code names count one by one
+            return
+        if self.is_config and self.opaque_depth == 0 and is_lock(value):
+            raise self.refuse(f"{kind_of(value)} has no stable value; {self.ways_out}")
+        super().put_object(value, put)
+
+    def put_attributes(self, owner: Any, pairs: Parts, put: Put) -> None:
+        """What has a name becomes rows of the owner's label; the rest is written here."""
+        if self.inline_depth:
+            super().put_attributes(owner, pairs, put)
+            return
+        named = [pair for pair in pairs if pair[0][:1] != "<"]
+        super().put_attributes(owner, [pair for pair in pairs if pair[0][:1] == "<"], put)
+        if named or not pairs:
+            of = self.is_key, self.is_config
+            put(b"@" + text_bytes(self._walk.refer_object(owner, self.where, named, of)))
+        else:
+            put(b"-")
+
+
+class ConfigEncoder(ValueEncoder):
+    """Encodes a config, in which paths count as in items.
+
+    Args:
+        on_path: what paths stand for.
+    """
+
+    def __init__(self, walk: Dependencies, on_path: Callable[[Any, Encoder], bytes | None]) -> None:
+        super().__init__(walk, lambda path: b"")
+        self.is_config = True
+        self._on_path = on_path
+
+    def path_bytes(self, value: Any) -> bytes | None:
+        return self._on_path(value, self)

@@ -1,0 +1,278 @@
+"""The parts of objects that the canonical encoding does not know by value: their class and their state.
+
+The state is what the object itself would give to be copied (`__getstate__`, `__reduce_ex__`), taken apart
+and encoded by value: never the bytes of a pickle, which differ from run to run. What attributes are not is
+named in angle brackets.
+
+Invariants:
+    1. No state is left out silently: an object with state in C that it does not give away is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import functools
+import gc
+import io
+import random
+import struct
+import sys
+import types
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from prepcache.keys.code.fingerprint import fingerprint, without_address
+from prepcache.keys.encoding.instances import slots_of
+
+Parts = list[tuple[str, Any]]
+EMPTY = object()
+"""What a cell holds that nothing was bound to."""
+_HELD: dict[type, tuple[str, ...]] = {
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    types.MethodType: ("__self__", "__func__"),
+    property: ("fget", "fset", "fdel"),
+    functools.cached_property: ("func",),
+    functools.partial: ("func", "args", "keywords"),
+    struct.Struct: ("format",),
+}
+"""What objects of these classes and of their subclasses hold, besides attributes of their own."""
+_LOCKS = frozenset(
+    {"_thread.lock", "_thread.RLock", "threading._RLock"}
+    | {
+        f"{module}.{name}"
+        for module in ("threading", "multiprocessing.synchronize", "asyncio.locks")
+        for name in ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore")
+    }
+)
+"""They order what threads and processes do: their type stands for them, who holds one is the moment's."""
+_REDUCED = ("<callable>", "<args>", "<state>", "<items>", "<pairs>", "<setter>")
+_OF_TYPES = ("__supertype__", "__bound__", "__constraints__", "__value__")
+"""What new types, type variables and aliases of types are given beside their name."""
+_OBJECT: Any = object
+"""Untyped: its slots are compared with those of classes, which are typed as bound."""
+_GENERATORS = frozenset(
+    {"random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"}
+)
+_SEED_BITS = 64
+"""A seed that somebody chose has so many bits at most; entropy has twice as many."""
+
+
+class Unstable(Exception):
+    """The object keeps state to itself; the message says why."""
+
+
+def kind_of(value: Any) -> str:
+    """The name of an object's class, with its module."""
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def is_lock(value: Any) -> bool:
+    """Whether a value only orders what threads or processes do."""
+    return kind_of(value) in _LOCKS
+
+
+def parts_of(value: Any, *, is_library: bool) -> Parts:
+    """What an object is made of, besides its class.
+
+    Args:
+        is_library: whether its class is a library's.
+
+    Returns:
+        (step, part) pairs, each part to be encoded in turn.
+
+    Raises:
+        Unstable: if the object does not give its state away.
+    """
+    if is_lock(value):
+        return []
+    try:
+        parts = _held(value)
+        if parts is None:
+            parts = _copied(value, is_library)
+    except Exception as error:
+        raise Unstable(str(error) or type(error).__name__) from error
+    return without_entropy(parts) if is_library else parts
+
+
+def _held(value: Any) -> Parts | None:
+    """What objects of Python hold that cannot be copied; None for others."""
+    for name in ("stdout", "stderr"):
+        if type(value) is io.TextIOWrapper and value in (getattr(sys, name), getattr(sys, f"__{name}__")):
+            return [("<stream>", name)]
+    if type(value) in (weakref.ref, weakref.KeyedRef):
+        return [("<referent>", value())]
+    if type(value) is functools._lru_cache_wrapper:
+        return [("__wrapped__", value.__wrapped__), ("cache", _contents_of_cache(value))]
+    if isinstance(value, types.CodeType):
+        return [("<code>", fingerprint(value))]
+    held = next((names for base in type(value).__mro__ if (names := _HELD.get(base))), None)
+    if held is None:
+        return None
+    own = [(name, part) for name, part in _attributes(value) if not name.startswith("__")]
+    found = [(name, getattr(value, name)) for name in held]
+    return found + [(name, part) for name, part in own if name not in held and name != "attrname"]
+
+
+def _copied(value: Any, is_library: bool) -> Parts:
+    """What an object would give to be copied."""
+    cls = type(value)
+    # Exceptions and `io.BytesIO` have an empty dict in their state once somebody has asked for it.
+    getattr(value, "__dict__", None)
+    reduce = copyreg.dispatch_table.get(cls)
+    if reduce is not None:
+        return _reduced(value, reduce(value), is_library)
+    if cls.__reduce_ex__ is not _OBJECT.__reduce_ex__ or cls.__reduce__ is not _OBJECT.__reduce__:
+        return _reduced(value, value.__reduce_ex__(4), is_library)
+    if cls.__getstate__ is not _OBJECT.__getstate__:
+        return _given_state(value.__getstate__())
+    object.__reduce_ex__(value, 2)  # refuses state in C that it does not know of
+    return _attributes(value)
+
+
+def _given_state(state: Any) -> Parts:
+    """What `__getstate__` gave: attributes, if that is a dict of them, whose order does not count."""
+    if type(state) is dict and all(type(name) is str for name in state):
+        return sorted(state.items())
+    return [("<state>", state)]
+
+
+def _reduced(value: Any, state: Any, is_library: bool) -> Parts:
+    if isinstance(state, str):
+        return _of_name(value, state)
+    parts: Parts = []
+    for name, part in zip(_REDUCED, state, strict=False):
+        if name == "<state>" and part is not None:
+            parts += _given_state(part)
+        elif part is not None:
+            parts.append((name, list(part) if name in ("<items>", "<pairs>") else part))
+    return parts + _held_beside(value, parts, is_library)
+
+
+def _held_beside(value: Any, told: Parts, is_library: bool) -> Parts:
+    """What a reduction does not say: functions, as `toolz.curry` holds; all of what the job's own class keeps
+    beside a base that says how it is copied."""
+    is_of_base = not is_library and _is_reduced_by_library(type(value))
+    ids = {id(part) for _, held in told for part in (held if isinstance(held, tuple | list) else (held,))}
+    parts = [(name, part) for name, part in _attributes(value) if id(part) not in ids]
+    return [(name, part) for name, part in parts if is_of_base or _is_function(part)]
+
+
+def _is_reduced_by_library(cls: type) -> bool:
+    """Whether the way in which a class of the job's is copied is one that it has from another package."""
+    ways = ("__reduce_ex__", "__reduce__")
+    owner = next(base for base in cls.__mro__ if any(way in vars(base) for way in ways))
+    return owner.__module__.partition(".")[0] != cls.__module__.partition(".")[0]
+
+
+def _is_function(part: Any) -> bool:
+    return isinstance(part.func if isinstance(part, functools.partial) else part, types.FunctionType)
+
+
+def _of_name(value: Any, name: str) -> Parts:
+    """An object that says it is the global of a name: that counts if it is, and state that it has, too."""
+    if type(value).__module__ in ("typing", "typing_extensions"):
+        parts: Parts = [("<name>", name)]
+        for step in _OF_TYPES:
+            with contextlib.suppress(AttributeError, NameError):  # a bound may name what is not there
+                parts.append((step, getattr(value, step)))
+        return parts
+    home = sys.modules.get(str(getattr(value, "__module__", None)))
+    homes = list(sys.modules.values()) if home is None else [home]
+    if not any(_at(getattr(module, "__dict__", {}), name) is value for module in homes):
+        raise ValueError(f"it pickles as global {name!r}, which no module has")
+    return [("<name>", name), *_attributes(value)]
+
+
+def _at(space: Any, dotted: str) -> Any:
+    """What a namespace holds under a dotted name, found without running code."""
+    first, _, rest = dotted.partition(".")
+    value = space.get(first)
+    return _at(getattr(value, "__dict__", {}), rest) if rest and value is not None else value
+
+
+def _attributes(value: Any) -> Parts:
+    """Instance attributes, what `cached_property` keeps included, and slots, by name."""
+    found = [(str(name), part) for name, part in getattr(value, "__dict__", {}).items()]
+    for name in slots_of(*type(value).__mro__):
+        with contextlib.suppress(AttributeError):
+            found.append((name, object.__getattribute__(value, name)))
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def _contents_of_cache(cached: Any) -> list[tuple[Any, Any]]:
+    """What a function under `functools.cache` has kept: arguments and results, in the order of its calls."""
+    count = cached.cache_info().currsize
+    if not count:
+        return []
+    held = gc.get_referents(cached)
+    tables = [part for part in held if type(part) is dict and part is not vars(cached)]
+    if len(tables) == 1 and len(tables[0]) == count:
+        # `cache_parameters` may be that of another cache: `functools.wraps` copies it.
+        if not any(type(entry).__qualname__ == "_lru_list_elem" for entry in tables[0].values()):
+            return list(tables[0].items())
+        # Of a cache that has a bound the function refers to keys, results and the type of entries, in turn.
+        for first in (0, 1):
+            results = {id(key): result for key, result, _ in zip(*[iter(held[first:])] * 3, strict=False)}
+            if all(id(key) in results for key in tables[0]):
+                return [(key, results[id(key)]) for key in tables[0]]
+    raise ValueError("its contents are not accessible")
+
+
+def state_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function holds beside its code: what to put behind its label, and values; `EMPTY` for none."""
+    code = function.__code__
+    named = code.co_varnames[: code.co_argcount]
+    defaults = function.__defaults__ or ()
+    given = [*zip(named[len(named) - len(defaults) :], defaults, strict=True)]
+    given += sorted((function.__kwdefaults__ or {}).items(), key=lambda pair: pair[0])
+    for name, value in given:
+        yield f"({without_address(name)}=)", value
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            content = cell.cell_contents
+        except ValueError:
+            content = EMPTY
+        yield f"[{name}]", content
+    for name, value in sorted(vars(function).items()):
+        yield f".{name}", value
+
+
+# -- random generators --------------------------------------------------------------------------------------
+
+
+def is_generator(value: Any) -> bool:
+    """Whether a value is a random generator of Python or numpy."""
+    return kind_of(value) in _GENERATORS
+
+
+def without_entropy(parts: Parts) -> Parts:
+    """Attributes of a library's object, less generators made from entropy, as monai's transforms hold.
+
+    What one was seeded with would be kept beside it. A global one counts by name: its draws are watched.
+    """
+    kept: Parts = []
+    for name, part in parts:
+        if not is_generator(part):
+            kept.append((name, part))
+        elif (place := _global_place(part)) is not None:
+            kept.append((name, f"global generator {place}"))
+        elif not _is_unseeded(part):
+            kept.append((name, part))
+    return kept
+
+
+def _global_place(generator: Any) -> str | None:
+    if generator is getattr(random.seed, "__self__", None):
+        return "random"
+    draw = getattr(sys.modules.get("numpy.random"), "random_sample", None)  # `seed` may be a plain function
+    return "numpy.random" if draw is not None and generator is getattr(draw, "__self__", None) else None
+
+
+def _is_unseeded(generator: Any) -> bool:
+    """Whether a generator of numpy was made from entropy. Python's do not tell."""
+    bits = getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", None)
+    entropy = getattr(getattr(bits, "seed_seq", None), "entropy", None)
+    return isinstance(entropy, int) and entropy.bit_length() > _SEED_BITS
