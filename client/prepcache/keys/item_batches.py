@@ -28,6 +28,7 @@ from prepcache.digests import DIGEST_BYTES
 from prepcache.keys.encoding.builtins import float_bytes, int_bytes, simple_key
 from prepcache.keys.encoding.encoder import ENCODING_VERSION, is_registered, length, text_bytes
 from prepcache.keys.files.digest import read_files
+from prepcache.keys.files.stamps import mix_columns
 from prepcache.keys.item_encoder import ItemEncoder
 from prepcache.keys.observation import context
 from prepcache.keys.paths import PathRules, looks_like_path
@@ -47,6 +48,26 @@ _MODE = attrgetter("st_mode")
 _STAMP = attrgetter("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
 
 
+class Digests(NamedTuple):
+    """What was learned of a batch.
+
+    Args:
+        of_items: uint8[n, 32].
+        hashes: of the stamps of all slots.
+        ends: for each item, the number of slots up to its end.
+        is_racy: for each item, whether the stamp of a file in it was young.
+        missing: paths that named nothing.
+        files_read: how many files the stat cache did not know.
+    """
+
+    of_items: NDArray[np.uint8]
+    hashes: NDArray[np.uint64]
+    ends: NDArray[np.int64]
+    is_racy: NDArray[np.bool_]
+    missing: list[str | bytes]
+    files_read: int
+
+
 class Batch:
     """Some items and what is known of them so far.
 
@@ -59,7 +80,6 @@ class Batch:
         self.encoder = encoder
         self.first = first
         self.step = step
-        self.files_read = 0
         self.ends: list[int] = []
         """For each item, the number of slots up to its end."""
         self._runs: list[list[Any] | tuple[Any, ...]] = []
@@ -109,22 +129,12 @@ class Batch:
             if some.are_text:
                 encoder.note_text_files(some.names[0], count)
 
-    @property
-    def stamps(self) -> NDArray[np.int64]:
-        """int64[slots, 5]."""
+    def read(self) -> Digests:
+        """Learn the digests of all files, and with them those of the items."""
         import numpy as np
 
-        return np.array(self.encoder.rows, np.int64).reshape(-1, 5)
-
-    def read(self) -> tuple[NDArray[np.int64], NDArray[np.bool_], list[bytes]]:
-        """Learn the digests of all files, and with them those of the items.
-
-        Returns:
-            stamps int64[slots, 5], whether each is young, and the digests of the items.
-        """
-        import numpy as np
-
-        encoder, stamps = self.encoder, self.stamps
+        encoder = self.encoder
+        stamps = np.array(encoder.rows, np.int64).reshape(-1, 5)
         context.depend_on(encoder.names)
         is_racy = np.zeros(len(stamps), np.bool_)
         if encoder.stat_cache is not None and encoder.trust == "stat":
@@ -142,8 +152,18 @@ class Batch:
                 digested = read[encoder.names[slot]]
                 digests[slot] = np.frombuffer(digested.digest, np.uint8)
                 stamps[slot], is_racy[slot] = digested.stamp, digested.is_racy
-            self.files_read = len(read)
-        return stamps, is_racy, self._digests(digests.tobytes())
+        ends = np.array(self.ends, np.int64)
+        racy_before = np.concatenate([[0], np.cumsum(is_racy)])
+        starts = np.concatenate([[0], ends[:-1]])
+        found = b"".join(self._digests(digests.tobytes()))
+        return Digests(
+            np.frombuffer(found, np.uint8).reshape(-1, DIGEST_BYTES),
+            mix_columns(list(stamps.T)),
+            ends,
+            racy_before[ends] > racy_before[starts],
+            encoder.missing,
+            len(set(map(encoder.names.__getitem__, to_read))),
+        )
 
     def _digests(self, files: bytes) -> list[bytes]:
         """The digests of the items, given those of all slots, 32 bytes each."""

@@ -21,12 +21,12 @@ from prepcache.keys.encoding.encoder import canonical_order
 from prepcache.keys.files.digest import Trust
 from prepcache.keys.files.stamps import mix
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
-from prepcache.keys.item_batches import Batch
+from prepcache.keys.item_batches import Batch, Digests
 from prepcache.keys.item_encoder import ItemEncoder, without_libraries
 from prepcache.keys.markers import rebuild
 from prepcache.keys.options import check_reading
 from prepcache.keys.paths import PathRules, Read
-from prepcache.keys.snapshot import Stamps, StampsBuilder
+from prepcache.keys.snapshot import Stamps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,7 +127,7 @@ class ItemHasher:
         """
         if self.stat_cache is not None:
             self.stat_cache.refresh()
-        snapshot = StampsBuilder()
+        batches: list[Digests] = []
         text_file, text_files = "", 0
         for start in range(0, len(items), BLOCK_ITEMS):
             stop = min(start + BLOCK_ITEMS, len(items))
@@ -135,7 +135,7 @@ class ItemHasher:
             encoder = ItemEncoder(self.rules, self.stat_cache, self.trust)
             batch = Batch(encoder, first + start * step, step)
             batch.collect(some)
-            snapshot.add(batch, *batch.read())
+            batches.append(batch.read())
             self.classes.update(dict.fromkeys(without_libraries(encoder.classes)))
             text_file, text_files = text_file or encoder.text_file, text_files + encoder.text_files
         if self.stat_cache is not None:
@@ -149,7 +149,8 @@ class ItemHasher:
                 text_files,
                 text_file,
             )
-        return snapshot.build(items, self)
+        stamps = Stamps(batches, items, self)
+        return stamps.digests, stamps
 
     def classes_of(self, item: Any) -> frozenset[type | FunctionType]:
         """Of the project's instances in an item, and functions that it holds; reads no file."""
@@ -170,13 +171,13 @@ class ItemHasher:
             self.stat_cache = user_stat_cache()  # it was left behind when this was pickled
         batch = Batch(ItemEncoder(self.rules, self.stat_cache))
         batch.collect(items)
-        return batch.read()[2]
+        return [row.tobytes() for row in batch.read().of_items]
 
     def read_again(self, item: Any) -> bytes:
         """The digest of an item by the bytes that its files have now."""
         batch = Batch(ItemEncoder(self.rules))
         batch.collect([item])
-        return batch.read()[2][0]
+        return bytes(batch.read().of_items[0])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "stat_cache": None, "classes": {}}

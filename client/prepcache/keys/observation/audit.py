@@ -33,8 +33,6 @@ from prepcache.keys.observation.context import (
     RENAMED,
     STATE,
     WRITTEN,
-    Fact,
-    Watch,
 )
 
 _STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "os.spawn"})
@@ -68,11 +66,8 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
     if not state.running or event not in events:
         return
     try:
-        watches = state.carried.get()
-        if not watches:
-            watches = context.present()
-            if not watches:
-                return
+        if not state.carried.get() and not context.present():
+            return
         if event != "open":
             _note(event, args)
             return
@@ -89,32 +84,14 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
             if by.startswith((_BY_IMPORT, OWN_FOLDER)) or by == _SHOWS_LINES:
                 return
         kind = READ
-        folder = None if path[:1] == "/" else os.getcwd()
         if flags.__class__ is int:
             if flags & 3 == 1 or (flags & 3 == 2 and flags & (os.O_TRUNC | os.O_EXCL)):
                 kind = WRITTEN
         elif mode.__class__ is str and ("w" in mode or "x" in mode or "a" in mode):
             kind = WRITTEN
-        if folder is not None and mode is None:  # by os.open, which may have been given a folder
-            _note_in_folders(kind, path, watches)
-        key = kind, path, folder
-        fact = None
-        for watch in watches:
-            if not watch.is_on:
-                continue
-            known = watch.facts.get(key)
-            if known is None:
-                if fact is None:
-                    try:
-                        info = os.stat(path)
-                    except OSError:
-                        info = None
-                    fact = Fact(kind, path, folder, info)
-                known = watch.facts[key] = fact
-            if known.info is not None:
-                watch.opened_bytes += known.info.st_size
-    except ValueError:
-        return  # what no file can be named, which the call says itself
+        if mode is None and path[:1] != "/":  # by os.open, which may have been given a folder
+            _note_in_folders(kind, path)
+        context.note(kind, path)
     except Exception as error:  # noqa: BLE001 - a hook that raises would break the user's call
         for watch in state.running:  # no call: there may be no room left on the stack for one
             watch.failure = watch.failure or error.__class__.__name__
@@ -182,7 +159,7 @@ def _path_of(descriptor: int) -> str:
     return os.readlink(f"/proc/self/fd/{descriptor}")
 
 
-def _note_in_folders(kind: str, name: str, watches: tuple[Watch, ...]) -> None:
+def _note_in_folders(kind: str, name: str) -> None:
     """Notes a name that `os.open` was given: which folder it is relative to (`dir_fd=`) no event tells, so it
     counts in each that is open. What is written there may be in any, so it is not known what was made."""
     for text in os.listdir("/proc/self/fd"):
@@ -195,7 +172,7 @@ def _note_in_folders(kind: str, name: str, watches: tuple[Watch, ...]) -> None:
         if kind == READ:
             context.note(READ, os.path.join(folder, name))
             continue
-        for watch in watches:
+        for watch in context.present():
             watch.failure = watch.failure or "os.open writes a relative name while a folder is open"
 
 

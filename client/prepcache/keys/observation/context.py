@@ -150,24 +150,26 @@ def fail(error: BaseException) -> None:
 
 def note(kind: str, path: str, other: Any = None) -> None:
     """Notes a fact for the watches that the present thread works for."""
-    watches = present()
-    if not watches:
-        return
-    try:
-        info: os.stat_result | None = os.stat(path)
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # nothing can be there
-            return
-        info = None
-    except ValueError:  # no path at all
-        return
     folder = None if path[:1] == "/" else os.getcwd()
-    fact = Fact(kind, path, folder, info, other)
-    for watch in watches:
-        if watch.is_on:
-            watch.facts.setdefault((kind, path, folder), fact)
-            if kind == READ and info is not None:
-                watch.opened_bytes += info.st_size
+    key, new = (kind, path, folder), None
+    for watch in present():
+        if not watch.is_on:
+            continue
+        fact = watch.facts.get(key)
+        if fact is None:
+            if new is None:
+                try:
+                    info: os.stat_result | None = os.stat(path)
+                except OSError as error:
+                    if error.errno == errno.ENAMETOOLONG:  # nothing can be there
+                        return
+                    info = None
+                except ValueError:  # no path at all
+                    return
+                new = Fact(kind, path, folder, info, other)
+            fact = watch.facts.setdefault(key, new)
+        if kind == READ and fact.info is not None:
+            watch.opened_bytes += fact.info.st_size
 
 
 def depend_on(paths: Iterable[str | bytes], *, is_listed: bool = False) -> None:

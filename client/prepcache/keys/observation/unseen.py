@@ -62,14 +62,9 @@ def _is_alone() -> bool:
 
 def _bytes_read() -> int | None:
     """How many bytes this process has read so far; None where that is not told."""
-    try:
-        fd = os.open("/proc/self/io", os.O_RDONLY)
-        try:
-            return int(os.read(fd, 512).split(maxsplit=2)[1])
-        finally:
-            os.close(fd)
-    except (OSError, ValueError, IndexError):
-        return None
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/io", "rb") as told:
+        return int(told.read(512).split(maxsplit=2)[1])
+    return None
 
 
 def _size_of(path: str) -> int:
