@@ -156,23 +156,6 @@ def test_the_first_unreadable_file_of_many_is_named(tmp_path: Path) -> None:
     assert not before.threads()
 
 
-def test_no_more_threads_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [str(tmp_path / f"{i}") for i in range(64)]
-    for name in names:
-        Path(name).write_bytes(bytes(digest_module.LARGE_BYTES + 1))
-    seen = set()
-    hash_once = digest_module._hash
-
-    def spied(fd: int, expected_bytes: int) -> tuple[bytes, int]:
-        seen.add(threading.get_ident())
-        return hash_once(fd, expected_bytes)
-
-    monkeypatch.setattr(digest_module, "_hash", spied)
-    read_files(names, None, threads=2)
-    assert 1 <= len(seen) <= 2
-    assert digest_module.thread_count() <= digest_module.MAX_THREADS
-
-
 def test_a_forked_child_can_hash_after_its_parent_did(tmp_path: Path) -> None:
     names = [str(tmp_path / f"{i}") for i in range(32)]
     for name in names:

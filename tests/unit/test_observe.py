@@ -17,7 +17,7 @@ from prepcache.keys.observation.inputs import ABSENT, CHANGED, still_true
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import recipe
-from support.observing import HERE, Watched, told_by_child
+from support.observing import HERE, Watched
 from support.projects import Project, project_fixture  # noqa: F401
 
 BEFORE = """
@@ -349,12 +349,6 @@ def test_watches_nest(project: Project) -> None:
             pass
         made.preprocess(0)  # type: ignore[misc]
     assert [len(observer.taken()) for observer in (outer, inner)] == [1, 0]
-
-
-def test_a_forked_worker_observes_for_itself(project: Project) -> None:
-    project.put("v.txt", "one")
-    observer, call = observing(project, "return (HERE / 'v.txt').read_text()")
-    assert told_by_child(lambda: (call(), [row["name"] for row in observer.taken()])[1]) == ["project:v.txt"]
 
 
 def test_a_module_of_the_users_own_may_be_named_tokenize(project: Project) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -17,12 +16,10 @@ from prepcache.keys.observation.inputs import (
     FOLDER,
     Joined,
     digest_of_names,
-    still_true,
 )
-from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe
-from support.observing import HERE, IN_C, Watched, told_by_child
+from support.observing import HERE, IN_C, Watched
 from support.projects import Project, project_fixture  # noqa: F401
 
 BEFORE = (
@@ -268,31 +265,6 @@ def test_what_is_temporary_is_no_input(project: Project) -> None:
         "assert not os.path.exists(t) and not os.path.exists(file.name) and not os.path.exists(f'{t}/a')",
     ]
     assert set(files_in(Watched(project, lines_of(*lines)).taken)) <= {"project:prep.py"}
-
-
-def test_a_forked_worker_tells_what_is_absent_once(project: Project) -> None:
-    _, observer, call = made(project, "os.path.exists(f'{HERE}/{x}')")
-    call("a")
-
-    def told() -> list[list[str]]:
-        call("a")
-        call("b")
-        return [[one.row["name"], one.row["digest"]] for _ in range(2) for one in observer.news()]
-
-    assert told_by_child(told) == [["project:a", ABSENT], ["project:b", ABSENT]]
-
-
-def test_a_look_up_takes_one_stat_for_what_is_absent(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, observer, call = made(project, "os.path.exists(f'{HERE}/{x}')")
-    for name in "abc":
-        call(name)
-    rows, roots, stats = observer.taken(), Roots.of(found), []
-    original = os.stat
-    monkeypatch.setattr(os, "stat", lambda path, **how: (stats.append(path), original(path, **how))[1])
-    assert still_true(rows, roots=roots) is None
-    assert stats == [str(project.folder / name) for name in "abc"]
 
 
 def test_nothing_is_asked_for_outside_the_watch(project: Project) -> None:

@@ -105,13 +105,5 @@ def test_a_log_that_holds_nothing_is_none(project: Project, database: Path) -> N
     assert watched.changed() is None
 
 
-def test_the_log_beside_an_item_counts(project: Project, database: Path, writer: sqlite3.Connection) -> None:
-    watched = Watched(project, READ.format(target="x"), database)
-    assert watched.names == ["project:a.db-wal"]
-    writer.execute("INSERT INTO t VALUES (2)")
-    writer.commit()
-    assert watched.changed() == "project:a.db-wal"
-
-
 def test_a_database_that_the_function_makes_is_no_input(project: Project) -> None:
     assert Watched(project, OWN).names == []

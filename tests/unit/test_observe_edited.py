@@ -96,19 +96,3 @@ def test_samples_of_an_edited_module_hit_once_it_is_loaded(project: Project, is_
         importlib.reload(sys.modules["deep"])
     assert _observed(made) == other
     assert _still(made, other) is None
-
-
-def test_a_file_of_two_modules_changed_while_one_is_old(
-    project: Project,
-) -> None:
-    project.write(prep=UNFORESEEN, **DEEP)
-    made = project.recipe()
-    _observed(made)
-    spec = importlib.util.spec_from_file_location("other", project.folder / "deep.py")
-    assert spec is not None and spec.loader is not None
-    project.write(deep="N = 1000\n")
-    other = sys.modules["other"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(other)
-    assert _observed(made)["project:deep.py"] == CHANGED
-    importlib.reload(sys.modules["deep"])
-    assert _observed(made)["project:deep.py"] != CHANGED

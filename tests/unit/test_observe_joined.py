@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import pickle
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,39 +99,6 @@ def test_a_forked_worker_tells_what_its_parent_saw_before(project: Project) -> N
     call("a.txt")
     told = told_by_child(lambda: (call("b.txt"), [one.row["name"] for one in observer.news()])[1])
     assert told == ["project:a.txt", "project:b.txt"]
-
-
-def test_a_distribution_replaced_meanwhile_has_changed(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = tmp_path / "site-packages"
-    info = site / "swapped-1.dist-info"
-    (site / "swapped").mkdir(parents=True)
-
-    def install(version: int) -> None:
-        shutil.rmtree(info, ignore_errors=True)  # as installers do
-        info.mkdir()
-        (info / "top_level.txt").write_text("swapped\n")
-        (info / "METADATA").write_text(f"Name: swapped\nVersion: {version}\n")
-        files = ("swapped/__init__.py", "swapped/late.py")
-        (info / "RECORD").write_text("".join(f"{name},sha256={version},1\n" for name in files))
-        for name in files:
-            (site / name).write_text(f"v = {version}\n")
-        os.utime(site, ns=(next(times), next(times)))  # a tick of the clock is longer than a test
-
-    times = itertools.count(10**18, 10**9)
-    install(1)
-    monkeypatch.syspath_prepend(str(site))
-    source = HERE + "import importlib\ndef f(x): return importlib.import_module(str('swap') + 'ped' + x).v"
-    observer, call, made = observing(project, source)
-    joined = Joined()
-    for version, module in ((1, ""), (2, ".late")):
-        install(version)
-        assert call(module) == version
-        joined.add(observer.news())
-    install(1)
-    assert digests(joined) == {"swapped": CHANGED}
-    assert still_true(joined.rows(), roots=Roots.of(made)) == "swapped"
 
 
 def test_a_file_that_changes_all_the_time_is_noted_once(project: Project) -> None:

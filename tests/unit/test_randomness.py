@@ -91,16 +91,6 @@ def test_a_check_in_the_middle_sees_what_was_drawn_so_far() -> None:
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_draws_of_another_thread_are_left_alone(name: str) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(int).result()
-        with randomness.Guard() as guard:
-            first = pool.submit(DRAWS[name], 8).result()
-        assert guard.drawn == set()
-        assert list(DRAWS[name](8)) != list(first)
-
-
-@pytest.mark.parametrize("name", DRAWS)
 def test_a_guard_in_another_thread_undoes_no_draws(name: str) -> None:
     is_inside, is_drawn = threading.Event(), threading.Event()
 

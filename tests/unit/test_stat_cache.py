@@ -187,17 +187,6 @@ def test_a_corrupt_segment_never_answers_wrong(tmp_path: Path, seed: int) -> Non
     assert all(digests[n].tobytes() == digest(n) for n in np.flatnonzero(found).tolist())
 
 
-def test_the_newest_record_of_a_file_survives_merges(tmp_path: Path) -> None:
-    memo = make(tmp_path)
-    for age in range(9, 3, -1):
-        memo.add(stamp(1, age_ns=age * DAY_NS), digest(age), NOW_NS)
-        memo.add(stamp(100 + age), digest(age), NOW_NS)
-        memo.flush()
-    assert len(list((tmp_path / "memo").glob("*.seg"))) <= 3
-    assert make(tmp_path).get(stamp(1, age_ns=4 * DAY_NS)) == digest(4)
-    assert all(make(tmp_path).get(stamp(100 + age)) == digest(age) for age in range(4, 10))
-
-
 def test_the_oldest_records_go_first_beyond_the_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,16 +233,6 @@ def test_many_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> Non
     memo = make(tmp_path)
     assert [i for i in range(800) if memo.get((1, i, 0, 0, 0)) != digest(i)] == []
     assert len(list((tmp_path / "memo").glob("*.seg"))) < 40
-
-
-def test_segments_of_others_are_seen_after_a_refresh(tmp_path: Path) -> None:
-    mine, other = make(tmp_path), make(tmp_path)
-    assert mine.get(stamp(1)) is None
-    fill(other, [1])
-    other.flush()
-    assert mine.get(stamp(1)) is None
-    mine.refresh()
-    assert mine.get(stamp(1)) == digest(1)
 
 
 def test_a_forked_child_does_not_write_what_its_parent_learned(tmp_path: Path) -> None:

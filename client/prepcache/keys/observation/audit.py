@@ -5,7 +5,7 @@ look at a tuple, and it never walks the stack.
 
 Invariants:
     1. It raises nothing into the user's call. Its own error marks the watches in progress as incomplete.
-    2. It notes facts; what they mean is found out when the item is made (observer.py).
+    2. It notes facts; what they mean is found out when the item is made (findings.py).
 """
 
 from __future__ import annotations

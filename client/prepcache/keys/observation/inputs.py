@@ -1,6 +1,6 @@
 """Observed inputs as rows: put together from several processes, and whether they are as they were.
 
-Not here: how they are seen (audit.py), what is an input (observer.py), how they are named (naming.py).
+Not here: how they are seen (audit.py), what is an input (findings.py), how they are named (naming.py).
 """
 
 from __future__ import annotations

@@ -1,0 +1,310 @@
+"""What the facts of a watch mean: inputs, as entries of a log that only grows, and outputs of the function.
+
+What differs from an earlier entry is another entry, and a name with two digests has changed for good.
+
+Invariants:
+    1. A digest is that of the bytes that the function may have read: a file whose stamp is not the one that
+       it had when it was used first, or a module that is not as its file says, gets a digest that nothing
+       equals.
+    2. What was to be opened, or was asked for, and was not there is an input too.
+    3. An output is what was opened to be written before it was read, what lies in a folder that the function
+       made, and what was only named or asked for and is another when the item is made. What was asked for,
+       was not there, and appears without anybody being seen to make it, has changed.
+
+Not here: how inputs are named, and told to others (observer.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from prepcache.errors import UnkeyableError
+from prepcache.keys.code.import_graph import ImportGraph
+from prepcache.keys.code.project import Place, Places
+from prepcache.keys.code.source_files import runs_as_written
+from prepcache.keys.environment import lately
+from prepcache.keys.files.digest import Trust, is_directory, is_regular
+from prepcache.keys.files.stamps import stamp_of
+from prepcache.keys.files.stat_cache import StatCache
+from prepcache.keys.observation.audit import WAL
+from prepcache.keys.observation.calls import is_file_of_job
+from prepcache.keys.observation.context import (
+    FOLDER_MADE,
+    LINKED,
+    LISTED,
+    MODULE,
+    MODULE_NAME,
+    NAMED,
+    READ,
+    RENAMED,
+    WRITTEN,
+    Fact,
+    Watch,
+)
+from prepcache.keys.observation.inputs import (
+    ABSENT,
+    CHANGED,
+    FOLDER_STAMP,
+    Stamp,
+    digest_now,
+    digest_of_names,
+    info_of,
+    stamp_at,
+    without_empty_log,
+)
+from prepcache.keys.restart import is_other_machine_code
+from prepcache.protocol.places import cache_folder
+
+_MODULE_SUFFIXES = (".py", ".so", ".pyd")
+_NO_INPUTS = ("/proc/", "/sys/", "/dev/")
+_SHARED_MEMORY = "/dev/shm/"
+_CACHE_FOLDER = f"{os.sep}__pycache__{os.sep}"
+_NEVER: Stamp = (-1,)
+"""The stamp of nothing."""
+loads: list[tuple[set[str], list[Seen]]] = []
+"""The modules that items of this process loaded, and what was read meanwhile."""
+
+
+class Seen(NamedTuple):
+    """An input.
+
+    Args:
+        folder: the working directory in which it was used by a relative name; None for an absolute one.
+        stamp: what was there when it was used first; None for nothing, and for a folder that was listed.
+    """
+
+    kind: str
+    path: str
+    folder: str | None
+    stamp: Stamp | None
+    digest: str
+
+
+@dataclass(slots=True)
+class _Use:
+    """What one item did with a path.
+
+    Args:
+        stamp: what was there at first.
+        folders: as of `Seen`, of each use.
+        is_read: it was to be opened.
+        is_asked: it was to be opened, or asked for.
+        is_named: it was named, to a process, to a C library or in the code.
+    """
+
+    stamp: Stamp | None
+    folders: dict[str | None, None] = field(default_factory=dict)
+    is_read: bool = False
+    is_asked: bool = False
+    is_named: bool = False
+
+    def is_made(self, now: Stamp | None) -> bool:
+        """Whether the function made what is there now."""
+        if now == self.stamp:
+            return False
+        return self.is_named if self.stamp is None else not self.is_read
+
+
+class Findings:
+    """The inputs and outputs of a function so far, over any number of items and threads.
+
+    Args:
+        known: project files that the recipe counts, and their stamps.
+        partly: those of which only some definitions count.
+        is_narrowed: whether the recipe names its distributions.
+        stat_cache, trust: as of the observer.
+
+    Locking:
+        None: entries are appended and items of dicts are set, which is atomic.
+    """
+
+    def __init__(
+        self,
+        known: Mapping[str, tuple[int, ...] | None],
+        partly: frozenset[str],
+        *,
+        is_narrowed: bool,
+        stat_cache: StatCache | None,
+        trust: Trust,
+    ) -> None:
+        self._counted, self._partly, self._is_narrowed = known, partly, is_narrowed
+        self._stat_cache, self.trust = stat_cache, trust
+        self.log: list[Seen] = []
+        self.listed: dict[str, None] = {}
+        """Folders whose names are in the log."""
+        self.modules: dict[str, None] = {}
+        """Files of modules that were met, with all that they import."""
+        self.top_levels: dict[str, None] = {}
+        """Modules of distributions that were met."""
+        self._known: dict[tuple[str, str | None], Stamp | str | None] = {}
+        """The stamps of what is in the log, or `CHANGED`, by path and working directory."""
+        self._outputs: dict[str, None] = {}
+        self._places = Places(lately().installed)
+        self._ignored = (*_NO_INPUTS, os.path.join(cache_folder(os.environ), ""))
+
+    def take(self, watch: Watch) -> None:
+        """Takes in what a watch has seen, when its item is made."""
+        facts = list(watch.facts.values())
+        uses: dict[str, _Use] = {}
+        for fact in facts:
+            is_known = fact.kind == READ and not self._outputs and fact.info is not None
+            if not is_known or self._known.get((fact.path, fact.folder)) != stamp_at(fact.info):
+                self._take_fact(fact, watch, uses)
+        for path, use in uses.items():
+            self._settle(path, use)
+        modules = {fact.full for fact in facts if fact.kind == MODULE and is_file_of_job(fact.full)}
+        if modules:
+            paths = {fact.full for fact in facts if not watch.owns(fact.full)}
+            read = [one for one in self.log if one.path in paths and one.kind != "module"]
+            loads.append((modules, read))
+
+    def _take_fact(self, fact: Fact, watch: Watch, uses: dict[str, _Use]) -> None:
+        if fact.kind == MODULE_NAME:
+            for path in _files_of_module(fact.path):
+                self.take_module(path)
+            return
+        full = fact.full
+        use = uses.get(full)
+        if fact.kind == MODULE:
+            self.take_module(full)
+        elif fact.kind == LISTED:
+            self._take_listing(full, fact, watch)
+        elif fact.kind == FOLDER_MADE:
+            if fact.info is None or (use is not None and use.stamp is None):  # others may have been first
+                self._put_out(full, uses)
+        elif fact.kind == WRITTEN:
+            if use is None or not use.is_read or use.stamp is None:
+                self._put_out(full, uses)
+        elif fact.kind in (RENAMED, LINKED):
+            uses.pop(full, None)
+            former = uses.get(fact.other)
+            if self._is_output(fact.other) or (former is not None and former.stamp is None):
+                self._put_out(full, uses)
+            elif fact.kind == LINKED:  # what lies there by another name can't be told apart
+                watch.failure = watch.failure or "it links to a file or folder that it did not make"
+        elif not self._is_output(full) and not watch.owns(full) and self._is_input(full, fact.info):
+            self._take_use(full, fact, uses)
+
+    def _take_use(self, full: str, fact: Fact, uses: dict[str, _Use]) -> None:
+        now = stamp_at(without_empty_log(full, fact.info))
+        use = uses.setdefault(full, _Use(now))
+        if use.is_made(now):
+            self._put_out(full, uses)
+            return
+        use.folders[fact.folder] = None
+        use.is_read |= fact.kind == READ
+        use.is_asked |= fact.kind != NAMED
+        use.is_named |= fact.kind == NAMED
+
+    def _settle(self, path: str, use: _Use) -> None:
+        """Notes a path that an item used as an input, or as an output, when the item is made."""
+        now = stamp_at(info_of(path))
+        if use.is_made(now):
+            self._outputs[path] = None
+            return
+        if not use.is_asked and now in (None, FOLDER_STAMP):
+            return  # it was only named
+        is_module = path.endswith(_MODULE_SUFFIXES)
+        kind = "folder" if use.stamp == FOLDER_STAMP else "module" if is_module else "file"
+        digest = ""
+        for folder in use.folders:
+            before = self._known.get((path, folder), _NEVER)
+            if before == CHANGED or before == use.stamp == now:
+                continue
+            if not digest:
+                digest, stamp = digest_now(path, self._stat_cache, self.trust)
+                is_other = is_module and not runs_as_written(path)
+                if stamp != use.stamp or is_other or is_other_machine_code(path):
+                    digest = CHANGED
+            told = digest if before == _NEVER else CHANGED
+            self.log.append(Seen(kind, path, folder, use.stamp, told))
+            self._known[path, folder] = CHANGED if told == CHANGED else use.stamp
+
+    def _put_out(self, path: str, uses: dict[str, _Use]) -> None:
+        """Notes an output."""
+        uses.pop(path, None)
+        self._outputs[path] = None
+
+    def _is_output(self, path: str) -> bool:
+        """Whether the function made a file, or a folder that it lies in."""
+        path = path.removesuffix(WAL)
+        while self._outputs and path not in self._outputs:
+            above = os.path.dirname(path)
+            if above == path:
+                return False
+            path = above
+        return bool(self._outputs)
+
+    def take_module(self, path: str) -> None:
+        """A module that was loaded, or asked for by its name: it counts with all that it imports."""
+        if path in self.modules:
+            return
+        self.modules[path] = None
+        if self._places.of(path) is Place.SITE:
+            self._count_distribution(path)
+            return
+        graph = ImportGraph(self._places)
+        if path.endswith(".py"):
+            names = {_file_of(one): name for name, one in list(sys.modules.items())}
+            with contextlib.suppress(UnkeyableError):  # it can't be parsed: it counts, and imports nothing
+                graph.add_file(names.get(path, "__unknown__"), path)
+        for one in dict.fromkeys((path, *graph.files.values())):
+            self.modules[one] = None
+            info = info_of(one)
+            if info is not None and self._is_input(one, info):
+                self._settle(one, _Use(stamp_of(info), {None: None}, is_read=True, is_asked=True))
+        self.top_levels.update(dict.fromkeys(graph.top_levels))
+
+    def _take_listing(self, full: str, fact: Fact, watch: Watch) -> None:
+        if full in self.listed or self._is_output(full) or self._is_ignored(full) or watch.owns(full):
+            return
+        if self._places.of(full + os.sep + "x") is Place.PROJECT:
+            self.listed[full] = None
+            digest = ABSENT if fact.other is None else digest_of_names(fact.other)
+            self.log.append(Seen("folder", full, fact.folder, None, digest))
+
+    def _is_ignored(self, path: str) -> bool:
+        """Whether a path leads to what says nothing: of the system, or what Python keeps of a source."""
+        is_of_system = path.startswith(self._ignored) and not path.startswith(_SHARED_MEMORY)
+        return is_of_system or _CACHE_FOLDER in path
+
+    def _is_input(self, path: str, info: os.stat_result | None) -> bool:
+        """Whether what was used by its name counts. A library's file counts by its distribution."""
+        if info is not None:
+            if is_directory(info):
+                path = os.path.join(path, "x")  # as what is in it
+            elif not is_regular(info):
+                return False  # a device, a pipe, a socket
+        counted = None if path in self._partly else self._counted.get(path)
+        is_edited = counted is not None and info is not None and stamp_of(info) != counted
+        is_counted = path in self._counted and path not in self._partly and not is_edited
+        if is_counted or self._is_ignored(path):
+            return False
+        place = self._places.of(path)
+        if place is Place.SITE and path.endswith(_MODULE_SUFFIXES):
+            self._count_distribution(path)
+        return place is Place.PROJECT
+
+    def _count_distribution(self, path: str) -> None:
+        if not self._is_narrowed:
+            self.top_levels.update(dict.fromkeys(self._places.tops_of(path)))
+
+
+def _file_of(module: Any) -> str | None:
+    """The file of a loaded module, if it says one."""
+    return getattr(module, "__dict__", {}).get("__file__")
+
+
+def _files_of_module(module: str) -> list[str]:
+    """The files of a loaded module and of the packages it lies in; of a package, also those of all loaded
+    modules in it: of "a.b.C" hydra imports `a`, and gets the rest by attributes."""
+    parts = module.split(".")
+    names = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    if hasattr(sys.modules.get(module), "__path__"):
+        names += [name for name in list(sys.modules) if name.startswith(module + ".")]
+    return [path for name in names if (path := _file_of(sys.modules.get(name))) is not None]
