@@ -20,17 +20,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from copy import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from types import FrameType
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from prepcache.artifact import columns
-from prepcache.artifact.sample_tree import leaves_of
+from prepcache.artifact.sample_tree import rebuilt, rows_of_leaves
 from prepcache.batching import by_index
 from prepcache.batching.batch import Batch
 from prepcache.batching.default_collate import NotAStack, collation_of
@@ -41,10 +39,6 @@ from prepcache.protocol.units import count_text
 
 CollateBatch = Callable[[Batch], Any]
 """Collates one leaf of a batch."""
-Explain = Callable[[RuntimeError | TypeError], NoReturn]
-
-KEPT_GAPS = 2048
-"""Paddings of up to so many elements are kept as views: making one costs as much as copying a kilobyte."""
 
 
 class Padded(NamedTuple):
@@ -137,7 +131,7 @@ def _axes(leaves: Sequence[str] | Mapping[str, int] | None) -> dict[str, int] | 
 
 @dataclass(frozen=True)
 class _Collate:
-    """Walks samples, or the columns of a batch, and gives sequences to `rows` and `ragged`."""
+    """Gives sequences to `rows` and `ragged`, and all other leaves to torch's default collation."""
 
     axes: dict[str, int] | None
 
@@ -151,101 +145,73 @@ class _Collate:
             asked_by: who gets it; a DataLoader worker is given what it sends in its place (by_index.py).
         """
         if isinstance(samples, Batch) and samples.is_untouched:
-            sent = None
-            if samples.source is not None:
-                sent = by_index.in_place_of(samples, self, asked_by)
+            sent = by_index.in_place_of(samples, self, asked_by)
             if sent is not None:
                 return sent
             collation = collation_of(samples.table)
-            planned = collation.planned
-            if planned is None or planned[0] is not self:
-                planned = collation.planned = (self, self._plan(samples.table))
+            if collation.planned is None or collation.planned[0] is not self:
+                self._check(collation.paths)
+                plan = [
+                    self._column(samples.table, number, path) for number, path in enumerate(collation.paths)
+                ]
+                collation.planned = self, plan
             try:
-                return collation.build([collate(samples) for collate in planned[1]])
+                return collation.build([collate(samples) for collate in collation.planned[1]])
             except (RuntimeError, TypeError, NotAStack):
                 pass  # raised again below, where the samples say why
         indices = samples.indices if isinstance(samples, Batch) else None
         whole = list(samples)
-        self._check(".".join(path) for path, _ in leaves_of(whole[0]))
+        leaves = rows_of_leaves(whole)
+        self._check(leaves)
+        return rebuilt(
+            whole[0], lambda path, _: self._leaf(path, leaves[path], len(whole), indices), (), list
+        )
 
-        def explain(error: RuntimeError | TypeError) -> NoReturn:
-            raise_explained(error, whole, indices, self._padded(whole[0]))
-
-        return self._walk(whole, (), explain)
-
-    def _plan(self, table: Table) -> list[CollateBatch]:
-        """How each leaf of the table's batches is collated."""
-        paths = collation_of(table).paths
-        self._check(paths)
-        return [self._column(table, number, path) for number, path in enumerate(paths)]
-
-    def _check(self, paths: Iterable[str]) -> None:
-        there = list(paths)
+    def _check(self, paths: Iterable[tuple[str, ...]]) -> None:
+        there = [".".join(path) for path in paths]
         if self.axes is not None and (unknown := set(self.axes) - set(there)):
             names = "'' (the sample itself)" if there == [""] else ", ".join(map(repr, there))
             raise KeyError(f"the samples have no leaf {sorted(unknown)}; they have {names}")
 
-    def axis(self, path: str, ndim: int) -> int | None:
+    def _leaf(self, path: tuple[str, ...], rows: list[Any], count: int, indices: Any) -> Any:
+        """The rows of one leaf, collated."""
+        from torch.utils.data import default_collate
+
+        if len(rows) != count:
+            raise RuntimeError(
+                f"{leaf_text(path)} is in {len(rows)} of {count} samples: only tensors and arrays are padded "
+                "or packed, so return numpy.array(x) or torch.tensor(x) instead of a list"
+            )
+        first, axis = rows[0], None
+        if hasattr(first, "ndim") and hasattr(first, "shape") and not isinstance(first, np.generic):
+            axis = self.axis(path, first.ndim)
+        try:
+            return default_collate(rows) if axis is None else self.rows(rows, axis, path)
+        except (RuntimeError, TypeError) as error:
+            raise_explained(error, {path: rows}, indices)
+
+    def axis(self, path: tuple[str, ...], ndim: int) -> int | None:
         """Along which axis a tensor or array leaf is a sequence; None if it is none."""
         if self.axes is None:
             return 0 if ndim == 1 else None
-        axis = self.axes.get(path)
+        axis = self.axes.get(".".join(path))
         if axis is not None and not -ndim <= axis < ndim:
             has = count_text(ndim, "axis", "axes")
             raise ValueError(f"{leaf_text(path)} has {has}, but leaves= names its axis {axis}")
         return axis
 
-    def _padded(self, sample: Any) -> Mapping[str, int]:
-        """The leaves of a sample that are sequences, and along which axis."""
-        if self.axes is not None:
-            return self.axes
-        return {".".join(at): 0 for at, leaf in leaves_of(sample) if getattr(leaf, "ndim", 0) == 1}
-
-    def _column(self, table: Table, number: int, path: str) -> CollateBatch:
-        column = table.columns[number]
-        axis = None
+    def _column(self, table: Table, number: int, path: tuple[str, ...]) -> CollateBatch:
+        """How one leaf of the table's batches is collated."""
+        column, axis = table.columns[number], None
         if column.leaf.kind in ("tensor", "ndarray"):
             axis = self.axis(path, column.leaf.ndim)
         if axis is None:
             return self._default(table, number)
-
-        def of_rows(batch: Batch) -> Any:
-            return self.rows(batch.leaf(number), axis, path)
-
-        if not isinstance(column, Ragged) or axis not in (0, -column.leaf.ndim):
-            return of_rows
-        tail = column.tail()
-        if tail is None or 0 in tail:
-            return of_rows
-        of_column = self.ragged(column)
-        return lambda batch: of_column(batch, tail)
-
-    def _walk(self, samples: list[Any], path: tuple[str, ...], explain: Explain) -> Any:
-        """Collates what lies at a path of the samples."""
-        from torch.utils.data import default_collate
-
-        first = samples[0]
-        if isinstance(first, Mapping):
-            made = {key: self._walk([s[key] for s in samples], (*path, str(key)), explain) for key in first}
-            if type(first) is dict:
-                return made
-            if not isinstance(first, MutableMapping):
-                return type(first)(made)  # type: ignore[call-arg]
-            filled = copy(first)  # it may hold more than its items, as a defaultdict does
-            filled.update(made)
-            return filled
-        if isinstance(first, (tuple, list)):
-            _check_lengths(samples, path)
-            transposed = zip(_fields(first), zip(*samples, strict=True), strict=True)
-            children = [self._walk(list(column), (*path, str(name)), explain) for name, column in transposed]
-            return type(first)(*children) if hasattr(first, "_fields") else children
-        name, axis = ".".join(path), None
-        if hasattr(first, "ndim") and hasattr(first, "shape") and not isinstance(first, np.generic):
-            axis = self.axis(name, first.ndim)
-        try:
-            return default_collate(samples) if axis is None else self.rows(samples, axis, name)
-        except (RuntimeError, TypeError) as error:
-            explain(error)
+        if isinstance(column, Ragged) and axis in (0, -column.leaf.ndim):
+            tail = column.tail()
+            if tail is not None and 0 not in tail:
+                return self.ragged(column, tail)
+        return lambda batch: self.rows(batch.leaf(number), axis, path)
 
     def _default(self, table: Table, number: int) -> CollateBatch:
         """Collates a leaf as torch does."""
@@ -261,13 +227,16 @@ class _Collate:
 
         return collate
 
-    def rows(self, rows: list[Any], axis: int, path: str) -> Any:
+    def rows(self, rows: list[Any], axis: int, path: tuple[str, ...]) -> Any:
         """A batch of rows: tensors, or arrays, of the leaf at that path and of these samples."""
         raise NotImplementedError
 
-    def ragged(self, column: Ragged) -> Callable[[Batch, tuple[int, ...]], Any]:
-        """Makes batches of a column whose rows differ along their first axis, and have elements; given the
-        shape of the rows beside that axis."""
+    def ragged(self, column: Ragged, tail: tuple[int, ...]) -> CollateBatch:
+        """Makes batches of a column whose rows differ along their first axis, and have elements.
+
+        Args:
+            tail: the shape of the rows beside that axis.
+        """
         raise NotImplementedError
 
 
@@ -286,7 +255,7 @@ class _Pad(_Collate):
     cut: int | None
     also: str | None
 
-    def rows(self, rows: list[Any], axis: int, path: str) -> Any:
+    def rows(self, rows: list[Any], axis: int, path: tuple[str, ...]) -> Any:
         import torch
 
         tensors = [torch.as_tensor(row).movedim(axis, 0) for row in rows]
@@ -302,13 +271,12 @@ class _Pad(_Collate):
             place[slice(len(tensor)) if self.side == "right" else slice(width - len(tensor), None)] = tensor
         return self._with(padded.movedim(1, axis + 1 if axis >= 0 else axis), lengths)
 
-    def ragged(self, column: Ragged) -> Callable[[Batch, tuple[int, ...]], Any]:
+    def ragged(self, column: Ragged, tail: tuple[int, ...]) -> CollateBatch:
         to_tensor = _maker(column)
         dtype = to_tensor(np.empty(0, column.dtype)).dtype
-        at = 1 if self.side == "left" else 0
+        at, unit = 1 if self.side == "left" else 0, math.prod(tail)
 
-        def collate(batch: Batch, tail: tuple[int, ...]) -> Any:
-            unit = math.prod(tail)
+        def collate(batch: Batch) -> Any:
             begin, end = column.bounds(batch.numbers)
             if self.cut is not None:
                 end = np.minimum(end, begin + self.cut * unit)
@@ -343,7 +311,7 @@ class _Pad(_Collate):
 
 @dataclass(frozen=True)
 class _Pack(_Collate):
-    def rows(self, rows: list[Any], axis: int, path: str) -> Any:
+    def rows(self, rows: list[Any], axis: int, path: tuple[str, ...]) -> Any:
         import torch
 
         tensors = [torch.as_tensor(row) for row in rows]
@@ -352,12 +320,12 @@ class _Pack(_Collate):
         offsets = np.cumsum([0, *(len(tensor) for tensor in tensors)])
         return Packed(torch.cat(tensors), torch.from_numpy(offsets))
 
-    def ragged(self, column: Ragged) -> Callable[[Batch, tuple[int, ...]], Any]:
+    def ragged(self, column: Ragged, tail: tuple[int, ...]) -> CollateBatch:
         import torch
 
         to_tensor, from_numpy = _maker(column), torch.from_numpy
 
-        def collate(batch: Batch, tail: tuple[int, ...]) -> Any:
+        def collate(batch: Batch) -> Any:
             ranges = column.take(batch.numbers, batch.pool)
             values, offsets = ranges.values, ranges.offsets
             if tail:
@@ -374,21 +342,10 @@ _PACK = _Pack(None)
 
 def _gaps(value: float, dtype: Any, unit: int, lengths: list[int]) -> list[memoryview]:
     """Padding of these lengths, in rows of `unit` elements."""
-    longest = max(lengths)
-    if longest * unit < KEPT_GAPS:
-        kept = _kept_gaps(repr(value), value, dtype, unit, 1 << longest.bit_length())
-        return [kept[length] for length in lengths]
+    longest = max(max(lengths), 1)
     padding = _padding(value, dtype, unit * longest)
     row_bytes = len(padding) // longest
     return [padding[: length * row_bytes] for length in lengths]
-
-
-@lru_cache(maxsize=16)
-def _kept_gaps(text: str, value: float, dtype: Any, unit: int, count: int) -> list[memoryview]:
-    """`[n]` is n rows of padding, for n below `count`. Its text tells -0.0 from 0.0, which are equal."""
-    padding = _padding(value, dtype, unit * count)
-    row_bytes = len(padding) // count
-    return [padding[: length * row_bytes] for length in range(count)]
 
 
 def _padding(value: float, dtype: Any, elements: int) -> memoryview:
@@ -400,19 +357,3 @@ def _padding(value: float, dtype: Any, elements: int) -> memoryview:
 
 def _apart(axis: int) -> RuntimeError:
     return RuntimeError(f"rows cannot be concatenated along axis {axis}")
-
-
-def _check_lengths(samples: list[Any], path: tuple[str, ...]) -> None:
-    """Refuses lists of different lengths: their elements are leaves, which every sample must have."""
-    lengths = sorted({len(sample) for sample in samples})
-    if len(lengths) > 1:
-        name = f"leaf {'.'.join(path)!r}" if path else "the samples"
-        kind = type(samples[0]).__name__
-        raise RuntimeError(
-            f"{name}: {kind}s of different lengths, {lengths[0]} and {lengths[-1]}; only tensors and "
-            f"arrays are padded or packed: return numpy.array(x) or torch.tensor(x) instead of the {kind}"
-        )
-
-
-def _fields(sequence: Sequence[Any]) -> Sequence[Any]:
-    return getattr(sequence, "_fields", range(len(sequence)))

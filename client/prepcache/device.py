@@ -19,13 +19,12 @@ Locking: `_lock` guards `_in_flight` and the order of copies: each epoch that is
 
 from __future__ import annotations
 
-import copy
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping, MutableMapping
 from typing import Any
 
+from prepcache.artifact.sample_tree import rebuilt
 from prepcache.batching.buffers import KEPT_BLOCKS, Block, Pool
 
 
@@ -147,20 +146,13 @@ def map_tensors(batch: Any, function: Any) -> Any:
     """The batch with each tensor in it replaced; containers of the types that collation makes."""
     import torch
 
-    if isinstance(batch, torch.Tensor):
-        return function(batch)
-    if isinstance(batch, Mapping):
-        children = {key: map_tensors(child, function) for key, child in batch.items()}
-        if not isinstance(batch, MutableMapping):
-            return children
-        filled = copy.copy(batch)  # it may hold more than its items, as a tokenizer's batch does
-        filled.update(children)
-        return filled
-    if isinstance(batch, torch.nn.utils.rnn.PackedSequence):
-        values, sizes, *orders = batch  # the sizes stay on the CPU: torch reads them there
-        orders = [None if order is None else function(order) for order in orders]
-        return type(batch)(function(values), sizes, *orders)
-    if isinstance(batch, (list, tuple)) and not all(isinstance(child, (str, bytes)) for child in batch):
-        members = [map_tensors(child, function) for child in batch]
-        return type(batch)(*members) if hasattr(batch, "_fields") else type(batch)(members)
-    return batch
+    packed = torch.nn.utils.rnn.PackedSequence
+
+    def mapped(_: Any, leaf: Any) -> Any:
+        if isinstance(leaf, packed):
+            values, sizes, *orders = leaf  # the sizes stay on the CPU: torch reads them there
+            orders = [None if order is None else function(order) for order in orders]
+            return packed(function(values), sizes, *orders)
+        return function(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+    return rebuilt(batch, mapped, whole=packed)

@@ -24,7 +24,6 @@ from prepcache.dataset_options import Options, check, taken_from
 from prepcache.errors import UnkeyableError
 from prepcache.progress import Once, say
 from prepcache.report import Report
-from prepcache.streaming.chunk import StreamPreprocessing
 from prepcache.streaming.chunked_reader import is_stream
 from prepcache.streaming.sharding import Ranks, Split, batch_here, ranks_here, split_here
 from prepcache.streaming.stream import Stream
@@ -129,50 +128,49 @@ class CachedIterableDataset(IterableDataset[T_co]):
         self._progress = progress
         self._ranks: Ranks | None = None
         self._said = Once()
-        config = how.pop("config")
-        options: dict[str, Any] = how | {
+        options: dict[str, Any] = {
             "root": root, "lazy": lazy, "verify_fraction": verify_fraction, "num_workers": num_workers,
             "executor": executor, "progress": progress, "client": client,
         }  # fmt: skip
-        self._over: Stream | Listed
+        self._over: Stream | CachedDataset[Any]
         if is_stream(items):
-            self._over = Stream(self._said, items, function, config, **options)
+            self._over = Stream(self._said, items, function, how, **options)
         else:
-            self._over = Listed(CachedDataset(items, function, config, **options))  # type: ignore[arg-type]
-
-    @property
-    def _first(self) -> CachedDataset[Any] | StreamPreprocessing:
-        return self._over.first if isinstance(self._over, Stream) else self._over.ds
+            self._over = CachedDataset(items, function, **how, **options)  # type: ignore[arg-type]
 
     @property
     def name(self) -> str:
         """The recipe's name."""
-        return self._first.name
+        return self.recipe.name
 
     @property
     def recipe(self) -> Recipe:
         """How the samples are made; `prepcache.recipe`."""
-        return self._first.recipe
+        return self._over.by.recipe if isinstance(self._over, Stream) else self._over.recipe
 
     def __prepcache_key__(self) -> Any:
         """How it counts where a function holds it."""
         if isinstance(self._over, Stream):
             raise UnkeyableError(f"{self!r} is a stream, whose items are unknown: name it in untracked=")
-        return self._over.ds.__prepcache_key__(), self.transform
+        return self._over.__prepcache_key__(), self.transform
 
     def __repr__(self) -> str:
         return f"<CachedIterableDataset {self.name} recipe={self.recipe.digest[:12]}>"
 
     def __len__(self) -> int:
-        return self._over.length(ranks_here(self._ranks))
+        if isinstance(self._over, Stream) or self._over.is_expanded:
+            why = "a stream" if isinstance(self._over, Stream) else "a stream with expand=True"
+            raise TypeError(f"{self.name}: {why} has no length")
+        ranks = ranks_here(self._ranks)
+        return len(range(ranks.rank, len(self._over.items), ranks.ranks))
 
     def __bool__(self) -> bool:
         return True
 
     def __iter__(self) -> Iterator[T_co]:
-        split = split_here(self._ranks)
+        split, over = split_here(self._ranks), self._over
         self._tell(split)
-        samples = self._over.samples(split)
+        samples = over.samples(split) if isinstance(over, Stream) else _share_of(over, split)
         return samples if self.transform is None else map(self.transform, samples)
 
     def _tell(self, split: Split) -> None:
@@ -198,31 +196,7 @@ class CachedIterableDataset(IterableDataset[T_co]):
         return {**self.__dict__, "_ranks": Ranks(split.rank, split.ranks)}
 
 
-class Listed:
-    """What a `CachedIterableDataset` is over a sequence.
-
-    Args:
-        ds: the items, opened.
-    """
-
-    def __init__(self, ds: CachedDataset[Any]) -> None:
-        self.ds = ds
-
-    def length(self, ranks: Ranks) -> int:
-        """How many samples the workers of a rank give together.
-
-        Raises:
-            TypeError: the items expand, and how many samples those of a rank give depends on its workers.
-        """
-        if self.ds.is_expanded:
-            raise TypeError(f"{self.ds.name}: a stream with expand=True has no length")
-        return len(range(ranks.rank, len(self.ds.items), ranks.ranks))
-
-    def samples(self, split: Split) -> Iterator[Any]:
-        """The samples of a share of the items, from the beginning."""
-        batch = 1 if self.ds.is_expanded else batch_here()  # how many samples an item has, no batch tells
-        yield from self.ds.samples_of(split.of(len(self.ds.items), batch))
-
-    def report(self) -> Report:
-        """As the data set's."""
-        return self.ds.report()
+def _share_of(ds: CachedDataset[Any], split: Split) -> Iterator[Any]:
+    """The samples of a share of the items. Being a generator, it is run by whoever wants batches."""
+    batch = 1 if ds.is_expanded else batch_here()  # how many samples an item has, no batch tells
+    yield from ds.samples_of(split.of(len(ds.items), batch))

@@ -250,7 +250,7 @@ class Making:
         here = None if drifted else self._wanted()
         with self._watched.guarded() as watched:
             made = self._made(indices) if here is None else here.samples(indices, self._kept_call)
-        if watched.drawn and self._tally.note_drawn():
+        if watched.drawn and self._tally.note_once("drawn"):
             by.say(describe(by.name, watched.drawn), "drawn")
         return made
 

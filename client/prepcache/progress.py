@@ -158,20 +158,10 @@ class Progress:
             self._draw(waiting)
         elif passed_s >= self._next_line_s:
             self._next_line_s = passed_s + min(max(passed_s, FIRST_LINE_S), LONGEST_PAUSE_S)
-            say(f"{self._name}: {self.line(passed_s, waiting)}", self._is_shown)
+            say(f"{self._name}: {self._line(passed_s, waiting)}", self._is_shown)
 
-    def line(self, passed_s: float, waiting: str, width: int | None = None) -> str:
-        """How far it is, for whom it waits, and what it will take.
-
-        Args:
-            width: characters that there are; what is said last goes first where they are too few.
-        """
-        parts = self._parts(passed_s, waiting)
-        while width is not None and len(parts) > 1 and len(", ".join(parts)) > width:
-            parts.pop()
-        return ", ".join(parts)
-
-    def _parts(self, passed_s: float, waiting: str) -> list[str]:
+    def _line(self, passed_s: float, waiting: str) -> str:
+        """How far it is, for whom it waits, what it will take; what matters least comes last."""
         done = self._there + self._computed + self._waited
         left = self._total - done
         parts = [f"{done:,} of {self._total:,} items"]
@@ -189,12 +179,18 @@ class Progress:
             (self._there, "hit"), (self._computed, "computed"), (self._waited, "by other jobs"),
             (self._taken, "leased by other jobs"),
         )  # fmt: skip
-        return parts + [f"{count:,} {what}" for count, what in counts if count]
+        return ", ".join(parts + [f"{count:,} {what}" for count, what in counts if count])
 
     def _draw(self, waiting: str) -> None:
         try:
             with self._undrawn():
-                self._refresh(waiting)
+                if self._bar is None:
+                    from prepcache.progress_bar import NotebookBar, TerminalBar
+
+                    self._bar = NotebookBar() if _is_notebook() else TerminalBar(self._total)
+                done = self._there + self._computed + self._waited
+                line = self._line(self._clock() - self._began, waiting)
+                self._bar.draw(self._name, done, self._total, line)
         except Exception:  # noqa: BLE001 - the terminal went, or is one of the job's own making
             self._is_bar, self._is_shown = False, False
 
@@ -208,15 +204,6 @@ class Progress:
             if self._is_alone:
                 random.setstate(drawn)
 
-    def _refresh(self, waiting: str) -> None:
-        if self._bar is None:
-            from prepcache.progress_bar import NotebookBar, TerminalBar
-
-            self._bar = NotebookBar() if _is_notebook() else TerminalBar(self._total)
-        passed_s = self._clock() - self._began
-        done = self._there + self._computed + self._waited
-        self._bar.draw(self._name, done, self._total, lambda width: self.line(passed_s, waiting, width))
-
     def close(self) -> None:
         """Ends the bar; tells the daemon that no more is to come, however far it came."""
         if self._bar is not None:
@@ -226,48 +213,3 @@ class Progress:
             self._bar = None
         done = self._there + self._computed + self._waited
         self._tell(done, done)
-
-
-class Flow(Progress):
-    """How a stream goes, chunk by chunk: nobody knows how long it is. Plain lines, on a terminal too.
-
-    Args:
-        others: what the other workers of the rank have of this epoch so far: hit, computed, by other jobs.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        is_shown: bool | None,
-        tell: Callable[[int, int], None],
-        others: Callable[[], Sequence[int]] = lambda: (0, 0, 0),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(name, 0, 0, is_shown, tell, clock)
-        self._is_bar = False
-        self.others = others
-        self._made = self._others = 0
-
-    def chunk(self, total: int, there: int) -> Flow:
-        """Another chunk begins: so many items more, and so many of them there."""
-        self._total += total
-        self._there += there
-        return self
-
-    def advance(self, computed: int, waited: int, pace: Pace, taken: int = 0) -> None:
-        super().advance(self._made + computed, self._others + waited, pace, taken)
-
-    def close(self) -> None:
-        """The chunk has ended."""
-        self._made, self._others = self._computed, self._waited
-        self._tell(self._total, self._total)
-
-    def _parts(self, passed_s: float, waiting: str) -> list[str]:
-        own = (self._there, self._computed, self._waited)
-        there, computed, waited = (mine + more for mine, more in zip(own, self.others(), strict=True))
-        done = there + computed + waited
-        counts = ((there, "hit"), (computed, "computed"), (waited, "by other jobs"))
-        parts = [f"{done:,} items so far", f"{done / max(passed_s, 1e-9):.1f} items/s"]
-        return (
-            parts[:1] + [waiting] * bool(waiting) + parts[1:] + [f"{n:,} {what}" for n, what in counts if n]
-        )

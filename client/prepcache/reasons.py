@@ -6,8 +6,7 @@
 Invariants:
     1. A hit costs no request, a miss at most one, of at most `ASK_S`; a job never fails over its reason,
        and the daemon is not given up for it.
-    2. What is told to the daemon (`ArtifactSet.why`), and so to other users, names files, and never values of
-       items.
+    2. What is told to the daemon (`ArtifactSet.why`), and so to other users, names files, never values.
 
 Not here: the difference between recipes (explain.py).
 """
@@ -16,10 +15,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from prepcache.artifact.sample_tree import leaves_of
 from prepcache.daemon.description import fitting
 from prepcache.digests import RecipeDigest
 from prepcache.errors import DaemonUnreachable, PrepcacheError
@@ -38,9 +36,7 @@ if TYPE_CHECKING:
 
 ASK_S = 1.0
 NAMED_ITEMS = 3
-MOST_NAMES = 16
-"""Texts of an item that are looked at for a file."""
-PATH_CHARS, TEXT_CHARS = 120, 60
+PATH_CHARS = 120
 WITHOUT = "without the cache"
 """After the warning that tells why: no daemon, or one that refuses."""
 NOT_KEPT = "PREPCACHE=readonly: new samples are not stored"
@@ -110,17 +106,13 @@ def why_missing(
         return lines
     cue = ""
     if lines := _why_nothing(artifacts):
-        to_tell = lines
         cue = "observed" if artifacts.changed_inputs else ""
     elif artifacts.has_any:
-        name_of = _namer(root)
-        lines = [_missing_items(artifacts, items, name_of)]
-        cue = "data"
-        to_tell = [_missing_items(artifacts, items, lambda item: name_of(item) if _is_file(item) else "")]
+        lines, cue = [_missing_items(artifacts, items, root)], "data"
     else:
         explanation = ask(artifacts)
         return [NOT_KNOWN if explanation is None else told(explanation, time.time())]
-    artifacts.why, artifacts.why_cue = shortened("; ".join(to_tell), wire.MAX_WHY), cue
+    artifacts.why, artifacts.why_cue = shortened("; ".join(lines), wire.MAX_WHY), cue
     return lines
 
 
@@ -212,50 +204,28 @@ def why_so(artifacts: ArtifactSet, stamps: Stamps, tally: Tally) -> tuple[str, .
     return tuple(dict.fromkeys([*tally.why, *lines, *tally.not_kept(), *reason]))
 
 
-def _missing_items(artifacts: ArtifactSet, items: Sequence[Any], name_of: Callable[[Any], str]) -> str:
-    """`3 of 2,000 items not cached: a.txt, b.txt, c.txt`, without those that have no name.
+def _missing_items(artifacts: ArtifactSet, items: Sequence[Any], root: str | os.PathLike[str] | None) -> str:
+    """`3 of 2,000 items not cached: a.txt, b.txt and 1 more`: the first ones, by their files.
 
     They may be new, changed or evicted, or left over by a run that ended early: the store does not tell.
     """
     catalogue = artifacts.index
     missing, total = catalogue.missing, len(catalogue.distinct)
-    shown = [name_of(items[int(catalogue.distinct.first[i])]) for i in missing[:NAMED_ITEMS].tolist()]
-    names = [name for name in shown if name]
+    first = [items[int(catalogue.distinct.first[i])] for i in missing[:NAMED_ITEMS].tolist()]
+    names = [name for item in first if (name := _name_of(item, root))]
     more = f" and {len(missing) - len(names):,} more" if len(missing) > len(names) else ""
     count = f"{len(missing):,} of {total:,} items" if total > 1 else "its data"
     which = f": {', '.join(names)}{more}" if names else ""
-    if names and total == 1 and (files := len(paths_in(items[0]))) > 1:
-        which = f": one or more of {files:,} files"  # the store does not tell which
     all_are = "; none of the cached items is in this data set" if artifacts.has_mapped else ""
     lost = f"; {DAMAGED}" if artifacts.is_damaged else ""
     return f"{count} not cached{which}{all_are if len(missing) == total > 1 else ''}{lost}"
 
 
-def _is_file(item: Any) -> bool:
-    """Whether what people call an item is the name of a file, and no text."""
-    return _file_in(paths_in(item)) is not None
-
-
-def _file_in(names: Sequence[str]) -> str | None:
-    """The first of the names in an item that a file has: a caption may stand before it."""
-    return next((name for name in names[:MOST_NAMES] if os.path.lexists(name)), None)
-
-
-def _namer(root: str | os.PathLike[str] | None) -> Callable[[Any], str]:
-    """What people call an item: its file, short of the root, else its first text, or its beginning."""
-    above = None if root is None else os.path.abspath(os.fspath(root)) + os.sep
-
-    def name_of(item: Any) -> str:
-        names = paths_in(item) or [leaf for _, leaf in leaves_of(item) if isinstance(leaf, str)]
-        if not names:
-            return shortened(repr(item), TEXT_CHARS)
-        name = _file_in(names)
-        chars = TEXT_CHARS if name is None and any(map(str.isspace, names[0])) else PATH_CHARS
-        name = names[0] if name is None else name
-        path = os.path.abspath(name) if above else name
-        return shortened(path[len(above) :] if above and path.startswith(above) else name, chars)
-
-    return name_of
+def _name_of(item: Any, root: str | os.PathLike[str] | None) -> str:
+    """The first file in an item, short of the root; empty where there is none."""
+    name = next((name for name in paths_in(item) if os.path.lexists(name)), "")
+    above = "" if root is None else os.path.abspath(os.fspath(root)) + os.sep
+    return shortened(os.path.abspath(name).removeprefix(above) if name and above else name, PATH_CHARS)
 
 
 def left_text(left: int, *, is_part: bool) -> str:

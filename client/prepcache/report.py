@@ -88,8 +88,6 @@ class Tally:
         self._made = shared_zeros(len(distinct), "u1")  # 1: preprocessed by this job
         self._cost_s = shared_zeros(len(distinct), "f8")  # of items made on access
         self._seconds = 0.0
-        self._changed: set[int] = set()
-        self._has_drawn = False
         self._said: set[str] = set()
 
     def note_hits(self) -> Found:
@@ -106,7 +104,7 @@ class Tally:
         if filled.is_declined:
             self._state[np.intersect1d(self._catalogue.missing, todo)] = _DECLINED
         if filled.drawn:
-            self._has_drawn = True
+            self._said.add("drawn")
         return self._found(filled.waited)
 
     def _found(self, items: Any) -> Found:
@@ -129,11 +127,10 @@ class Tally:
 
     def note_changed(self, index: int, names: list[str]) -> bool:
         """Whether this item's change is to be said now: once."""
-        is_new = index not in self._changed
-        if is_new:
-            self._changed.add(index)
-            self.why.append(f"{', '.join(names[:3])} changed since the data set was opened")
-        return is_new
+        if not self.note_once(f"item {index}"):
+            return False
+        self.why.append(f"{', '.join(names[:3])} changed since the data set was opened")
+        return True
 
     def count_not_kept(self) -> int:
         """How many items were preprocessed, are nowhere, and were not declined."""
@@ -151,11 +148,6 @@ class Tally:
         """Another process was sent a copy, and has a report of its own of what it makes."""
         if _COPIED not in self.why:
             self.why.append(_COPIED)
-
-    def note_drawn(self) -> bool:
-        """Whether the draw from a global random generator is to be said now: once."""
-        is_new, self._has_drawn = not self._has_drawn, True
-        return is_new
 
     def note_once(self, topic: str) -> bool:
         """Whether something of this topic is to be said now: once."""
@@ -193,8 +185,6 @@ class Tally:
             if slot is None or not slot.artifact.items:
                 continue
             nbytes += slot.artifact.size_bytes * min(1.0, count / slot.artifact.items)
-            own = np.flatnonzero(places.artifact == number)
-            foreign = own[np.isin(self._state[own], (_HIT, _WAITED))]
-            if len(foreign):
-                saved_s += self._catalogue.cost_of(number, foreign)
+            foreign = np.isin(self._state[places.artifact == number], (_HIT, _WAITED)).sum()
+            saved_s += slot.artifact.cost_s * min(1.0, float(foreign) / slot.artifact.items)
         return int(nbytes), saved_s

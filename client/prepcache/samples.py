@@ -115,26 +115,6 @@ class Preprocessing:
         """What makes and keeps samples on access; None where as many as may be are at work."""
         return make()
 
-    def sendable(self, *, is_whole: bool) -> Preprocessing:
-        """What is sent to another process: without the function, where it cannot be sent and is not needed.
-
-        Args:
-            is_whole: no sample is missing.
-        """
-        if not is_whole:
-            return self
-        from prepcache.pickling import sendable
-
-        sent = sendable(self.job, self.recipe)
-        if sent is None:
-            return self
-        copy = object.__new__(type(self))
-        job, recipe = sent
-        artifacts = self.artifacts.sent_with(recipe)
-        steady = Steady(recipe, trial=job.trial)
-        copy.__dict__.update(self.__dict__, job=job, recipe=recipe, steady=steady, artifacts=artifacts)
-        return copy
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "executor": None}
 
@@ -198,7 +178,7 @@ class Samples:
         self.by.say(opening_line(recipe.name, recipe.digest, told, to_do, reasons, artifacts.mode))
         self.refuse_draws(artifacts.drawn)
         # Each job that is given such samples says it: whoever made them may have been another.
-        if artifacts.drawn and self.tally.note_drawn():
+        if artifacts.drawn and self.tally.note_once("drawn"):
             self.tally.why.append(draws_text(artifacts.drawn))
             self.by.say_of_it(draws_text(artifacts.drawn), "drawn")
 
@@ -356,11 +336,9 @@ class Samples:
     # -- to other processes
 
     def __getstate__(self) -> dict[str, Any]:
-        is_whole = not len(self.catalogue.missing)
-        by = self.by.sendable(is_whole=is_whole)
-        if not is_whole:
+        if len(self.catalogue.missing):
             self.tally.note_copied()
-        return {**self.__dict__, "by": by, "_making": None, "_view": None}
+        return {**self.__dict__, "_making": None, "_view": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

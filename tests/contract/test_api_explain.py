@@ -38,9 +38,8 @@ def digest(name: str) -> str:
 
 
 def parts(**leaves: Any) -> dict[str, Any]:
-    """The parts, with config leaves set, or `file` and `numpy`."""
+    """The parts, with config leaves set, or `numpy`."""
     made = copy.deepcopy(PARTS)
-    made["code"]["files"]["prep.py"] = leaves.pop("file", "a")
     made["environment"]["distributions"]["numpy"] = leaves.pop("numpy", "2.1.0 aa")
     made["config"] |= {name: {"digest": str(value), "text": str(value)} for name, value in leaves.items()}
     return made

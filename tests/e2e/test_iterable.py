@@ -318,3 +318,31 @@ def test_streams_honour_modes_transforms_and_verify(jobs: Jobs) -> None:
     assert jobs.calls() == Counter(dict.fromkeys(range(50), 2))
     jobs.run(script, 1)
     assert "VerifyError" in jobs.run(script, 1, exit_code=1, OUTSIDE="changed")
+
+
+CLASSES = """
+from dataclasses import asdict, dataclass
+
+@dataclass
+class A:
+    n: int
+
+def make(item):
+    return np.array([item["n"]])
+
+def opened(items):
+    return prepcache.CachedIterableDataset(lambda: iter(items), make, progress=False)
+
+try:
+    list(opened([{"n": 0}, A(1)]))
+except prepcache.UnkeyableError as error:
+    assert "items of a stream hold A" in str(error) and "dataclasses.asdict" in str(error), error
+else:
+    raise AssertionError
+assert [int(sample[0]) for sample in opened([{"n": 0}, asdict(A(1))])] == [0, 1]
+tell()
+"""
+
+
+def test_an_instance_of_a_project_class_is_refused(jobs: Jobs) -> None:
+    jobs.run(jobs.write(CLASSES))

@@ -7,32 +7,6 @@ import pytest
 from support.jobs import Jobs
 from support.streams import SHARED
 
-SHOWN = """
-from prepcache import progress
-from torch.utils.data import DataLoader
-progress.QUIET_S = progress.REDRAW_S = progress.FIRST_LINE_S = 0.0
-progress.LONGEST_PAUSE_S = 0.0
-
-def make(item):
-    return np.array([item])
-
-def numbers():
-    yield from range(5000)
-
-ds = prepcache.CachedIterableDataset(numbers, make)
-assert sum(map(len, DataLoader(ds, batch_size=10, num_workers=3))) == 5000
-"""
-
-
-def test_progress_counts_what_all_workers_have(jobs: Jobs) -> None:
-    """The first worker tells of it, and once told of its own share alone. A loader has them go in step."""
-    err = jobs.told(jobs.write(SHOWN))
-    lines = [line for line in err.splitlines() if "so far" in line]
-    counts = [int(line.split("make: ")[1].split(" items")[0].replace(",", "")) for line in lines]
-    own = 5000 // 3 + 1
-    assert own < counts[-1] <= 5000 and counts == sorted(counts), lines
-
-
 SAID = """
 import random
 from torch.utils.data import DataLoader

@@ -158,12 +158,12 @@ def test_unstackable_rows_raise_torchs_error_with_two_names(tmp_path: Path) -> N
     assert default_collate(rows.take([0, 3]))["words"].shape == (2, 3)
     with pytest.raises(
         RuntimeError,
-        match=r"each tensor to be equal size.*entry 0, sample 2 of the data set.*entry 2, sample 8,",
+        match=r"each tensor to be equal size.*sample 2 of the data set has.*sample 8 of the data set",
     ):
         default_collate(rows.take([2, 3, 8]))
     with pytest.raises(RuntimeError, match=r"leaf 'words'.*pad_collate"):
         default_collate(rows.take([2, 3, 8]))
-    with pytest.raises(RuntimeError, match=r"entry 0, sample 12 of the data set.*entry 2, sample 18,"):
+    with pytest.raises(RuntimeError, match=r"sample 12 of the data set.*sample 18 of the data set"):
         default_collate(rows.take([2, 3, 8], np.array([12, 13, 18])))
 
 

@@ -166,22 +166,6 @@ def test_the_version_is_told(command: str) -> None:
     assert done.stdout == f"{command.partition('.')[0]} {prepcache.__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("train.load", ""),
-        ("train.*", ""),
-        ("load", "no recipe is called 'load'; did you mean eval.load, train.load, train.loader?"),
-        ("train.laod", "no recipe is called 'train.laod'; did you mean train.load, train.loader?"),
-        ("tok*", "no recipe is called 'tok*'; did you mean prep.tokenize?"),
-        ("", "no recipe is called ''; `prepcache ls` lists the entries"),
-    ],
-)
-def test_a_name_that_nothing_has_leads_to_those_that_it_may_mean(name: str, told: str) -> None:
-    known = {"train.load", "eval.load", "prep.tokenize", "train.loader"}
-    assert cli_explain.hint(name, known) == told
-
-
 ENTRY = inspection.Entry(
     key=Key("3f" * 32), digest=Digest("ab" * 32), recipe=RecipeDigest("cd" * 32),
     name="packages_of_the_project.preprocessing.audio_features.extract_log_mel_spectrogram",
@@ -202,24 +186,12 @@ def test_an_entry_shows_some_of_the_many_inputs_that_it_observed(capsys: pytest.
     assert " more" not in capsys.readouterr().out
 
 
-def test_recipes_of_one_name_are_told_apart_by_config(capsys: pytest.CaptureFixture[str]) -> None:
-    others = [replace(ENTRY, recipe=RecipeDigest(digit * 64)) for digit in "12"]
-    lone = replace(ENTRY, name="lone", recipe=RecipeDigest("4" * 64))
-    cli_tables.entries([lone, *others[:1]], more=False)
-    assert "RECIPE" not in capsys.readouterr().out
-    assert cli_tables.alike([lone, *others, *others]) == [one.recipe for one in others]
-    recipes = [
-        inspection.Recipe(
-            one.recipe, one.name, 1, 0.0, 1, 1, {"config": {"size": {"digest": "", "text": text}}}
-        )
-        for one, text in zip(others, ["16", "x" * 100], strict=True)
-    ]
-    cli_tables.entries([lone, *others], more=False, recipes=recipes)
-    told = capsys.readouterr().out
-    assert [told.count(f"  {digit * 12}  ") for digit in "124"] == [1, 1, 1]
-    assert f"\n{'1' * 12}  size=16\n{'2' * 12}  size={'x' * 37}...\n" in told
-    cli_tables.entry(others[1], recipes[1])
+def test_an_entry_shows_its_recipe_and_config(capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"config": {"size": {"digest": "", "text": "x" * 100}}}
+    cli_tables.entry(ENTRY, inspection.Recipe(ENTRY.recipe, ENTRY.name, 1, 0.0, 1, 1, config))
     assert re.search(rf"^name .*\nconfig +size={'x' * 100}$", capsys.readouterr().out, re.M)
+    cli_tables.entries([ENTRY], more=False)
+    assert f"  {ENTRY.recipe[:12]}  " in capsys.readouterr().out
 
 
 def test_a_listing_of_others_entries_says_whose_each_is(
@@ -248,7 +220,7 @@ INFO = inspection.Info(version="1", protocol=1, instance="i", root="/r")
 def shown(capsys: pytest.CaptureFixture[str], stats: dict[str, Any], **members: Any) -> str:
     """The status of a daemon with these counters."""
     look = {"info": INFO, "sessions": [], "url": "unix:///s", "names": NO_NAMES, "miss": None} | members
-    cli_tables.status(cli_tables.Status(stats=STATS | stats, **look))
+    cli_tables.show(*cli_tables.status_lines(cli_tables.Status(stats=STATS | stats, **look)))
     return capsys.readouterr().out
 
 

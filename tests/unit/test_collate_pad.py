@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -65,9 +64,9 @@ def test_only_named_leaves_are_padded(take: Any) -> None:
 @pytest.mark.parametrize(
     ("collate", "shapes", "words"),
     [
-        (pad_collate(leaves={"": 0}), [(2, 3), (3, 4)], r"\[3, 4\]; .* axes 0 and 1; prepcache"),
-        (pad_collate(leaves={"": 1}), [(2, 3), (3, 3)], r"\[3, 3\]; .* axis 0, .*leaves={'': 0}\) pads"),
-        (pack_collate(leaves=[""]), [(2, 3), (2, 4)], r"\[2, 4\]; .* axis 1, .*leaves={'': 1}\) pads"),
+        (pad_collate(leaves={"": 0}), [(2, 3), (3, 4)], r"\[3, 4\]; prepcache.pad_collate pads one"),
+        (pad_collate(leaves={"": 1}), [(2, 3), (3, 3)], r"\[3, 3\]; .*leaves={'': 0}\) pads"),
+        (pack_collate(leaves=[""]), [(2, 3), (2, 4)], r"\[2, 4\]; .*leaves={'': 1}\) pads"),
     ],
     ids=["pad", "pad another axis", "pack"],
 )
@@ -81,13 +80,13 @@ def test_rows_that_differ_along_another_axis_are_refused(
 def test_rows_of_different_kinds_are_refused_by_name() -> None:
     with pytest.raises(TypeError, match=r"leaf 'x' has rows with dtype torch\.float32 and torch\.int64"):
         pad_collate()([{"x": torch.ones(2)}, {"x": torch.arange(3)}])
-    with pytest.raises(RuntimeError, match=r"\(leaf 'x' has rows with 1 and 2 axes\)"):
+    with pytest.raises(RuntimeError, match=r"leaf 'x': entry 0 has shape \[2\], entry 1 \[2, 3\]"):
         pad_collate(leaves=["x"])([{"x": torch.ones(2)}, {"x": torch.ones(2, 3)}])
 
 
 @pytest.mark.parametrize("collate", [pad_collate(), pack_collate()], ids=["pad", "pack"])
 def test_lists_of_different_lengths_are_refused_with_a_remedy(take: Any, collate: Any) -> None:
-    words = r"leaf 'ids': lists of different lengths, 1 and 5; .* return numpy.array\(x\)"
+    words = r"leaf 'ids\.\d' is in \d of \d samples: .* return numpy.array\(x\)"
     with pytest.raises(RuntimeError, match=words):
         collate(take([{"ids": list(range(n))} for n in (3, 5, 1)]))
 
@@ -160,36 +159,13 @@ def test_an_axis_that_a_leaf_lacks_is_refused(take: Any) -> None:
         pad_collate(leaves={"0": -1, "1": 0})(take(samples))
 
 
-def call_in(error: BaseException) -> Any:
-    """The collation that a message says pads the rows."""
-    found = re.search(r"axis \d, which prepcache\.(pad_collate\(.*\)) pads\)$", str(error))
-    assert found is not None, error
-    return eval(found[1], {"pad_collate": pad_collate})
-
-
-@pytest.mark.parametrize("collate", [pad_collate(), pack_collate(leaves=["ids"])], ids=["pad", "pack"])
-def test_rows_that_differ_in_two_axes_name_the_padding_call(take: Any, collate: Any) -> None:
+def test_rows_that_differ_in_one_axis_name_the_padding_call(take: Any) -> None:
     samples = [{"ids": torch.arange(n), "mel": torch.full((3, n), n), "text": "a" * n} for n in LENGTHS]
-    with pytest.raises(RuntimeError, match=r"leaf 'mel': entry 0.* has shape \[3, 3\].*\[3, 0\]") as caught:
-        collate(take(samples))
-    made = call_in(caught.value)(take(samples))
+    for collate in (pad_collate(), pack_collate(leaves=["ids"])):
+        with pytest.raises(RuntimeError, match=r"has shape \[3, 3\].*pad_collate\(leaves={'mel': 1}\) pads"):
+            collate(take(samples))
+    made = pad_collate(leaves={"mel": 1, "ids": 0})(take(samples))
     assert (made["ids"].shape, made["mel"].shape) == ((4, 5), (4, 3, 5))
-    assert made["text"] == ["aaa", "", "aaaaa", "a"]
-
-
-def test_torchs_collation_error_names_leaves_as_pad_collate(tmp_path: Path) -> None:
-    cases: list[list[Any]] = [
-        [torch.ones(257, n) for n in (64, 160)],
-        [torch.ones(n) for n in (64, 160)],
-        [{"a mel": torch.ones(n, 2), "ids": torch.arange(n), "pair": (n, torch.ones(1, n))} for n in (2, 3)],
-    ]
-    for number, samples in enumerate(cases):
-        (tmp_path / str(number)).mkdir()
-        rows = rows_of(tmp_path / str(number), samples)
-        with pytest.raises(RuntimeError, match="sample 1") as caught:
-            torch.utils.data.default_collate(rows.take([0, 1]))
-        pad = call_in(caught.value)
-        assert same(pad(rows.take([0, 1])), pad(samples))
 
 
 def test_mappings_with_more_than_items_are_kept() -> None:

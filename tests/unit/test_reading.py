@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -103,3 +105,11 @@ def test_an_object_given_again_with_other_contents_is_another() -> None:
             yield row, buffer
 
     assert [(row["n"], buffer.tolist()) for row, buffer in read_all(reused)] == [([n], [n]) for n in range(3)]
+
+
+def test_an_iterator_is_read_by_no_other_process() -> None:
+    there = Source(numbers())
+    there._given_in = os.getppid()
+    with pytest.raises(RuntimeError, match=r"a generator.*DataLoader workers cannot share: pass an iterable"):
+        there.begin()
+    assert list(pickle.loads(pickle.dumps(Source(numbers))).begin()) == [0, 1, 2]

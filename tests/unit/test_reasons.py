@@ -118,14 +118,11 @@ def test_a_daemon_that_does_not_explain_is_no_error(answer: Any) -> None:
     assert why(artifacts(answer)) == [reasons.NOT_KNOWN]
 
 
-def test_what_others_are_told_names_files_and_no_values(tmp_path: Path) -> None:
+def test_a_miss_names_files_and_no_values(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     items = [tmp_path / "a.txt", "a text of somebody", {"password": "hunter2"}, 7]
     found = artifacts(has_any=True, missing=4, of=5)
-    assert why(found, items, tmp_path) == [
-        "4 of 5 items not cached: a.txt, a text of somebody, hunter2 and 1 more"
-    ]
-    assert found.why == "4 of 5 items not cached: a.txt and 3 more"
+    assert why(found, items, tmp_path) == [found.why] == ["4 of 5 items not cached: a.txt and 3 more"]
     found = artifacts(changed_inputs={"project:v\n.txt": "file"} | {f"/{n}": "file" for n in range(99)})
     why(found)
     assert found.why.startswith("v?.txt, which the function used, changed; /0, ")
@@ -134,11 +131,11 @@ def test_what_others_are_told_names_files_and_no_values(tmp_path: Path) -> None:
 
 def test_that_nothing_of_what_is_cached_is_asked_for_is_said() -> None:
     assert why(artifacts(has_any=True, has_mapped=True)) == [
-        "3 of 3 items not cached: a, b, c; none of the cached items is in this data set"
+        "3 of 3 items not cached; none of the cached items is in this data set"
     ]
-    assert why(artifacts(has_any=True, has_mapped=True, missing=2)) == ["2 of 3 items not cached: a, b"]
+    assert why(artifacts(has_any=True, has_mapped=True, missing=2)) == ["2 of 3 items not cached"]
     assert why(artifacts(has_any=True, has_mapped=True, missing=2, is_damaged=True)) == [
-        f"2 of 3 items not cached: a, b; {reasons.DAMAGED}"
+        f"2 of 3 items not cached; {reasons.DAMAGED}"
     ]
 
 
@@ -154,23 +151,13 @@ def test_observed_inputs_are_named_as_people_know_them(name: str, kind: str, lin
     assert why(artifacts(changed_inputs={name: kind})) == [line]
 
 
-def test_items_are_named_short_of_the_root() -> None:
-    root = Path("/data/set")
-    items = [(root / "x" / "a.txt", 3), {"image": root / "b.txt"}, 7, root / "d.txt"]
+def test_items_are_named_by_their_file_short_of_the_root(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).touch()
+    items = [{"caption": "a dog on a boat", "image": tmp_path / "a.txt"}, (tmp_path / "b.txt", 3), 7, "text"]
     found = artifacts(has_any=True, missing=4, of=4)
-    assert why(found, items, root) == ["4 of 4 items not cached: x/a.txt, b.txt, 7 and 1 more"]
-    assert why(artifacts(has_any=True, missing=1, of=1), ["text"]) == ["its data not cached: text"]
-    assert why(artifacts(has_any=True, missing=1, of=1), [[root / "a.txt", root / "b.txt"]], root) == [
-        "its data not cached: one or more of 2 files"
-    ]
-
-
-def test_items_are_named_by_file_and_texts_by_their_beginning(tmp_path: Path) -> None:
-    (tmp_path / "a.png").touch()
-    items = [{"caption": "a dog on a boat", "image": tmp_path / "a.png"}, {"text": "word " * 100}]
-    found = artifacts(has_any=True, missing=2, of=2)
-    assert why(found, items, tmp_path) == [f"2 of 2 items not cached: a.png, {('word ' * 100)[:57]}..."]
-    assert found.why == "2 of 2 items not cached: a.png and 1 more"
+    assert why(found, items, tmp_path) == ["4 of 4 items not cached: a.txt, b.txt and 2 more"]
+    assert why(artifacts(has_any=True, missing=1, of=1), ["text"]) == ["its data not cached"]
 
 
 def test_the_nearest_is_told_with_what_it_holds() -> None:

@@ -29,11 +29,12 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from prepcache.artifact import columns, sample_tree
 from prepcache.artifact.columns import ITEM_BYTES, Array, Leaf
@@ -70,37 +71,77 @@ ITEM_DIGEST, ITEM_ROWS, ITEM_COST, ROW_GROUP = (
     "_rows.group",
 )
 FILLER = "_fill."
+_MALFORMED = (KeyError, TypeError, ValueError, RecursionError, OverflowError, msgspec.ValidationError)
+
+
+Count = Annotated[int, Meta(ge=0, le=MAX_ELEMENTS)]
+Shape = Annotated[tuple[Count, ...], Meta(max_length=columns.MAX_NDIM + 2)]
+Expected = tuple[str, str, tuple[int, ...] | None]
+"""A tensor: its name, dtype and shape; None where that is not known, as of ragged values."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
     """One column as the document describes it; `shape` is that of every row, or None if ragged."""
 
-    name: str
-    leaf: Leaf
-    shape: tuple[int, ...] | None
+    name: Annotated[str, Meta(pattern="^[^_]", max_length=200)]
+    kind: str
+    dtype: str
+    ndim: Annotated[int, Meta(ge=0, le=columns.MAX_NDIM)]
+    shape: Shape | None
 
-    def tensors(self, rows: int) -> dict[str, tuple[str, tuple[int, ...] | None]]:
-        """The tensors it consists of: name -> (dtype, shape). Of ragged values the shape is unknown: None."""
-        if self.leaf.kind == "none":
-            return {}
+    @property
+    def leaf(self) -> Leaf:
+        return Leaf(self.kind, self.dtype, self.ndim)
+
+    def tensors(self, rows: int, total: int | None = None) -> list[Expected]:
+        """The tensors it consists of, in the order in which they are written.
+
+        Args:
+            total: how many values it has, if it is ragged.
+        """
+        if self.kind == "none":
+            return []
         tag, dtype, has_byte_axis = columns.storage(self.leaf)
         tail = (dtype.itemsize,) if has_byte_axis else ()
         if self.shape is not None:
-            return {self.name: (tag, (rows, *self.shape, *tail))}
-        parts: dict[str, tuple[str, tuple[int, ...] | None]] = {self.name + ".offsets": ("I64", (rows + 1,))}
-        if self.leaf.ndim >= 2:
-            parts[self.name + ".shapes"] = ("I64", (rows, self.leaf.ndim))
-        return {**parts, self.name: (tag, None)}
+            return [(self.name, tag, (rows, *self.shape, *tail))]
+        tables: list[Expected] = [(self.name + ".offsets", "I64", (rows + 1,))]
+        if self.ndim >= 2:
+            tables.append((self.name + ".shapes", "I64", (rows, self.ndim)))
+        return [*tables, (self.name, tag, None if total is None else (total, *tail))]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
     """Rows that share one tree: the tree, and a column for each leaf."""
 
+    rows: Annotated[int, Meta(ge=1, le=MAX_ELEMENTS)]
     tree: sample_tree.Tree
     columns: tuple[ColumnSpec, ...]
-    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What an artifact says of itself, in its metadata."""
+
+    recipe: RecipeDigest
+    key: Key
+    items: Count
+    rows: Count
+    cost_s: float
+    producer: dict[str, Any]
+    observed: str
+    edition: Count
+    groups: Annotated[tuple[GroupSpec, ...], Meta(max_length=MAX_GROUPS)]
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """A tensor in the header of a safetensors file."""
+
+    dtype: str
+    shape: Shape
+    data_offsets: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +172,7 @@ class Header:
     first_row: Array
     row_count: Array
     item_cost: Array
-    meta: dict[str, Any] = field(repr=False)
+    packed_observed: str = field(repr=False)
 
     @property
     def observed(self) -> list[dict[str, str]]:
@@ -143,7 +184,7 @@ class Header:
         from prepcache.artifact.observed import unpack
 
         try:
-            return unpack(self.meta["observed"])
+            return unpack(self.packed_observed)
         except (KeyError, ValueError) as error:
             raise ArtifactError(f"the observed inputs cannot be read: {error}") from None
 
@@ -168,10 +209,10 @@ def read_header(fd: int, *, size_bytes: int | None = None, max_items: int = MAX_
         raise ArtifactError(f"header of {length} bytes in a file of {size}: truncated, or not an artifact")
     if (8 + length) % PAGE_BYTES:
         raise ArtifactError("the data do not start on a page boundary: not an artifact")
-    spans, meta = _parse(pread(fd, 8, length), 8 + length, size)
+    spans, document = _parse(pread(fd, 8, length), 8 + length, size)
     try:
-        return _read(fd, spans, meta, size, max_items)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
+        return _read(fd, spans, document, size, max_items)
+    except _MALFORMED as error:
         raise ArtifactError(
             f"the metadata do not describe an artifact: {type(error).__name__}: {error}"
         ) from None
@@ -222,7 +263,7 @@ def _loads(text: str | bytes) -> Any:
     return json.loads(text, object_pairs_hook=_unique, parse_constant=refuse, parse_float=finite)
 
 
-def _parse(raw: bytes, data_start: int, size: int) -> tuple[dict[str, Span], dict[str, Any]]:
+def _parse(raw: bytes, data_start: int, size: int) -> tuple[dict[str, Span], Document]:
     """The tensors and the document, with every tensor inside the file and none on another."""
     try:
         header = _loads(raw)
@@ -235,11 +276,10 @@ def _parse(raw: bytes, data_start: int, size: int) -> tuple[dict[str, Span], dic
             raise ArtifactError(
                 f"artifact format {str(strings.get('version'))[:20]!r}; this prepcache reads {FORMAT_VERSION}"
             )
-        spans = {name: _span(entry, data_start) for name, entry in header.items()}
-        meta = _loads(strings["document"])
-        if type(meta) is not dict:
-            raise ValueError("the document is not an object")
-    except (KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
+        entries = msgspec.convert(header, dict[str, _Entry])
+        spans = {name: _span(entry, data_start) for name, entry in entries.items()}
+        document = msgspec.convert(_loads(strings["document"]), Document)
+    except _MALFORMED as error:
         raise ArtifactError(f"the header cannot be read: {type(error).__name__}: {error}") from None
     position = data_start
     for name, span in sorted(spans.items(), key=lambda pair: (pair[1].begin, pair[1].end)):
@@ -254,87 +294,51 @@ def _parse(raw: bytes, data_start: int, size: int) -> tuple[dict[str, Span], dic
         raise ArtifactError(
             f"the tensors end at byte {position}, the file at {size}: truncated, or not an artifact"
         )
-    return spans, meta
+    return spans, document
 
 
-def _span(entry: Any, data_start: int) -> Span:
-    tag, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if len(entry) != 3 or type(tag) is not str or tag not in ITEM_BYTES:
-        raise ValueError(f"unknown dtype {str(tag)[:40]!r}")
-    _counts(shape)
-    elements = math.prod(shape)
-    if type(begin) is not int or type(end) is not int or not 0 <= begin <= end:
+def _span(entry: _Entry, data_start: int) -> Span:
+    begin, end = entry.data_offsets
+    _check_shape(entry.shape)
+    if not 0 <= begin <= end:
         raise ValueError(f"invalid data offsets {str((begin, end))[:80]}")
-    if elements > MAX_ELEMENTS or end - begin != elements * ITEM_BYTES[tag]:
-        raise ValueError(f"{end - begin} bytes for shape {str(shape)[:80]} of {tag}")
-    return Span(tag, tuple(shape), data_start + begin, data_start + end)
+    if end - begin != math.prod(entry.shape) * ITEM_BYTES[entry.dtype]:
+        raise ValueError(f"{end - begin} bytes for shape {str(entry.shape)[:80]} of {entry.dtype}")
+    return Span(entry.dtype, entry.shape, data_start + begin, data_start + end)
 
 
-def _counts(values: Any) -> None:
-    """Checks a list of sizes: plain non-negative integers whose products fit (1 in place of 0 included)."""
-    if type(values) is not list or len(values) > columns.MAX_NDIM + 2:
-        raise ValueError("a shape must be a short list")
-    if not all(type(value) is int and 0 <= value <= MAX_ELEMENTS for value in values):
-        raise ValueError(f"invalid shape {str(values)[:80]}")
-    if math.prod(max(value, 1) for value in values) > MAX_ELEMENTS:
-        raise ValueError(f"shape {str(values)[:80]} is too large")
+def _check_shape(shape: tuple[int, ...]) -> None:
+    """Products of sizes must fit, with 1 in place of 0, too."""
+    if math.prod(max(size, 1) for size in shape) > MAX_ELEMENTS:
+        raise ValueError(f"shape {str(shape)[:80]} is too large")
 
 
-def _read(fd: int, spans: dict[str, Span], meta: dict[str, Any], size: int, max_items: int) -> Header:
-    items, rows, edition = _count(meta, "items"), _count(meta, "rows"), _count(meta, "edition")
+def _read(fd: int, spans: dict[str, Span], document: Document, size: int, max_items: int) -> Header:
+    items, rows, recipe = document.items, document.rows, document.recipe
     if items > max_items:
         raise ValueError(f"{items} items: the limit is {max_items}")
-    groups = tuple(_group(entry) for entry in _list(meta, "groups", MAX_GROUPS))
-    if sum(group.rows for group in groups) != rows:
+    if sum(group.rows for group in document.groups) != rows:
         raise ValueError("the groups' rows do not add up")
-    if not (is_hex64(meta["recipe"]) and is_hex64(meta["key"])):
-        raise ValueError("recipe and key must be 64 hex digits")
-    producer = meta["producer"]
-    if type(producer) is not dict or type(meta["observed"]) is not str:
-        raise ValueError("producer or observed inputs are malformed")
-    _check_depth([producer])
-    _match(spans, _expected(groups, items, rows))
+    if not is_hex64(recipe):
+        raise ValueError("the recipe must be 64 hex digits")
+    _check_depth([document.producer])
+    for group in document.groups:
+        if sample_tree.count_leaves(group.tree) != len(group.columns):
+            raise ValueError("a group's columns do not match the leaves of its tree")
+        for column in group.columns:
+            _check_column(column)
+    _match(spans, _expected(document))
     digests = read_array(fd, spans[ITEM_DIGEST], "u1").reshape(items, DIGEST_BYTES)
     counts = read_array(fd, spans[ITEM_ROWS], "<i8")
     first_row, costs = _check_items(digests, counts, rows), read_array(fd, spans[ITEM_COST], "<f8")
     if not ((costs >= 0) & (costs <= MAX_ITEM_COST_S)).all():
         raise ValueError("a cost is negative, not a number, or over 30 years")
-    recipe = RecipeDigest(meta["recipe"])
-    key = entry_key(recipe, digests.tobytes())
-    if key != meta["key"]:
+    if entry_key(recipe, digests.tobytes()) != document.key:
         raise ValueError("the key does not match the recipe and items")
-    cost_s = float(costs.sum())
     return Header(
-        recipe,
-        key,
-        items,
-        rows,
-        cost_s,
-        edition,
-        producer,
-        groups,
-        spans,
-        size,
-        digests,
-        first_row,
-        counts,
-        costs,
-        meta,
-    )
-
-
-def _count(meta: dict[str, Any], name: str) -> int:
-    value = meta[name]
-    if type(value) is not int or not 0 <= value <= MAX_ELEMENTS:
-        raise ValueError(f"invalid {name}: {str(value)[:40]}")
-    return value
-
-
-def _list(meta: dict[str, Any], name: str, limit: int = MAX_HEADER_BYTES) -> list[Any]:
-    value = meta[name]
-    if type(value) is not list or len(value) > limit:
-        raise ValueError(f"{name} must be a list of at most {limit}")
-    return value
+        recipe, document.key, items, rows, float(costs.sum()), document.edition, document.producer,
+        document.groups, spans, size, digests, first_row, counts, costs, document.observed,
+    )  # fmt: skip
 
 
 def _check_depth(level: list[Any]) -> None:
@@ -346,55 +350,39 @@ def _check_depth(level: list[Any]) -> None:
         raise ValueError(f"the producer is nested more than {MAX_DEPTH} deep")
 
 
-def _group(entry: Any) -> GroupSpec:
-    rows = _count(entry, "rows")
-    specs = tuple(_column(column) for column in _list(entry, "columns"))
-    if rows == 0 or sample_tree.count_leaves(entry["tree"]) != len(specs):
-        raise ValueError("a group has no rows, or its columns do not match the leaves of its tree")
-    return GroupSpec(entry["tree"], specs, rows)
-
-
-def _column(entry: Any) -> ColumnSpec:
-    name, kind, dtype, ndim, shape = (entry[word] for word in ("name", "kind", "dtype", "ndim", "shape"))
-    if not all(type(text) is str for text in (name, kind, dtype)) or kind not in columns.KINDS:
-        raise ValueError(f"unknown column kind {str(kind)[:40]!r}")
-    if type(ndim) is not int or not 0 <= ndim <= (columns.MAX_NDIM if kind in ("tensor", "ndarray") else 0):
-        raise ValueError(f"{kind} column with {str(ndim)[:40]} axes")
-    if not name or len(name) > 200 or name.startswith("_"):
-        raise ValueError(f"invalid column name {name[:40]!r}")
-    leaf = Leaf(kind, dtype, ndim)
-    columns.storage(leaf)
-    if (kind in columns.VALUE_KINDS) != bool(dtype):
-        raise ValueError(f"{kind} column with dtype {dtype[:40]!r}")
-    if shape is not None:
-        _counts(shape)
-    if (shape is None) != leaf.is_ragged_kind if ndim == 0 else shape is not None and len(shape) != ndim:
+def _check_column(column: ColumnSpec) -> None:
+    kind, ndim, shape = column.kind, column.ndim, column.shape
+    if kind not in columns.KINDS:
+        raise ValueError(f"unknown column kind {kind[:40]!r}")
+    columns.storage(column.leaf)
+    if (kind in columns.VALUE_KINDS) != bool(column.dtype):
+        raise ValueError(f"{kind} column with dtype {column.dtype[:40]!r}")
+    _check_shape(shape or ())
+    is_fitting = (
+        (shape is None) == column.leaf.is_ragged_kind if ndim == 0 else shape is None or len(shape) == ndim
+    )
+    if (ndim and kind not in ("tensor", "ndarray")) or not is_fitting or (ndim == 0 and shape):
         raise ValueError(f"{kind} column with {ndim} axes and shape {str(shape)[:80]}")
-    return ColumnSpec(name, leaf, None if shape is None else tuple(shape))
 
 
-Expected = dict[str, tuple[str, tuple[int, ...] | None]]
-
-
-def _expected(groups: Sequence[GroupSpec], items: int, rows: int) -> Expected:
+def _expected(document: Document) -> dict[str, tuple[str, tuple[int, ...] | None]]:
     """Every tensor that an artifact of these groups has, beside fillers."""
-    expected: Expected = {
-        ITEM_DIGEST: ("U8", (items, DIGEST_BYTES)),
-        ITEM_ROWS: ("I64", (items,)),
-        ITEM_COST: ("F64", (items,)),
-    }
-    if len(groups) > 1:
-        expected[ROW_GROUP] = ("U16", (rows,))
-    for group in groups:
+    items = document.items
+    wanted: list[Expected] = [
+        (ITEM_DIGEST, "U8", (items, DIGEST_BYTES)), (ITEM_ROWS, "I64", (items,)), (ITEM_COST, "F64", (items,))
+    ]  # fmt: skip
+    if len(document.groups) > 1:
+        wanted.append((ROW_GROUP, "U16", (document.rows,)))
+    for group in document.groups:
         for column in group.columns:
-            parts = column.tensors(group.rows)
-            if not expected.keys().isdisjoint(parts):
-                raise ValueError(f"two columns are named {column.name[:80]!r}")
-            expected.update(parts)
+            wanted += column.tensors(group.rows)
+    expected = {name: (tag, shape) for name, tag, shape in wanted}
+    if len(expected) != len(wanted):
+        raise ValueError("two columns are named alike")
     return expected
 
 
-def _match(spans: dict[str, Span], expected: Expected) -> None:
+def _match(spans: dict[str, Span], expected: dict[str, tuple[str, tuple[int, ...] | None]]) -> None:
     for name, (tag, shape) in expected.items():
         span = spans.get(name)
         if span is None:

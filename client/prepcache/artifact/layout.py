@@ -13,7 +13,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from prepcache.artifact.columns import ITEM_BYTES
@@ -31,6 +31,7 @@ from prepcache.artifact.header import (
     PAGE_BYTES,
     ROW_GROUP,
     ColumnSpec,
+    Document,
     GroupSpec,
 )
 from prepcache.artifact.observed import WAY_OUT
@@ -72,6 +73,12 @@ class Tensor:
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
+def tensors_of(column: ColumnSpec, rows: int, total: int, pieces: Iterable[Iterable[Any]]) -> list[Tensor]:
+    """A column's tensors, with the pieces of each."""
+    places = column.tensors(rows, total)
+    return [Tensor(*place, of_it) for place, of_it in zip(places, pieces, strict=True)]  # type: ignore[arg-type]
+
+
 def write_artifact(
     fd: int,
     *,
@@ -88,8 +95,7 @@ def write_artifact(
 ) -> Written:
     """Puts the tables before the columns and writes it all; shared by the writer and the merge."""
     items, rows = len(row_counts), sum(group.rows for group in groups)
-    cost_s = math.fsum(costs)
-    key = entry_key(recipe, digests)
+    cost_s, key = math.fsum(costs), entry_key(recipe, digests)
     tables = [
         Tensor(ITEM_DIGEST, "U8", (items, DIGEST_BYTES), (digests,)),
         Tensor(ITEM_ROWS, "I64", (items,), (row_counts,)),
@@ -97,20 +103,7 @@ def write_artifact(
     ]
     if len(groups) > 1:
         tables.append(Tensor(ROW_GROUP, "U16", (rows,), row_groups))
-    document = {
-        "recipe": recipe,
-        "key": key,
-        "items": items,
-        "rows": rows,
-        "cost_s": cost_s,
-        "producer": producer,
-        "observed": observed,
-        "edition": edition,
-        "groups": [
-            {"rows": group.rows, "tree": group.tree, "columns": [_column_entry(c) for c in group.columns]}
-            for group in groups
-        ],
-    }
+    document = Document(recipe, key, items, rows, cost_s, producer, observed, edition, tuple(groups))
     head, laid, size_bytes = _encode_header(document, [*tables, *bodies])
     _write_all(fd, _pieces(head, laid))
     return Written(key, size_bytes, items, rows, cost_s)
@@ -144,19 +137,7 @@ def _with_parts(name: str) -> tuple[str, str, str]:
     return name, name + ".offsets", name + ".shapes"
 
 
-def _column_entry(spec: ColumnSpec) -> dict[str, Any]:
-    """A column as the document holds it."""
-    shape = None if spec.shape is None else list(spec.shape)
-    return {
-        "name": spec.name,
-        "kind": spec.leaf.kind,
-        "dtype": spec.leaf.dtype,
-        "ndim": spec.leaf.ndim,
-        "shape": shape,
-    }
-
-
-def _encode_header(document: dict[str, Any], tensors: Sequence[Tensor]) -> tuple[bytes, list[Tensor], int]:
+def _encode_header(document: Document, tensors: Sequence[Tensor]) -> tuple[bytes, list[Tensor], int]:
     """Lays the tensors out.
 
     Returns:
@@ -165,7 +146,7 @@ def _encode_header(document: dict[str, Any], tensors: Sequence[Tensor]) -> tuple
     Raises:
         ArtifactError: the header exceeds its bound.
     """
-    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(asdict(document), separators=(",", ":"), allow_nan=False)
     metadata = {"format": FORMAT_NAME, "version": str(FORMAT_VERSION), "document": text}
     raw, pages = b"", 0
     while 8 + len(raw) > pages * PAGE_BYTES:  # where columns begin depends on how many pages the header has

@@ -14,12 +14,11 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from prepcache.artifact import columns
 from prepcache.artifact.columns import Array
 from prepcache.artifact.header import (
     MAX_GROUPS,
@@ -30,7 +29,7 @@ from prepcache.artifact.header import (
     has_twice,
     read_array,
 )
-from prepcache.artifact.layout import ColumnNames, FilePart, Tensor, Written, write_artifact
+from prepcache.artifact.layout import ColumnNames, FilePart, Tensor, Written, tensors_of, write_artifact
 from prepcache.artifact.observed import pack
 from prepcache.artifact.rows import check
 from prepcache.errors import ArtifactError
@@ -121,13 +120,13 @@ def _merge(fds: list[int], headers: Sequence[Header], fd: int, producer: dict[st
 
 def _signature(group: GroupSpec) -> str:
     """Equal exactly for groups whose rows may lie in one: the tree and the leaves, no shape, no name."""
-    leaves = [[column.leaf.kind, column.leaf.dtype, column.leaf.ndim] for column in group.columns]
+    leaves = [[column.kind, column.dtype, column.ndim] for column in group.columns]
     return json.dumps([group.tree, leaves])
 
 
 def _union(headers: Sequence[Header]) -> list[dict[str, Any]]:
     seen: dict[tuple[str, str], dict[str, Any]] = {}
-    for header in {header.meta["observed"]: header for header in headers}.values():
+    for header in {header.packed_observed: header for header in headers}.values():
         for entry in header.observed:
             first = seen.setdefault((entry["kind"], entry["name"]), entry)
             if first["digest"] != entry["digest"]:
@@ -155,32 +154,28 @@ def _merge_group(number: int, parts: list[_Part], names: ColumnNames) -> tuple[G
     for position, first in enumerate(parts[0].group.columns):
         sources = [(part, part.group.columns[position]) for part in parts]
         shapes = {column.shape for _, column in sources}
-        path = first.name.split("~")[0]
-        spec = ColumnSpec(names.take(number, path), first.leaf, shapes.pop() if len(shapes) == 1 else None)
+        name = names.take(number, first.name.split("~")[0])
+        spec = replace(first, name=name, shape=shapes.pop() if len(shapes) == 1 else None)
         specs.append(spec)
-        tensors += _merge_column(spec, rows, sources)
-    return GroupSpec(parts[0].group.tree, tuple(specs), rows), tensors
+        total = sum(_elements(part, column) for part, column in sources)
+        tensors += tensors_of(spec, rows, total, _chains(spec, sources))
+    return GroupSpec(rows, parts[0].group.tree, tuple(specs)), tensors
 
 
-def _merge_column(spec: ColumnSpec, rows: int, sources: list[tuple[_Part, ColumnSpec]]) -> list[Tensor]:
-    if spec.leaf.kind == "none":
+def _chains(spec: ColumnSpec, sources: list[tuple[_Part, ColumnSpec]]) -> list[Iterator[Any]]:
+    """The pieces of each tensor of a column."""
+    if spec.kind == "none":
         return []
-    tag, dtype, has_byte_axis = columns.storage(spec.leaf)
-    tail = (dtype.itemsize,) if has_byte_axis else ()
-    values = _chain_values(sources)
-    if spec.shape is not None:
-        return [Tensor(spec.name, tag, (rows, *spec.shape, *tail), values)]
-    total = sum(_elements(part, column) for part, column in sources)
-    tensors = [Tensor(spec.name + ".offsets", "I64", (rows + 1,), _chain_offsets(sources))]
-    if spec.leaf.ndim >= 2:
-        tensors.append(Tensor(spec.name + ".shapes", "I64", (rows, spec.leaf.ndim), _chain_shapes(sources)))
-    return [*tensors, Tensor(spec.name, tag, (total, *tail), values)]
+    tables: list[Iterator[Any]] = [] if spec.shape is not None else [_chain_offsets(sources)]
+    if spec.shape is None and spec.ndim >= 2:
+        tables.append(_chain_shapes(sources))
+    return [*tables, _chain_values(sources)]
 
 
 def _elements(part: _Part, column: ColumnSpec) -> int:
     """How many values a column has in a file."""
-    if column.shape is not None:
-        return part.group.rows * math.prod(column.shape)
+    if column.shape is not None or column.kind == "none":
+        return part.group.rows * math.prod(column.shape or ())
     return part.header.spans[column.name].shape[0]
 
 

@@ -224,15 +224,15 @@ def _group(spec: GroupSpec, header: Header, base: Array) -> Group:
 
 
 def _column(spec: ColumnSpec, rows: int, header: Header, base: Array) -> Column:
-    parts = spec.tensors(rows)
-    if not parts:
+    names = [name for name, _, _ in spec.tensors(rows)]
+    if not names:
         return Column(spec.name, spec.leaf, np.empty((rows, 0), np.uint8), None, None)
     _, dtype, _ = columns.storage(spec.leaf)
-    tables = [
-        _view(header, base, name, np.dtype("<i8")) if name in parts else None
+    offsets, shapes = (
+        _view(header, base, name, np.dtype("<i8")) if name in names else None
         for name in (spec.name + ".offsets", spec.name + ".shapes")
-    ]
-    return Column(spec.name, spec.leaf, _view(header, base, spec.name, dtype), tables[0], tables[1])
+    )
+    return Column(spec.name, spec.leaf, _view(header, base, spec.name, dtype), offsets, shapes)
 
 
 def _index_in_group(row_group: Array, groups: list[Group]) -> Array:

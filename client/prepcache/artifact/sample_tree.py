@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import sys
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from copy import copy
 from functools import lru_cache
 from keyword import iskeyword
 from operator import itemgetter
@@ -123,6 +124,48 @@ def leaves_of(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
     if len(path) < MAX_DEPTH:
         for name, child in children:
             yield from leaves_of(child, (*path, str(name)))
+
+
+def rows_of_leaves(samples: Iterable[Any]) -> dict[tuple[str, ...], list[Any]]:
+    """The leaves of several values, those of one path together."""
+    rows: dict[tuple[str, ...], list[Any]] = {}
+    for sample in samples:
+        for path, leaf in leaves_of(sample):
+            rows.setdefault(path, []).append(leaf)
+    return rows
+
+
+def rebuilt(
+    value: Any,
+    leaf: Callable[[tuple[str, ...], Any], Any],
+    path: tuple[str, ...] = (),
+    sequence: Callable[[list[Any]], Any] | None = None,
+    whole: type | tuple[()] = (),
+) -> Any:
+    """What `leaves_of` takes apart, with other leaves.
+
+    Args:
+        leaf: gives the new one, by its path and the old one.
+        sequence: makes what tuples and lists become, except namedtuples; by default they keep their types.
+        whole: containers that are leaves.
+    """
+    if isinstance(value, whole):
+        return leaf(path, value)
+    if isinstance(value, Mapping):
+        made = {key: rebuilt(child, leaf, (*path, str(key)), sequence, whole) for key, child in value.items()}
+        if type(value) is dict or not isinstance(value, MutableMapping):
+            return made
+        filled = copy(value)  # it may hold more than its items, as a defaultdict does
+        filled.update(made)
+        return filled
+    if isinstance(value, tuple | list):
+        names = getattr(value, "_fields", range(len(value)))
+        children = [
+            rebuilt(child, leaf, (*path, str(name)), sequence, whole)
+            for name, child in zip(names, value, strict=True)
+        ]
+        return type(value)(*children) if hasattr(value, "_fields") else (sequence or type(value))(children)
+    return leaf(path, value)
 
 
 def copied(sample: Any, depth: int = 0) -> Any:

@@ -21,7 +21,7 @@ import numpy as np
 from prepcache.artifact import columns, sample_tree
 from prepcache.artifact.columns import Array, Leaf
 from prepcache.artifact.header import MAX_GROUPS, MAX_HEADER_BYTES, MAX_ITEM_COST_S, ColumnSpec, GroupSpec
-from prepcache.artifact.layout import ColumnNames, Tensor, Written, write_artifact
+from prepcache.artifact.layout import ColumnNames, Written, tensors_of, write_artifact
 from prepcache.artifact.observed import pack
 from prepcache.digests import DIGEST_BYTES, RecipeDigest
 from prepcache.errors import SampleError
@@ -128,7 +128,7 @@ class Writer:
             tensor
             for group, spec in zip(groups, specs, strict=True)
             for column, column_spec in zip(group.columns, spec.columns, strict=True)
-            for tensor in column.tensors(column_spec, group.rows)
+            for tensor in tensors_of(column_spec, group.rows, column.total, column.pieces())
         ]
         digests = b"".join(self._digests)
         return write_artifact(
@@ -164,10 +164,16 @@ class _Group:
 
     def spec(self, position: int, names: ColumnNames) -> GroupSpec:
         specs = tuple(
-            ColumnSpec(names.take(position, path), column.leaf, column.shape)
+            ColumnSpec(
+                names.take(position, path),
+                column.leaf.kind,
+                column.leaf.dtype,
+                column.leaf.ndim,
+                column.shape,
+            )
             for path, column in zip(self._paths, self.columns, strict=True)
         )
-        return GroupSpec(self._tree, specs, self.rows)
+        return GroupSpec(self.rows, self._tree, specs)
 
 
 def _column(leaf: Leaf) -> Any:
@@ -184,7 +190,7 @@ class _Nothing:
     """None: no bytes."""
 
     shape: tuple[int, ...] = ()
-    nbytes = 0
+    nbytes = total = 0
 
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
@@ -192,7 +198,7 @@ class _Nothing:
     def append(self, value: None) -> None:
         pass
 
-    def tensors(self, spec: ColumnSpec, rows: int) -> list[Tensor]:
+    def pieces(self) -> list[Any]:
         return []
 
 
@@ -200,6 +206,7 @@ class _Numbers:
     """Python numbers of fixed size."""
 
     shape: tuple[int, ...] = ()
+    total = 0
 
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
@@ -212,9 +219,8 @@ class _Numbers:
     def nbytes(self) -> int:
         return len(self._values) * self._values.itemsize
 
-    def tensors(self, spec: ColumnSpec, rows: int) -> list[Tensor]:
-        ((name, (tag, shape)),) = spec.tensors(rows).items()
-        return [Tensor(name, tag, shape or (), (self._values,))]
+    def pieces(self) -> list[Any]:
+        return [(self._values,)]
 
 
 class _Complexes(_Numbers):
@@ -244,11 +250,12 @@ class _Bytes:
     def nbytes(self) -> int:
         return len(self._values) + 8 * len(self._offsets)
 
-    def tensors(self, spec: ColumnSpec, rows: int) -> list[Tensor]:
-        return [
-            Tensor(spec.name + ".offsets", "I64", (rows + 1,), (self._offsets,)),
-            Tensor(spec.name, "U8", (len(self._values),), (self._values,)),
-        ]
+    @property
+    def total(self) -> int:
+        return len(self._values)
+
+    def pieces(self) -> list[Any]:
+        return [(self._offsets,), (self._values,)]
 
 
 class _Arrays:
@@ -291,19 +298,18 @@ class _Arrays:
     def nbytes(self) -> int:
         return self._values.nbytes + (0 if self._shapes is None else 8 * (1 + self.leaf.ndim) * self._rows)
 
-    def tensors(self, spec: ColumnSpec, rows: int) -> list[Tensor]:
-        parts = spec.tensors(rows)
-        tag, shape = parts.pop(spec.name)
+    @property
+    def total(self) -> int:
+        return self._values.nbytes // self._dtype.itemsize
+
+    def pieces(self) -> list[Any]:
         if self._shapes is None:
-            return [Tensor(spec.name, tag, shape or (), self._values.pieces())]
-        shapes = np.frombuffer(self._shapes, "<i8").reshape(rows, self.leaf.ndim)
-        offsets = np.zeros(rows + 1, "<i8")
+            return [self._values.pieces()]
+        shapes = np.frombuffer(self._shapes, "<i8").reshape(self._rows, self.leaf.ndim)
+        offsets = np.zeros(self._rows + 1, "<i8")
         np.cumsum(shapes.prod(axis=1), out=offsets[1:])
-        made = [Tensor(spec.name + ".offsets", "I64", (rows + 1,), (offsets,))]
-        if self.leaf.ndim >= 2:
-            made.append(Tensor(spec.name + ".shapes", "I64", (rows, self.leaf.ndim), (shapes,)))
-        tail = (self._dtype.itemsize,) if self._has_byte_axis else ()
-        return [*made, Tensor(spec.name, tag, (int(offsets[-1]), *tail), self._values.pieces())]
+        tables = [(offsets,), (shapes,)] if self.leaf.ndim >= 2 else [(offsets,)]
+        return [*tables, self._values.pieces()]
 
 
 class _Tensors(_Arrays):

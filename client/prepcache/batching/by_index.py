@@ -9,9 +9,9 @@ DataLoader unpickles: in the thread that pins memory where there is one, else wh
 Invariants:
     1. Only torch's own fetcher is given a `ByIndex`, which hands it on to the queue: code of the user's never
        sees one. What he collates, or looks at before, travels as bytes.
-    2. Only a data set that the job has is named: one within the DataLoader's `dataset`, which the iterator
-       keeps alive, and that this worker did not open itself. All its rows are in artifacts that the job has,
-       or finds by asking the daemon.
+    2. Only a data set that the job has is named: the DataLoader's `dataset`, or one that this is a subset of.
+       The iterator keeps it alive, and this worker did not open it itself. All its rows are in artifacts that
+       the job has, or finds by asking the daemon.
     3. What fails in the job fails in the turn of its batch, as what fails in a worker does.
 """
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
@@ -28,9 +28,6 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.int64]
-
-MAX_LOOKED_AT = 1000
-"""Data sets within each other that are looked through for ours."""
 
 
 class Source(Protocol):
@@ -105,7 +102,7 @@ def in_place_of(batch: Any, collate: Any, asked_by: FrameType | None) -> ByIndex
     info = torch.utils.data.get_worker_info()
     if info is None or source.opened_in == os.getpid():
         return None
-    if not (_is_within(source, info) and source.is_known_to_parent()):
+    if not (_is_within(source, info.dataset) and source.is_known_to_parent()):
         return None
     at = batch.indices
     return ByIndex(source, np.where(at < 0, at + len(source), at), collate, info.id)
@@ -126,42 +123,11 @@ def _fetch_code() -> CodeType | None:
     return _code
 
 
-_within: tuple[Any, weakref.WeakValueDictionary[int, Any]] = (None, weakref.WeakValueDictionary())
-"""A worker's data set, and those found within it, by their identity."""
-
-
-def _is_within(source: Source, info: Any) -> bool:
-    """Whether a worker's data set is, or is made of, this one."""
-    global _within
-    if _within[0] is not info.dataset:
-        known = {id(one) for one in _sources()}
-        found = {id(one): one for one in _walk(info.dataset) if id(one) in known}
-        _within = info.dataset, weakref.WeakValueDictionary(found)
-    return _within[1].get(id(source)) is source
-
-
-def _walk(dataset: Any) -> Iterator[Any]:
-    """A data set, and those that it is made of: in its attributes, and in their lists, tuples and dicts."""
-    import torch.utils.data
-
-    looked_at: dict[int, Any] = {}
-    left = [dataset]
-    while left and len(looked_at) < MAX_LOOKED_AT:
-        one = left.pop()
-        if id(one) in looked_at:
-            continue
-        looked_at[id(one)] = one
-        if isinstance(one, list | tuple):
-            left += one[:MAX_LOOKED_AT]
-        elif isinstance(one, dict):
-            left += list(one.values())[:MAX_LOOKED_AT]
-        elif one is dataset or isinstance(one, torch.utils.data.Dataset):
-            yield one
-            left += [
-                value
-                for value in getattr(one, "__dict__", {}).values()
-                if isinstance(value, torch.utils.data.Dataset | list | tuple | dict)
-            ]
+def _is_within(source: Source, dataset: Any) -> bool:
+    """Whether a worker's data set is this one, or a subset of it."""
+    while dataset is not None and dataset is not source:
+        dataset = getattr(dataset, "dataset", None)
+    return dataset is source
 
 
 def arrived(token: str, count: int, dtype: str, raw: bytes, collate: Any, worker: int) -> Any:

@@ -83,7 +83,7 @@ def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
     try:
         return collation.collate(samples, collate_fn_map=collate_fn_map)
     except (RuntimeError, TypeError) as error:
-        raise_explained(error, samples, batch.indices, {})
+        raise_explained(error, sample_tree.rows_of_leaves(samples), batch.indices)
 
 
 def collate_plain(batch: Any) -> Any:
@@ -107,7 +107,7 @@ class Collation:
         self.is_gathered = _refuse not in self.leaves
         self.build = builder(table.tree, list)
         numbered = sample_tree.builder(table.tree)(list(range(len(table.columns))))
-        self.paths = [".".join(path) for path, _ in sample_tree.leaves_of(numbered)]
+        self.paths = [path for path, _ in sample_tree.leaves_of(numbered)]
         self.planned: Any = None  # kept by collate
 
     def collate(self, numbers: Numbers, pool: Pool) -> Any:

@@ -110,7 +110,7 @@ def status(
     elif as_json:
         print_json(cli_tables.status_json(_look()))
     else:
-        cli_tables.status(_look())
+        cli_tables.show(*cli_tables.status_lines(_look()))
 
 
 def _look() -> Status:
@@ -157,11 +157,7 @@ def list_entries(
         else:
             from prepcache.command import cli_tables
 
-            recipes = [_recipe(client, one) for one in cli_tables.alike(shown)[: cli_tables.RECIPES_TOLD]]
-            there = [one for one in recipes if one is not None]
-            cli_tables.entries(shown, next(found, None) is not None, there)
-        if not shown:
-            _hint(client, name)
+            cli_tables.entries(shown, next(found, None) is not None)
 
 
 @app.command()
@@ -278,30 +274,10 @@ def purge(
                 if gone.entries > len(gone.listed):
                     typer.echo(f"and {gone.entries - len(gone.listed):,} more")
             typer.echo(f"{'would remove' if dry_run else 'removed'} {_amount(gone)}")
-        _explain_less(client, gone, name, filters, keys, free_bytes)
-
-
-def _explain_less(
-    client: Client,
-    gone: inspection.Purged,
-    name: str | None,
-    filters: dict[str, Any],
-    keys: list[str] | None,
-    free_bytes: int | None,
-) -> None:
-    """Says why a purge removed nothing, or less than it was to free."""
-    if not gone.entries and _hint(client, name):
-        raise typer.Exit(1)
-    if free_bytes:
-        if gone.disk_bytes < free_bytes:
-            left = client.stats()["entries"] - (gone.entries if gone.dry_run else 0)
-            stay = "other entries are pinned, in use, another user's, or do not match"
-            why = stay if left else "no other entries exist"
-            typer.echo(f"prepcache: {size_text(gone.disk_bytes)} of {size_text(free_bytes)}: {why}", err=True)
-    elif not gone.entries and not keys and (left := next(client.entries(**filters), None)) is not None:
-        whose = "the holders of the TCP token" if left.owner is None else f"uid {left.owner}"
-        line = f"the entries belong to {whose}: only the owner, root and the daemon's admins may purge them"
-        typer.echo(f"prepcache: {line}", err=True)
+    if free_bytes and gone.disk_bytes < free_bytes:
+        told = f"only {size_text(gone.disk_bytes)} of {size_text(free_bytes)}"
+        why = "the other entries do not match, are pinned or in use, or are another user's"
+        typer.echo(f"prepcache: {told}: {why}", err=True)
 
 
 @app.command()
@@ -390,16 +366,6 @@ def _set_pinned(keys: list[str], is_pinned: bool, as_json: bool) -> None:
     for one in found:
         what = left if one.is_pinned is is_pinned else done
         typer.echo(f"{what} {one.key[:12]} ({one.name}, {size_text(one.disk_bytes)} on disk)")
-
-
-def _hint(client: Client, name: str | None) -> bool:
-    """Whether a name has no recipe at all; then says on standard error which it may have meant."""
-    from prepcache.command.cli_explain import hint
-
-    if name is not None and (line := hint(name, {one.name for one in client.recipes()})):
-        typer.echo(f"prepcache: {line}", err=True)
-        return True
-    return False
 
 
 def _filters(

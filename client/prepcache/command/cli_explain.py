@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import time
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -28,11 +26,7 @@ def explained(client: Client, target: str | None, name: str | None) -> inspectio
         BadRequest: it is no key, or several begin so.
     """
     if target is None:
-        try:
-            return client.explain(name=name)
-        except NotFound as error:
-            line = "" if name is None else hint(name, {one.name for one in client.recipes()})
-            raise NotFound(line or error.message, name=name) from None
+        return client.explain(name=name)
     digits = digits_of(target, "a key or recipe", ", or --name NAME")
     recipes = [one.digest for one in client.recipes(digits)]
     keys = [one.key for one in client.entries(key=digits, sort="created_at")]
@@ -43,21 +37,6 @@ def explained(client: Client, target: str | None, name: str | None) -> inspectio
     if keys:
         return client.explain(key=keys[0])
     raise NotFound(f"no key or recipe begins with {digits}; `prepcache ls` lists the entries", key=target)
-
-
-def hint(name: str, known: Collection[str]) -> str:
-    """Which names may have been meant where none is `name`; empty where one is.
-
-    Args:
-        name: as given to `--name`: exact, or a beginning that ends in `*`.
-    """
-    wanted = name.removesuffix("*")
-    if name in known or (name.endswith("*") and any(one.startswith(wanted) for one in known)):
-        return ""
-    alike = sorted(one for one in known if wanted and wanted in one)
-    near = (alike or difflib.get_close_matches(wanted, sorted(known)))[:3]
-    instead = f"did you mean {', '.join(near)}?" if near else "`prepcache ls` lists the entries"
-    return f"no recipe is called {name!r}; {instead}"
 
 
 def explanation_json(told: inspection.Explanation) -> dict[str, Any]:
@@ -83,25 +62,15 @@ def show(told: inspection.Explanation) -> None:
     if told.draws:
         rows["random"] = draws_text(told.draws)
     cli_tables.fields(rows)
-    out = cli_tables.console()
-    out.print()
     lines = []
     for one in cues(told):
         first, *others = one.lines or [""]
         lines += [[one.name, one.state, first], *(["", "", other] for other in others)]
-    cli_tables.print_table(cli_tables.table(["CUE", "STATE", "WHAT"], lines))
+    cli_tables.show("", cli_tables.table(["CUE", "STATE", "WHAT"], lines))
     if told.more:
-        out.print(Text(f"and {told.more:,} more", style="dim"))
-    if told.is_unreached_only:
-        out.print()
-        out.print(
-            Text('Only lines changed that the function does not reach: code="function" would have hit.'),
-            soft_wrap=True,
-        )
+        cli_tables.show(Text(f"and {told.more:,} more", style="dim"))
     if told.earlier:
-        out.print()
-        out.print(Text("the same job missed before", style="bold"))
-    for miss in told.earlier:
-        out.print(
-            Text(f"  {miss.name} {miss.recipe[: cli_tables.KEY_DIGITS]}: {miss.summary}"), soft_wrap=True
-        )
+        earlier = [
+            f"  {one.name} {one.recipe[: cli_tables.KEY_DIGITS]}: {one.summary}" for one in told.earlier
+        ]
+        cli_tables.show("", Text("the same job missed before", style="bold"), *map(Text, earlier))

@@ -11,7 +11,6 @@ import json
 import os
 import pwd
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,16 +23,12 @@ from prepcache import __version__
 from prepcache.protocol import inspection
 from prepcache.protocol.observed import RANDOM, draws_in, draws_text
 from prepcache.protocol.status_text import doing, helping, kept_back, room, warnings
-from prepcache.protocol.units import age_text, count_text, shortened, size_text, span_text
+from prepcache.protocol.units import age_text, count_text, size_text, span_text
 
 INPUTS_SHOWN = 20
 """Of the inputs of each kind that an entry observed; there may be a hundred thousand."""
 KEY_DIGITS = 12
 """Enough to tell entries and recipes apart, and as jobs print; commands take any such beginning."""
-RECIPES_TOLD = 20
-"""Recipes of one name whose configs a listing tells."""
-CONFIG_TOLD = 40
-"""Characters of a config's value in a listing."""
 MOST_WIDTH = 10_000
 
 
@@ -43,92 +38,67 @@ def console() -> Console:
     return out if out.is_terminal else Console(highlight=False, soft_wrap=True, width=MOST_WIDTH)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> Table:
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Rows below their headings, without the columns in which no row has anything.
 
-    Where a terminal is too narrow, names are cut, and what `_FOLDED` columns say goes on in the next line.
-
-    Args:
-        numbers: the columns whose cells stand below each other on the right.
+    Where a terminal is too narrow, names are cut, and what the column WHAT says goes on in the next line.
     """
     shown = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
     for i in kept:
-        is_number = columns[i] in numbers
+        is_what = columns[i] == "WHAT"
         shown.add_column(
             columns[i],
-            justify="right" if is_number else "left",
-            no_wrap=columns[i] not in ("NAME", *_FOLDED),
-            overflow="fold" if columns[i] in _FOLDED else "ellipsis",
+            justify="right" if columns[i] in _NUMBERS else "left",
+            no_wrap=columns[i] not in ("NAME", "WHAT"),
+            overflow="fold" if is_what else "ellipsis",
         )
     for row in rows:
         shown.add_row(*(Text(row[i]) for i in kept))
     return shown
 
 
-def print_table(of: Table) -> None:
-    """Prints a table without blanks at the ends of its lines."""
+def show(*lines: RenderableType) -> None:
+    """Prints lines and tables, without blanks at the ends of lines."""
     out = console()
     with out.capture() as drawn:
-        out.print(of)
-    out.file.write("".join(f"{line.rstrip()}\n" for line in drawn.get().rstrip("\n").split("\n")))
+        for line in lines:
+            out.print(line)
+    out.file.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
 
 
-_FOLDED = ("WHAT", "CONFIG")
 _NUMBERS = ("ENTRIES", "ITEMS", "SIZE", "COST", "USED", "PID", "SINCE", "HOLDS")
 NAMES_SHOWN = 5
 
 
-def alike(found: Iterable[inspection.Entry]) -> list[str]:
-    """The recipes of names that have several."""
-    of = dict.fromkeys((one.name, one.recipe) for one in found)
-    recipes = Counter(name for name, _ in of)
-    return [recipe for name, recipe in of if recipes[name] > 1]
-
-
-def config_text(recipe: inspection.Recipe, most: int | None = None) -> str:
-    """The config of a recipe on one line: `dim=64, max_len=128`.
-
-    Args:
-        most: characters of each value; by default, all.
-    """
+def config_text(recipe: inspection.Recipe) -> str:
+    """The config of a recipe on one line: `dim=64, max_len=128`."""
     leaves = (recipe.parts or {}).get("config")
     if not isinstance(leaves, Mapping):
         return ""
-    told = {
-        path: _value(leaf.get("text", "") if isinstance(leaf, Mapping) else leaf)
+    return ", ".join(
+        f"{_value(path)}={_value(leaf.get('text', '') if isinstance(leaf, Mapping) else leaf)}"
         for path, leaf in leaves.items()
-    }
-    if most is not None:
-        told = {path: shortened(text, most) for path, text in told.items()}
-    return ", ".join(f"{_value(path)}={text}" for path, text in told.items())
+    )
 
 
-def entries(found: Sequence[inspection.Entry], more: bool, recipes: Sequence[inspection.Recipe] = ()) -> None:
-    """A row for each entry, the configs of recipes that have one name, and the sum."""
+def entries(found: Sequence[inspection.Entry], more: bool) -> None:
+    """A row for each entry, and their sum."""
     rows_of(found)
-    configs = [[one.digest[:KEY_DIGITS], config_text(one, CONFIG_TOLD)] for one in recipes]
-    if len({config for _, config in configs}) > 1:
-        console().print()
-        print_table(table(["RECIPE", "CONFIG"], configs))
-        console().print()
     size_bytes = sum(one.size_bytes for one in found)
     total = f"{count_text(len(found), 'entry', 'entries')}, {size_text(size_bytes)}"
-    console().print(Text(f"{total}; there are more: --limit 0 shows all" if more else total, style="dim"))
+    show(Text(f"{total}; there are more: --limit 0 shows all" if more else total, style="dim"))
 
 
 def rows_of(found: Sequence[inspection.Entry]) -> None:
-    """A row for each entry, with the recipes where several have one name, and the owners where not all are
-    this user's or the token's.
-    """
+    """A row for each entry, with the owners where not all are this user's or the token's."""
     now = time.time()
     is_owner_told = {one.owner for one in found} not in ({os.getuid()}, {None})
-    is_recipe_told = bool(alike(found))
     rows = [
         [
             one.key[:KEY_DIGITS],
             one.name,
-            one.recipe[:KEY_DIGITS] if is_recipe_told else "",
+            one.recipe[:KEY_DIGITS],
             user_name(one.owner) if is_owner_told else "",
             f"{one.items:,}",
             size_text(one.size_bytes),
@@ -139,8 +109,7 @@ def rows_of(found: Sequence[inspection.Entry]) -> None:
         for one in found
     ]
     if rows:
-        columns = ["KEY", "NAME", "RECIPE", "OWNER", "ITEMS", "SIZE", "COST", "USED", "KEPT"]
-        print_table(table(columns, rows, _NUMBERS))
+        show(table(["KEY", "NAME", "RECIPE", "OWNER", "ITEMS", "SIZE", "COST", "USED", "KEPT"], rows))
 
 
 @functools.cache
@@ -181,7 +150,7 @@ def entry(one: inspection.Entry, recipe: inspection.Recipe | None) -> None:
     rows |= _observed(one.observed)
     fields(rows)
     if recipe is not None and recipe.parts:
-        console().print()
+        show("")
         parts(recipe.parts)
 
 
@@ -209,8 +178,7 @@ def parts(of: Mapping[str, Any]) -> None:
 def fields(rows: Mapping[str, str]) -> None:
     """Prints names and values, one a line; nothing is cut off."""
     width = max((len(name) for name in rows), default=0)
-    for name, value in rows.items():
-        console().print(Text.assemble((f"{name:<{width}}", "bold"), "  ", value))
+    show(*(Text.assemble((f"{name:<{width}}", "bold"), "  ", value) for name, value in rows.items()))
 
 
 def _flat(path: str, value: Any) -> Iterable[tuple[str, str]]:
@@ -253,12 +221,6 @@ def status_json(look: Status) -> dict[str, Any]:
         "miss": None if look.miss is None else look.miss.to_json(),
         "sessions": [one.to_json() for one in look.sessions],
     }
-
-
-def status(look: Status) -> None:
-    """Prints the answers to the questions that people have, and who is connected."""
-    for line in status_lines(look):
-        console().print(line)
 
 
 def status_lines(look: Status) -> list[RenderableType]:
@@ -309,7 +271,7 @@ def _cached(look: Status) -> list[RenderableType]:
     if "new index" in stats.get("recovered", {}):
         lines.append(Text(f"index {_REBUILT}"))
     if rows:
-        lines.append(table(["NAME", "ENTRIES", "ITEMS", "SIZE", "COST", "USED"], rows, _NUMBERS))
+        lines.append(table(["NAME", "ENTRIES", "ITEMS", "SIZE", "COST", "USED"], rows))
     if look.names.more:
         lines.append(Text(f"and {count_text(look.names.more, 'more name', 'more names')}", style="dim"))
     return lines
@@ -335,4 +297,4 @@ def _connected(sessions: Sequence[inspection.SessionSeen]) -> list[RenderableTyp
         [one.name, str(one.pid), one.host, age_text(one.opened_at, now), f"{one.holds:,}", doing(one)]
         for one in sessions
     ]
-    return [table(["JOB", "PID", "HOST", "SINCE", "HOLDS", "DOING"], jobs, _NUMBERS)]
+    return [table(["JOB", "PID", "HOST", "SINCE", "HOLDS", "DOING"], jobs)]

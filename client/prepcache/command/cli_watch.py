@@ -36,8 +36,7 @@ def watch(look: Callable[[], Status], interval_s: float, as_json: bool) -> None:
                 print(json.dumps({"at": time.time(), **told}), flush=True)
         elif not sys.stdout.isatty():
             for status, trouble in looks:
-                for line in [*_shown(status, trouble), Text()]:
-                    cli_tables.console().print(line)
+                cli_tables.show(*_shown(status, trouble), "")
                 sys.stdout.flush()
         else:
             with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:

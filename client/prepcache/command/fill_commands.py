@@ -5,13 +5,12 @@ Unlike all other commands, these run the user's file: what is to be preprocessed
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import inspect
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -143,14 +142,11 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
         raise ConfigError(f"{target}: write FILE:DATASET, as in train.py:make_dataset")
     if not path.is_file():
         raise ConfigError(f"{file}: no such file")
-    loaded_from = getattr(sys.modules.get(path.stem), "__file__", None) or "Python itself"
-    if path.stem in sys.modules and loaded_from != str(path):
-        raise ConfigError(
-            f"{file}: a module named {path.stem} is already loaded from {loaded_from}: rename the file"
-        )
+    if path.stem in sys.modules:
+        raise ConfigError(f"{file}: a module named {path.stem} is already loaded: rename the file")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{file}: is not a Python file")
+        raise ConfigError(f"{file}: not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.parent))
@@ -158,37 +154,26 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
     try:
         with opened_as(mode):
             spec.loader.exec_module(module)
-            fault = _opening_fault(module, name, mode.opened)
+            found = getattr(module, name, None)
+            if callable(found) and _takes_nothing(found):
+                found()
+                found = next(iter(mode.opened), None)
     finally:
         sys.argv = argv
-    if fault:
-        told = f"{file}: {name} {fault}: give a function without arguments that returns a CachedDataset"
-        names = [of for of, value in vars(module).items() if _is_among(value, mode.opened)]
-        raise ConfigError(f"{told}, or a data set of this file: {', '.join(names)}" if names else told)
+    if not any(found is one for one in mode.opened):
+        raise ConfigError(
+            f"{file}: {name} opened no CachedDataset: give a function without arguments that returns one, or "
+            "a global that is one"
+        )
     return mode.opened
 
 
-def _opening_fault(module: ModuleType, name: str, opened: list[Any]) -> str:
-    """Why a name of a module is no data set, and no function that opens one; it is called here."""
-    if not hasattr(module, name):
-        return "is not there"
-    found = getattr(module, name)
-    if _is_among(found, opened):
-        return ""
-    if not callable(found):
-        return "is no CachedDataset"
-    with contextlib.suppress(ValueError):  # a function in C may not tell its arguments
-        try:
-            inspect.signature(found).bind()
-        except TypeError:
-            return "takes arguments"
-    before = len(opened)
-    returned = found()
-    return "" if len(opened) > before or _is_among(returned, opened) else "opened no CachedDataset"
-
-
-def _is_among(value: Any, opened: list[Any]) -> bool:
-    return any(value is one for one in opened)
+def _takes_nothing(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return False
+    return True
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -175,21 +175,9 @@ class ArtifactSet:
             self.session.on_removed(self.let_go)
             weakref.finalize(self, _orphan, self.index).atexit = False
 
-    def beside(self, recipe: Recipe, index_of: Callable[[OpenRef], Any]) -> ArtifactSet:
-        """That of another recipe for the same items, opened."""
-        other = ArtifactSet(recipe, index_of, self.client, root=self._root, trust=self._trust)
-        other.open()
-        return other
-
     def __getstate__(self) -> dict[str, Any]:
         stays = ("session", "_opener", "filling", "_claiming")
         return {name: value for name, value in self.__dict__.items() if name not in stays}
-
-    def sent_with(self, recipe: Recipe) -> ArtifactSet:
-        """A copy to be pickled, with another form of its recipe; of no other use."""
-        copy = object.__new__(ArtifactSet)
-        copy.__dict__.update(self.__dict__, recipe=recipe)
-        return copy
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

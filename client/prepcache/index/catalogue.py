@@ -282,14 +282,6 @@ class Catalogue(MappedArtifacts):
         """Whether there is no index of what is in an artifact."""
         return True
 
-    def cost_of(self, number: int, items: Array) -> float:
-        """Seconds that some items had cost, of those in one slot."""
-        slot = self.slots[number]
-        if slot is None:
-            return 0.0
-        rows, found = self._rows_in(slot)
-        return float(slot.artifact.item_cost[rows[np.isin(found, items)]].sum())
-
     def _publish(
         self, places: Places, candidates: Sequence[int], new: Mapping[str, int] = NOTHING_NEW
     ) -> list[ArtifactRef]:

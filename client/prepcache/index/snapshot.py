@@ -51,9 +51,7 @@ class View:
         self._counts: Array | None = None if counts is None else counts[catalogue.distinct.inverse]
         number = np.zeros(used[-1] + 1 if len(used) else 0, np.int32)
         number[used] = np.arange(len(used), dtype=np.int32)
-        self._art_of = number[there]
-        self._row_of = rows[is_there]
-        self.rows = Rows(self._artifacts, self._art_of, self._row_of)
+        self.rows = Rows(self._artifacts, number[there], rows[is_there])
         self._count = len(slots)
         self._inverse = catalogue.distinct.inverse
         self._compact: Array | None = None
@@ -65,7 +63,7 @@ class View:
 
     def sample(self, position: int) -> Any:
         """The sample at a position; none may be missing."""
-        return self._artifacts[self._art_of[position]].sample(int(self._row_of[position]))
+        return self.rows.sample(position)
 
     def positions_of(self, items: Array) -> Array:
         """The positions of the samples of some items, by their positions in the data set."""

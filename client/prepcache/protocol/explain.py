@@ -11,24 +11,20 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from prepcache.protocol.units import TEXT_LIMIT, printable, shortened
+from prepcache.protocol.units import printable, shortened
 
 if TYPE_CHECKING:
     from prepcache.protocol.inspection import Explanation
 
-_BEFORE = 24
-"""Characters that are shown before the first that differs, as `max_len=`, where a text is cut."""
 LINE_CHARS = 200
 """Characters of differences that the line at open shows, after the first one, before it counts the rest."""
 
 SECRET = "secret"
 """What parts show in the place of a value whose name looks secret."""
-_ABSENT, _UNREAD = "(not there)", "(not read)"
 
 
 @dataclass(frozen=True)
@@ -54,29 +50,23 @@ class Difference:
         return printable(self._words())
 
     def _words(self) -> str:
-        nothing = _UNREAD if self.section == "value" else _ABSENT
-        old, new = (_shown(text, nothing) for text in _from_where_they_differ(self.old, self.new))
-        if self.section == "file":
-            return f"{self.name} {_change(self.old, self.new)}"
+        old, new = self.old, self.new
         if self.section == "definition":
-            return f"{self._definition()} {_change(self.old, self.new)}"
-        if self.section == "variable":
-            return f"environment variable {self.name} {old} -> {new}"
-        if (
-            self.section == "distribution"
-            and self.old
-            and self.new
-            and version(self.old) == version(self.new)
-        ):
-            return f"{self.name} {version(self.new)}: its files changed"
-        if self.section == "distribution":
-            return f"{self.name} {_shown(version(self.old))} -> {_shown(version(self.new))}"
+            return f"{self._definition()} {_change(old, new)}"
+        if self.section == "file":
+            return f"{self.name} {_change(old, new)}"
+        name = {"config": "config.", "variable": "environment variable "}.get(self.section, "") + self.name
         if (self.section, self.name) == ("setting", "mode"):
-            return f"code= changed, {old} -> {new}"
-        name = f"config.{self.name}" if self.section == "config" else self.name
-        if self.old == self.new:
-            return f"{name} changed" + ("" if self.old == SECRET else f": {new}")
-        return f"{name} {old} -> {new}"
+            name = "code= changed,"
+        if self.section == "distribution":
+            old, new = version(old), version(new)
+            if old == new:
+                return f"{name} {new}: its files changed"
+        nothing = "(not read)" if self.section == "value" else "(not there)"
+        was, now = (nothing if text is None else shortened(text) for text in (old, new))
+        if was == now:
+            return f"{name} changed" + ("" if old == SECRET else f": {now}")
+        return f"{name} {was} -> {now}"
 
     def _definition(self) -> str:
         """`prep.py: def f` for `prep.f` in `prep.py`."""
@@ -88,19 +78,6 @@ class Difference:
 def version(distribution: str | None) -> str | None:
     """The version out of `2.1.0 <digest of its files>`."""
     return distribution.split(" ")[0] if distribution else None
-
-
-def _shown(text: str | None, nothing: str = _ABSENT) -> str:
-    return nothing if text is None else shortened(text)
-
-
-def _from_where_they_differ(old: str | None, new: str | None) -> tuple[str | None, str | None]:
-    """Two texts of which a line cannot show all, less most of what both begin with."""
-    if old is None or new is None or max(len(old), len(new)) <= TEXT_LIMIT:
-        return old, new
-    alike = next((i for i, (was, now) in enumerate(zip(old, new, strict=False)) if was != now), 0)
-    cut = alike - _BEFORE
-    return (old, new) if cut <= len("...") else (f"...{old[cut:]}", f"...{new[cut:]}")
 
 
 def _change(old: str | None, new: str | None) -> str:
@@ -128,14 +105,13 @@ SECTIONS = (
     ("config", ("config",)),
     ("file", ("code", "files")),
     ("definition", ("code", "definitions")),
+    ("attribute", ("code", "attributes")),
     ("value", ("code", "values")),
     ("variable", ("code", "variables")),
     ("distribution", ("environment", "distributions")),
     ("setting", ("environment", "formats")),
 )
 """Where the parts hold inputs by name, those that say most first."""
-_ATTRIBUTES = ("attribute", ("code", "attributes"))
-"""What values, and objects in the config, hold: they say more than their holder, which counts."""
 _OF_CODE = ("file", "definition", "value", "attribute", "variable", "distribution")
 """What depends on `code=`; the distributions are those that the counted files import."""
 LISTED = (
@@ -153,18 +129,19 @@ LISTED = (
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
-    """Every input in which two recipes' parts differ, config first.
+    """Every input in which two recipes' parts differ, config first, without those that another says better.
 
-    A file whose reached definitions differ is not named beside them, nor are the values of a definition that
-    is new or gone, nor the object that holds arguments which are: the others say it better. Where `code=`
-    was switched, what of the code only one of the two counts is there because of that.
+    What holds a part that differs is left out: a file for its definitions, an object for its attributes (but
+    not where only one side has those). So are the values of a definition that is new or gone, and, where
+    `code=` was switched, what of the code only one of the two counts.
     """
     files = _modules(mapping(new, "code", "files")) | _modules(mapping(old, "code", "files"))
     found = [
         Difference(section, name, old_text, new_text, _file_of(name, files, section))
-        for section, path in (*SECTIONS, _ATTRIBUTES)
+        for section, path in SECTIONS
         if path[0] in old and path[0] in new
         for name, old_text, new_text in _section(mapping(old, *path), mapping(new, *path))
+        if section != "attribute" or None not in (old_text, new_text)
     ]
     for path in LISTED:
         if path[0] not in old or path[0] not in new:
@@ -175,59 +152,25 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
     if any((d.section, d.name) == ("setting", "mode") for d in found):
         found = [d for d in found if d.section not in _OF_CODE or None not in (d.old, d.new)]
         found.sort(key=lambda d: (d.section, d.name) != ("setting", "mode"))
-    found = _by_class(found, old, new)
-    told = {d.file for d in found if d.section == "definition"}
-    holders = {d.name.rpartition(".")[0] for d in found if d.section == "config"}
-    known = _holders(mapping(old, *_ATTRIBUTES[1]).keys() & mapping(new, *_ATTRIBUTES[1]).keys())
-    parts = [d.name for d in found if d.section == "attribute" and _holders([d.name]) & known]
-    held = _holders(parts) | {f"config.{d.name}" for d in found if d.section == "config"}
-    whole = {d.name for d in found if d.section == "definition" and (d.old is None or d.new is None)}
+    of_files = {d.file for d in found if d.section == "definition"}
+    holders = set().union(*(_above(_place(d)) for d in found if d.section in ("config", "attribute")))
+    whole = {d.name for d in found if d.section == "definition" and None in (d.old, d.new)}
     return [
         d
         for d in found
-        if not (d.section == "file" and d.name in told)
-        and not (d.section == "config" and (d.name in holders or f"config.{d.name}" in _holders(parts)))
-        and not (d.section == "attribute" and (d.name in held or d.name not in parts))
-        and not (d.section == "value" and d.name in held)
-        and not (d.section == "value" and (d.old is None or d.new is None) and _owners(d.name) & whole)
+        if not (d.section == "file" and d.name in of_files)
+        and not (d.section in ("config", "attribute", "value") and _place(d) in holders)
+        and not (d.section == "value" and None in (d.old, d.new) and {d.name, *_above(d.name)} & whole)
     ]
 
 
-def _by_class(found: list[Difference], old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
-    """The differences, with one line for a class of which several methods or attributes differ.
-
-    A new field of a dataclass changes all that the decorator makes for it.
-    """
-    before, after = mapping(old, "code", "definitions"), mapping(new, "code", "definitions")
-    classes = [name for name in before if before[name] == after.get(name) == "class"]
-
-    def class_of(one: Difference) -> str | None:
-        inside = [name for name in classes if one.name.startswith(f"{name}.")]
-        return max(inside, key=len) if inside and one.section in ("definition", "value") else None
-
-    counts = Counter(class_of(one) for one in found)
-    kept, told = [], set()
-    for one in found:
-        name = class_of(one)
-        if "__create_fn__" in one.name and any(counts[each] > 1 for each in classes):
-            continue
-        if name is None or counts[name] == 1:
-            kept.append(one)
-        elif name not in told:
-            told.add(name)
-            files = _modules(mapping(new, "code", "files"))
-            kept.append(Difference("definition", name, "class", "class", _file_of(name, files, "definition")))
-    return kept
+def _place(one: Difference) -> str:
+    return f"config.{one.name}" if one.section == "config" else one.name
 
 
-def _holders(places: Iterable[str]) -> set[str]:
-    """What holds the attributes at some places: for `f.reader[1].name` `f.reader[1]`, `f.reader` and `f`."""
-    return {place[:at] for place in places for at, mark in enumerate(place) if mark in ".["}
-
-
-def _owners(label: str) -> set[str]:
-    """The definitions that a value's label may belong to: `f`, `f[cell]`, `f(default=)`, `A.attribute`."""
-    return {label, *(label[:at] for at, mark in enumerate(label) if mark in ".[(")}
+def _above(place: str) -> set[str]:
+    """What holds a place: for `f.reader[1].name` `f.reader[1]`, `f.reader` and `f`."""
+    return {place[:at] for at, mark in enumerate(place) if mark in ".[("}
 
 
 def _section(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str | None, str | None]]:
@@ -253,21 +196,6 @@ def _file_of(name: str, files: Mapping[str, str], section: str) -> str | None:
         if name in files:
             return files[name]
     return None
-
-
-def is_unreached_only(found: Iterable[Difference], parts: Mapping[str, Any]) -> bool:
-    """Whether only lines that the function does not reach changed: `code="function"` would have hit.
-
-    Args:
-        parts: of the recipe that missed. Only `code="script"` knows both the files and what is reached, and
-            not of files that only imports in functions bring in, which count whole.
-    """
-    code = mapping(parts, "code")
-    modules = _modules(mapping(code, "files"))
-    known = {_file_of(label, modules, "definition") for label in mapping(code, "definitions")}
-    listed = list(found)
-    is_of_files = all(one.section == "file" and one.name in known for one in listed)
-    return code.get("mode") == "script" and bool(listed) and is_of_files
 
 
 def weight(found: Iterable[Difference]) -> tuple[int, int]:
@@ -335,12 +263,8 @@ def cues(explanation: Explanation) -> list[Cue]:
     return [Cue("data", NOT_COMPARED), *compared, Cue("observed", NOT_COMPARED)]
 
 
-def summary(found: Sequence[Difference], parts: Mapping[str, Any]) -> str:
-    """The differences on one line.
-
-    Args:
-        parts: of the recipe that missed.
-    """
+def summary(found: Sequence[Difference]) -> str:
+    """The differences on one line."""
     lines: list[str] = []
     for difference in found:
         line = difference.line
@@ -348,7 +272,4 @@ def summary(found: Sequence[Difference], parts: Mapping[str, Any]) -> str:
             lines.append(f"and {len(found) - len(lines)} more")
             break
         lines.append(line)
-    text = ", ".join(lines) or "the same inputs"
-    if is_unreached_only(found, parts):
-        text += ' (only in lines that the function does not reach: code="function" would have hit)'
-    return text
+    return ", ".join(lines) or "the same inputs"

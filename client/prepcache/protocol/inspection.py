@@ -137,7 +137,6 @@ class Explanation(Message):
         nearest: null where nothing comparable is stored.
         differences: from the nearest to this one, at most `MAX_DIFFERENCES`.
         more: differences beyond those.
-        is_unreached_only: only lines differ that the function does not reach.
         summary: all of it on one line.
         draws: the random generators that samples of the recipe were drawn from.
         earlier: of a last miss, what the same job missed before, the latest first.
@@ -152,7 +151,6 @@ class Explanation(Message):
     nearest: NearestRecipe | None
     differences: Annotated[tuple[Difference, ...], at_most(MAX_DIFFERENCES)] = ()
     more: Natural = 0
-    is_unreached_only: bool = False
     summary: Text = ""
     earlier: Annotated[tuple[EarlierMiss, ...], at_most(MAX_EARLIER)] = ()
     draws: Annotated[tuple[Text, ...], at_most(MAX_DRAWS)] = ()

@@ -42,15 +42,6 @@ _WORDS = {
 """Patterns, and what people are told of them. Text may hold no controls (terminals take U+009B for an escape,
 too), no line ends, and nothing that turns the order of characters."""
 _HEX_PATTERN, _TOKEN_PATTERN, _FILE_PATTERN, _FOLDER_PATTERN, _TEXT_PATTERN = _WORDS
-_KINDS = {
-    "int": "a whole number",
-    "float": "a finite number",
-    "str": "text",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "a JSON object",
-}
-
 HEX64 = Meta(pattern=_HEX_PATTERN, min_length=64, max_length=64, examples=[HEX])
 token = Meta(pattern=_TOKEN_PATTERN, max_length=128, examples=[ID])
 file_name = Meta(pattern=_FILE_PATTERN, max_length=128, examples=[f"{ID}.1"])
@@ -86,16 +77,10 @@ def at_most(limit: int) -> Meta:
     return Meta(max_length=limit)
 
 
-def refuse(where: str, must: str, value: Any) -> BadRequest:
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-    return BadRequest(f"{where or 'the body'} must be {must}, not {shown}", field=where)
-
-
 def hex64(value: Any, where: str) -> str:
     """A key or digest, before it becomes part of a URL."""
     if not isinstance(value, str) or not is_hex64(value):
-        raise refuse(where, _WORDS[_HEX_PATTERN], value)
+        raise _bad(where, f"{_WORDS[_HEX_PATTERN]}, not {value!r:.60}")
     return value
 
 
@@ -122,7 +107,7 @@ class Message:
         try:
             return msgspec.convert(given, cls, builtin_types=(bytes,))
         except (msgspec.ValidationError, RecursionError) as error:
-            raise _refusal(str(error), given) from None
+            raise _refusal(str(error)) from None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-able dict; runs of digests as hex."""
@@ -136,43 +121,22 @@ def _run(value: Any, where: str) -> bytes:
     except ValueError:
         run = None
     if run is None or len(run) % DIGEST_BYTES:
-        raise refuse(where, f"hex digits, a multiple of {DIGEST_BYTES} bytes", value)
+        raise _bad(where, f"hex digits, a multiple of {DIGEST_BYTES} bytes")
     return run
 
 
-def _refusal(fault: str, value: Any) -> BadRequest:
-    """What msgspec found, in words of ours."""
-    what, _, path = fault.rstrip("`").partition(" - at `$")
-    where = path.lstrip(".")
-    missing = re.match("Object missing required field `(.+)`?", what)
-    if missing:
-        where = f"{where}.{missing[1].rstrip('`')}".lstrip(".")
+def _refusal(fault: str) -> BadRequest:
+    """What msgspec found, by the member's path; patterns in words."""
+    what, _, path = fault.partition(" - at `$")
+    where = path.removesuffix("`").lstrip(".")
+    if missing := re.match("Object missing required field `(.+)`", what):
+        where = f"{where}.{missing[1]}".lstrip(".")
         return BadRequest(f"{where} is missing", field=where)
-    return refuse(where, _must(what), _at(value, path))
+    must = what.removeprefix("Expected ").replace(", got ", ", not ")
+    if pattern := re.match("`str` matching regex '(.*)'", must):
+        must = next((words for one, words in _WORDS.items() if repr(one)[1:-1] == pattern[1]), must)
+    return _bad(where, must)
 
 
-def _must(what: str) -> str:
-    if pattern := re.match("Expected `.*?` matching regex '(.*)'", what):
-        return next((words for one, words in _WORDS.items() if repr(one)[1:-1] == pattern[1]), what)
-    if length := re.match(r"Expected `(.*?)` of length <= (\d+)", what):
-        count, unit = int(length[2]), "characters" if length[1].startswith("str") else "elements"
-        if length[1].startswith("bytes"):
-            count //= DIGEST_BYTES
-        return f"at most {count} {unit} long"
-    if re.match(r"Expected `str.*` of length >= 64", what):
-        return _WORDS[_HEX_PATTERN]
-    if bound := re.match(r"Expected `.*?` (<=|>=) (\S+)", what):
-        return f"at {'most' if bound[1] == '<=' else 'least'} {bound[2].removesuffix('.0')}"
-    if kind := re.match("Expected `(.*?)`", what):
-        return " or ".join(_KINDS.get(one, one) for one in kind[1].split(" | "))
-    return what[:1].lower() + what[1:]
-
-
-def _at(value: Any, path: str) -> Any:
-    """What lies at a path of msgspec's; it does not name the keys of mappings."""
-    for name, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", path):
-        try:
-            value = value[name] if name else value[int(index)]
-        except (LookupError, TypeError, ValueError):
-            return value
-    return value
+def _bad(where: str, must: str) -> BadRequest:
+    return BadRequest(f"{where or 'the body'} must be {must}", field=where)

@@ -30,14 +30,6 @@ def size_text(size_bytes: float) -> str:
     return f"{size:.1f} {_SIZES[-1]}"
 
 
-def middle_cut(text: str, width: int) -> str:
-    """`packages.prep.tokenize` in 14 characters: `packag…okenize`. Names differ at both their ends."""
-    if len(text) <= width:
-        return text
-    head = (width - 1) // 2
-    return f"{text[:head]}…{text[head + 1 + len(text) - width :]}"
-
-
 def shortened(text: str, limit: int = TEXT_LIMIT) -> str:
     """The text as a line shows it: printable, and cut to a bound."""
     return printable(text if len(text) <= limit else text[: limit - 3] + "...")

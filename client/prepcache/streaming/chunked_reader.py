@@ -1,40 +1,29 @@
 """Where a stream's items come from: what can be iterated once, or again, or a function that opens it.
 
 Invariants:
-    1. An iterator is begun once in a process. What an epoch that was left had read ahead is gone with it, so
-       that to go on where it stands would lose items.
-    2. A process that was forked reads no iterator that shares an open file with its parent: the place in the
-       file is one for all of them.
-    3. An item is taken as it is when it is read: who gives one dict or array again and again, with other
-       contents, gives other items.
+    1. An iterator is read once, by the process that it was given in. Where an epoch was left, what it had
+       read ahead is gone with it; in a forked worker, an open file's position is shared with the others.
+    2. An item is taken as it is when it is read: a reader may fill one dict or array again and again.
 """
 
 from __future__ import annotations
 
-import gc
-import io
 import os
-import socket
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import PosixPath
-from types import FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 from prepcache.artifact.sample_tree import copied
 from prepcache.fill.call import weight
-from prepcache.pickling import refusal
 from prepcache.streaming.sharding import Split, unsplit
 
 READ_S = 0.25
-"""A chunk ends where reading has taken so long: who gives items slowly is not waited for."""
+"""Seconds of reading after which a chunk ends, so that slow items are not waited for."""
 READ_BYTES = 64 << 20
-"""Or where its items take so much memory."""
-_ANEW = "pass an iterable, or a function that returns a new iterator (`lambda: read(path)`)"
-_MOST_LOOKED_AT, _MOST_IN_ONE = 1000, 64
+"""Memory that the items of a chunk may take."""
 ITEM_BYTES = 64
 _SMALL = frozenset({int, float, bool, type(None), PosixPath})
 _FROZEN = _SMALL | {str, bytes}
@@ -58,24 +47,11 @@ class Source:
 
     def __init__(self, items: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
         self._items = items
-        self._is_iterator = isinstance(items, Iterator)
-        self._made_in = os.getpid()
-        self._begun_in = 0
-
-    def __getstate__(self) -> dict[str, Any]:
-        items = self._items
-        if why := refusal(items, is_sure=not self._is_iterator and not callable(items)):
-            raise TypeError(
-                f"items, a {type(items).__name__}, cannot be sent to a worker that is not forked ({why}): "
-                "pass a function that returns an iterator, at the top level of a module"
-            )
-        return self.__dict__
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _made_in=os.getpid())  # what pickle takes shares no file
+        self._given_in = os.getpid()
+        self._is_begun = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells the items, where they want to know."""
+        """Passes the epoch on to items that have a `set_epoch`."""
         if callable(tell := getattr(self._items, "set_epoch", None)):
             tell(epoch)
 
@@ -83,25 +59,25 @@ class Source:
         """An iterator at the first item.
 
         Raises:
-            RuntimeError: an iterator was begun before, or shares an open file with other processes.
+            RuntimeError: an iterator was begun before, or was given in another process.
             TypeError: the function gave nothing that can be iterated.
         """
         items = self._items
-        if self._is_iterator:
-            self._begin_once()
+        if isinstance(items, Iterator):
+            why = "which an earlier epoch has exhausted" if self._is_begun else ""
+            if self._given_in != os.getpid():
+                why = "which DataLoader workers cannot share"
+            if why:
+                raise RuntimeError(
+                    f"items is an iterator (a {type(items).__name__}), {why}: pass an iterable, or a "
+                    "function that returns a new iterator (`lambda: read(path)`)"
+                )
+            self._is_begun = True
         elif not isinstance(items, Iterable) and callable(items):
             items = items()
             if not (isinstance(items, Iterable) or hasattr(items, "__getitem__")):
                 raise TypeError(f"items() returned a {type(items).__name__}, which is not iterable")
-        return iter(items)  # type: ignore[arg-type]
-
-    def _begin_once(self) -> None:
-        what = f"items is an iterator (a {type(self._items).__name__})"
-        if self._begun_in == os.getpid():
-            raise RuntimeError(f"{what}, which an earlier epoch has exhausted: {_ANEW}")
-        if os.getpid() != self._made_in and (file := _open_file(self._items)):
-            raise RuntimeError(f"{what} over {file}, whose position several processes share: {_ANEW}")
-        self._begun_in = os.getpid()
+        return iter(items)
 
 
 class Reading:
@@ -147,28 +123,3 @@ class Reading:
         numbers = range(self._next, self._next + len(items) * self._split.step, self._split.step)
         self._next = numbers.stop
         return items, numbers, error
-
-
-def _open_file(items: Any) -> str:
-    """An open file or socket that an iterator holds; "" if none is found."""
-    todo, seen = [items], set[int]()
-    while todo and len(seen) < _MOST_LOOKED_AT:
-        found = todo.pop()
-        if id(found) in seen or isinstance(found, type | ModuleType | FunctionType | FrameType):
-            continue
-        seen.add(id(found))
-        if isinstance(found, io.IOBase | socket.socket) and _is_open(found):
-            return f"an open {type(found).__name__}"
-        if isinstance(found, GeneratorType):
-            todo += [] if found.gi_frame is None else found.gi_frame.f_locals.values()
-            todo.append(found.gi_yieldfrom)
-        elif not isinstance(found, list | dict | deque) or len(found) <= _MOST_IN_ONE:
-            todo += gc.get_referents(found)
-    return ""
-
-
-def _is_open(file: io.IOBase | socket.socket) -> bool:
-    try:
-        return file.fileno() >= 0
-    except (OSError, ValueError):  # it is closed, or in memory
-        return False

@@ -116,7 +116,7 @@ def _explain(
         nothing = "nothing else" if subject.entries else "nothing"
         why = FORGOTTEN if is_guess and subject.entries else f"{nothing} of this name is cached yet"
         return _told(subject, None, [], summary=why)
-    summary = shortened(explain.summary(best[1], subject.parts), SUMMARY_TEXT)
+    summary = shortened(explain.summary(best[1]), SUMMARY_TEXT)
     return _told(subject, with_parts[RecipeDigest(best[0])][0], best[1], summary=summary)
 
 
@@ -171,7 +171,6 @@ def _told(
         else messages.taken_over(inspection.NearestRecipe, nearest, recipe=nearest.digest),
         differences=tuple(_difference(one) for one in kept),
         more=len(found) - len(kept),
-        is_unreached_only=explain.is_unreached_only(found, subject.parts),
         summary=summary,
     )
 

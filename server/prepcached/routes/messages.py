@@ -22,7 +22,7 @@ from fastapi import Path, Query, Request, Response
 
 from prepcache.errors import BadRequest, TooLarge
 from prepcache.protocol import wire
-from prepcache.protocol.members import Message, refuse
+from prepcache.protocol.members import Message
 from prepcached.auth import Caller
 from prepcached.daemon import Alive, Daemon
 from prepcached.json_response import JsonResponse
@@ -95,7 +95,8 @@ async def check_request(request: Request) -> None:
 def hex_prefix(value: str | None, where: str) -> str | None:
     """The first digits of a digest, where any were given."""
     if value is not None and not _HEX_PREFIX.match(value):
-        raise refuse(where, "4 to 64 lower-case hex digits: a digest, or its first digits", value)
+        must = "4 to 64 lower-case hex digits: a digest, or its first digits"
+        raise BadRequest(f"{where} must be {must}, not {value[:64]!r}", field=where)
     return value
 
 

@@ -158,7 +158,7 @@ def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Iterabl
     Raises:
         TooLarge: clients would refuse the answer to a look-up.
     """
-    if not any(file.header.meta["observed"] for file in new):
+    if not any(file.header.packed_observed for file in new):
         return
     size = observed.size_bytes(conn, recipe.id)
     if size > MAX_OBSERVED_BYTES:
@@ -243,7 +243,7 @@ def row_values(header: Header, digest: str, size_bytes: int) -> dict[str, Any]:
         "rows": header.rows,
         "cost_s": header.cost_s,
         "edition": header.edition,
-        "observed": header.meta["observed"] or None,
+        "observed": header.packed_observed or None,
     }
 
 
