@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from prepcache.digests import RecipeDigest
 from prepcache.protocol import inspection
 
 MAX_MISSES = 1024
@@ -76,16 +75,6 @@ class Misses:
     def last(self, name: str | None = None) -> Miss | None:
         """What missed last: of this name, of those that begin so where it ends in `*`, or of any."""
         return next((miss for _, miss in self._latest(name)), None)
-
-    def earlier(self, last: Miss, name: str | None = None) -> tuple[inspection.EarlierMiss, ...]:
-        """What else the job of a miss has missed, of such names, and why, if that was told: latest first."""
-        found = []
-        for of, miss in self._latest(name):
-            told = self._told.get((of, miss.recipe))
-            why = miss.why if miss.is_partial else told.summary if told is not None else ""
-            if miss.session == last.session != "" and miss is not last and why:
-                found.append(inspection.EarlierMiss(RecipeDigest(miss.recipe), of, why))
-        return tuple(found[: inspection.MAX_EARLIER])
 
     def as_told(self, now: inspection.Explanation) -> inspection.Explanation:
         """What was said of a miss when it was asked for first; else what is to be said now, which is kept."""

@@ -155,28 +155,6 @@ def test_explain_takes_a_name_a_recipe_and_an_entry(jobs: Jobs) -> None:
     assert re.search(r"^code +same *$", people, re.M)
 
 
-def test_explain_tells_why_train_missed_beside_validation(jobs: Jobs) -> None:
-    jobs.write("""
-import prep
-files = sorted(Path("data").iterdir())
-train, val = (
-    prepcache.CachedDataset(some, prep.tokenize, config={"max_len": int(sys.argv[1])})
-    for some in (files[:3], files[3:])
-)
-tell(train)
-""")
-    for max_len in ("5", "6"):
-        jobs.start(jobs.box.folder / "job.py", max_len).facts()
-    told = json.loads(command(jobs, "--json"))
-    assert told["summary"] == "its data not cached: data/d.txt"
-    assert [one["summary"] for one in told["earlier"]] == ["config.max_len 5 -> 6"]
-    people = command(jobs).splitlines()
-    assert people[-2:] == [
-        "the same job missed before",
-        f"  prep.tokenize {told['recipe'][:12]}: config.max_len 5 -> 6",
-    ]
-
-
 def test_explain_agrees_with_the_job_on_partial_misses(jobs: Jobs) -> None:
     _, first = run(jobs)
     _, second = run(jobs, {"config": {"max_len": 7}})

@@ -38,26 +38,6 @@ def test_a_second_look_does_not_forget_the_reason_of_a_miss() -> None:
     assert misses.as_told(replace(explained("the only one"), entries=1)).summary == "the only one"
 
 
-def test_what_else_a_job_missed_is_told_beside_its_last_miss() -> None:
-    """A training set, a validation set of another config, and one of other items, in one script."""
-    misses, two = Misses(), RecipeDigest("2" * 64)
-    misses.note("a", Miss(ONE, session="another"))
-    assert misses.as_told(explained("of another job")).summary == "of another job"
-    misses.note("a", Miss(ONE, session="job"))
-    assert misses.as_told(explained("edited")).summary == "edited"
-    misses.note("a", Miss(two, session="job"))
-    assert misses.as_told(replace(explained("val"), recipe=two)).summary == "val"
-    misses.note_found("job", "a", ONE)
-    misses.note_leasing("job", ONE, "5.txt is new")
-    misses.note("b", Miss("3" * 64, session="job"))  # nobody has asked why
-    last = misses.last("a")
-    assert last == Miss(ONE, is_partial=True, why="5.txt is new")
-    told = [(one.recipe, one.name, one.summary) for one in misses.earlier(last, "a")]
-    assert told == [(two, "a", "val"), (ONE, "a", "edited")]
-    assert misses.as_told(replace(explained("by now"), entries=1)).summary == "edited"
-    assert misses.earlier(Miss(ONE, session="a third")) == () == misses.earlier(Miss(ONE))
-
-
 def test_what_is_kept_of_explanations_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_TOLD", 1)
     monkeypatch.setattr(module, "KEPT_DIFFERENCES", 2)

@@ -69,8 +69,3 @@ def show(told: inspection.Explanation) -> None:
     cli_tables.show("", cli_tables.table(["CUE", "STATE", "WHAT"], lines))
     if told.more:
         cli_tables.show(Text(f"and {told.more:,} more", style="dim"))
-    if told.earlier:
-        earlier = [
-            f"  {one.name} {one.recipe[: cli_tables.KEY_DIGITS]}: {one.summary}" for one in told.earlier
-        ]
-        cli_tables.show("", Text("the same job missed before", style="bold"), *map(Text, earlier))

@@ -14,8 +14,6 @@ from prepcache.protocol.wire import DigestHex, Folder, KeyHex, Progress, RecipeH
 MAX_DIFFERENCES = 500
 """Differences that one explanation lists; the rest are counted."""
 MAX_DRAWS = 100
-MAX_EARLIER = 8
-"""Misses that are told beside the last one of a job."""
 MAX_FINDINGS = 1000
 PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
@@ -118,15 +116,6 @@ class NearestRecipe(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierMiss(Message):
-    """What a job missed before its last miss, and why."""
-
-    recipe: RecipeHex
-    name: Text
-    summary: Text
-
-
-@dataclass(frozen=True, slots=True)
 class Explanation(Message):
     """Why a recipe's samples were not there.
 
@@ -139,7 +128,6 @@ class Explanation(Message):
         more: differences beyond those.
         summary: all of it on one line.
         draws: the random generators that samples of the recipe were drawn from.
-        earlier: of a last miss, what the same job missed before, the latest first.
         is_partial: the recipe had entries, but not of all items.
         cue: of such a miss, the kind of input that the job named: "data", "observed", or empty.
     """
@@ -152,7 +140,6 @@ class Explanation(Message):
     differences: Annotated[tuple[Difference, ...], at_most(MAX_DIFFERENCES)] = ()
     more: Natural = 0
     summary: Text = ""
-    earlier: Annotated[tuple[EarlierMiss, ...], at_most(MAX_EARLIER)] = ()
     draws: Annotated[tuple[Text, ...], at_most(MAX_DRAWS)] = ()
     is_partial: bool = False
     cue: Text = ""

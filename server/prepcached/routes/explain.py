@@ -70,17 +70,16 @@ async def explanation(
         raise BadRequest("`recipe`, `key` and `name` exclude each other", field="recipe")
     is_given = asked.parts is not None or asked.recipe is not None or asked.key is not None
     missed = None if is_given else misses.last(asked.name)
-    earlier = () if missed is None else misses.earlier(missed, asked.name)
     try:
         now = await daemon.slow(_explain, daemon.store, asked, missed, caller)
     except NotFound:  # a job that stores nothing leaves no recipe either, but was told why it missed
         then = None if missed is None else misses.told(missed)
         if then is None:
             raise
-        return replace(then, earlier=earlier)
+        return then
     told = now if missed is not None and missed.is_partial else misses.as_told(now)
     draws = await daemon.slow(_draws, daemon.store, told.recipe, caller.scope)
-    return replace(told, earlier=earlier, draws=draws)
+    return replace(told, draws=draws)
 
 
 def _draws(store: Store, recipe: str | None, scope: str) -> tuple[str, ...]:
