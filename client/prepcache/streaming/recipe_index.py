@@ -6,7 +6,7 @@ a million items in the cache, than reading the samples.
 Invariants:
     1. An item is found by the first 8 bytes of its digest and accepted by all 32.
     2. A slot's number is never given to another artifact.
-    3. 16 bytes an item are kept, in arrays, of which each is twice as long as the next.
+    3. 16 bytes an item are kept, in sorted arrays.
     4. What was made while the daemon was away, or stores slowly, is found as long as it waits for the daemon:
        the next epoch may come sooner.
 
@@ -35,6 +35,7 @@ Hits = list[tuple[Slot, Array, Array]]
 """An artifact, which of the digests that were asked for are in it, and their rows in its item table."""
 _Run = tuple[Array, Array, Array]
 """Sorted first 8 bytes of digests, and for each the number of its slot and its row in the item table."""
+_NONE: _Run = np.empty(0, "<u8"), np.empty(0, "i4"), np.empty(0, "i4")
 
 
 class RecipeIndex(MappedArtifacts):
@@ -47,7 +48,7 @@ class RecipeIndex(MappedArtifacts):
         super().__init__(open_ref)
         self._slots: dict[int, Slot] = {}
         self._last = 0
-        self._runs: list[_Run] = []
+        self._run = _NONE
         self._waiting: weakref.WeakSet[Batch] = weakref.WeakSet()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -91,7 +92,8 @@ class RecipeIndex(MappedArtifacts):
             new = {self._last + number: slot for number, slot in enumerate(opened, 1)}
             self._last += len(new)
             self._slots.update(new)
-            self._add(list(new))
+            if new:
+                self._add(list(new), self._run)
             # Last: a child that was forked meanwhile maps once more what its index lacks.
             self._by_digest.update({slot.ref.digest: number for number, slot in new.items() if slot.ref})
             return list(new), gone
@@ -104,32 +106,25 @@ class RecipeIndex(MappedArtifacts):
         """
         with self._lock:
             gone = [self._slots.pop(self._by_digest.pop(d)) for d in digests if d in self._by_digest]
-            if sum(len(run[0]) for run in self._runs) > 2 * self.items:
-                self._add(list(self._slots), [])
+            if len(self._run[0]) > 2 * self.items:
+                self._add(list(self._slots))
             return [slot.ref for slot in gone if slot.ref is not None]
 
-    def _add(self, numbers: Sequence[int], runs: Sequence[_Run] | None = None) -> None:
+    def _add(self, numbers: Sequence[int], known: _Run = _NONE) -> None:
         """Finds items in these artifacts, too.
 
         Args:
-            runs: those of the others; by default, all that there are.
+            known: where the items of others are.
         """
-        runs = list(self._runs if runs is None else runs)
-        if not numbers:
-            self._runs = runs
-            return
         tables = [self._slots[number].artifact.item_digests for number in numbers]
         counts = [len(table) for table in tables]
-        prefix = np.concatenate([np.ascontiguousarray(table).view("<u8")[:, 0] for table in tables])
-        number = np.repeat(np.array(numbers, "i4"), counts)
-        row = np.concatenate([np.arange(count, dtype="i4") for count in counts])
-        while runs and len(runs[-1][0]) < 2 * len(prefix):
-            last = runs.pop()
-            prefix, number, row = (
-                np.concatenate(pair) for pair in zip(last, (prefix, number, row), strict=True)
-            )
-        order = np.argsort(prefix, kind="stable")
-        self._runs = [*runs, (prefix[order], number[order], row[order])]  # at once: a child may be forked now
+        new = (
+            np.concatenate([known[0], *(np.ascontiguousarray(table).view("<u8")[:, 0] for table in tables)]),
+            np.concatenate([known[1], np.repeat(np.array(numbers, "i4"), counts)]),
+            np.concatenate([known[2], *(np.arange(count, dtype="i4") for count in counts)]),
+        )
+        order = np.argsort(new[0], kind="stable")  # quick, as most of it is in order
+        self._run = new[0][order], new[1][order], new[2][order]  # at once: a child may be forked now
 
     def note_waiting(self, batches: Iterable[Batch]) -> None:
         """Batches that are in files of this process; whoever will commit them keeps them alive."""
@@ -151,19 +146,15 @@ class RecipeIndex(MappedArtifacts):
             digests: uint8[k, 32].
         """
         words = np.ascontiguousarray(digests).view("<u8")
-        order = np.argsort(words[:, 0], kind="stable")  # sorted queries walk the runs in order
+        order = np.argsort(words[:, 0], kind="stable")  # sorted queries walk the arrays in order
         asked = words[order, 0]
-        parts: list[_Run] = []
         with self._lock:
-            for prefix, number, row in self._runs:
-                first = np.searchsorted(prefix, asked, "left")
-                count = np.searchsorted(prefix, asked, "right") - first
-                at = ranges(first, count)
-                parts.append((np.repeat(order, count), number[at], row[at]))
+            prefix, number, row = self._run
             slots = {one: slot for one, slot in self._slots.items() if slot.edition >= self.edition}
-        if not parts:
-            return []
-        query, number, row = (np.concatenate(column) for column in zip(*parts, strict=True))
+        first = np.searchsorted(prefix, asked, "left")
+        count = np.searchsorted(prefix, asked, "right") - first
+        at = ranges(first, count)
+        query, number, row = np.repeat(order, count), number[at], row[at]
         hits = []
         for one in np.unique(number).tolist():
             if (slot := slots.get(one)) is None:
