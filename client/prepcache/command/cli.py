@@ -362,9 +362,8 @@ def _set_pinned(keys: list[str], is_pinned: bool, as_json: bool) -> None:
     if as_json:
         print_json([replace(one, is_pinned=is_pinned).to_json() for one in found])
         return
-    done, left = ("pinned", "was pinned") if is_pinned else ("unpinned", "was not pinned")
+    what = "pinned" if is_pinned else "unpinned"
     for one in found:
-        what = left if one.is_pinned is is_pinned else done
         typer.echo(f"{what} {one.key[:12]} ({one.name}, {size_text(one.disk_bytes)} on disk)")
 
 

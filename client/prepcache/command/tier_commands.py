@@ -8,6 +8,7 @@ import typer
 
 from prepcache.command import AsJson, print_json
 from prepcache.protocol import status_text
+from prepcache.protocol.members import Message
 
 if TYPE_CHECKING:
     from prepcache.daemon.client import Client
@@ -27,11 +28,7 @@ def status(as_json: AsJson = False) -> None:
     """
     with _client() as client:
         found = client.tier_status()
-    if as_json:
-        print_json(found.to_json())
-        return
-    for name, text in status_text.tier(found):
-        typer.echo(f"{name:16}{text}")
+    _show(found, as_json, *(f"{name:16}{text}" for name, text in status_text.tier(found)))
 
 
 @app.command()
@@ -42,10 +39,7 @@ def push(as_json: AsJson = False) -> None:
     """
     with _client() as client:
         done = client.tier_push()
-    if as_json:
-        print_json(done.to_json())
-    else:
-        typer.echo(f"copied {status_text.artifacts(done.artifacts)}")
+    _show(done, as_json, f"copied {status_text.artifacts(done.artifacts)}")
 
 
 @app.command()
@@ -59,15 +53,9 @@ def pull(
     """
     with _client() as client:
         done = client.tier_pull(recipe)
-    if as_json:
-        print_json(done.to_json())
-    else:
-        failed = (
-            f"; {status_text.artifacts(done.failed)} could not be fetched, see the daemon's log"
-            if done.failed
-            else ""
-        )
-        typer.echo(f"fetched {status_text.artifacts(done.artifacts)}{failed}")
+    failed = f"; {status_text.artifacts(done.failed)} could not be fetched, see the daemon's log"
+    fetched = f"fetched {status_text.artifacts(done.artifacts)}"
+    _show(done, as_json, fetched + (failed if done.failed else ""))
     raise typer.Exit(1 if done.failed else 0)
 
 
@@ -84,14 +72,16 @@ def gc(
     """
     with _client() as client:
         done = client.tier_gc(delete=yes)
-    if as_json:
-        print_json(done.to_json())
-        return
-    for name in done.names:
-        typer.echo(name)
     left = f", {done.artifacts - len(done.names)} not listed here" if done.artifacts > len(done.names) else ""
-    found = status_text.artifacts(done.artifacts)
-    typer.echo(f"{'deleted' if yes else 'found'} {found} that no manifest names{left}")
+    found = f"{'deleted' if yes else 'found'} {status_text.artifacts(done.artifacts)}"
+    _show(done, as_json, *done.names, f"{found} that no manifest names{left}")
+
+
+def _show(message: Message, as_json: bool, *lines: str) -> None:
+    if as_json:
+        print_json(message.to_json())
+    else:
+        typer.echo("\n".join(lines))
 
 
 def _client() -> Client:
