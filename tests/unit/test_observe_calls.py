@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from prepcache.keys.observation import calls
 from prepcache.keys.observation.inputs import still_true
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer
 from support.observing import HERE, Watched
 from support.projects import Project, project_fixture  # noqa: F401
 
-pytestmark = pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="Python 3.11 has no sys.monitoring")
+monitored = pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="Python 3.11 has no sys.monitoring")
 
 LIBRARY = """
 import contextlib, ctypes, dataclasses, functools, os
@@ -146,6 +147,7 @@ def calling(
     return observer, call
 
 
+@monitored
 @pytest.mark.parametrize(
     "path",
     [
@@ -167,76 +169,74 @@ def test_a_file_whose_path_goes_to_a_library_counts(
     assert found.changed() == "project:a.mask"
 
 
+OPENS = [
+    "x.read",
+    "x.libc.open",
+    "x.Reader",
+    "x.ReaderByNew",
+    "x.ReaderByMeta",
+    "x.Unnamed",
+    "x.Record",
+    "x.Methods.of_class",
+    "x.Methods.static",
+    "x.Methods().read",
+    "x.Methods()",
+    "type('Of', (x.Reader,), {})",
+    "x.wrapped",
+    "x.partial",
+    "x.kept",
+    "x.context",
+    "x.wraps(own)",
+    "x.wraps(os.path.basename)",
+    "safetensors.safe_open",
+    "tokenizers.Tokenizer.from_file",
+    "ctypes.CDLL",
+]
+OPENS_NOTHING = [
+    "len",
+    "str",
+    "print",
+    "os.stat",
+    "os.path.basename",
+    "'path'.endswith",
+    "str.upper",
+    "dict.fromkeys",
+    "bytes.fromhex",
+    "[].append",
+    "re.match",
+    "re.Pattern.match",
+    "Path",
+    "logging.getLogger().debug",
+    "own",
+    "Own",
+    "Own('path')",
+    "Own('path').method",
+    "lambda it: it",
+    "Nothing",
+    "Record",
+    "Row",
+    "Name",
+    "Bad",
+    "ValueError",
+    "contextlib.suppress",
+    "enum.Enum('Kind', {'mask': 'path'})",
+    "own_context",
+    "plain",
+]
+
+
 @pytest.mark.parametrize(
-    "call",
-    [
-        "x.read(path=path)",
-        "x.libc.open(os.fsencode(path), os.O_RDONLY)",
-        "x.Reader(path)",
-        "x.ReaderByNew(path)",
-        "x.Unnamed(path)",
-        "x.Record(path)",
-        "x.Methods()(path)",
-        "bound = x.Methods().read; bound(path)",
-        "type('Of', (x.Reader,), {})(path)",
-        "x.wrapped(path)",
-        "x.partial(path)",
-        "with x.context(path): pass",
-        "x.read(*[path]) if sys.version_info >= (3, 13) else x.partial(*[path])",
-        "[x.read(one) for one in [path]]",
-        "(lambda: x.read(path))()",
-        "x.wraps(own)(path)",
-    ],
+    ("function", "answer"), [*((f, False) for f in OPENS), *((f, True) for f in OPENS_NOTHING)]
 )
-def test_calls_count_unless_known_to_open_nothing_unseen(
-    project: Project, library: types.ModuleType, call: str
+def test_what_is_called_may_open_a_file_of_which_nothing_tells(
+    project: Project, library: types.ModuleType, function: str, answer: bool
 ) -> None:
-    project.put("a.mask", "one")
-    found = watched(project, library, "import sys", call)
-    assert found.names == ["project:a.mask"]
+    """So does what a library defines, or is in other languages; not the standard library nor the job."""
+    project.write(prep=HERE + source("import ctypes, safetensors, tokenizers", f"return {function}"))
+    assert calls.opens_nothing(project.load().f(library)) is answer
 
 
-@pytest.mark.parametrize(
-    "look",
-    [
-        "path.endswith('.mask'), len(path), str(path), hash(path), path.encode().decode()",
-        "os.stat(path), os.lstat(path), os.access(path, os.R_OK)",
-        "print(path), logging.getLogger().debug(path), repr(path)",
-        "[].append(path), {}.get(path), set().add(path), dict.fromkeys([path])",
-        "dict.fromkeys(path), bytes.fromhex('2e2e'), str.upper(path)",
-        "re.match(path, path), re.compile(path).match(path), Path(path)",
-        "own(path), Own(path), Own(path)(path), Own(path).method(path), (lambda it: it)(path)",
-        "Nothing(path), Record(path), Row(path), Name(path), plain(path)",
-        "with own_context(path): pass",
-        "with contextlib.suppress(Bad): raise Bad(path)",
-        "with contextlib.suppress(ValueError): raise ValueError(path)",
-        "enum.Enum('Kind', {'mask': path})(path)",
-        "x.read(f'{HERE}/prep.py')",
-        "x.wraps(path + '.absent')",
-        "x.wraps(f'{HERE}'), x.wraps('a\\n.b'), x.wraps('\\0.'), x.wraps('.' * 5000), x.wraps(b'\\xff.')",
-    ],
-)
-def test_a_path_that_is_only_looked_at_is_no_input(
-    project: Project, library: types.ModuleType, look: str
-) -> None:
-    project.put("a.mask", "one")
-    assert watched(project, library, look).names == []
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "with safetensors.safe_open(f'{HERE}/a.mask', 'np'): pass",
-        "tokenizers.Tokenizer.from_file(f'{HERE}/a.mask')",
-    ],
-)
-def test_what_is_written_in_other_languages_is_called(project: Project, call: str) -> None:
-    """Some of it names no module."""
-    project.put("a.mask", "neither")
-    lines = ["import safetensors, tokenizers", "try:", f"    {call}", "except Exception: pass"]
-    assert Watched(project, source(*lines)).names == ["project:a.mask"]
-
-
+@monitored
 @pytest.mark.parametrize("exists", [True, False])
 @pytest.mark.parametrize("write", ["x.write(path)", "x.make(path)", "x.libc.unlink(os.fsencode(path))"])
 @pytest.mark.parametrize("again", ["pass", "os.access(path, os.F_OK) and x.read(path)"])
@@ -251,6 +251,7 @@ def test_what_a_library_writes_there_is_no_input(
         assert [row for row in observer.taken() if row["kind"] != "folder"] == []
 
 
+@monitored
 def test_a_file_edited_between_two_items_never_matches_again(
     project: Project, library: types.ModuleType
 ) -> None:

@@ -147,7 +147,7 @@ def _hash(fd: int, expected_bytes: int) -> tuple[bytes, int]:
 def read_files(
     names: Sequence[str | bytes], stat_cache: StatCache | None, threads: int | None = None
 ) -> list[Digested]:
-    """Read many files, with a bounded number of threads.
+    """Read many files, with a bounded number of threads once they turn out to be large, or the disk slow.
 
     Small files that are in memory are read by the calling thread alone: threads that take the
     interpreter's lock from each other need twice as long.
@@ -157,13 +157,14 @@ def read_files(
     """
     threads = threads or thread_count()
     found: list[Digested] = []
-    if threads == 1 or not _are_large(names):
-        began, worked = time.perf_counter(), time.thread_time()
-        for name in names:
-            found.append(read_file(name, stat_cache))
-            waited_s = time.perf_counter() - began - 2 * (time.thread_time() - worked)
-            if threads > 1 and waited_s > SLOW_DISK_S:
-                break
+    size_bytes = 0
+    began, worked = time.perf_counter(), time.thread_time()
+    for name in names:
+        found.append(read_file(name, stat_cache))
+        size_bytes += found[-1].stamp[2]
+        waited_s = time.perf_counter() - began - 2 * (time.thread_time() - worked)
+        if threads > 1 and (size_bytes > LARGE_BYTES * len(found) or waited_s > SLOW_DISK_S):
+            break
     rest = names[len(found) :]
     if rest:
         from concurrent.futures import ThreadPoolExecutor  # not needed where all files are known
@@ -176,16 +177,6 @@ def read_files(
     return found
 
 
-def _are_large(names: Sequence[str | bytes]) -> bool:
-    total = 0
-    for name in names:
-        try:
-            total += os.stat(name).st_size
-        except (OSError, ValueError):  # reading it says why
-            return False
-    return total > LARGE_BYTES * len(names)
-
-
 def thread_count() -> int:
     """Threads for hashing: the cores this process may use, at most `MAX_THREADS`."""
     return max(1, min(MAX_THREADS, len(os.sched_getaffinity(0))))
@@ -196,22 +187,16 @@ def digest_tree(name: str | bytes, stat_cache: StatCache | None, trust: Trust) -
 
     The stamp sums up all the stamps in it; its numbers have no other meaning.
     """
-    rows = walk_tree(name)
-    files = {path: stamp_of(info) for _, path, info in rows if info is not None and is_regular(info)}
-    context.depend_on(files)
-    known: dict[bytes, Digested] = {}
-    if stat_cache is not None and trust == "stat":
-        for path, stamp in files.items():
-            if (digest := stat_cache.get(stamp)) is not None:
-                known[path] = Digested(digest, stamp, False)
-    unknown = [path for path in files if path not in known]
-    known.update(zip(unknown, read_files(unknown, stat_cache), strict=True))
     content, stamps = blake3(TREE_DOMAIN), blake3(TREE_DOMAIN)
-    for relative, path, info in rows:
-        digested = known.get(path)
-        content.update(_entry(relative, info) + (digested.digest if digested else b""))
-        stamps.update(_entry(relative, info) + (_FIVE.pack(*digested.stamp) if digested else b""))
-    is_any_racy = any(digested.is_racy for digested in known.values())
+    is_any_racy = False
+    for relative, path, info in walk_tree(name):
+        content.update(_entry(relative, info))
+        stamps.update(_entry(relative, info))
+        if info is not None and is_regular(info):
+            digested = digest_file(path, stat_cache, trust)
+            content.update(digested.digest)
+            stamps.update(_FIVE.pack(*digested.stamp))
+            is_any_racy |= digested.is_racy
     return Digested(content.digest(), _tree_stamp(stamps.digest()), is_any_racy)
 
 

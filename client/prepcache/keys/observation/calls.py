@@ -328,7 +328,7 @@ def _called(code: CodeType, place: int, function: Any, first: Any) -> Any:
         count = places.get(place, 0)
         if issubclass(type(first), _TEXT):
             path = _path(first)
-            if (count is not None or path is not None) and not _opens_nothing(function):
+            if (count is not None or path is not None) and not opens_nothing(function):
                 places[place] = None
                 if path is not None:
                     context.note(NAMED, path)
@@ -354,7 +354,7 @@ def _path(first: Any) -> str | None:
         return None
 
 
-def _opens_nothing(function: Any) -> bool:
+def opens_nothing(function: Any) -> bool:
     """Whether what is called opens no file of which nothing is told."""
     try:
         return _is_harmless(function)
