@@ -13,6 +13,7 @@ import torch
 from prepcache.errors import UnkeyableError
 from prepcache.fill.call import Job
 from prepcache.fill.recipe_guard import Steady
+from prepcache.keys.own_state import Trial
 from prepcache.keys.recipes import Recipe, recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -117,6 +118,17 @@ def test_what_a_job_sets_beside_what_calls_change_counts(project: Project) -> No
     made = called(module, 1)
     assert recipe(module.f).digest == made.digest
     module.f.size = 3
+    assert recipe(module.f).digest != made.digest
+
+
+def test_what_a_thread_sets_while_items_are_made_again_counts(project: Project) -> None:
+    project.write(prep=COUNTS)
+    module = project.load()
+    made, trial = recipe(module.f), Trial()
+    steady = Steady(made, trial=trial)
+    trial.note(lambda function: setattr(function, "size", 3) or function(1), module.f(1))
+    steady.settle()
+    steady.filled()
     assert recipe(module.f).digest != made.digest
 
 

@@ -179,7 +179,7 @@ def known(made: Recipe) -> Before | list[str]:
 
 
 def learn(made: Recipe, now: Recipe, trial: Trial, *, is_same: bool) -> None:
-    """Notes what the state after a fill counts as, if only calls have changed it.
+    """Notes what the state after a fill counts as, if it is only calls that have changed it.
 
     Args:
         made: the recipe before.
@@ -188,10 +188,7 @@ def learn(made: Recipe, now: Recipe, trial: Trial, *, is_same: bool) -> None:
     """
     own = trial.own | made.own
     before = made.state._replace(values={**trial.came, **made.state.values})
-    came = now.state.values.keys() - before.values.keys()
-    if not all(is_below(label, own) for label in came) or differing(before, now.state, own=own):
-        return
-    if not _is_alike(made.parts, now.parts):
+    if differing(before, now.state, own=own):  # another thread of the job's, while items were made again
         return
     if len(_known) >= MOST_STATES:
         _known.clear()
@@ -199,16 +196,6 @@ def learn(made: Recipe, now: Recipe, trial: Trial, *, is_same: bool) -> None:
         _known[now.digest] = Before(made.digest, made.parts, frozenset(own), (trial.observer,))
     else:
         _known[now.digest] = differing(made.state, now.state)
-
-
-def _is_alike(before: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Whether two recipes are the same in what no call changes."""
-    fixed = ("environment", "version", "expand", "read")
-    if any(before[name] != now[name] for name in fixed):
-        return False
-    code, other = before["code"], now["code"]
-    is_same = all(code[name] == other[name] for name in ("mode", "files", "untracked"))
-    return is_same and not _rows(code["definitions"], other["definitions"])
 
 
 def digest_of(sample: Any) -> bytes | None:
