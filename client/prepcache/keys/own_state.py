@@ -120,27 +120,31 @@ def _rows(before: Mapping[str, Any], now: Mapping[str, Any], *, is_whole: bool =
 class Trial:
     """The first items that a function made for a data set, to be made again, and what its calls changed.
 
-    Of one process: of what is sent to another only `own` arrives.
+    In another process it notes no items: they are made again where the fill ends.
+
+    Args:
+        own: the places that calls were seen to change.
+        wanted: how many items are noted.
 
     Attributes:
-        own: the places that calls were seen to change.
         came: digests of what they brought up, by label: values of modules that they imported.
         observer: that of the data set.
     """
 
-    def __init__(self, own: Iterable[str] = ()) -> None:
+    def __init__(self, own: Iterable[str] = (), wanted: int = MOST_ITEMS) -> None:
         self.own: set[str] = set(own)
         self.came: dict[str, Any] = {}
         self.observer: Any = None
+        self._wanted = wanted
         self._items: list[tuple[Callable[[Any], Any], bytes | None]] = []
 
     def __reduce__(self) -> Any:
-        return Trial, (self.own,)
+        return Trial, (self.own, 0)
 
     @property
     def is_wanting(self) -> bool:
         """Whether one more item is to be noted."""
-        return len(self._items) < MOST_ITEMS
+        return len(self._items) < self._wanted
 
     def note(self, again: Callable[[Any], Any], sample: Any) -> None:
         """Keeps the digest of an item's sample, or of all its samples.

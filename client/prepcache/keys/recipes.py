@@ -40,11 +40,7 @@ from prepcache.keys.code.item_code import name_of, refer
 from prepcache.keys.code.project import Places, checkout_of
 from prepcache.keys.code.source_files import stamp_at
 from prepcache.keys.encoding.encoder import Encoder, canonical_order
-from prepcache.keys.environment import (
-    Environment,
-    default_dtype,
-    lately,
-)
+from prepcache.keys.environment import Environment, default_dtype, lately
 from prepcache.keys.files.digest import Trust, digest_file
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.markers import Plain, rebuild
