@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import inspect
 import io
 import json
 import logging
@@ -27,7 +28,7 @@ from prepcache.protocol.listening import noted
 from prepcache.protocol.units import count_text
 from prepcached import config as settings_module
 from prepcached import log
-from prepcached.config import Places, Settings
+from prepcached.config import Settings, places
 
 STOP_WAIT_S = 30.0
 ASK_TIMEOUT_S = 5.0
@@ -66,83 +67,13 @@ def top(
 Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="TOML settings; default $PREPCACHED_CONFIG.")
 ]
-Root = Annotated[
-    str | None,  # a Path would make the working directory of ""
-    typer.Option("--root", metavar="DIR", help="Folder of the store; default ~/.cache/prepcache."),
-]
-Uds = Annotated[Path | None, typer.Option("--uds", metavar="PATH", help="Unix socket, mode 0660.")]
+# Texts, since a Path would make the working directory of "".
+Root = Annotated[str | None, typer.Option("--root", metavar="DIR", help="Folder of the store.")]
+Uds = Annotated[str | None, typer.Option("--uds", metavar="PATH", help="Unix socket of the daemon.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def _load(config: Path | None, activated: bool = False, **options: Any) -> Settings:
-    return settings_module.load(_given(options), os.environ, config, activated=activated)
-
-
-def _places(config: Path | None, **options: Any) -> Places:
-    return settings_module.places(_given(options), os.environ, config)
-
-
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name: os.fspath(v) if isinstance(v, Path) else v for name, v in options.items()}
-    if options.get("uds") == Path():
-        given["uds"] = ""  # `--uds ""`: no unix socket; a path makes a "." of it
-    return given
-
-
-@app.command()
-def serve(
-    ctx: typer.Context,
-    config: Config = None,
-    uds: Uds = None,
-    host: Annotated[str | None, typer.Option(help="TCP address; needs a token.")] = None,
-    port: Annotated[int | None, typer.Option(help="TCP port.")] = None,
-    root: Root = None,
-    max_bytes: Annotated[str | None, typer.Option(metavar="SIZE", help="Budget on disk, as 200GiB.")] = None,
-    min_free: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Space on the disk that the cache never takes.")
-    ] = None,
-    user_quota: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Limit on the size of one user's entries.")
-    ] = None,
-    quotas: Annotated[
-        str | None, typer.Option(metavar="A=SIZE,B=SIZE", help="The same for some users, by name.")
-    ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Holds the token of TCP clients; mode 0600.")
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option(help="Group of the unix socket and of the folders that jobs use.")
-    ] = None,
-    admins: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Users who may purge other users' entries.")
-    ] = None,
-    isolation: Annotated[
-        str | None, typer.Option(help="group: all share all entries; user: users see their own.")
-    ] = None,
-    trusted: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Users who see all entries with --isolation user.")
-    ] = None,
-    allowed_hosts: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Names under which TCP clients reach the daemon.")
-    ] = None,
-    idle_exit: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Stop after this time without a job; commands do not count."),
-    ] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
-    tier: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Bucket shared with other machines, as s3://bucket/prefix."),
-    ] = None,
-    log_format: Annotated[str | None, typer.Option(help="text, or json: one object a line.")] = None,
-    metrics_listen: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Serve metrics and health there, without a token."),
-    ] = None,
-    check_config: Annotated[
-        bool, typer.Option("--check-config", help="Check the settings, print them, and exit.")
-    ] = False,
-) -> None:
+def serve(config: Path | None, check_config: bool, **options: str | None) -> None:
     """Run the daemon.
 
     Example: prepcached serve --root /srv/prepcache --uds /run/prepcache/prepcached.sock --max-bytes 200GiB
@@ -151,12 +82,34 @@ def serve(
     from prepcached.systemd import is_activated
 
     activated = is_activated(os.environ)
-    options = {name: given for name, given in ctx.params.items() if name not in ("config", "check_config")}
     if check_config:
-        found = _load(config, activated, **options)
+        found = settings_module.load(options, os.environ, config, activated=activated)
         typer.echo(json.dumps(found.model_dump(mode="json", exclude={"token"}), indent=2))
         return
-    start.serve(lambda: _load(config, activated, **options), os.environ)
+    start.serve(lambda: settings_module.load(options, os.environ, config, activated=activated), os.environ)
+
+
+def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _option(name: str) -> inspect.Parameter:
+    """A setting as an option of `serve`."""
+    setting = Settings.model_fields[name]
+    extra: Any = setting.json_schema_extra
+    option = typer.Option(f"--{name.replace('_', '-')}", help=setting.description, metavar=extra["metavar"])
+    return _parameter(name, Annotated[str | None, option])
+
+
+_check = typer.Option("--check-config", help="Check the settings, print them, and exit.")
+serve.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [
+        _parameter("config", Config),
+        *map(_option, settings_module.KNOWN),
+        _parameter("check_config", Annotated[bool, _check], False),
+    ]
+)
+app.command()(serve)
 
 
 @app.command()
@@ -169,7 +122,7 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
     """
     if config is None and uds is None and root is None:
         uds = _named_by_url(os.environ)
-    where = _places(config, uds=uds, root=root)
+    where = places({"root": root, "uds": uds}, os.environ, config)
     path = where.uds
     if uds is None and not _listens(path):
         path = noted(where.root) or path
@@ -212,7 +165,7 @@ def check(
     """
     from prepcached.store.offline import check_root
 
-    where = _places(config, root=root)
+    where = places({"root": root}, os.environ, config)
     try:
         findings = [dataclasses.asdict(one) for one in check_root(where.root, repair=repair)]
     except RootInUse:
@@ -241,32 +194,12 @@ def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> 
     """
     from prepcached.store.offline import rebuild as rebuild_index
 
-    done = rebuild_index(_places(config, root=root).root, progress=_Progress())
+    done = rebuild_index(places({"root": root}, os.environ, config).root)
     if as_json:
         typer.echo(json.dumps(done))
     else:
         told = ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
         typer.echo(f"the index was rebuilt: {told or 'no artifacts were found'}")
-
-
-class _Progress:
-    """Progress of a rebuild on standard error: one changing line, or in a log a line for every tenth."""
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._step = 1 if self._is_terminal else 10
-        self._told = 0
-
-    def __call__(self, indexed: int, share: float) -> None:
-        percent = int(share * 100)
-        if percent // self._step == self._told:
-            return
-        self._told = percent // self._step
-        is_over = not self._is_terminal or percent == 100
-        start = "\r" if self._is_terminal else ""
-        artifacts = count_text(indexed, "artifact", "artifacts")
-        text = f"{start}{artifacts} indexed, {percent} % of the store scanned"
-        typer.echo(text, nl=is_over, err=True)
 
 
 def _listens(path: Path | None) -> bool:
@@ -275,7 +208,7 @@ def _listens(path: Path | None) -> bool:
         return path is not None and probe.connect_ex(os.fspath(path)) in (0, errno.EAGAIN)
 
 
-def _named_by_url(environ: Mapping[str, str]) -> Path | None:
+def _named_by_url(environ: Mapping[str, str]) -> str | None:
     """The socket in PREPCACHE_URL, where the daemon's own variables name none.
 
     Raises:
@@ -286,7 +219,7 @@ def _named_by_url(environ: Mapping[str, str]) -> Path | None:
         return None
     if not url.startswith("unix:///"):
         raise ConfigError(f"PREPCACHE_URL is {url}: stop that daemon where it runs, or give --root or --uds")
-    return Path(url.removeprefix("unix://"))
+    return url.removeprefix("unix://")
 
 
 def _behind(path: Path) -> tuple[int, int]:

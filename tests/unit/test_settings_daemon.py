@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import pwd
 import re
 from pathlib import Path
 from typing import Any
@@ -109,19 +106,16 @@ def test_what_is_no_size_is_refused(text: Any) -> None:
         ({"max_bytes": "1KiB"}, "too small"),
         ({"max_bytes": "lots"}, "--max-bytes = 'lots'"),
         ({"max_bytes": "9" * 400}, "must be a size, such as"),
-        ({"port": "99999", "host": "x"}, "0 to 65535"),
-        ({"port": "abc"}, "--port = 'abc': must be a port number from 0 to 65535"),
-        ({"port": float("inf")}, "must be a port number"),
-        ({"idle_exit": 0}, "more than 0"),
-        ({"idle_exit": "soon"}, "--idle-exit = 'soon': must be seconds, more than 0"),
-        ({"log_level": "loud"}, "one of debug"),
+        ({"port": "99999", "host": "x"}, "less than or equal to 65535"),
+        ({"port": "abc"}, "--port = 'abc': Input should be a valid integer"),
+        ({"idle_exit": 0}, "greater than 0"),
+        ({"idle_exit": "soon"}, "--idle-exit = 'soon': Input should be a valid number"),
+        ({"log_level": "loud"}, "'debug', 'info', 'warning' or 'error'"),
         ({"group": "no-such-group-here"}, "groupadd"),
         ({"group": ""}, "leave it out"),
         ({"group": str(2**32 - 1)}, "an existing group"),
-        ({"root": ""}, "--root = '': must be the path of a folder"),
+        ({"root": ""}, "--root = '': must be a path"),
         ({"root": " "}, "leave it out for the default"),
-        ({"root": "/proc/nowhere", "min_free": "1B"}, "so nothing could be stored"),
-        ({"min_free": "900000TiB"}, "give --min-free about"),
         ({"admins": "no-such-user-here"}, "no user"),
         ({"token_file": "/nonexistent/token"}, "cannot be read"),
         ({"metrics_listen": "9109"}, "must be HOST:PORT"),
@@ -141,10 +135,12 @@ def test_a_file_that_holds_no_text_is_refused(tmp_path: Path, text: bytes) -> No
         load({}, environ={}, config=config)
 
 
-def test_a_setting_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="did you mean max_bytes"):
+def test_a_setting_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"prepcached.toml: max_byte: there is no such setting; known are root"
+    ):
         load({}, {}, toml(tmp_path, "max_byte = 1\n"))
-    with pytest.raises(ConfigError, match=r"PREPCACHED_MAX_BYTE: .*did you mean max_bytes"):
+    with pytest.raises(ConfigError, match=r"PREPCACHED_MAX_BYTE: there is no such setting"):
         load({}, {"PREPCACHED_MAX_BYTE": "1"})
     with pytest.raises(ConfigError, match="is not TOML"):
         load({}, {}, toml(tmp_path, "max_bytes = \n"))
@@ -153,24 +149,12 @@ def test_a_setting_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("text", "told"), [("short", "16 or more"), ("with some spaces in it", "16 or more"),
-                                            ("ünprintable-and-long", "ASCII")])  # fmt: skip
+                                            ("ünprintable-and-long", "16 or more ASCII")])  # fmt: skip
 def test_a_poor_token_is_refused_and_not_shown(token_file: Path, text: str, told: str) -> None:
     token_file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load({"token_file": str(token_file)}, {"HOME": "/"})
     assert told in str(caught.value) and text not in str(caught.value)
-
-
-def test_an_unreadable_token_file_names_the_user_who_needs_it(
-    token_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: Path, *_: Any, **__: Any) -> Any:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "open", refuse)
-    user = pwd.getpwuid(os.geteuid()).pw_name
-    with pytest.raises(ConfigError, match=f"Permission denied.*: chown {user} {token_file}; chmod 400"):
-        load({"token_file": str(token_file)}, {})
 
 
 def test_a_token_that_everybody_may_read_is_refused(token_file: Path) -> None:
@@ -195,9 +179,10 @@ def test_an_empty_root_is_not_the_working_directory() -> None:
 
 
 def test_an_empty_path_on_the_command_line_means_no_unix_socket(tmp_path: Path, token_file: Path) -> None:
-    given = {"root": tmp_path, "host": "127.0.0.1", "port": 1, "token_file": token_file}
-    assert cli._load(None, uds=Path(), **given).uds is None
-    assert cli._load(None, uds=Path("s"), **given).uds == Path.cwd() / "s"
+    given = ["--root", str(tmp_path), "--host", "::1", "--port", "1", "--token-file", str(token_file)]
+    for text, uds in (("", None), ("s", str(Path.cwd() / "s"))):
+        checked = CliRunner().invoke(cli.app, ["serve", "--check-config", "--uds", text, *given])
+        assert json.loads(checked.stdout)["uds"] == uds
 
 
 def test_stop_and_check_need_only_the_places_to_be_valid(tmp_path: Path) -> None:
@@ -213,7 +198,10 @@ def test_stop_and_check_need_only_the_places_to_be_valid(tmp_path: Path) -> None
 
 
 def test_stop_and_check_need_valid_places(tmp_path: Path) -> None:
-    for text, told in (("root = 7\n", "root = 7: must be"), ('roott = "/x"\n', "did you mean root?")):
+    for text, told in (
+        ("root = 7\n", "root = 7: must be"),
+        ('roott = "/x"\n', "roott: there is no such setting"),
+    ):
         with pytest.raises(ConfigError, match=re.escape(told)):
             places({}, {}, toml(tmp_path, text))
 
