@@ -6,9 +6,8 @@ Invariants:
     3. Refusals are problem documents, as everywhere.
     4. A body has one reader: after `hand_over` the event loop reads nothing until the answer.
     5. A client that does not read its answer is disconnected, which frees the answer's memory.
-    6. Each connection takes a slot (connections.py); where there is none it is refused and closed.
-    7. A refused client that is still sending can read why: what it sends is read and thrown away for a moment
-       before the connection closes.
+    6. Each peer (a user of the unix socket; all of TCP together) has at most half of the slots for
+       connections, so that nobody shuts out the others. Beyond that, connections are refused and closed.
 
 uvicorn's protocol class has no public interface for this: pyproject.toml bounds uvicorn's version.
 """
@@ -18,8 +17,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
+import resource
 import socket
+import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,9 +32,10 @@ from uvicorn.server import ServerState
 
 from prepcache.errors import BadRequest, LimitExceeded, PrepcacheError, TooLarge
 from prepcache.protocol import wire
-from prepcached.connections import Slots
 from prepcached.peer import Peer
 from prepcached.problems import PROBLEM_TYPE, document
+
+LOG = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = wire.MAX_HEADER_BYTES
 """Request line and headers together; what a client of ours sends is under 1 KiB."""
@@ -39,9 +43,11 @@ HEAD_TIMEOUT_S = 10.0
 """From a connection's or a request's first byte to the end of its head."""
 STALL_TIMEOUT_S = 30.0
 """Longest pause of a client in the middle of reading an answer."""
-LINGER_S = 1.0
-LINGER_BYTES = 256 << 10
-"""How long, and how much, is read from a client that was refused before its connection is closed."""
+MAX_CONNECTIONS = 8192
+DESCRIPTOR_SHARE = 2
+"""Connections may use one in so many of the process's descriptors; the store needs the others."""
+FLOOD_LOG_S = 60.0
+"""Between two log lines about refused connections."""
 BULK_BYTES = 1 << 20
 """Send buffer of a connection that downloads; the system may grant less."""
 
@@ -50,6 +56,40 @@ def is_look(scope: Mapping[str, Any]) -> bool:
     """Whether a request only looks. Open pages, watching commands and scrapers repeat such requests
     unattended, so they keep no idle daemon alive."""
     return scope["method"] in ("GET", "HEAD") and not scope["path"].endswith("/data")
+
+
+class Slots:
+    """The open connections of one server, by peer: a uid, or None for TCP.
+
+    Args:
+        limit: of all together; default: what this process has descriptors for.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.limit = limit or max(8, min(MAX_CONNECTIONS, soft // DESCRIPTOR_SHARE))
+        self.open: Counter[int | None] = Counter()
+        self.refused = 0
+        """Connections closed for want of a slot, since the start."""
+        self._logged_at = float("-inf")
+
+    def take(self, uid: int | None) -> str | None:
+        """Counts a new connection until `give_back`; returns why it must be refused, if it must."""
+        self.open[uid] += 1
+        if self.open[uid] <= self.limit // 2 and self.open.total() <= self.limit:
+            return None
+        self.refused += 1
+        who = "TCP" if uid is None else f"uid {uid}"
+        why = f"{who} has {self.open[uid] - 1} of {self.limit} connections open: close some"
+        if time.monotonic() - self._logged_at >= FLOOD_LOG_S:
+            self._logged_at = time.monotonic()
+            LOG.warning("refusing connections: %s", why)
+        return why
+
+    def give_back(self, uid: int | None) -> None:
+        self.open[uid] -= 1
+        if not self.open[uid]:
+            del self.open[uid]
 
 
 class PeerProtocol(HttpToolsProtocol):
@@ -64,8 +104,6 @@ class PeerProtocol(HttpToolsProtocol):
     _in_head = True
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
-    _left_to_discard: int | None = None
-    """Bytes; None until it is refused."""
 
     def __init__(
         self,
@@ -82,15 +120,14 @@ class PeerProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.peer = Peer.of(transport.get_extra_info("socket"))
-        refusal = self._slots.take(self)
+        refusal = self._slots.take(self.peer.uid)
         if refusal is None:
             self._await_head()
         else:
             self._refuse(503, LimitExceeded, refusal)
-            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._slots.give_back(self)
+        self._slots.give_back(self.peer.uid)
         self._head_is_over()
         self._reads_on()
         super().connection_lost(exc)
@@ -105,11 +142,6 @@ class PeerProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
-            return
-        if self._left_to_discard is not None:
-            self._left_to_discard -= len(data)
-            if self._left_to_discard < 0:
-                self.transport.close()
             return
         super().data_received(data)
         if self._in_head:
@@ -131,25 +163,6 @@ class PeerProtocol(HttpToolsProtocol):
             self._refuse(431, TooLarge, f"the request's head is over {MAX_HEAD_BYTES} bytes")
             return
         super().on_headers_complete()
-
-    @property
-    def user(self) -> int | None:
-        return self.peer.uid
-
-    @property
-    def address(self) -> str:
-        return f"uid {self.peer.uid}" if self.client is None else self.client[0]
-
-    def drop(self) -> None:
-        self.transport.abort()
-
-    def recognize(self) -> None:
-        """The token was shown on this connection."""
-        self._slots.recognize(self)
-
-    def eof_received(self) -> None:
-        if self._left_to_discard is not None:
-            self.transport.close()
 
     @property
     def is_looking(self) -> bool:
@@ -222,11 +235,9 @@ class PeerProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def _refuse(self, status: int, error: type[PrepcacheError], detail: str) -> None:
-        if self.transport.is_closing() or self._left_to_discard is not None:
+        if self.transport.is_closing():
             return
         body = json.dumps(document(status, error.code, detail)).encode()
         head = f"content-type: {PROBLEM_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[status] + head.encode() + body)
-        self.transport.write_eof()
-        self._left_to_discard = LINGER_BYTES
-        self.loop.call_later(LINGER_S, self.transport.close)
+        self.transport.close()

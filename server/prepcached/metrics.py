@@ -21,9 +21,9 @@ from prometheus_client.registry import Collector
 from starlette.types import Scope
 
 import prepcache
-from prepcached.connections import Slots
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
+from prepcached.http_protocol import Slots
 from prepcached.store.records import Stats
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
@@ -90,10 +90,14 @@ _GAUGES = {
 """By their names in Stats."""
 
 
-class Metrics:
-    """The registry, and what fills it."""
+class Metrics(Collector):
+    """The registry, and what fills it: the numbers of the store, sessions, leases and connections."""
 
     def __init__(self, daemon: Daemon, coordinator: Coordinator, slots: Slots) -> None:
+        self._daemon = daemon
+        self._coordinator = coordinator
+        self._slots = slots
+        self._stats: Stats | None = None
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         labels = ["version", "python"]
@@ -106,8 +110,7 @@ class Metrics:
             registry=registry,
             buckets=_BUCKETS_S,
         )
-        self._snapshot = _Snapshot(daemon, coordinator, slots)
-        registry.register(self._snapshot)
+        registry.register(self)
 
     def observe(self, scope: Scope, status: int, seconds: float) -> None:
         """Counts one request."""
@@ -117,29 +120,20 @@ class Metrics:
 
     def text(self, stats: Stats) -> bytes:
         """The exposition, with the store's numbers as given."""
-        self._snapshot.stats = stats
+        self._stats = stats
         return generate_latest(self._registry)
-
-
-class _Snapshot(Collector):
-    """The numbers of the store, the sessions, the leases and the connections."""
-
-    def __init__(self, daemon: Daemon, coordinator: Coordinator, slots: Slots) -> None:
-        self._daemon = daemon
-        self._coordinator = coordinator
-        self._slots = slots
-        self.stats: Stats | None = None
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("prepcache_sessions", "Open sessions.", len(self._daemon.sessions))
         yield GaugeMetricFamily("prepcache_leases", "Live leases.", len(self._daemon.leases))
         connections = GaugeMetricFamily("prepcache_connections", "Open connections.", labels=["listener"])
-        for listener in ("unix", "tcp"):
-            connections.add_metric([listener], self._slots.open(listener))
+        tcp = self._slots.open[None]
+        connections.add_metric(["unix"], self._slots.open.total() - tcp)
+        connections.add_metric(["tcp"], tcp)
         yield connections
         refused = "Connections closed because too many were open."
         yield CounterMetricFamily("prepcache_refused_connections", refused, self._slots.refused)
-        values: dict[str, Any] = asdict(self.stats) if self.stats is not None else {}
+        values: dict[str, Any] = asdict(self._stats) if self._stats is not None else {}
         values |= self._coordinator.served
         if self._coordinator.tier is not None:
             told = self._coordinator.tier.status()
@@ -153,7 +147,7 @@ class _Snapshot(Collector):
         quotas = GaugeMetricFamily(
             "prepcache_user_quota_bytes", "Limit on the size of a user's entries, in bytes.", labels=["uid"]
         )
-        for one in () if self.stats is None else self.stats.users:  # 100 at most
+        for one in () if self._stats is None else self._stats.users:  # 100 at most
             users.add_metric([str(one.owner)], one.disk_bytes)
             if one.quota_bytes is not None:
                 quotas.add_metric([str(one.owner)], one.quota_bytes)

@@ -27,12 +27,15 @@ from prepcache.protocol import wire
 from prepcache.protocol.units import span_text
 from prepcached import problems
 from prepcached.auth import Auth
-from prepcached.http_protocol import LINGER_BYTES, LINGER_S, PeerProtocol, is_look
+from prepcached.http_protocol import PeerProtocol, is_look
 from prepcached.log import REQUEST_ID
 
 LOG = logging.getLogger(__name__)
 Observe = Callable[[Scope, int, float], None]
 """(scope, status, seconds), once for each answered request."""
+LINGER_S = 1.0
+LINGER_BYTES = 256 << 10
+"""How long, and how much, is read from a client that was refused before its connection is closed."""
 _PROTOCOL_HEADER = wire.PROTOCOL_HEADER.lower().encode()
 
 
@@ -92,9 +95,6 @@ class Middleware:
         scope["state"]["caller"] = self._auth.caller(
             scope["state"]["peer"], scope["path"], scope["headers"], port
         )
-        connection = scope["state"].get("connection")
-        if isinstance(connection, PeerProtocol) and not self._auth.is_open(scope["path"], port):
-            connection.recognize()
         for name, value in scope["headers"]:
             if name == _PROTOCOL_HEADER and value != str(wire.PROTOCOL).encode():
                 theirs = value[:20].decode("latin-1")

@@ -300,13 +300,12 @@ def test_two_host_headers_are_refused(served: Serving) -> None:
 
 def test_a_refusal_reaches_a_client_still_sending(served: Serving) -> None:
     """Closing while bytes are unread would reset the connection, and lose the answer."""
-    for head in (b"POST /nowhere HTTP/1.1\r\nhost: x\r\n", b"POST /v1/purge HTTP/9.9\r\n"):
-        with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(READY_S)
-            sock.connect(str(served.uds))
-            sock.sendall(head + b"content-length: 100000\r\n\r\n")
-            answer = sock.recv(1 << 16)
-            sock.sendall(b"x" * 100_000)
-            while piece := sock.recv(1 << 16):
-                answer += piece
-            assert refused(answer)[0] in (400, 404)
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(READY_S)
+        sock.connect(str(served.uds))
+        sock.sendall(b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n")
+        answer = sock.recv(1 << 16)
+        sock.sendall(b"x" * 100_000)
+        while piece := sock.recv(1 << 16):
+            answer += piece
+        assert refused(answer)[0] == 404
