@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
 from prepcache.errors import PrepcacheError
@@ -33,8 +32,7 @@ class Outage:
     """The state of one service.
 
     Args:
-        name: of the service, for people.
-        meanwhile: what happens without it.
+        name: of the service, for people; `meanwhile`: what happens without it.
         retry_s: how long after a failure it is asked.
         longest_s: the longest that one more failure may cost a job.
         clock: seconds, monotonic.
@@ -54,29 +52,18 @@ class Outage:
         self._longest_s = longest_s
         self._clock = clock
         self._ask_at = float("inf")
-        self._lost: deque[tuple[float, float]] = deque()
+        self._lost: list[tuple[float, float]] = []
 
     @property
     def is_usable(self) -> bool:
         """Whether a job may wait for it."""
-        return not (self.is_on or self._is_costly)
-
-    @property
-    def _is_costly(self) -> bool:
-        while self._lost and self._lost[0][0] < self._clock() - LOST_SPAN_S:
-            self._lost.popleft()
-        return sum(seconds for _, seconds in self._lost) + self._longest_s > LOST_S
+        since = self._clock() - LOST_SPAN_S
+        self._lost = [(at, seconds) for at, seconds in self._lost if at > since]
+        return not self.is_on and sum(seconds for _, seconds in self._lost) + self._longest_s <= LOST_S
 
     def note_lost(self, seconds: float) -> None:
-        """A job waited so long for nothing. Logged where jobs wait for it no longer."""
-        was_costly = self._is_costly
+        """A job waited so long for nothing."""
         self._lost.append((self._clock(), seconds))
-        if self._is_costly and not was_costly:
-            LOG.warning(
-                "%s is not used for up to an hour, since jobs waited for it in vain: %s",
-                self._name,
-                self._meanwhile,
-            )
 
     def note_failure(self, error: Exception) -> None:
         """It failed. Logged once for each outage."""
@@ -93,13 +80,9 @@ class Outage:
             LOG.info("%s answers again", self._name)
         self.is_on = False
 
-    async def watch(self, ask: Callable[[], Awaitable[object]], every_s: float | None = None) -> None:
-        """Asks it while it fails, until cancelled.
-
-        Args:
-            every_s: how often it is asked while it answers, from now on; None: never.
-        """
-        if every_s is not None:
+    async def watch(self, ask: Callable[[], Awaitable[object]], every_s: float = float("inf")) -> None:
+        """Asks it while it fails, until cancelled; and so often while it answers, from now on."""
+        if every_s < float("inf"):
             self._ask_at = self._clock()
         while True:
             if self._clock() >= self._ask_at:
@@ -112,14 +95,14 @@ class Outage:
                     self.note_failure(error)
                 else:
                     self.note_answer()
-                    self._ask_at = float("inf") if every_s is None else self._clock() + every_s
+                    self._ask_at = self._clock() + every_s
                 self.was_asked.set()
             await asyncio.sleep(TICK_S)
 
 
-async def end(tasks: Iterable[asyncio.Task[None]]) -> None:
+async def end(tasks: Iterable[asyncio.Task[None] | None]) -> None:
     """Cancels tasks, and waits until they have ended."""
-    ending = list(tasks)
+    ending = [task for task in tasks if task is not None]
     for task in ending:
         task.cancel()
     if ending:

@@ -24,13 +24,14 @@ from prepcached.sessions import Session
 from prepcached.store.records import StagedFile
 from prepcached.store.room import Upload
 from prepcached.tier.bucket import STALL_S, Absent, CouldNotTell, Damaged
-from prepcached.tier.manifest import Row
-from prepcached.tier.manifests import FRESH_S, Known, Manifests
+from prepcached.tier.manifests import FRESH_S, Known, Manifests, Row
 
 LOG = logging.getLogger(__name__)
 
 DOWNLOADS = 4
 """Artifacts that are fetched at once."""
+QUEUED = 1024
+"""Artifacts that are fetched or wait for it; items of further ones are left to jobs."""
 ASKED_S = 1.5
 """Longest wait of a request for a lease for a manifest (see upstream.LOOK_S)."""
 AGAIN_S = 600.0
@@ -89,17 +90,14 @@ class ReadThrough:
         if not wanted:
             self._counted["misses"] += 1
             return
-        here = await self._daemon.quick(self._digests_here, recipe)
+        found_here = await self._daemon.quick(self._daemon.store.resolve, recipe)
+        here = {ref.digest for ref in found_here.artifacts}
         owner_uid = os.geteuid() if session.uid is None else session.uid
         for row in wanted.values():
             if row.digest in here:
                 known.tried[row.digest] = self._daemon.clock() + AGAIN_S
-            elif (commit := self._leased(recipe, row)) is not None:
+            elif len(self._fetches) < QUEUED and (commit := self._leased(recipe, row)) is not None:
                 self._start(known, row, commit, owner_uid)
-
-    def prefetch(self, recipe: str) -> None:
-        """Reads a recipe's manifest ahead of the request for a lease."""
-        self._daemon.spawn(self._known(recipe))
 
     async def pull(self, recipe: str, owner_uid: int) -> tuple[int, int]:
         """Fetches what the bucket has of a registered recipe and this machine has not.
@@ -115,15 +113,16 @@ class ReadThrough:
         found = await daemon.slow(daemon.store.resolve, recipe)
         daemon.leases.raise_generation(recipe, found.generation)
         here = {ref.digest for ref in found.artifacts}
-        commits = [(row, self._leased(recipe, row)) for row in known.rows.values() if row.digest not in here]
-        work = [self._start(known, row, commit, owner_uid) for row, commit in commits if commit is not None]
-        done = await asyncio.gather(*work)
-        return sum(done), len(done) - sum(done)
+        lacking = [row for row in known.rows.values() if row.digest not in here]
+        fetched = tried = 0
+        for start in range(0, len(lacking), QUEUED):
+            commits = [(row, self._leased(recipe, row)) for row in lacking[start : start + QUEUED]]
+            work = [self._start(known, row, one, owner_uid) for row, one in commits if one is not None]
+            fetched += sum(await asyncio.gather(*work))
+            tried += len(work)
+        return fetched, tried - fetched
 
     # -- inside
-
-    def _digests_here(self, recipe: str) -> set[str]:
-        return {ref.digest for ref in self._daemon.store.resolve(recipe).artifacts}
 
     async def _known(self, recipe: str, max_age_s: float = FRESH_S) -> Known | None:
         if not self._outage.is_usable:

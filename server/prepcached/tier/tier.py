@@ -151,7 +151,7 @@ class Tier:
         named, unread = await self._named()
         # After the manifests: what has been copied since they were read is too young to be listed.
         artifacts = await self.bucket.names("cas/v1/", MAX_LISTED, min_age_s=min_age_s)
-        found = await asyncio.to_thread(_without, artifacts, named)
+        found = [name for name in artifacts if name.rsplit("/", 1)[-1] not in named]
         if delete and unread:
             raise StoreError(f"nothing was deleted: {unread}; see the daemon's log")
         if delete and found:
@@ -164,7 +164,7 @@ class Tier:
         objects = await self.bucket.names(f"{PREFIX}/", MAX_LISTED)
         named: set[str] = set()
         unread = "the list of manifests is too long" if len(objects) == MAX_LISTED else ""
-        for folder in await asyncio.to_thread(_folders, objects):
+        for folder in {name.rsplit("/", 1)[0] for name in objects}:
             digest, scope = folder.split("/")[-2:]
             recipe = digest if scope == "shared" else f"{digest}.{scope}"
             if not (is_hex64(digest) and scopes.is_scoped(recipe)):
@@ -187,11 +187,3 @@ class Tier:
             raise StoreError(f"the tier could not be asked: {error}") from None
         self.manifests.outage.note_answer()
         return done
-
-
-def _folders(objects: list[str]) -> set[str]:
-    return {name.rsplit("/", 1)[0] for name in objects}
-
-
-def _without(artifacts: list[str], named: set[str]) -> list[str]:
-    return [name for name in artifacts if name.rsplit("/", 1)[-1] not in named]

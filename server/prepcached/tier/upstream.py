@@ -25,7 +25,7 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from dataclasses import dataclass
 
 from blake3 import blake3
@@ -37,7 +37,6 @@ from prepcache.protocol.members import Message
 from prepcached.daemon import Daemon
 from prepcached.leases import TIER_NAME, digests
 from prepcached.sessions import Session
-from prepcached.store import scopes
 from prepcached.tier.lead import CALL_S, Lead, LeadAway, M
 from prepcached.tier.manifests import Manifests
 from prepcached.tier.outage import Outage, end
@@ -203,9 +202,8 @@ class Upstream:
         """Keeps the session at the lead, or opens one."""
         if self._session and not self.outage.is_on:
             self._give_back_idle()
-            beat = wire.BeatRequest(progress=tuple(self._progress()))
             with contextlib.suppress(UnknownSession):
-                answer = await self._call("POST", f"{self._path}/beat", beat, wire.BeatAnswer)
+                answer = await self._call("POST", f"{self._path}/beat", wire.BeatRequest(), wire.BeatAnswer)
                 self._waited_for = set(answer.waited_for)
                 return
         await self._leave()
@@ -224,15 +222,6 @@ class Upstream:
     @property
     def _path(self) -> str:
         return f"/sessions/{self._session.partition('.')[0]}"
-
-    def _progress(self) -> Iterable[wire.Progress]:
-        """How far this machine's jobs are, which shows other machines, and the lead, that they go on."""
-        for recipe in list(self._mine)[: wire.MAX_PROGRESS_PER_BEAT]:
-            digest = scopes.digest(recipe)
-            jobs = [one.progress[digest] for one in self._daemon.sessions if digest in one.progress]
-            done = sum(one.done for one in jobs)
-            total = max(done + 1, sum(one.total for one in jobs))
-            yield wire.Progress(_name(recipe), jobs[0].name if jobs else "", done, total)
 
     def _settle(self, recipe: str) -> None:
         """What the bucket has needs no lease any more."""

@@ -21,10 +21,8 @@ from prepcache.errors import ArtifactError, NotFound, PrepcacheError
 from prepcached.daemon import Daemon
 from prepcached.store import scopes
 from prepcached.store.records import ArtifactRef
-from prepcached.tier import manifest
 from prepcached.tier.bucket import UPLOAD_RATE, WRITE_S, CouldNotTell
-from prepcached.tier.manifest import Row
-from prepcached.tier.manifests import Manifests
+from prepcached.tier.manifests import Manifests, Row, is_told
 from prepcached.tier.outage import TICK_S, end
 from prepcached.tier.read_through import object_name
 
@@ -36,8 +34,6 @@ REST_S = 2.0
 """A recipe is copied this long after a commit, so that the commits of a fill go together."""
 DRAIN_S = 3.0
 """What a stop gives to what still waits."""
-ROWS_AT_ONCE = 64
-"""Artifacts that are copied before the manifest names them."""
 
 
 class WriteBack:
@@ -137,7 +133,6 @@ class WriteBack:
         if left:
             await self._push_recipe(recipe)
         rows: list[Row] = []
-        pushed = 0
         try:
             for ref in left:
                 path = Path(daemon.store.objects, ref.digest[:2], ref.digest)
@@ -146,21 +141,17 @@ class WriteBack:
                     continue
                 file, row = opened
                 with file:
-                    if not row.can_be_told or manifest.is_told(row, known.by_item):
+                    if not row.can_be_told or is_told(row, known.by_item):
                         continue
                     timeout_s = WRITE_S + row.size_bytes / UPLOAD_RATE
                     await self._manifests.bucket.put(object_name(row.digest), file, timeout_s=timeout_s)
                 rows.append(row)
-                pushed += 1
                 self._counted["written"] += 1
                 self._counted["written_bytes"] += row.size_bytes
-                if len(rows) == ROWS_AT_ONCE:
-                    told, rows = rows, []
-                    await self._manifests.add(recipe, told)
         finally:  # what was copied is named, whatever became of the rest
             if rows:
                 await self._manifests.add(recipe, rows)
-        return pushed
+        return len(rows)
 
     async def _push_recipe(self, recipe: str) -> None:
         with contextlib.suppress(NotFound):  # it was deleted meanwhile
