@@ -10,25 +10,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
-from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 import prepcache
 from prepcached import problems
-from prepcached.connections import Slots
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
 from prepcached.dashboard.routes import Dashboard
+from prepcached.http_protocol import Slots
 from prepcached.maintenance import Maintenance
 from prepcached.metrics import Metrics
 from prepcached.middleware import Middleware
 from prepcached.routes import (
     care,
     data,
-    docs,
     entries,
     explain,
     info,
@@ -38,7 +36,7 @@ from prepcached.routes import (
     sessions,
 )
 from prepcached.routes import tier as tier_api
-from prepcached.routes.openapi import schemas as message_schemas
+from prepcached.routes.openapi import Described
 
 if TYPE_CHECKING:
     from prepcached.tier.tier import Tier
@@ -93,7 +91,7 @@ def create_app(
                 await asyncio.to_thread(maintenance.stop)
             await daemon.stop()
 
-    app = FastAPI(
+    app = Described(
         title="prepcached",
         version=prepcache.__version__,
         summary="The preprocessing cache of this machine.",
@@ -116,32 +114,11 @@ def create_app(
         explain.router(daemon, coordinator.misses),
         care.router(daemon),
         tier_api.router(daemon, tier),
-        docs.router(app),
         dashboard.router(),
     ):
         app.include_router(router)
-    _describe(app)
     return Middleware(app, daemon.auth, metrics.observe)
 
 
 def _operation_id(route: APIRoute) -> str:
     return route.name
-
-
-def _describe(app: FastAPI) -> None:
-    """Adds the messages, which FastAPI does not see, to the OpenAPI document."""
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            made = get_openapi(
-                title=app.title,
-                version=app.version,
-                summary=app.summary,
-                routes=app.routes,
-                tags=app.openapi_tags,
-            )
-            made.setdefault("components", {}).setdefault("schemas", {}).update(message_schemas())
-            app.openapi_schema = made
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]

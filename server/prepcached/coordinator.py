@@ -32,7 +32,7 @@ from prepcache.errors import (
     UnknownRecipe,
     UnknownSession,
 )
-from prepcache.protocol import inspection, wire
+from prepcache.protocol import wire
 from prepcached.daemon import Alive, Daemon
 from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, Lease, digests
 from prepcached.misses import Miss, Misses
@@ -76,16 +76,17 @@ class Coordinator:
             except RecursionError:
                 raise BadRequest("register is nested too deeply", field="register") from None
             except Declined as error:
-                self._note_unkept(session, request, misses, error.message)
+                misses.note(Miss(request.name, request.recipe, why=error.message))
+                if session is not None and request.recipe not in session.declined:
+                    self.served["declined_recipes"] += 1
+                    daemon.sessions.note_declined(session, request.recipe, 0)
                 raise
             self._registered.add(recipe)
         holder = session if request.hold else None
         found = await self._resolve(holder, recipe, request.generation)
-        if self.tier is not None and session is not None and not request.generation:
-            self.tier.reading.prefetch(recipe)
         if found.is_complete and not found.artifacts:
             self.served["misses"] += 1
-            misses.note(request.name, Miss(request.recipe, session="" if session is None else session.id))
+            misses.note(Miss(request.name, request.recipe))
         elif session is not None and not request.generation:
             misses.note_found(session.id, request.name, request.recipe)
         return found
@@ -299,16 +300,6 @@ class Coordinator:
                 recipe=scopes.digest(recipe),
             )
         self._registered.add(recipe)
-
-    def _note_unkept(
-        self, session: Session | None, request: wire.ResolveRequest, misses: Misses, why: str
-    ) -> None:
-        """There is no room for a recipe: its job missed all the same, and nothing that it makes is kept."""
-        misses.note(request.name, Miss(request.recipe, session="" if session is None else session.id))
-        misses.as_told(inspection.Explanation(request.recipe, request.name, 0, False, None, summary=why))
-        if session is not None and request.recipe not in session.declined:
-            self.served["declined_recipes"] += 1
-            self._daemon.sessions.note_declined(session, request.recipe, 0)
 
     def _note_declined(self, session: Session, request: wire.LeaseRequest) -> None:
         if request.left:

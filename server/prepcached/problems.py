@@ -11,17 +11,18 @@ Source: RFC 9457.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 
 from prepcache.errors import BadRequest, MethodNotAllowed, NotFound, PrepcacheError, StoreError
-from prepcached.json_response import JsonResponse
 from prepcached.log import REQUEST_ID
 
 LOG = logging.getLogger(__name__)
@@ -33,6 +34,15 @@ _OF_HTTP = (411, 412, 416)
 Source: RFC 9110."""
 _MAX_FIELDS = 5
 """Validation faults that one answer names."""
+
+
+class JsonResponse(Response):
+    """An answer in JSON. File names that are not UTF-8 (lone surrogates) are escaped."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 def document(status: int, code: str, detail: str, data: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -118,9 +128,9 @@ async def _on_http(request: Request, exc: Exception) -> JsonResponse:
 
 def _methods(request: Request, one: str) -> str:
     """All methods of a path: of several routes with the same path, each knows only its own (`one`)."""
-    route = request.scope.get("route")
-    described = request.app.openapi()["paths"].get(getattr(route, "path", ""), {})
-    found = {method.upper() for method in described} or set(one.replace(",", " ").split())
+    path = getattr(request.scope.get("route"), "path", None)
+    found = set(one.replace(",", " ").split())
+    found |= {name for route in request.app.routes if route.path == path for name in route.methods or ()}
     return ", ".join(sorted(found | {"HEAD"} if "GET" in found else found))  # the middleware answers HEAD
 
 

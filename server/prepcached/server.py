@@ -38,9 +38,8 @@ from prepcache.protocol.units import count_text, size_text
 from prepcached.app import create_app
 from prepcached.auth import Auth
 from prepcached.config import Settings, changes, read_token
-from prepcached.connections import Slots
 from prepcached.daemon import Bounds, Daemon
-from prepcached.http_protocol import PeerProtocol
+from prepcached.http_protocol import PeerProtocol, Slots
 from prepcached.maintenance import Maintenance
 from prepcached.middleware import Middleware
 from prepcached.peer import unmapped_uid

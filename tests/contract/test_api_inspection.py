@@ -16,7 +16,6 @@ import pytest
 from prepcache.errors import all_errors
 from prepcache.protocol import inspection, wire
 from prepcached.daemon import LIST_THREADS, QUICK_THREADS
-from prepcached.json_response import JsonResponse
 from prepcached.peer import Peer
 from support.serving import READY_S, Serving
 from support.stores import OTHER_RECIPE, RECIPE, put
@@ -103,16 +102,11 @@ def test_a_recipe_is_shown_with_its_parts(served: Serving) -> None:
     assert http.get(f"/v1/recipes/{RECIPE}").json()["parts"] == {"format": 1}
 
 
-def test_odd_names_and_numbers_break_no_answer(served: Serving) -> None:
+def test_odd_names_break_no_answer(served: Serving) -> None:
     job = served.job()
     body = f'{{"recipe": "{job.recipe}", "name": "n", "register": {{"file": "a\\udcff"}}}}'
     assert job.http.post("/v1/resolve", content=body).status_code == 200
     assert served.http().get(f"/v1/recipes/{job.recipe}").json()["parts"]["file"] == "a\udcff"
-    assert bytes(JsonResponse({"a": [float("nan"), (1.5, float("inf"))]}).body) == b'{"a":[null,[1.5,null]]}'
-    deep: Any = []
-    for _ in range(10_000):
-        deep = {"x": deep}
-    assert json.loads(bytes(JsonResponse([deep, 1]).body))[1] == 1
 
 
 def test_parts_that_are_nested_too_deeply_are_a_bad_request(served: Serving) -> None:
@@ -350,23 +344,6 @@ def test_the_documentation_page_loads_nothing_from_elsewhere(served: Serving) ->
     assert page.headers["content-type"].startswith("text/html")
     assert "/v1/resolve" in page.text and "http://" not in page.text and "https://" not in page.text
     assert "<script" not in page.text
-
-
-def test_every_example_of_a_request_is_a_valid_message() -> None:
-    from prepcached.routes import docs, openapi
-
-    schemas = openapi.schemas()
-    for message in (
-        wire.SessionRequest,
-        wire.BeatRequest,
-        wire.ResolveRequest,
-        wire.LeaseRequest,
-        wire.CommitRequest,
-        wire.ReleaseRequest,
-        inspection.PurgeRequest,
-        inspection.VerifyRequest,
-    ):
-        message.from_json(docs.example(openapi.reference(message), schemas))
 
 
 def test_an_entry_that_a_job_found_to_differ_is_removed(served: Serving) -> None:

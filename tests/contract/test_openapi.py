@@ -1,46 +1,28 @@
-"""What the OpenAPI document says that endpoints refuse with; support/serving.py holds answers against it."""
+"""What the OpenAPI document says of each endpoint."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from prepcache.errors import NotFound
+from prepcache.errors import all_errors
 from support.serving import serving
 
 
-def test_openapi_lists_the_error_codes_of_each_endpoint(tmp_path: Path) -> None:
+def test_every_endpoint_is_described(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
-        paths, page = served.openapi(), served.http().get("/docs").text
-
-    def codes(method: str, path: str) -> set[str]:
-        problems = [
-            one["content"]["application/problem+json"]["schema"]["allOf"][1]["properties"]["code"]["enum"]
-            for status, one in paths[path][method]["responses"].items()
-            if status.isdecimal() and int(status) >= 400
-        ]
-        return {code for some in problems for code in some}
-
-    assert codes("get", "/healthz") == {"forbidden", "protocol-mismatch", "prepcache-error"}
-    of_all = codes("get", "/healthz") | {"unauthorized", "bad-request", "store-error", "index-corrupt"}
-    assert codes("get", "/v1/entries") == of_all
-    assert codes("get", "/v1/entries/{key}") == of_all | {"not-found"}
-    assert codes("post", "/v1/leases/{lease_id}/commit") == of_all | {
-        "too-large", "unknown-session", "limit-exceeded", "lease-lapsed", "staged-file-refused",
-        "unknown-recipe", "declined",
-    }  # fmt: skip
-    assert f"<code>not-found</code>: {NotFound.__doc__}" in page
-
-
-def test_path_parameters_say_what_they_may_be(tmp_path: Path) -> None:
-    with serving(tmp_path) as served:
-        paths = served.openapi()
-    in_paths = [
-        (one["name"], one["schema"].get("pattern"))
-        for methods in paths.values()
-        for way in methods.values()
-        for one in way.get("parameters", ())
-        if one["in"] == "path"
-    ]
+        document, page = served.http().get("/openapi.json").json(), served.http().get("/docs").text
+    schemas, in_paths = document["components"]["schemas"], set()
+    assert set(schemas["Problem"]["properties"]["code"]["enum"]) == {one.code for one in all_errors()}
+    for path, methods in document["paths"].items():
+        assert path in page
+        for way in methods.values():
+            assert way["description"]
+            [refused] = way["responses"]["default"]["content"].values()
+            assert refused["schema"] == {"$ref": "#/components/schemas/Problem"}
+            bodies = [way.get("requestBody", {}), *way["responses"].values()]
+            for told in (one["schema"] for body in bodies for one in body.get("content", {}).values()):
+                assert "$ref" not in told or told["$ref"].rpartition("/")[2] in schemas
+            here = [one for one in way.get("parameters", ()) if one["in"] == "path"]
+            in_paths |= {(one["name"], one["schema"].get("pattern")) for one in here}
     hex64, token = "^[0-9a-f]{64}$", "^[A-Za-z0-9_-]{1,128}$"
-    wanted = {("key", hex64), ("digest", hex64), ("session_id", token), ("lease_id", token)}
-    assert set(in_paths) == wanted
+    assert in_paths == {("key", hex64), ("digest", hex64), ("session_id", token), ("lease_id", token)}

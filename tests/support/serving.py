@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -104,34 +103,11 @@ class Serving:
     daemon: Daemon
     server: daemon_server.Server
     clients: list[httpx.Client] = field(default_factory=list)
-    _paths: dict[str, Any] = field(default_factory=dict)
 
     def http(self, **kinds: Any) -> httpx.Client:
-        """A client, to which nothing is refused in a way that the OpenAPI document does not tell."""
-        hooks = {"response": [self.check_told]}
-        client = http_client(self.uds, event_hooks=hooks, **kinds)
+        client = http_client(self.uds, **kinds)
         self.clients.append(client)
         return client
-
-    def check_told(self, answer: httpx.Response) -> None:
-        path, method = answer.request.url.path, answer.request.method.lower()
-        if answer.status_code < 400 or method == "head":
-            return
-        answer.read()
-        for template, ways in self.openapi().items():
-            pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template))
-            if method in ways and re.fullmatch(pattern, path):
-                told = ways[method]["responses"].get(str(answer.status_code), {})
-                assert told, f"{method} {template} is not said to answer {answer.status_code}: {answer.text}"
-                schema = told["content"]["application/problem+json"]["schema"]
-                assert answer.json()["code"] in schema["allOf"][1]["properties"]["code"]["enum"], template
-
-    def openapi(self) -> dict[str, Any]:
-        """The paths of the OpenAPI document."""
-        if not self._paths:
-            app: Any = self.server.middleware._app
-            self._paths.update(app.openapi()["paths"])
-        return self._paths
 
     def job(self, name: str = "job") -> Job:
         return open_job(self.http(), name)

@@ -33,7 +33,6 @@ from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
 from prepcached.dashboard import view
 from prepcached.dashboard.history import KEPT, SAMPLE_S, History, Sample
-from prepcached.misses import Miss, Misses
 from prepcached.peer import user_name
 from prepcached.routes import care, entries, explain, info, messages, sessions
 from prepcached.sessions import Session
@@ -79,6 +78,7 @@ class Dashboard:
     def router(self) -> APIRouter:
         api = APIRouter(include_in_schema=False)
         api.add_api_route("/", self.page)
+        api.add_api_route("/docs", self.docs)
         api.add_api_route("/explain", self.explain)
         api.add_api_route("/confirm", self.confirm)
         api.add_api_route("/act", self.act, methods=["POST"])
@@ -120,7 +120,7 @@ class Dashboard:
             entries=found.entries,
             has_more_entries=found.cursor is not None,
             search=search,
-            misses=_misses(self._coordinator.misses[caller.scope]),
+            misses=self._coordinator.misses[caller.scope].latest(view.MAX_MISSES),
             users=await daemon.listing(_users, [uid for uid in uids if uid is not None and uid >= 0]),
             caller=caller,
             history=self._history,
@@ -131,12 +131,16 @@ class Dashboard:
         told = {"purge": f"Purged {what}.", "pin": "Pinned.", "unpin": "Unpinned."}.get(done, "")
         return self._render("page.html", view=shown_view, sorts=list(view.SORTS), done=told)
 
+    async def docs(self, request: Request) -> HTMLResponse:
+        """The OpenAPI document as a page."""
+        return self._render("docs.html", api=request.app.openapi())
+
     async def explain(self, request: Request, recipe: messages.HexInQuery) -> HTMLResponse:
         """The full difference of a miss."""
         caller = messages.caller(request)
         asked = inspection.ExplainRequest.from_json({"recipe": recipe})
         misses = self._coordinator.misses[caller.scope]
-        told = misses.told(Miss(recipe)) or await explain.explanation(self._daemon, misses, asked, caller)
+        told = await explain.explanation(self._daemon, misses, asked, caller)
         return self._render("explain.html", told=told, cues=cues(told), now=time.time())
 
     async def confirm(
@@ -227,15 +231,6 @@ def _asset(name: str, media_type: str) -> Callable[[], Awaitable[FileResponse]]:
 
 def _back(query: str) -> RedirectResponse:
     return RedirectResponse(f"/?{query}", 303)
-
-
-def _misses(misses: Misses) -> list[view.MissSeen]:
-    found = []
-    for name, miss in misses.latest(view.MAX_MISSES):
-        told = misses.told(miss)
-        reason = miss.why if miss.is_partial else told.summary if told is not None else ""
-        found.append(view.MissSeen(name, miss.recipe, reason))
-    return found
 
 
 def _rank(session: Session) -> tuple[bool, float]:

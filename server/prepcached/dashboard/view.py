@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from prepcache.protocol import inspection, status_text
 from prepcache.protocol.units import age_text, count_text, size_text, span_text
 from prepcached.auth import Caller
 from prepcached.dashboard.history import HEIGHT, WIDTH, History, Sample
+from prepcached.misses import Miss
 from prepcached.store.records import Entry, NameSums
 
 MAX_SESSIONS = 30
@@ -64,6 +66,10 @@ def _full(text: str) -> Markup:
     return Markup(escape("".join(c if c.isprintable() or c == "\n" else "?" for c in text)))
 
 
+def _schema(value: Any) -> Markup:
+    return Markup(escape(json.dumps(value, indent=2, ensure_ascii=False)))
+
+
 def environment() -> jinja2.Environment:
     """Jinja with autoescape; every text that is shown passes `printable`."""
     made = jinja2.Environment(
@@ -75,7 +81,12 @@ def environment() -> jinja2.Environment:
         finalize=_finalize,
     )
     made.filters |= {"size": size_text, "span": span_text, "age": age_text, "count": count_text}
-    made.filters |= {"whole": _whole, "full": _full, "capfirst": lambda text: text[:1].upper() + text[1:]}
+    made.filters |= {
+        "whole": _whole,
+        "full": _full,
+        "schema": _schema,
+        "capfirst": lambda text: text[:1].upper() + text[1:],
+    }
     made.globals |= {
         "status_text": status_text,
         "chart_width": WIDTH,
@@ -83,15 +94,6 @@ def environment() -> jinja2.Environment:
         "refresh_s": REFRESH_S,
     }
     return made
-
-
-@dataclass(frozen=True, slots=True)
-class MissSeen:
-    """A miss and its reason on one line."""
-
-    name: str
-    recipe: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ class View:
     entries: Sequence[Entry]
     has_more_entries: bool
     search: str
-    misses: Sequence[MissSeen]
+    misses: Sequence[Miss]
     users: Mapping[int, str]
     caller: Caller
     history: History

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fastapi import APIRouter, Request, Response
 
 from prepcache.digests import Key
-from prepcache.errors import BadRequest, DaemonUnreachable, Forbidden, NotFound
+from prepcache.errors import BadRequest, Forbidden, NotFound
 from prepcache.protocol import inspection
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
@@ -25,15 +25,7 @@ TOLD_KEYS = 1000
 def router(daemon: Daemon) -> APIRouter:
     api = APIRouter(tags=["care"])
 
-    @api.post(
-        "/v1/purge",
-        **endpoint(
-            takes=inspection.PurgeRequest,
-            gives=inspection.Purged,
-            needs_body=True,
-            refuses=(DaemonUnreachable,),
-        ),
-    )
+    @api.post("/v1/purge", **endpoint(takes=inspection.PurgeRequest, gives=inspection.Purged))
     async def purge(request: Request) -> Response:
         """Removes what passes all filters given, held or not; of others' entries only for admins.
 
@@ -56,14 +48,7 @@ def router(daemon: Daemon) -> APIRouter:
         others = {"keys": gone.keys[:TOLD_KEYS], "dry_run": asked.dry_run, "listed": listed}
         return messages.answer(messages.taken_over(inspection.Purged, gone, **others))
 
-    @api.post(
-        "/v1/verify",
-        **endpoint(
-            takes=inspection.VerifyRequest,
-            gives=inspection.Verified,
-            refuses=(NotFound, DaemonUnreachable),
-        ),
-    )
+    @api.post("/v1/verify", **endpoint(takes=inspection.VerifyRequest, gives=inspection.Verified))
     async def verify(request: Request) -> Response:
         """Reads entries whole and compares their digests; what is damaged is removed.
 
@@ -77,7 +62,7 @@ def router(daemon: Daemon) -> APIRouter:
         found = await daemon.verify(asked.keys, is_awaited, messages.caller(request).confined_to)
         return messages.answer(messages.taken_over(inspection.Verified, found))
 
-    @api.post("/v1/check", **endpoint(gives=inspection.Checked, refuses=(DaemonUnreachable,)))
+    @api.post("/v1/check", **endpoint(gives=inspection.Checked))
     async def check(request: Request) -> Response:
         """Compares the index with the disk, and changes nothing; for admins."""
         if not messages.caller(request).is_admin:

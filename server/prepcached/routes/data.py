@@ -27,7 +27,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from prepcache.errors import Declined, LeaseLapsed, LimitExceeded, NotFound, UnknownSession
+from prepcache.errors import UnknownSession
 from prepcache.protocol import wire
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
@@ -41,12 +41,6 @@ PIECE_BYTES = 4 << 20
 """Read and handed to the transport at once; with 64 KiB a GB takes six times the CPU."""
 STALL_TIMEOUT_S = 30.0
 """Longest pause of a client within an upload; within a download: http_protocol.py."""
-_OTHERS = {
-    206: "the requested range",
-    304: "not modified",
-    412: "the artifact does not match If-Match",
-    416: "no such range",
-}
 _DIGEST_TAG = re.compile(r'"([0-9a-f]{64})"\Z')
 _RANGE = re.compile(r"bytes=(?:(\d{1,50})-(\d{0,50})|-\d{1,50})\Z")
 
@@ -75,20 +69,13 @@ def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
 
     for method in ("GET", "HEAD"):
         name = f"{method.lower()}_data"
-        described = endpoint(
-            gives=BYTES, gives_type="application/octet-stream", others=_OTHERS, refuses=(NotFound,)
-        )
+        described = endpoint(gives=BYTES, gives_type="application/octet-stream")
         api.add_api_route("/v1/entries/{key}/data", download, methods=[method], name=name, **described)
 
     @api.put(
         "/v1/leases/{lease_id}/data",
         **endpoint(
-            takes_type="application/octet-stream",
-            gives=wire.StagedFile,
-            acts_for_session=True,
-            status=201,
-            others={411: "Content-Length is missing"},
-            refuses=(LeaseLapsed, LimitExceeded, Declined),
+            takes_type="application/octet-stream", gives=wire.StagedFile, acts_for_session=True, status=201
         ),
     )
     async def upload(lease_id: messages.IdInPath, request: Request) -> Response:

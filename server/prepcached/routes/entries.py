@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from prepcache.errors import BadRequest, NotFound
+from prepcache.errors import BadRequest
 from prepcache.protocol import SORTS, inspection
 from prepcache.protocol.units import count_text, size_text
 from prepcached.auth import TOKEN_UID, Caller, owner_name
@@ -78,12 +78,12 @@ def router(daemon: Daemon) -> APIRouter:
         largest = tuple(inspection.NameSums(**asdict(one)) for one in found[:limit])
         return messages.answer(inspection.Names(largest, len(found) - len(largest)))
 
-    @api.get("/v1/entries/{key}", **endpoint(gives=inspection.Entry, refuses=(NotFound,)))
+    @api.get("/v1/entries/{key}", **endpoint(gives=inspection.Entry))
     async def show_entry(key: messages.HexInPath, request: Request) -> Response:
         """One entry."""
         return messages.answer(told(await found(daemon, request, key)))
 
-    @api.delete("/v1/entries/{key}", **endpoint(gives=inspection.Purged, refuses=(NotFound,)))
+    @api.delete("/v1/entries/{key}", **endpoint(gives=inspection.Purged))
     async def remove_entry(key: messages.HexInPath, request: Request) -> Response:
         """Removes one entry, held or not: jobs that read it keep their map until they drop it."""
         owner = await owner_of(daemon, request, key)
@@ -92,12 +92,12 @@ def router(daemon: Daemon) -> APIRouter:
         log_purge(messages.caller(request), gone)
         return messages.answer(inspection.Purged(gone.entries, gone.size_bytes, gone.disk_bytes, gone.keys))
 
-    @api.put("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry, refuses=(NotFound,)))
+    @api.put("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry))
     async def pin(key: messages.HexInPath, request: Request) -> Response:
         """Keeps an entry from eviction."""
         return messages.answer(told(await set_pin(daemon, request, key, is_pinned=True)))
 
-    @api.delete("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry, refuses=(NotFound,)))
+    @api.delete("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry))
     async def unpin(key: messages.HexInPath, request: Request) -> Response:
         """Lets an entry be evicted again."""
         return messages.answer(told(await set_pin(daemon, request, key, is_pinned=False)))

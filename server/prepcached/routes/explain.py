@@ -19,7 +19,6 @@ from prepcached.routes import messages
 from prepcached.routes.openapi import endpoint
 from prepcached.routes.recipes import recipe_of
 from prepcached.store import relatives
-from prepcached.store.relatives import Relative
 from prepcached.store.store import Store
 
 SHOWN_TEXT = 1000
@@ -49,10 +48,7 @@ class Subject:
 def router(daemon: Daemon, all_misses: Mapping[str, Misses]) -> APIRouter:
     api = APIRouter(tags=["inspection"])
 
-    @api.post(
-        "/v1/explain",
-        **endpoint(takes=inspection.ExplainRequest, gives=inspection.Explanation, refuses=(NotFound,)),
-    )
+    @api.post("/v1/explain", **endpoint(takes=inspection.ExplainRequest, gives=inspection.Explanation))
     async def explain_miss(request: Request) -> Response:
         """Why a recipe's samples were not there: how it differs from the nearest recipe that has some."""
         asked = await messages.read(request, inspection.ExplainRequest, daemon)
@@ -65,29 +61,20 @@ def router(daemon: Daemon, all_misses: Mapping[str, Misses]) -> APIRouter:
 async def explanation(
     daemon: Daemon, misses: Misses, asked: inspection.ExplainRequest, caller: Caller
 ) -> inspection.Explanation:
-    """Why a recipe missed; what was said of it when it was asked for first, where that is known."""
+    """Why a recipe missed, as the store is now; of a last miss the summary is the reason given first."""
     if sum(given is not None for given in (asked.recipe, asked.key, asked.name)) > 1:
         raise BadRequest("`recipe`, `key` and `name` exclude each other", field="recipe")
     is_given = asked.parts is not None or asked.recipe is not None or asked.key is not None
     missed = None if is_given else misses.last(asked.name)
     try:
-        now = await daemon.slow(_explain, daemon.store, asked, missed, caller)
-    except NotFound:  # a job that stores nothing leaves no recipe either, but was told why it missed
-        then = None if missed is None else misses.told(missed)
-        if then is None:
+        told = await daemon.slow(_explain, daemon.store, asked, missed, caller)
+    except NotFound:  # a job that stores nothing leaves no recipe either
+        if missed is None or not missed.why:
             raise
-        return then
-    told = now if missed is not None and missed.is_partial else misses.as_told(now)
-    draws = await daemon.slow(_draws, daemon.store, told.recipe, caller.scope)
-    return replace(told, draws=draws)
-
-
-def _draws(store: Store, recipe: str | None, scope: str) -> tuple[str, ...]:
-    """What samples of the recipe that is explained were drawn from."""
-    if recipe is None:
-        return ()
-    with store.snapshot() as conn:
-        return relatives.draws(conn, recipe + scope)
+        recipe = RecipeDigest(missed.recipe)
+        return inspection.Explanation(recipe, missed.name, 0, False, None, summary=missed.why)
+    misses.note_reason(told.recipe, told.summary)
+    return told if missed is None or not missed.why else replace(told, summary=missed.why)
 
 
 def _explain(
@@ -95,14 +82,16 @@ def _explain(
 ) -> inspection.Explanation:
     subject = _subject(store, asked, None if missed is None else missed.recipe, caller)
     recipe = None if subject.digest is None else subject.digest + subject.scope
-    if missed is not None and missed.is_partial:
-        told = _told(subject, None, [], summary=missed.why or NOT_ALL)
-        return replace(told, is_partial=True, cue=missed.cue)
     with store.snapshot() as conn:
+        draws = () if recipe is None else relatives.draws(conn, recipe)
+        told = inspection.Explanation(
+            subject.digest, shortened(subject.name, SHOWN_TEXT), subject.entries, False, None, draws=draws
+        )
+        if missed is not None and missed.is_partial:
+            return replace(told, is_partial=True, summary=missed.why or NOT_ALL, cue=missed.cue)
         if recipe is not None and not subject.entries and relatives.was_filled(conn, recipe):
-            is_damaged = relatives.was_damaged(conn, recipe)
-            why = WAS_DAMAGED if is_damaged else WAS_THERE
-            return _told(subject, None, [], was_there=True, summary=why)
+            why = WAS_DAMAGED if relatives.was_damaged(conn, recipe) else WAS_THERE
+            return replace(told, was_there=True, summary=why)
         found = relatives.relatives(conn, subject.digest, subject.name, subject.scope)
         read = relatives.with_parts(conn, found, subject.scope)
         with_parts = {one.digest: (one, parts) for one, parts in read}
@@ -114,9 +103,15 @@ def _explain(
         is_guess = missed is None and asked.parts is None and asked.recipe is None and asked.key is None
         nothing = "nothing else" if subject.entries else "nothing"
         why = FORGOTTEN if is_guess and subject.entries else f"{nothing} of this name is cached yet"
-        return _told(subject, None, [], summary=why)
-    summary = shortened(explain.summary(best[1]), SUMMARY_TEXT)
-    return _told(subject, with_parts[RecipeDigest(best[0])][0], best[1], summary=summary)
+        return replace(told, summary=why)
+    nearest, differences = with_parts[RecipeDigest(best[0])][0], best[1]
+    return replace(
+        told,
+        nearest=messages.taken_over(inspection.NearestRecipe, nearest, recipe=nearest.digest),
+        differences=tuple(map(_difference, differences[: inspection.MAX_DIFFERENCES])),
+        more=max(0, len(differences) - inspection.MAX_DIFFERENCES),
+        summary=shortened(explain.summary(differences), SUMMARY_TEXT),
+    )
 
 
 def _subject(store: Store, asked: inspection.ExplainRequest, missed: str | None, caller: Caller) -> Subject:
@@ -134,7 +129,8 @@ def _subject(store: Store, asked: inspection.ExplainRequest, missed: str | None,
     elif asked.recipe is not None:
         digest = asked.recipe
     else:
-        digest = missed or _newest(store, asked.name, caller.scope)
+        with store.snapshot() as conn:
+            digest = missed or relatives.newest_of(conn, asked.name, caller.scope)
     if digest is None:
         what = "no job" if asked.name is None else f"no job of {asked.name!r}"
         raise NotFound(f"{what} has missed since the daemon started", name=asked.name)
@@ -144,34 +140,6 @@ def _subject(store: Store, asked: inspection.ExplainRequest, missed: str | None,
     # Of a recipe that all shared others' entries are not told of to who sees his own alone.
     scope = record.scope if caller.confined_to is None else caller.scope
     return Subject(record.digest, record.name, record.parts, scope, record.entries)
-
-
-def _newest(store: Store, name: str | None, scope: str) -> str | None:
-    with store.snapshot() as conn:
-        return relatives.newest_of(conn, name, scope)
-
-
-def _told(
-    subject: Subject,
-    nearest: Relative | None,
-    found: list[explain.Difference],
-    *,
-    summary: str,
-    was_there: bool = False,
-) -> inspection.Explanation:
-    kept = found[: inspection.MAX_DIFFERENCES]
-    return inspection.Explanation(
-        recipe=subject.digest,
-        name=shortened(subject.name, SHOWN_TEXT),
-        entries=subject.entries,
-        was_there=was_there,
-        nearest=None
-        if nearest is None
-        else messages.taken_over(inspection.NearestRecipe, nearest, recipe=nearest.digest),
-        differences=tuple(_difference(one) for one in kept),
-        more=len(found) - len(kept),
-        summary=summary,
-    )
 
 
 def _difference(one: explain.Difference) -> inspection.Difference:

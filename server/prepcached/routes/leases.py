@@ -8,10 +8,6 @@ from prepcache.errors import (
     BadRequest,
     Declined,
     FutureGeneration,
-    LeaseLapsed,
-    LimitExceeded,
-    StagedFileRefused,
-    UnknownRecipe,
     UnknownSession,
 )
 from prepcache.protocol import wire
@@ -26,7 +22,7 @@ _OF_RESOLVE = (UnknownSession, FutureGeneration, Declined)
 def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
     api = APIRouter(tags=["filling"])
 
-    @api.post("/v1/resolve", **endpoint(takes=wire.ResolveRequest, gives=wire.Resolved, refuses=_OF_RESOLVE))
+    @api.post("/v1/resolve", **endpoint(takes=wire.ResolveRequest, gives=wire.Resolved))
     async def resolve(request: Request) -> Response:
         """The artifacts of a recipe, new since a generation; held for the session where `hold` is true."""
         asked = await messages.read(request, wire.ResolveRequest, daemon, wire.MAX_PARTS_BYTES)
@@ -35,13 +31,7 @@ def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
         return await messages.big_answer(found, len(found.artifacts), daemon)
 
     @api.post(
-        "/v1/leases",
-        **endpoint(
-            takes=wire.LeaseRequest,
-            gives=wire.LeaseAnswer,
-            acts_for_session=True,
-            refuses=(LimitExceeded, UnknownRecipe, FutureGeneration),
-        ),
+        "/v1/leases", **endpoint(takes=wire.LeaseRequest, gives=wire.LeaseAnswer, acts_for_session=True)
     )
     async def lease(request: Request) -> Response:
         """Leave to preprocess some items; or look again; or who has them. Waits up to `wait_s` for any."""
@@ -54,12 +44,7 @@ def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
 
     @api.post(
         "/v1/leases/{lease_id}/commit",
-        **endpoint(
-            takes=wire.CommitRequest,
-            gives=wire.Committed,
-            acts_for_session=True,
-            refuses=(LimitExceeded, LeaseLapsed, StagedFileRefused, UnknownRecipe, Declined),
-        ),
+        **endpoint(takes=wire.CommitRequest, gives=wire.Committed, acts_for_session=True),
     )
     async def commit(lease_id: messages.IdInPath, request: Request) -> Response:
         """Takes staged artifacts; the items that they hold are no longer leased."""
@@ -71,8 +56,7 @@ def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
         return messages.answer(done)
 
     @api.delete(
-        "/v1/leases/{lease_id}",
-        **endpoint(takes=wire.ReleaseRequest, acts_for_session=True, status=204, refuses=(LeaseLapsed,)),
+        "/v1/leases/{lease_id}", **endpoint(takes=wire.ReleaseRequest, acts_for_session=True, status=204)
     )
     async def release(lease_id: messages.IdInPath, request: Request) -> Response:
         """Gives a lease back: its items are free."""

@@ -25,7 +25,7 @@ from prepcache.protocol import wire
 from prepcache.protocol.members import Message
 from prepcached.auth import Caller
 from prepcached.daemon import Alive, Daemon
-from prepcached.json_response import JsonResponse
+from prepcached.problems import JsonResponse
 from prepcached.sessions import Session
 
 M = TypeVar("M", bound=Message)

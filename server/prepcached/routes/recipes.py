@@ -42,7 +42,7 @@ def router(daemon: Daemon) -> APIRouter:
 
         return await daemon.listing(page)
 
-    @api.get("/v1/recipes/{digest}", **endpoint(gives=inspection.Recipe, refuses=(NotFound,)))
+    @api.get("/v1/recipes/{digest}", **endpoint(gives=inspection.Recipe))
     async def show_recipe(digest: messages.HexInPath, request: Request) -> Response:
         """One recipe with its readable parts."""
         found = await daemon.quick(recipe_of, daemon.store, digest, messages.caller(request))

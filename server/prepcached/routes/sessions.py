@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from fastapi import APIRouter, Request, Response
 
-from prepcache.errors import Forbidden, LimitExceeded, UnknownSession
+from prepcache.errors import Forbidden
 from prepcache.protocol import inspection, wire
 from prepcached.auth import Caller
 from prepcached.coordinator import Coordinator
@@ -21,15 +21,7 @@ from prepcached.store.holds import NOTHING_HELD, Held
 def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
     api = APIRouter(tags=["sessions"])
 
-    @api.post(
-        "/v1/sessions",
-        **endpoint(
-            takes=wire.SessionRequest,
-            gives=wire.SessionAnswer,
-            status=201,
-            refuses=(LimitExceeded, UnknownSession),
-        ),
-    )
+    @api.post("/v1/sessions", **endpoint(takes=wire.SessionRequest, gives=wire.SessionAnswer, status=201))
     async def open_session(request: Request) -> Response:
         """Opens a session; it ends with the process that asks."""
         asked = await messages.read(request, wire.SessionRequest, daemon)

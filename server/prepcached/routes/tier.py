@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 
-from prepcache.errors import Forbidden, NotFound, StoreError
+from prepcache.errors import Forbidden, NotFound
 from prepcache.protocol import inspection
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon
@@ -27,23 +27,18 @@ def router(daemon: Daemon, tier: Tier | None) -> APIRouter:
             raise NotFound('this daemon has no tier: set one with --tier URL, or "[tier]" in its TOML file')
         return tier
 
-    @api.get("/v1/tier", **endpoint(gives=inspection.TierStatus, refuses=(NotFound,)))
+    @api.get("/v1/tier", **endpoint(gives=inspection.TierStatus))
     async def tier_status() -> Response:
         """The bucket that is shared with other machines, and what came from and went to it."""
         return messages.answer(inspection.TierStatus(**used().status()))
 
-    @api.post("/v1/tier/push", **endpoint(gives=inspection.TierDone, refuses=(NotFound, StoreError)))
+    @api.post("/v1/tier/push", **endpoint(gives=inspection.TierDone))
     async def tier_push(request: Request) -> Response:
         """Copies whatever the bucket lacks; for admins."""
         _check_admin(messages.caller(request))
         return messages.answer(inspection.TierDone(await used().push()))
 
-    @api.post(
-        "/v1/tier/pull",
-        **endpoint(
-            takes=inspection.TierPullRequest, gives=inspection.TierDone, refuses=(NotFound, StoreError)
-        ),
-    )
+    @api.post("/v1/tier/pull", **endpoint(takes=inspection.TierPullRequest, gives=inspection.TierDone))
     async def tier_pull(request: Request) -> Response:
         """Fetches all that the bucket has of one recipe; for admins."""
         caller = messages.caller(request)
@@ -52,12 +47,7 @@ def router(daemon: Daemon, tier: Tier | None) -> APIRouter:
         fetched, failed = await used().pull(asked.recipe, caller.scope, caller.owner_uid)
         return messages.answer(inspection.TierDone(fetched, failed))
 
-    @api.post(
-        "/v1/tier/gc",
-        **endpoint(
-            takes=inspection.TierGarbageRequest, gives=inspection.TierDone, refuses=(NotFound, StoreError)
-        ),
-    )
+    @api.post("/v1/tier/gc", **endpoint(takes=inspection.TierGarbageRequest, gives=inspection.TierDone))
     async def tier_gc(request: Request) -> Response:
         """Lists artifacts of the bucket that no manifest names; with `delete`, deletes them; for admins."""
         _check_admin(messages.caller(request))
