@@ -114,13 +114,6 @@ class Auth:
         self._admins = {0, os.geteuid(), *admins}
         self._trusted = {*self._admins, *trusted}
 
-    def is_open(self, path: str, port: int | None) -> bool:
-        """Whether a request over TCP needs no token."""
-        return path in OPEN_PATHS or self._is_for_metrics(port)
-
-    def _is_for_metrics(self, port: int | None) -> bool:
-        return port is not None and port == self._metrics_port
-
     def caller(
         self, peer: Peer, path: str, headers: Iterable[tuple[bytes, bytes]], port: int | None = None
     ) -> Caller:
@@ -134,7 +127,7 @@ class Auth:
             BadRequest: a header that decides who asks is there twice (RFC 9112, 3.2).
             Forbidden: a foreign Host or Origin; or a user that cannot be told from others.
         """
-        if self._is_for_metrics(port):
+        if port is not None and port == self._metrics_port:
             if path not in METRICS_PATHS:
                 raise NotFound(f"{path[:200]}: this address serves only {', '.join(sorted(METRICS_PATHS))}")
             return Caller(None, peer)

@@ -34,7 +34,7 @@ from prepcache.errors import (
 )
 from prepcache.protocol import wire
 from prepcached.daemon import Alive, Daemon
-from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, Lease, digests
+from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, digests
 from prepcached.misses import Miss, Misses
 from prepcached.sessions import Session
 from prepcached.store import scopes
@@ -163,7 +163,9 @@ class Coordinator:
                 return wire.LeaseAnswer(look_again=await self._resolve(session, recipe, request.generation))
             if answer.lease is not None:
                 session.declined.pop(request.recipe, None)
-                await self._deliver(answer.lease, is_awaited)
+                self.served["leases"] += 1
+                self.served["leased_items"] += len(answer.lease.items)
+                daemon.note_leased()
                 break
             left_s = until - daemon.clock()
             if not (answer.held or others) or left_s <= 0 or daemon.stopping.is_set():
@@ -171,10 +173,10 @@ class Coordinator:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(bell.wait(), left_s)
             if not await is_awaited():
-                table.stop_waiting(session.id, recipe)
                 break
+        lease = answer.lease
         return wire.LeaseAnswer(
-            lease=_told(answer.lease),
+            lease=None if lease is None else wire.Lease(lease.id, lease.token, lease.span_s),
             granted=tuple(answer.granted),
             held=(*self._holders(request.recipe, answer.held), *others),
             is_waited_for=recipe in self._waited_for(session),
@@ -208,10 +210,6 @@ class Coordinator:
                 del self._commits[ended]
             self._commits[session.id] = [*known, (request, task)][-KEPT_COMMITS:]
         return await asyncio.shield(task)
-
-    def release(self, session: Session, lease_id: str, token: str) -> None:
-        """Ends a lease."""
-        self._daemon.leases.release(session.id, lease_id, token)
 
     def stage(self, session: Session, name: str, size_bytes: int) -> None:
         """Counts an upload against what one session may have staged.
@@ -255,8 +253,7 @@ class Coordinator:
         daemon, table = self._daemon, self._daemon.leases
         self.served["found_items"] += request.found_items
         self.served["saved_s"] += request.saved_s
-        progress = [(one.recipe, one.name, one.done, one.total) for one in request.progress]
-        moved = daemon.sessions.beat(session, progress)
+        moved = daemon.sessions.beat(session, request.progress)
         table.forsake(session.id, request.lost)
         table.beat(session.id, [recipe + session.scope for recipe in moved])
         removed = await daemon.quick(self._note_used, session.id, request)
@@ -323,14 +320,6 @@ class Coordinator:
             )
         self._daemon.leases.raise_generation(recipe, newest)
 
-    async def _deliver(self, lease: Lease, is_awaited: Alive) -> None:
-        """Counts a granted lease, and takes it back if nobody waits for the answer."""
-        self.served["leases"] += 1
-        self.served["leased_items"] += len(lease.items)
-        self._daemon.note_leased()
-        if not await is_awaited():
-            self._daemon.leases.withdraw(lease)
-
     async def _commit(
         self, session: Session, owner_uid: int, commit: Commit, staged: Sequence[StagedFile]
     ) -> wire.Committed:
@@ -394,29 +383,21 @@ class Coordinator:
         """Who has the items; what is fetched from the tier is one holder."""
         fetched = 0
         for session_id, items in held.items():
+            session = self._daemon.sessions.get(session_id)
             if session_id.startswith(TIER_SESSION):
                 fetched += items
+            elif session is None:
+                yield wire.Holder("a session that has just closed", items)
             else:
-                yield self._holder(session_id, recipe, items)
+                progress = session.progress.get(recipe)
+                done, total = (progress.done, progress.total) if progress else (0, 0)
+                yield wire.Holder(session.label, items, done, total)
         if fetched:
-            yield wire.Holder(who=TIER_NAME, items=fetched)
-
-    def _holder(self, session_id: str, recipe: str, items: int) -> wire.Holder:
-        session = self._daemon.sessions.get(session_id)
-        if session is None:
-            return wire.Holder(who="a session that has just closed", items=items)
-        progress = session.progress.get(recipe)
-        if progress is None:
-            return wire.Holder(who=session.label, items=items)
-        return wire.Holder(who=session.label, items=items, done=progress.done, total=progress.total)
+            yield wire.Holder(TIER_NAME, fetched)
 
 
 def _has_failed(task: asyncio.Task[Any]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
-
-
-def _told(lease: Lease | None) -> wire.Lease | None:
-    return None if lease is None else wire.Lease(lease.id, lease.token, lease.span_s)
 
 
 def _references(artifacts: Sequence[Any]) -> tuple[wire.ArtifactRef, ...]:

@@ -32,7 +32,7 @@ from prepcached.auth import Auth, Caller
 from prepcached.leases import LeaseLimits, LeaseTable
 from prepcached.peer import Watch, user_name
 from prepcached.sessions import Session, Sessions
-from prepcached.store.records import Filter, Finding, Removed, Verified
+from prepcached.store.records import Finding, Verified
 from prepcached.store.store import Store
 
 LOG = logging.getLogger(__name__)
@@ -62,25 +62,6 @@ class Bounds:
 
     leases: LeaseLimits = field(default_factory=lambda: LeaseLimits(leases=wire.MAX_LEASES))
     staged_bytes: int = wire.MAX_STAGED_BYTES
-
-
-def _in_context(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Callable[[], T]:
-    """The call, which logs in a worker thread with the id of the request that asks for it."""
-    return partial(contextvars.copy_context().run, partial(call, *args, **kwargs))
-
-
-def _started(count: int, name: str) -> ThreadPoolExecutor:
-    """Threads that all run from the start: work for which one could not be started later (there are too many)
-    would fail, and be done all the same, by the next that is free, when nobody reckons with it."""
-    threads, all_run = ThreadPoolExecutor(count, name), threading.Barrier(count)
-    try:
-        for _ in range(count):
-            threads.submit(all_run.wait)
-    except RuntimeError:  # those that wait for the others would keep the process for ever
-        all_run.abort()
-        threads.shutdown()
-        raise
-    return threads
 
 
 class Daemon:
@@ -113,14 +94,12 @@ class Daemon:
         self.commits: dict[str, int] = {}
         """Commits under way, by session."""
         self._bells: dict[str, asyncio.Event] = {}
-        self._unclean: set[str] = set()
-        """Ended sessions that left something in the store which could not be removed yet."""
         self._swept_at = clock()
-        self._quick = _started(QUICK_THREADS, "quick")
-        self._writing = _started(WRITE_THREADS, "write")
-        self._slow = _started(SLOW_THREADS, "slow")
-        self._listing = _started(LIST_THREADS, "list")
-        self._long = _started(LONG_THREADS, "long")
+        self._quick = ThreadPoolExecutor(QUICK_THREADS, "quick")
+        self._writing = ThreadPoolExecutor(WRITE_THREADS, "write")
+        self._slow = ThreadPoolExecutor(SLOW_THREADS, "slow")
+        self._listing = ThreadPoolExecutor(LIST_THREADS, "list")
+        self._long = ThreadPoolExecutor(LONG_THREADS, "long")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticker: asyncio.Task[None] | None = None
 
@@ -149,7 +128,7 @@ class Daemon:
         while self._tasks:
             await asyncio.wait(list(self._tasks))
         self._watch.close()
-        await self._loop.run_in_executor(None, self._end)
+        await asyncio.to_thread(self._end)
 
     def wall_time(self, at: float) -> float:
         """A moment of the daemon's clock, in seconds since the epoch."""
@@ -160,24 +139,24 @@ class Daemon:
     async def quick(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a short store call that waits for no writer, in a worker thread; maintenance stands aside."""
         with self.store.foreground:
-            return await self._loop.run_in_executor(self._quick, _in_context(call, *args, **kwargs))
+            return await self._in(self._quick, partial(call, *args, **kwargs))
 
     async def writing(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a store call that writes a row, in a worker thread."""
         with self.store.foreground:
-            return await self._loop.run_in_executor(self._writing, partial(call, *args, **kwargs))
+            return await self._in(self._writing, partial(call, *args, **kwargs))
 
     async def listing(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a store call that looks through the index, in a worker thread."""
-        return await self._loop.run_in_executor(self._listing, _in_context(call, *args, **kwargs))
+        return await self._in(self._listing, partial(call, *args, **kwargs))
 
     async def slow(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a store call that moves data, in a worker thread."""
-        return await self._loop.run_in_executor(self._slow, _in_context(call, *args, **kwargs))
+        return await self._in(self._slow, partial(call, *args, **kwargs))
 
-    async def purge(self, wanted: Filter, *, dry_run: bool, free_bytes: int | None = None) -> Removed:
-        """Purges; a stop breaks it off."""
-        return await self.slow(self.store.purge, wanted, dry_run=dry_run, free_bytes=free_bytes)
+    def _in(self, threads: ThreadPoolExecutor, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Runs a call which logs with the id of the request that asks for it."""
+        return self._loop.run_in_executor(threads, contextvars.copy_context().run, call)
 
     async def verify(
         self, keys: Iterable[str] | None, is_awaited: Alive, owner: int | None = None
@@ -190,7 +169,7 @@ class Daemon:
                 raise DaemonUnreachable("verification stopped early: the client has gone")
 
         work = partial(self.store.verify, keys, progress=go_on, owner=owner)
-        verifying = self._loop.run_in_executor(self._long, work)
+        verifying = self._in(self._long, work)
         try:
             while not (await asyncio.wait([verifying], timeout=TICK_S))[0]:
                 if not await is_awaited():
@@ -202,7 +181,7 @@ class Daemon:
 
     async def check(self) -> list[Finding]:
         """Compares the index with the disk; a stop breaks it off. What is only under way is no finding."""
-        found = await self._loop.run_in_executor(self._long, _in_context(self.store.check, breaks_off=True))
+        found = await self._in(self._long, partial(self.store.check, breaks_off=True))
         return [one for one in found if one.code not in ("temporary-file", "doomed-file")]
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -257,21 +236,18 @@ class Daemon:
         self.leases.end_session(session_id)
         self.spawn(self.clean_session(session_id))
 
-    async def clean_session(self, session_id: str) -> bool:
+    async def clean_session(self, session_id: str) -> None:
         """Gives back what an ended session left in the store, once none of its commits is under way.
 
-        Returns:
-            False where the disk let it remove nothing; a tick tries again.
+        Files that the disk does not let it remove are left to the next sweep.
         """
         if session_id in self.sessions or self.commits.get(session_id):
-            return True
+            return
+        await self.quick(self.store.release, session_id)
         try:
-            await self.slow(self._clean, session_id)
+            await self.slow(self.store.discard_staged, session_id)
         except StoreError as error:
-            self._unclean.add(session_id)
             LOG.warning("files of session %s are not removed yet: %s", session_id[:8], error)
-            return False
-        return True
 
     async def sweep(self) -> None:
         """Removes what lies in the staging folder and no lease names."""
@@ -296,10 +272,6 @@ class Daemon:
         """Called by the thread that merges: a lease that is asked for once its files are gone comes after."""
         self._loop.call_soon_threadsafe(self.leases.raise_generation, recipe, generation)
 
-    async def _clean_again(self) -> None:
-        while self._unclean and await self.clean_session(self._unclean.pop()):
-            pass
-
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
@@ -308,7 +280,6 @@ class Daemon:
                     self.end_session(session.id, why="it was silent for too long")
                 self.leases.lapse()
                 self.note_leased()
-                await self._clean_again()
                 if self.clock() - self._swept_at > SWEEP_S:
                     self._swept_at = self.clock()
                     self.spawn(self.sweep())
@@ -320,7 +291,3 @@ class Daemon:
         for pool in (self._long, self._listing, self._slow, self._writing, self._quick):
             pool.shutdown()
         self.store.close()
-
-    def _clean(self, session_id: str) -> None:
-        self.store.release(session_id)
-        self.store.discard_staged(session_id)

@@ -353,12 +353,6 @@ class LeaseTable:
         self._free(lease)
         self._on_change(lease.recipe)
 
-    def withdraw(self, lease: Lease) -> None:
-        """Frees a lease of which its client was never told."""
-        if self.is_live(lease):
-            self._free(lease)
-            self._on_change(lease.recipe)
-
     def forsake(self, session: str, lease_ids: Iterable[str]) -> None:
         """Frees what of these the session has; one that is being committed is freed when that is over."""
         named = set(lease_ids)
@@ -375,30 +369,15 @@ class LeaseTable:
         now = self._clock()
         self._end([lease for lease in self if lease.deadline <= now and not lease.is_committing])
 
+    def waits(self) -> dict[tuple[str, str], frozenset[str]]:
+        """By session and recipe, the sessions that it waits for, or waited for until a moment ago."""
+        now = self._clock()
+        self._waits = {key: wait for key, wait in self._waits.items() if wait[1] > now}
+        return {key: holders for key, (holders, _) in self._waits.items()}
+
     def waited_for(self, session: str) -> set[str]:
         """The recipes of which somebody waits for items that this session holds."""
-        now = self._clock()
-        for key in [key for key, (_, until) in self._waits.items() if until <= now]:
-            del self._waits[key]
-        return {recipe for (_, recipe), (holders, _) in self._waits.items() if session in holders}
-
-    def waits(self) -> dict[str, dict[str, frozenset[str]]]:
-        """Which sessions each one waits for, or waited for until a moment ago, by recipe."""
-        now, found = self._clock(), dict[str, dict[str, frozenset[str]]]()
-        for (session, recipe), (holders, until) in self._waits.items():
-            if until > now:
-                found.setdefault(session, {})[recipe] = holders
-        return found
-
-    @property
-    def waiting(self) -> int:
-        """How many wait, or waited until a moment ago, for items that others hold."""
-        now = self._clock()
-        return sum(until > now for _, until in self._waits.values())
-
-    def stop_waiting(self, session: str, recipe: str) -> None:
-        """The session's long poll is over, its client is gone."""
-        self._waits.pop((session, recipe), None)
+        return {recipe for (_, recipe), holders in self.waits().items() if session in holders}
 
     def _end(self, leases: list[Lease]) -> None:
         recipes = set()

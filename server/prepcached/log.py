@@ -27,7 +27,16 @@ REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 
 
 class TextFormatter(logging.Formatter):
-    """One line a record, tracebacks folded in, so that a log can be read by lines; and on a terminal."""
+    """One line a record, tracebacks folded in, so that a log can be read by lines; and on a terminal.
+
+    Args:
+        is_journal: each line begins with its level for the journal, which adds the time by itself.
+    """
+
+    def __init__(self, *, is_journal: bool = False) -> None:
+        shown = "%(name)s: %(message)s"
+        super().__init__(shown if is_journal else f"%(asctime)s %(levelname)s {shown}")
+        self._is_journal = is_journal
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record).replace("\n", " | ")
@@ -35,14 +44,8 @@ class TextFormatter(logging.Formatter):
             line += f" [request {REQUEST_ID.get()}]"
         if len(line) > MAX_CHARS:
             line = f"{line[: MAX_CHARS // 2]} ... {line[-MAX_CHARS // 2 :]}"
-        return line if line.isprintable() else "".join(c if c.isprintable() else "?" for c in line)
-
-
-class JournalFormatter(TextFormatter):
-    """For systemd's journal."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return priority(record.levelno) + super().format(record)
+        level = priority(record.levelno) if self._is_journal else ""
+        return level + "".join(c if c.isprintable() else "?" for c in line)
 
 
 class JsonFormatter(logging.Formatter):
@@ -80,12 +83,8 @@ def is_journal(environ: Mapping[str, str]) -> bool:
 def configure(level: str, environ: Mapping[str, str], log_format: str = "text") -> None:
     """Makes this process log so."""
     handler = logging.StreamHandler()
-    if log_format == "json":
-        handler.setFormatter(JsonFormatter())
-    elif is_journal(environ):
-        handler.setFormatter(JournalFormatter("%(name)s: %(message)s"))
-    else:
-        handler.setFormatter(TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    is_json = log_format == "json"
+    handler.setFormatter(JsonFormatter() if is_json else TextFormatter(is_journal=is_journal(environ)))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

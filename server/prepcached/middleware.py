@@ -46,14 +46,8 @@ class Middleware:
         self._app = app
         self._auth = auth
         self._observe = observe
-        self._under_way: dict[int, tuple[str, float]] = {}
         self.uses = 0
         """Requests so far that did more than look."""
-
-    def under_way(self) -> list[str]:
-        """The unanswered requests, the oldest first, with their age."""
-        now = perf_counter()
-        return [f"{line} (for {span_text(now - began)})" for line, began in self._under_way.values()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -67,7 +61,6 @@ class Middleware:
         answer = _Answer(scope, receive, send, request_id)
         began = perf_counter()
         line = f"{scope['method']} {scope['path'][:200]}"
-        self._under_way[id(answer)] = line, began
         try:
             self._admit(scope)
             await self._app(scope, answer.receive, answer.send)
@@ -86,8 +79,6 @@ class Middleware:
             if not isinstance(connection, PeerProtocol) or not connection.abandon(scope["state"]):
                 raise
             LOG.warning("%s: interrupted by the shutdown after %s", line, span_text(perf_counter() - began))
-        finally:
-            del self._under_way[id(answer)]
         self._observe(scope, answer.status, perf_counter() - began)
 
     def _admit(self, scope: Scope) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import logging
 import os
@@ -75,9 +74,6 @@ ACCEPT_S = 0.05
 SWITCH_INTERVAL_S = 0.0001
 """How long maintenance keeps the interpreter from a request that waits for it: a request takes it back some
 ten times (after each change of threads, and each row of SQLite), and would wait Python's 5 ms each time."""
-MALLOC_THRESHOLD_BYTES = 128 << 10
-"""glibc's own first values; set, they no longer grow with what is freed."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # mallopt(3)
 
 
 def serve(place: Place, load: Callable[[], Settings], settings: Settings, environ: Mapping[str, str]) -> None:
@@ -86,13 +82,16 @@ def serve(place: Place, load: Callable[[], Settings], settings: Settings, enviro
     Args:
         load: the settings as they are now; raises ConfigError.
     """
-    _raise_descriptor_limit()
-    _give_memory_back()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # a hardened unit may forbid it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     server = assemble(place, settings, environ)
     server.load = load
     server.end_now = partial(os._exit, 0)
-    _settle()
+    gc.collect()
+    gc.freeze()  # a collection that looks through all that is loaded would stop requests for 50 ms
+    gc.enable()
     server.run(sockets=place.listeners)
     if server.is_root_gone:
         raise RootUnusable(
@@ -112,18 +111,14 @@ def assemble(
     """A server over the store in its place's root, which is opened here."""
     store = _open_store(place.root, settings, environ)
     try:
-        _tell_if_full(store)
-        if settings.isolation == "user":
-            _check_marks(store)
-        if settings.group is not None:
-            _share(store, settings.group)
+        _check_store(store, settings)
     except BaseException:
         store.close()
         raise
     auth = Auth(
         token=settings.token,
         admins=settings.admins,
-        hosts=_hosts(settings),
+        hosts=[*settings.allowed_hosts, *([settings.host] if settings.host else [])],
         is_by_user=settings.isolation == "user",
         trusted=settings.trusted,
         unmapped=unmapped_uid(),
@@ -188,12 +183,13 @@ class Server(uvicorn.Server):
             self.daemon.store.close()
             raise
         await super().startup(sockets)
+        watches = [self._stop_when_unusable()]
         if self._settings.idle_exit is not None:
-            self._watches.append(loop.create_task(self._stop_when_idle(self._settings.idle_exit)))
-        self._watches.append(loop.create_task(self._stop_when_unusable()))
+            watches.append(self._stop_when_idle(self._settings.idle_exit))
         watchdog_s = watchdog_interval_s(self._environ)
         if watchdog_s is not None:
-            self._watches.append(loop.create_task(self._feed_watchdog(watchdog_s)))
+            watches.append(self._feed_watchdog(watchdog_s))
+        self._watches = [loop.create_task(one) for one in watches]
         names = ", ".join(_name(one) for one in sockets or ())
         LOG.info("serving %s on %s (pid %d)", self._settings.root, names, os.getpid())
         notify("READY=1\nSTATUS=", self._environ)
@@ -209,8 +205,9 @@ class Server(uvicorn.Server):
 
     def _stop_is_overdue(self) -> None:
         if self.end_now is not None:
-            waiting = ", ".join(self.middleware.under_way()[:3]) or "its last writes"
-            LOG.warning("stopping took over %d s: exiting now, without waiting for %s", STOP_LIMIT_S, waiting)
+            LOG.warning(
+                "stopping took over %d s: exiting without waiting for what is under way", STOP_LIMIT_S
+            )
             self.end_now()
 
     async def _shut_down(self, sockets: list[socket.socket] | None) -> None:
@@ -330,43 +327,37 @@ def _open_store(root: Root, settings: Settings, environ: Mapping[str, str]) -> S
     return store
 
 
-def _tell_if_full(store: Store) -> None:
-    """What stays free by default may be more than a small disk has: jobs only see that nothing hits."""
+def _check_store(store: Store, settings: Settings) -> None:
+    """Tells what will not work as the settings say, and opens the folders to the socket's group.
+
+    Raises:
+        ConfigError: users cannot be isolated here.
+    """
     stats = store.stats()
-    if stats.effective_limit_bytes == 0:
+    if stats.effective_limit_bytes == 0:  # jobs would only see that nothing hits
         LOG.warning(
             "nothing can be stored: the disk under %s has %s free, of which %s must stay free (--min-free)",
             store.root,
             size_text(stats.free_bytes),
             size_text(stats.min_free_bytes),
         )
-
-
-def _check_marks(store: Store) -> None:
-    """
-    Raises:
-        ConfigError: users cannot be isolated here.
-    """
-    if not store.keeps_marks():
+    if settings.isolation == "user" and not store.keeps_marks():
         raise ConfigError(
             f'isolation = "user": the filesystem of {store.root} has no extended attributes, which record '
             "the owners of artifacts in case the index is lost: choose another root (--root), or set "
             'isolation = "group"'
         )
-
-
-def _share(store: Store, group: int) -> None:
-    """Gives the folders to the group of the socket: whom only this is open to, copies what is cached."""
-    layout = Layout(store.root)
-    sharing.give(layout, group)
-    closed = sharing.closed_to(layout, group)
-    if closed is not None:
-        LOG.warning(
-            "group %d (--group) cannot read %s: its jobs download copies and share no memory; "
-            "open it to the group (chgrp, chmod g+x), or choose another root (--root)",
-            group,
-            closed,
-        )
+    if settings.group is not None:
+        layout = Layout(store.root)
+        sharing.give(layout, settings.group)
+        closed = sharing.closed_to(layout, settings.group)
+        if closed is not None:
+            LOG.warning(
+                "group %d (--group) cannot read %s: its jobs download copies and share no memory; "
+                "open it to the group (chgrp, chmod g+x), or choose another root (--root)",
+                settings.group,
+                closed,
+            )
 
 
 def _limits(settings: Settings) -> Limits:
@@ -378,33 +369,6 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-def _hosts(settings: Settings) -> list[str]:
-    return [*settings.allowed_hosts, *([settings.host] if settings.host else [])]
-
-
 def _name(sock: socket.socket) -> str:
     address = sock.getsockname()
     return f"unix://{address}" if sock.family == socket.AF_UNIX else f"http://{address[0]}:{address[1]}"
-
-
-def _raise_descriptor_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # a hardened unit may forbid it
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    LOG.debug("descriptors: %d of %d", soft, hard)
-
-
-def _settle() -> None:
-    """What is loaded by now stays: a full collection that looks through it stops all requests for 50 ms."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
-
-
-def _give_memory_back() -> None:
-    """Tells glibc to return what a commit needed for a moment: it keeps 10 MB of it otherwise."""
-    with contextlib.suppress(OSError, AttributeError):  # another libc
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_ARENA_MAX, 2)
-        mallopt(_M_MMAP_THRESHOLD, MALLOC_THRESHOLD_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, MALLOC_THRESHOLD_BYTES)

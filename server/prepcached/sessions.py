@@ -5,7 +5,6 @@ Invariants:
     2. A session whose process the daemon watches ends with the process, and otherwise only after
        `WATCHED_LAPSE_S` of silence: a stopped process keeps its maps. One that cannot be watched (another
        pid namespace, TCP) ends after `lapse_s` without a beat.
-    3. Text that came from a client is bounded and printable before it is kept: it is shown on terminals.
 
 Locking: none. One thread (the daemon's event loop) calls everything here.
 Not here: watching processes (peer.py), leases (leases.py), holds (store/holds.py).
@@ -18,27 +17,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from prepcache.errors import LimitExceeded, UnknownSession
+from prepcache.protocol import wire
 from prepcached.auth import TOKEN_UID
 
 WATCHED_LAPSE_S = 1800.0
 """Silence after which even a live process is taken for one that forgot its session; as a hold weakens."""
-MAX_TEXT = 200
 MAX_RECIPES = 64
 """Recipes of which one session may report progress at a time."""
-
-
-def printable(text: str) -> str:
-    """`text` cut to `MAX_TEXT` characters, without control characters."""
-    return "".join(c if c.isprintable() else "?" for c in text[:MAX_TEXT])
-
-
-@dataclass
-class Progress:
-    """How far a session is with the items of one recipe."""
-
-    name: str
-    done: int
-    total: int
 
 
 @dataclass
@@ -67,7 +52,7 @@ class Session:
     opened_at: float
     beat_at: float
     is_watched: bool = False
-    progress: dict[str, Progress] = field(default_factory=dict)
+    progress: dict[str, wire.Progress] = field(default_factory=dict)
     declined: dict[str, int] = field(default_factory=dict)
     scope: str = ""
     staged: dict[str, int] = field(default_factory=dict)
@@ -136,11 +121,11 @@ class Sessions:
         session = Session(
             id=secrets.token_hex(16),
             token=secrets.token_hex(16),
-            name=printable(name) or "job",
+            name=name or "job",
             uid=uid,
             pid=pid,
             reported_pid=reported_pid,
-            host=printable(host) or "?",
+            host=host or "?",
             opened_at=opened_at,
             beat_at=self._clock(),
         )
@@ -163,19 +148,19 @@ class Sessions:
             )
         return session
 
-    def beat(self, session: Session, progress: Iterable[tuple[str, str, int, int]] = ()) -> list[str]:
-        """Keeps the session, and notes (recipe, name, done, total); returns the recipes that moved on.
+    def beat(self, session: Session, progress: Iterable[wire.Progress] = ()) -> list[str]:
+        """Keeps the session, and notes its progress; returns the recipes that moved on.
 
         What has come to its total has ended, and is noted no longer.
         """
         session.beat_at = self._clock()
-        moved = []
-        for recipe, name, done, total in progress:
-            before = session.progress.pop(recipe, None)
-            if before is None or before.done != done:
-                moved.append(recipe)
-            if done < total:
-                session.progress[recipe] = Progress(printable(name), max(0, done), total)
+        moved: list[str] = []
+        for one in progress:
+            before = session.progress.pop(one.recipe, None)
+            if before is None or before.done != one.done:
+                moved.append(one.recipe)
+            if one.done < one.total:
+                session.progress[one.recipe] = one
         while len(session.progress) > MAX_RECIPES:
             del session.progress[next(iter(session.progress))]
         return moved

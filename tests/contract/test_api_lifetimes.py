@@ -240,21 +240,6 @@ def test_a_commit_outlives_its_session(tmp_path: Path, monkeypatch: pytest.Monke
         assert served.store.entry(key).holds == 1, "the dead session's hold is gone, the other's is there"
 
 
-def test_a_lease_whose_client_hung_up_before_the_answer_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def hung_up(self: Any) -> bool:
-        return True
-
-    with serving(tmp_path) as served:
-        job, other = served.job(), served.job()
-        job.resolve()
-        with monkeypatch.context() as patch:
-            patch.setattr("starlette.requests.Request.is_disconnected", hung_up)
-            job.lease("a")
-        assert other.lease("a").json()["granted"] == [0]
-
-
 def test_a_download_whose_client_stalls_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_protocol, "STALL_TIMEOUT_S", 0.05)
     with serving(tmp_path) as served:
@@ -278,7 +263,7 @@ def test_a_stop_breaks_off_who_pauses(
             key = put(served.store, "a", size_bytes=20 << 20).artifacts[0].key
             line = f"GET /v1/entries/{key}/data"
             sock.sendall(f"{line} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
-        assert wait_until(lambda: bool(served.server.middleware.under_way()))
+        assert wait_until(lambda: bool(served.server.server_state.tasks))
         served.server.ask_to_stop("the test")
         assert wait_until(lambda: f"{line}: interrupted by the shutdown" in caplog.text)
     assert not [one for one in caplog.records if one.exc_info]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -13,7 +14,7 @@ import pytest
 
 from prepcache.errors import StoreError
 from prepcached.maintenance import Maintenance
-from support.serving import Serving, wait_until
+from support.serving import READY_S, Serving, wait_until
 from support.stores import put
 
 
@@ -65,7 +66,7 @@ def test_what_an_ended_session_left_goes_when_the_disk_lets_it(served: Serving) 
     assert wait_until(lambda: served.store.stats().staged_bytes > 0)
     with taking_nothing(served):
         assert job.close().status_code == 204
-        assert wait_until(lambda: job.session in served.daemon._unclean)
+    asyncio.run_coroutine_threadsafe(served.daemon.sweep(), served.server.loop).result(READY_S)
     assert wait_until(lambda: not os.listdir(served.store.staging))
     stats = served.store.stats()
     assert stats.staged_bytes == stats.stray_bytes == 0

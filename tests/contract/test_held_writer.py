@@ -58,10 +58,7 @@ def new_recipes_waiting(served: Serving) -> Iterator[list[Any]]:
     for one in threads:
         one.start()
 
-    def resolving() -> int:
-        return sum("/v1/resolve" in line for line in served.server.middleware.under_way())
-
-    assert wait_until(lambda: resolving() == NEW_RECIPES)
+    assert wait_until(lambda: len(served.server.server_state.tasks) == NEW_RECIPES)
     yield answers
     for one in threads:
         one.join()

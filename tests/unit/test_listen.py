@@ -7,8 +7,6 @@ import errno
 import os
 import socket
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,8 +21,7 @@ from prepcached.store.db import discard
 from prepcached.store.root import Root
 from prepcached.store.store import Store
 from prepcached.systemd import is_activated
-from support.sandbox import ROOM
-from support.serving import READY_S, build
+from support.serving import build
 from support.stores import ROOMY, put
 
 
@@ -183,35 +180,3 @@ def test_a_start_that_fails_says_why_and_leaves_no_socket(
     assert not given.uds.exists() and server.daemon.store.is_closed
     for listener in listeners:
         listener.close()
-
-
-STOPPED = """
-import os, pathlib, signal, sys, threading
-from concurrent.futures import ThreadPoolExecutor
-from prepcached import cli
-
-def stopped_after(kind, name, caller):
-    call = getattr(kind, name)
-    def then_stopped(*given):
-        given_back = call(*given)
-        is_main = threading.get_ident() == threading.main_thread().ident
-        if is_main and sys._getframe(1).f_code.co_name == caller and pathlib.Path(sys.argv[-1]).exists():
-            os.kill(os.getpid(), signal.SIGTERM)
-        return given_back
-    setattr(kind, name, then_stopped)
-
-stopped_after({}, {!r}, {!r})
-cli.main()
-"""
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "caller"),
-    [("ThreadPoolExecutor", "submit", "_started"), ("threading.Condition", "__enter__", "wait")],
-    ids=["between two of them", "with a lock of one"],
-)
-def test_a_daemon_stopped_during_its_start_ends(tmp_path: Path, kind: str, name: str, caller: str) -> None:
-    """Its socket is there by then, so whoever waits for that may stop it."""
-    script = STOPPED.format(kind, name, caller)
-    command = [sys.executable, "-c", script, "serve", "--root", tmp_path / "root", "--uds", tmp_path / "s"]
-    assert subprocess.run(command, env=os.environ | ROOM, timeout=READY_S).returncode == 0

@@ -17,8 +17,8 @@ def test_a_line_is_bounded_and_printable() -> None:
     record = logging.LogRecord(
         "a", logging.ERROR, "", 1, "begins %s ends", ("\x1b[2J\u202e\n" * MAX_CHARS,), None
     )
-    line = TextFormatter("%(message)s").format(record)
-    assert len(line) < MAX_CHARS + 10 and line.startswith("begins") and line.endswith("ends")
+    line = TextFormatter(is_journal=True).format(record)
+    assert len(line) < MAX_CHARS + 10 and line.startswith("<3>a: begins") and line.endswith("ends")
     assert line.isprintable()
 
 

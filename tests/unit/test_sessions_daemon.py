@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from prepcache.digests import RecipeDigest
 from prepcache.errors import LimitExceeded, UnknownSession
-from prepcached.sessions import MAX_RECIPES, MAX_TEXT, WATCHED_LAPSE_S, Session, Sessions
+from prepcache.protocol.wire import Progress
+from prepcached.sessions import MAX_RECIPES, WATCHED_LAPSE_S, Session, Sessions
 
 
 class Clock:
@@ -27,6 +29,10 @@ def sessions(clock: Clock) -> Sessions:
 
 def opened(sessions: Sessions, uid: int | None = 1, name: str = "job") -> Session:
     return sessions.open(name, uid=uid, pid=7, reported_pid=8, host="h", opened_at=0.0)
+
+
+def progress(recipe: str, done: int, total: int) -> Progress:
+    return Progress(RecipeDigest(recipe), "n", done, total)
 
 
 def test_a_session_acts_with_its_token_and_for_its_user_only(sessions: Sessions) -> None:
@@ -65,27 +71,20 @@ def test_sessions_are_bounded_for_each_user_and_in_all(sessions: Sessions) -> No
 
 def test_a_beat_tells_which_recipes_moved_on(sessions: Sessions) -> None:
     session = opened(sessions)
-    assert sessions.beat(session, [("r", "n", 1, 9), ("q", "n", 0, 9)]) == ["r", "q"]
-    assert sessions.beat(session, [("r", "n", 2, 9), ("q", "n", 0, 9)]) == ["r"]
+    assert sessions.beat(session, [progress("r", 1, 9), progress("q", 0, 9)]) == ["r", "q"]
+    assert sessions.beat(session, [progress("r", 2, 9), progress("q", 0, 9)]) == ["r"]
     assert (session.progress["r"].done, session.progress["r"].total) == (2, 9)
 
 
 def test_what_has_ended_is_not_shown_any_more(sessions: Sessions) -> None:
     session = opened(sessions)
-    sessions.beat(session, [("r", "n", 1, 9), ("q", "n", 3, 9)])
-    assert sessions.beat(session, [("r", "n", 9, 9)]) == ["r"]
+    sessions.beat(session, [progress("r", 1, 9), progress("q", 3, 9)])
+    assert sessions.beat(session, [progress("r", 9, 9)]) == ["r"]
     assert list(session.progress) == ["q"]
 
 
 def test_progress_is_bounded(sessions: Sessions) -> None:
     session = opened(sessions)
     for number in range(MAX_RECIPES + 5):
-        sessions.beat(session, [(str(number), "n", 1, 2)])
+        sessions.beat(session, [progress(str(number), 1, 2)])
     assert len(session.progress) == MAX_RECIPES and "0" not in session.progress
-
-
-def test_names_are_bounded_and_printable(sessions: Sessions) -> None:
-    session = opened(sessions, name="a\x1b[31m\n\u202e" + "x" * 1000)
-    assert session.name.startswith("a?[31m??x") and len(session.name) == MAX_TEXT
-    assert opened(sessions, name="").name == "job"
-    assert session.token not in session.label

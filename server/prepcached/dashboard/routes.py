@@ -158,7 +158,9 @@ class Dashboard:
         else:
             what = f"all entries called {name}" + ("" if caller.is_admin else " that you own")
         if action == "purge":
-            gone = await self._daemon.purge(await self._wanted(request, name, key), dry_run=True)
+            gone = await self._daemon.slow(
+                self._daemon.store.purge, await self._wanted(request, name, key), dry_run=True
+            )
             kept = f"; {gone.pinned} of them pinned" if gone.pinned else ""
             effect = (
                 f"Frees {size_text(gone.disk_bytes)}: {count_text(gone.entries, 'entry', 'entries')}{kept}. "
@@ -186,7 +188,9 @@ class Dashboard:
             raise Forbidden("this form is not from a page of this daemon: open the page again")
         action, key = form.get("action"), form.get("key")
         if action == "purge":
-            gone = await self._daemon.purge(await self._wanted(request, form.get("name"), key), dry_run=False)
+            gone = await self._daemon.slow(
+                self._daemon.store.purge, await self._wanted(request, form.get("name"), key), dry_run=False
+            )
             entries.log_purge(caller, gone)
             return _back(f"done=purge&entries={gone.entries}&bytes={gone.disk_bytes}")
         if action in ("pin", "unpin") and key is not None:

@@ -39,7 +39,9 @@ def router(daemon: Daemon) -> APIRouter:
         wanted = narrowed(_filter(asked), caller)
         if asked.keys and not caller.is_admin:
             await daemon.slow(_check_owned, daemon.store, asked.keys, caller)
-        gone = await daemon.purge(wanted, dry_run=asked.dry_run, free_bytes=asked.free_bytes)
+        gone = await daemon.slow(
+            daemon.store.purge, wanted, dry_run=asked.dry_run, free_bytes=asked.free_bytes
+        )
         listed: tuple[inspection.Entry, ...] = ()
         if asked.dry_run:
             listed = await daemon.listing(_first_to_go, daemon.store, wanted, asked.free_bytes, gone)

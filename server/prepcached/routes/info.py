@@ -111,7 +111,7 @@ def stats_of(daemon: Daemon, coordinator: Coordinator, stats: Stats, caller: Cal
         **asdict(replace(stats, users=tuple(seen))),
         "sessions": len(daemon.sessions),
         "leases": len(daemon.leases),
-        "waiting": daemon.leases.waiting,
+        "waiting": len(daemon.leases.waits()),
         **{name: served[name] for name in _SERVED},
         "seconds_saved": served["saved_s"],
         "uptime_s": daemon.clock() - daemon.started_clock,

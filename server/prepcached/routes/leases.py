@@ -62,7 +62,7 @@ def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
         """Gives a lease back: its items are free."""
         acting = messages.session(request, daemon)
         asked = await messages.read(request, wire.ReleaseRequest, daemon)
-        coordinator.release(acting, lease_id, asked.token)
+        daemon.leases.release(acting.id, lease_id, asked.token)
         return Response(status_code=204)
 
     return api

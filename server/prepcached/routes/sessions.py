@@ -93,13 +93,11 @@ def seen(
             holds=held.get(session.id, NOTHING_HELD).artifacts,
             held_bytes=held.get(session.id, NOTHING_HELD).disk_bytes,
             declined_items=sum(session.declined.values()),
-            progress=tuple(
-                wire.Progress(recipe, one.name, one.done, one.total)  # type: ignore[arg-type]
-                for recipe, one in session.progress.items()
-            ),
+            progress=tuple(session.progress.values()),
             waits=tuple(
                 inspection.Wait(scopes.digest(recipe), tuple(sorted(holders)))
-                for recipe, holders in waits.get(session.id, {}).items()
+                for (waiting, recipe), holders in waits.items()
+                if waiting == session.id
             ),
         )
         for session in some
