@@ -128,9 +128,8 @@ async def _on_http(request: Request, exc: Exception) -> JsonResponse:
 
 def _methods(request: Request, one: str) -> str:
     """All methods of a path: of several routes with the same path, each knows only its own (`one`)."""
-    path = getattr(request.scope.get("route"), "path", None)
-    found = set(one.replace(",", " ").split())
-    found |= {name for route in request.app.routes if route.path == path for name in route.methods or ()}
+    described = request.app.openapi()["paths"].get(getattr(request.scope.get("route"), "path", ""), {})
+    found = {method.upper() for method in described} or set(one.replace(",", " ").split())
     return ", ".join(sorted(found | {"HEAD"} if "GET" in found else found))  # the middleware answers HEAD
 
 
