@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from prepcache.digests import Digest  # noqa: E402
-from prepcached.tier import manifest  # noqa: E402
+from prepcached.tier import manifests as manifest  # noqa: E402
 from support.fake_s3 import FakeS3, fake_s3  # noqa: E402
 from support.serving import Job, serving  # noqa: E402
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prepcached.tier import manifest
+from prepcached.tier import manifests as manifest
 from support.fleet import be_patient, box
 from support.serving import Job, Serving
 from support.stores import RECIPE, item

@@ -127,7 +127,7 @@ def test_a_bucket_whose_clock_is_wrong_is_used(clock_s: float, s3: FakeS3, tmp_p
         assert asked(second.job(), OLD)["look_again"]
 
 
-def test_jobs_wait_five_seconds_an_hour_for_a_bucket(caplog: pytest.LogCaptureFixture) -> None:
+def test_jobs_wait_five_seconds_an_hour_for_a_bucket() -> None:
     now = [0.0]
     bucket = outage.Outage("the tier", "jobs preprocess", 30.0, 2.0, lambda: now[0])
     waits = 0
@@ -140,7 +140,6 @@ def test_jobs_wait_five_seconds_an_hour_for_a_bucket(caplog: pytest.LogCaptureFi
         now[0] += 30.0
         bucket.note_answer()
     assert waits == 4, "two in each of two hours"
-    assert sum("is not used for up to an hour" in one.getMessage() for one in caplog.records) == 3
 
 
 def test_a_service_is_asked_until_it_answers(

@@ -15,10 +15,9 @@ from blake3 import blake3
 from obstore.store import MemoryStore
 
 from prepcache.digests import Digest
-from prepcached.tier import manifest
-from prepcached.tier.bucket import Bucket, CouldNotTell
-from prepcached.tier.manifest import ManifestError, Row
-from prepcached.tier.manifests import Manifests
+from prepcached.tier import manifests as manifest
+from prepcached.tier.bucket import Bucket, CouldNotTell, Damaged
+from prepcached.tier.manifests import Manifests, Row
 
 RECIPE = "ab" * 32
 LARGEST = 1 << 30
@@ -85,7 +84,7 @@ def told(**members: Any) -> bytes:
     ],
 )
 def test_what_is_no_manifest_is_refused(data: bytes) -> None:
-    with pytest.raises(ManifestError):
+    with pytest.raises(Damaged):
         manifest.decode(data, LARGEST)
 
 

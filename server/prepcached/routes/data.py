@@ -29,13 +29,14 @@ from starlette.types import Message, Receive, Scope, Send
 
 from prepcache.errors import UnknownSession
 from prepcache.protocol import wire
+from prepcached import uploads
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
 from prepcached.http_protocol import PeerProtocol
 from prepcached.routes import messages
 from prepcached.routes.openapi import BYTES, endpoint
 from prepcached.sessions import Session
-from prepcached.uploads import Intake
+from prepcached.store.store import Store
 
 PIECE_BYTES = 4 << 20
 """Read and handed to the transport at once; with 64 KiB a GB takes six times the CPU."""
@@ -105,13 +106,12 @@ async def _stage(
     try:
         with contextlib.ExitStack() as stack:
             there = await daemon.slow(stack.enter_context, daemon.store.upload(name, size_bytes))
-            intake = Intake(daemon, there, STALL_TIMEOUT_S, go_on)
             try:
                 if session.id not in daemon.sessions:  # it was swept before there was this file
                     raise UnknownSession(f"{session.label}: the session ended before its upload began")
-                await intake.take(request, size_bytes)
+                await uploads.take(daemon, request, there, size_bytes, STALL_TIMEOUT_S, go_on)
             except BaseException:
-                await asyncio.shield(daemon.spawn(_drop(daemon, there.fd, name, intake)))
+                await asyncio.shield(daemon.spawn(daemon.quick(_drop, daemon.store, there.fd, name)))
                 raise
             await daemon.quick(os.close, there.fd)
     except BaseException:
@@ -120,10 +120,9 @@ async def _stage(
     return wire.StagedFile(name, size_bytes)
 
 
-async def _drop(daemon: Daemon, fd: int, name: str, intake: Intake) -> None:
-    await intake.settle()
-    await daemon.quick(os.close, fd)
-    await daemon.quick(daemon.store.unstage, name)
+def _drop(store: Store, fd: int, name: str) -> None:
+    os.close(fd)
+    store.unstage(name)
 
 
 class Download(FileResponse):
