@@ -11,8 +11,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 SAMPLE_S = 60.0
 KEPT = 24 * 60 + 1
@@ -20,13 +20,8 @@ WIDTH, HEIGHT = 300, 48
 """Of a chart, in the units of its SVG."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Counters since the daemon's start, and the bytes on disk, at a moment.
-
-    Args:
-        at: seconds since the epoch.
-    """
+class Sample(NamedTuple):
+    """Counters since the daemon's start, and the bytes on disk, at a moment in seconds since the epoch."""
 
     at: float
     hit_items: float
@@ -35,14 +30,8 @@ class Sample:
     disk_bytes: float
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Bars over a span.
-
-    Args:
-        path: of an SVG of WIDTH x HEIGHT.
-        peak: the largest value; None where there is no value at all.
-    """
+class Chart(NamedTuple):
+    """Bars over a span: an SVG path in WIDTH x HEIGHT, and the largest value, if there is any."""
 
     path: str
     peak: float | None
@@ -53,12 +42,13 @@ class History:
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=KEPT)
-        self._before: Sample | None = None
+        self._before = Sample(0.0, 0.0, 0.0, 0.0, 0.0)
 
     def resume(self, kept: Iterable[Sample]) -> None:
         """Goes on from the samples of the daemon before this one."""
         self._samples.extend(kept)
-        self._before = self._samples[-1] if self._samples else None
+        if self._samples:
+            self._before = self._samples[-1]
 
     def add(self, sample: Sample) -> Sample:
         """Adds what was counted since the start; returns it as it is to be kept."""
@@ -66,15 +56,12 @@ class History:
         self._samples.append(whole)
         return whole
 
-    def _whole(self, sample: Sample) -> Sample:
+    def _whole(self, now: Sample) -> Sample:
         before = self._before
-        if before is None:
-            return sample
-        return replace(
-            sample,
-            hit_items=sample.hit_items + before.hit_items,
-            miss_items=sample.miss_items + before.miss_items,
-            saved_s=sample.saved_s + before.saved_s,
+        return now._replace(
+            hit_items=now.hit_items + before.hit_items,
+            miss_items=now.miss_items + before.miss_items,
+            saved_s=now.saved_s + before.saved_s,
         )
 
     def hit_rate(self, now: Sample, span_s: float, buckets: int) -> Chart:

@@ -16,7 +16,6 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import astuple
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import parse_qs
@@ -72,7 +71,7 @@ class Dashboard:
                 stats = await self._daemon.quick(store.stats)
                 sample = self._history.add(self._sample(stats.disk_bytes))
                 since = sample.at - KEPT * SAMPLE_S
-                await self._daemon.writing(store.keep_sample, astuple(sample), since)
+                await self._daemon.writing(store.keep_sample, tuple(sample), since)
             await asyncio.sleep(SAMPLE_S)
 
     def router(self) -> APIRouter:
@@ -105,31 +104,37 @@ class Dashboard:
         held = await daemon.listing(daemon.store.held)
         visible = sessions.visible(daemon.sessions, caller)
         shown = sorted(visible, key=_rank, reverse=True)[: view.MAX_SESSIONS]
+        told = info.stats_of(daemon, self._coordinator, stats, caller)
+        users = told["users"][: view.MAX_USERS]
         uids = {one.uid for one in shown} | {entry.owner for entry in found.entries}
         uids |= {one.owner for one in stats.users[: view.MAX_USERS]}
-        tier = self._coordinator.tier
-        shown_view = view.View(
-            info=info.info_of(daemon, stats),
-            host=socket.gethostname(),
-            stats=info.stats_of(daemon, self._coordinator, stats, caller),
-            sessions=sessions.seen(shown, daemon, held),
-            connected=len(visible),
-            names=view.sorted_names(names, sort)[: view.MAX_NAMES],
-            named=len(names),
-            sort=sort,
-            entries=found.entries,
-            has_more_entries=found.cursor is not None,
-            search=search,
-            misses=self._coordinator.misses[caller.scope].latest(view.MAX_MISSES),
-            users=await daemon.listing(_users, [uid for uid in uids if uid is not None and uid >= 0]),
-            caller=caller,
-            history=self._history,
-            sample=self._sample(stats.disk_bytes),
-            tier=() if tier is None else status_text.tier(inspection.TierStatus(**tier.status())),
-        )
+        users_named = await daemon.listing(_users, [uid for uid in uids if uid is not None and uid >= 0])
+        now, tier = self._sample(stats.disk_bytes), self._coordinator.tier
         what = f"{count_text(number, 'entry', 'entries')}, {size_text(nbytes)}"
-        told = {"purge": f"Purged {what}.", "pin": "Pinned.", "unpin": "Unpinned."}.get(done, "")
-        return self._render("page.html", view=shown_view, sorts=list(view.SORTS), done=told)
+        shown_view = {
+            "info": info.info_of(daemon, stats),
+            "host": socket.gethostname(),
+            "stats": told,
+            "hit_percent": status_text.hit_percent(told),
+            "shares": view.shares(names, told),
+            "charts": view.charts(self._history, now),
+            "now": now.at,
+            "sessions": sessions.seen(shown, daemon, held),
+            "connected": len(visible),
+            "names": view.sorted_names(names, sort)[: view.MAX_NAMES],
+            "named": len(names),
+            "sort": sort,
+            "entries": found.entries,
+            "has_more_entries": found.cursor is not None,
+            "search": search,
+            "misses": self._coordinator.misses[caller.scope].latest(view.MAX_MISSES),
+            "quotas": users if any(one["quota_bytes"] is not None for one in users) else (),
+            "user": lambda uid: "by token" if uid is None or uid < 0 else users_named.get(uid, f"uid {uid}"),
+            "may_change": lambda owner: caller.is_admin or owner == caller.owner_uid,
+            "tier": () if tier is None else status_text.tier(inspection.TierStatus(**tier.status())),
+        }
+        outcome = {"purge": f"Purged {what}.", "pin": "Pinned.", "unpin": "Unpinned."}.get(done, "")
+        return self._render("page.html", view=shown_view, sorts=list(view.SORTS), done=outcome)
 
     async def docs(self, request: Request) -> HTMLResponse:
         """The OpenAPI document as a page."""
