@@ -257,12 +257,12 @@ def test_a_daemon_without_a_tier_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "text"),
     [
-        ("s4://bucket", "give a URL such as s3://bucket/prefix"),
-        ("bucket/prefix", "give a URL such as"),
+        ("s4://bucket", "give s3://bucket/prefix"),
+        ("bucket/prefix", "give s3://bucket/prefix"),
         ("s3://key:secret@bucket/prefix", "must not hold credentials"),
         ("s3://bucket/prefix?X-Amz-Signature=secret", "must not hold credentials"),
-        ("file:///no/such/folder", "/no/such/folder is not a folder: create it, or mount"),
-        ("file://nfs/prepcache", "has three slashes"),
+        ("file:///no/such/folder", "/no/such/folder names no folder that is there: create it, or mount"),
+        ("file://nfs/prepcache", "names no folder that is there"),
     ],
 )
 def test_a_url_that_cannot_work_is_refused(url: str, text: str) -> None:

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore import exceptions
@@ -34,7 +34,6 @@ WRITE_S = 30.0
 PIECE_BYTES = 1 << 20
 UPLOAD_RATE = 256 << 10
 """Bytes a second: an upload that is slower is given up."""
-SCHEMES = ("s3", "gs", "az", "abfss", "file")
 
 T = TypeVar("T")
 
@@ -52,19 +51,14 @@ class Damaged(Exception):
 
 
 class Bucket:
-    """One prefix of an object store."""
+    """One prefix of an object store. Every method may raise CouldNotTell."""
 
     def __init__(self, store: Any, url: str) -> None:
         self._store = store
         self.url = url
 
     async def get(self, name: str, limit: int) -> bytes:
-        """A small object, whole.
-
-        Raises:
-            Absent, CouldNotTell.
-            Damaged: it has more than `limit` bytes.
-        """
+        """A small object, whole. Raises Absent, or Damaged where it has more than `limit` bytes."""
         with _told(name):
             found = await _soon(obstore.get_async(self._store, name))
             if found.meta["size"] > limit:
@@ -72,12 +66,9 @@ class Bucket:
             return bytes(await _soon(found.bytes_async()))
 
     async def stream(self, name: str, size_bytes: int, limit_s: float) -> AsyncIterator[bytes]:
-        """The pieces of a large object of that size.
+        """The pieces of a large object. Raises Absent, or Damaged where it has another size.
 
         It is given up when, at the rate so far, all of it would take longer than `limit_s`.
-
-        Raises:
-            Absent, CouldNotTell.
         """
         loop = asyncio.get_running_loop()
         began, count = loop.time(), 0
@@ -94,20 +85,12 @@ class Bucket:
                 yield bytes(piece)
 
     async def put(self, name: str, data: Any, *, timeout_s: float = WRITE_S) -> None:
-        """Writes an object: bytes, or an open file.
-
-        Raises:
-            CouldNotTell.
-        """
+        """Writes an object: bytes, or an open file."""
         with _told(name, needs_bucket=True):
             await asyncio.wait_for(obstore.put_async(self._store, name, data), timeout_s)
 
     async def names(self, prefix: str, limit: int, *, min_age_s: float = 0.0) -> list[str]:
-        """The objects under a prefix that are so old by the bucket's clock, at most so many.
-
-        Raises:
-            CouldNotTell.
-        """
+        """The objects under a prefix that are so old by the bucket's clock, at most so many."""
         before = datetime.now(UTC) - timedelta(seconds=min_age_s)
         found: list[str] = []
         with _told(prefix, needs_bucket=True):
@@ -117,11 +100,7 @@ class Bucket:
         return found[:limit]
 
     async def delete(self, names: list[str]) -> None:
-        """Deletes objects, a thousand at a time; those that are gone already do not matter.
-
-        Raises:
-            CouldNotTell.
-        """
+        """Deletes objects, a thousand at a time; those that are gone already do not matter."""
         for start in range(0, len(names), 1000):
             part = names[start : start + 1000]
             with contextlib.suppress(Absent), _told(part[0]):
@@ -132,22 +111,21 @@ def opened(url: str) -> Bucket:
     """The bucket at a URL.
 
     Raises:
-        ConfigError: no such scheme, credentials in the URL, or a folder that is not there.
+        ConfigError: it cannot be opened, or holds credentials.
     """
     parts = urlsplit(url)
-    if parts.scheme not in SCHEMES:
-        raise ConfigError(
-            f"tier: {parts.scheme or 'no scheme'}: give a URL such as s3://bucket/prefix, "
-            "gs://bucket/prefix, az://container/prefix or file:///folder"
-        )
     if parts.username or parts.password or parts.query:
         raise ConfigError(
             "tier: the URL must not hold credentials or parameters: set them where the SDK looks for them, "
             "such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the daemon's environment"
         )
+    mend = "give s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///folder"
     try:
         if parts.scheme == "file":
-            return Bucket(_folder(url, parts), url)
+            folder = unquote(parts.path)
+            if parts.netloc or not Path(folder).is_dir():
+                raise ConfigError(f"tier: {url} names no folder that is there: create it, or mount it")
+            return Bucket(LocalStore(prefix=folder), url)
         store = from_url(
             url,
             client_options={
@@ -158,17 +136,8 @@ def opened(url: str) -> Bucket:
             retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=STALL_S)},
         )
     except (exceptions.BaseError, ValueError, OSError) as error:
-        raise ConfigError(f"tier: {url} cannot be opened: {_first_line(error)}") from None
+        raise ConfigError(f"tier: {url} cannot be opened ({_first_line(error)}): {mend}") from None
     return Bucket(store, url)
-
-
-def _folder(url: str, parts: SplitResult) -> LocalStore:
-    if parts.netloc:
-        raise ConfigError(f"tier: {url}: a folder's URL has three slashes, such as file:///nfs/prepcache")
-    folder = unquote(parts.path)
-    if not Path(folder).is_dir():
-        raise ConfigError(f"tier: {folder} is not a folder: create it, or mount what holds it")
-    return LocalStore(prefix=folder)
 
 
 async def _soon(work: Awaitable[T]) -> T:
@@ -180,9 +149,7 @@ def _told(name: str, *, needs_bucket: bool = False) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, exceptions.NotFoundError):
-        if needs_bucket:
-            raise CouldNotTell("there is no such bucket") from None
-        raise Absent(name) from None
+        raise (CouldNotTell("there is no such bucket") if needs_bucket else Absent(name)) from None
     except TimeoutError:
         raise CouldNotTell(f"{name}: no answer within {STALL_S:.0f} s") from None
     except (exceptions.BaseError, OSError, ValueError) as error:

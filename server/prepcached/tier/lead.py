@@ -20,15 +20,8 @@ CALL_S = 1.0
 MAX_ANSWER_BYTES = 8 << 20
 
 M = TypeVar("M", bound=Message)
-_BROKEN = (
-    httpcore.NetworkError,
-    httpcore.ProtocolError,
-    httpcore.TimeoutException,
-    httpcore.UnsupportedProtocol,
-    OSError,
-    ValueError,
-    RecursionError,
-)
+_BROKEN: tuple[type[Exception], ...] = (httpcore.NetworkError, httpcore.ProtocolError, OSError, ValueError)
+_BROKEN += (httpcore.UnsupportedProtocol, httpcore.TimeoutException, RecursionError)
 
 
 class LeadAway(ServiceFailed):
@@ -45,7 +38,12 @@ class Lead:
 
     def __init__(self, url: str, token: str) -> None:
         self.url = url.rstrip("/")
-        self._token = token
+        self._headers: dict[bytes | str, bytes | str] = {
+            "Host": urlsplit(self.url).netloc,
+            "Authorization": f"Bearer {token}",
+            "Content-Type": "application/json",
+            wire.PROTOCOL_HEADER: str(wire.PROTOCOL),
+        }
         context = ssl.create_default_context() if url.startswith("https:") else None
         self._pool = httpcore.AsyncConnectionPool(ssl_context=context, keepalive_expiry=30.0)
 
@@ -65,13 +63,9 @@ class Lead:
             LeadAway: see there.
             PrepcacheError: the lead refused.
         """
-        headers: dict[bytes | str, bytes | str] = {
-            "Host": urlsplit(self.url).netloc,
-            "Authorization": f"Bearer {self._token}",
-            "Content-Type": "application/json",
-            wire.PROTOCOL_HEADER: str(wire.PROTOCOL),
-            **({wire.SESSION_HEADER: session} if session else {}),
-        }
+        headers = dict(self._headers)
+        if session:
+            headers[wire.SESSION_HEADER] = session
         body = b"" if message is None else json.dumps(message.to_json()).encode()
         url, raw = self.url + wire.API + path, bytearray()
         try:
@@ -83,15 +77,15 @@ class Lead:
                     raw += piece
                     if len(raw) > MAX_ANSWER_BYTES:
                         raise LeadAway(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-            status, told = answer.status, json.loads(raw or b"{}")
+            told = json.loads(raw or b"{}")
         except TimeoutError:
             raise LeadAway(f"no answer within {CALL_S + wait_s:.1f} s") from None
         except _BROKEN as error:
             raise LeadAway(str(error).split("\n")[0][:200] or type(error).__name__) from None
-        if status >= 400 and isinstance(told, dict) and isinstance(told.get("code"), str):
+        if answer.status >= 400 and isinstance(told, dict) and isinstance(told.get("code"), str):
             raise from_problem(told)
-        if not 200 <= status < 300:
-            raise LeadAway(f"status {status} without a problem document")
+        if not 200 <= answer.status < 300:
+            raise LeadAway(f"status {answer.status} without a problem document")
         try:
             return gives.from_json(told)
         except BadRequest as error:

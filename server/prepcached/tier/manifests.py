@@ -212,8 +212,6 @@ class Manifests:
         )
         self._max_artifact_bytes = max_artifact_bytes
         self._clock = clock
-        self.on_read: Callable[[str], object] | None = None
-        """Called with a recipe whenever its manifest was read."""
         self._known: OrderedDict[str, Known] = OrderedDict()
 
     def known(self, recipe: str) -> Known | None:
@@ -286,8 +284,6 @@ class Manifests:
         for digest in known.lacking & known.rows.keys():  # found out meanwhile
             known.note_lacking(known.rows[digest])
         known.read_at = self._clock()
-        if self.on_read is not None:
-            self.on_read(recipe)
 
     async def _object(self, name: str, known: Known) -> list[Row]:
         if name in known.objects:

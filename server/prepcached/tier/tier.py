@@ -46,43 +46,41 @@ class Tier:
     def __init__(
         self, daemon: Daemon, bucket: Bucket, *, is_read_only: bool, lead: Lead | None = None
     ) -> None:
-        self.daemon = daemon
-        self.bucket = bucket
-        self.manifests = Manifests(bucket, MAX_ARTIFACT_BYTES, daemon.clock)
+        self._daemon = daemon
+        self._bucket = bucket
+        self._manifests = Manifests(bucket, MAX_ARTIFACT_BYTES, daemon.clock)
         self._counted = Counter(dict.fromkeys(COUNTED, 0))
-        self.reading = ReadThrough(daemon, self.manifests, self._counted)
-        self.writing = None if is_read_only else WriteBack(daemon, self.manifests, self._counted)
+        self.reading = ReadThrough(daemon, self._manifests, self._counted)
+        self._writing = None if is_read_only else WriteBack(daemon, self._manifests, self._counted)
         self.upstream: Upstream | None = None
-        if lead is not None and self.writing is not None:
-            self.upstream = Upstream(daemon, lead, self.manifests, self.reading, self.writing)
+        if lead is not None and self._writing is not None:
+            self.upstream = Upstream(daemon, lead, self.reading, self._writing)
 
     def start(self) -> None:
-        outage = self.manifests.outage
-        self._watcher = asyncio.get_running_loop().create_task(outage.watch(self._ask))
-        if self.writing is not None:
-            self.writing.start()
-        if self.upstream is not None:
-            self.upstream.start()
+        watch = self._manifests.outage.watch(lambda: self._bucket.names(f"{PREFIX}/", 1))
+        self._watcher = asyncio.get_running_loop().create_task(watch)
+        for part in (self._writing, self.upstream):
+            if part is not None:
+                part.start()
 
     async def stop(self) -> None:
         await end([self._watcher])
         self.reading.stop()
-        if self.writing is not None:
-            await self.writing.stop()
-        if self.upstream is not None:
-            await self.upstream.stop()
+        for part in (self._writing, self.upstream):
+            if part is not None:
+                await part.stop()
 
     def note_committed(self, recipe: str) -> None:
         """A job's artifacts of a recipe, scoped, are to be copied into the bucket."""
-        if self.writing is not None:
-            self.writing.note(recipe)
+        if self._writing is not None:
+            self._writing.note(recipe)
 
     def status(self) -> dict[str, Any]:
         """What `GET /v1/tier` answers."""
-        writing, upstream, outage = self.writing, self.upstream, self.manifests.outage
+        writing, upstream, outage = self._writing, self.upstream, self._manifests.outage
         found: dict[str, Any] = {
             **self._counted,
-            "url": self.bucket.url,
+            "url": self._bucket.url,
             "mode": "read-only" if writing is None else "read-write",
             "is_paused": not outage.is_usable,
             "could_not_tell": outage.failures,
@@ -104,13 +102,13 @@ class Tier:
         Raises:
             BadRequest: the tier is read-only; StoreError: the bucket could not tell.
         """
-        if self.writing is None:
+        if self._writing is None:
             raise BadRequest("the tier is read-only")
         pushed, cursor = 0, None
         while True:
-            recipes, cursor = await self.daemon.listing(self.daemon.store.recipes, cursor=cursor, limit=100)
+            recipes, cursor = await self._daemon.listing(self._daemon.store.recipes, cursor=cursor, limit=100)
             for record in recipes:
-                pushed += await self._told(self.writing.push(record.digest + record.scope))
+                pushed += await self._asked(self._writing.push(record.digest + record.scope))
             if cursor is None:
                 return pushed
 
@@ -120,21 +118,21 @@ class Tier:
         Raises:
             NotFound: the bucket does not know the recipe; StoreError: it could not tell.
         """
-        recipe, store = digest + scope, self.daemon.store
-        if not await self.daemon.quick(store.is_registered, recipe):
+        recipe, store = digest + scope, self._daemon.store
+        if not await self._daemon.quick(store.is_registered, recipe):
             try:
-                told = json.loads(await self.bucket.get(f"recipes/v1/{digest}.json", MAX_RECIPE_BYTES))
-                await self.daemon.writing(
-                    store.register, recipe, str(told["name"]), dict(told["parts"] or {})
-                )
+                text = await self._asked(self._bucket.get(f"recipes/v1/{digest}.json", MAX_RECIPE_BYTES))
+                told = json.loads(text)
+                name, parts = str(told["name"]), dict(told["parts"] or {})
+                await self._daemon.writing(store.register, recipe, name, parts)
             except Absent:
                 raise NotFound(f"the tier has no recipe {digest}") from None
-            except (CouldNotTell, Damaged, ValueError, TypeError, KeyError, RecursionError) as error:
-                raise StoreError(f"the tier could not be asked for recipe {digest}: {error}") from None
-        return await self._told(self.reading.pull(recipe, owner_uid))
+            except (Damaged, ValueError, TypeError, KeyError, RecursionError) as error:
+                raise StoreError(f"recipe {digest} in the tier cannot be read: {error}") from None
+        return await self._asked(self.reading.pull(recipe, owner_uid))
 
-    async def garbage(self, *, delete: bool, min_age_s: float = GARBAGE_AGE_S) -> list[str]:
-        """Artifacts in the bucket that no manifest names, and that have lain there so long.
+    async def garbage(self, *, delete: bool) -> list[str]:
+        """Artifacts in the bucket that no manifest names and that have lain there for `GARBAGE_AGE_S`.
 
         A younger one may be waiting for the manifest that will name it.
 
@@ -145,23 +143,20 @@ class Tier:
         Raises:
             StoreError: the bucket could not tell, or see `delete`.
         """
-        return await self._told(self._garbage(delete, min_age_s))
-
-    async def _garbage(self, delete: bool, min_age_s: float) -> list[str]:
-        named, unread = await self._named()
+        named, unread = await self._asked(self._named())
         # After the manifests: what has been copied since they were read is too young to be listed.
-        artifacts = await self.bucket.names("cas/v1/", MAX_LISTED, min_age_s=min_age_s)
-        found = [name for name in artifacts if name.rsplit("/", 1)[-1] not in named]
+        listing = self._bucket.names("cas/v1/", MAX_LISTED, min_age_s=GARBAGE_AGE_S)
+        found = [name for name in await self._asked(listing) if name.rsplit("/", 1)[-1] not in named]
         if delete and unread:
             raise StoreError(f"nothing was deleted: {unread}; see the daemon's log")
         if delete and found:
-            await self.bucket.delete(found)
+            await self._asked(self._bucket.delete(found))
             LOG.info("deleted %d artifacts from the tier that no manifest names", len(found))
         return found
 
     async def _named(self) -> tuple[set[str], str]:
         """The artifacts that manifests name, and why there may be more of them; "" where there are not."""
-        objects = await self.bucket.names(f"{PREFIX}/", MAX_LISTED)
+        objects = await self._bucket.names(f"{PREFIX}/", MAX_LISTED)
         named: set[str] = set()
         unread = "the list of manifests is too long" if len(objects) == MAX_LISTED else ""
         for folder in {name.rsplit("/", 1)[0] for name in objects}:
@@ -170,20 +165,18 @@ class Tier:
             if not (is_hex64(digest) and scopes.is_scoped(recipe)):
                 unread = unread or f"{folder} is not a manifest"
                 continue
-            known = await self.manifests.of(recipe, max_age_s=0)
+            known = await self._manifests.of(recipe, max_age_s=0)
             named.update(row.digest for rows in known.objects.values() for row in rows)
             if not known.is_whole:
                 unread = unread or f"the manifest of {recipe} cannot be read completely"
         return named, unread
 
-    async def _ask(self) -> None:
-        await self.bucket.names(f"{PREFIX}/", 1)
-
-    async def _told(self, work: Awaitable[T]) -> T:
+    async def _asked(self, work: Awaitable[T]) -> T:
+        """Asks the bucket for an administrator; raises StoreError where it could not tell."""
         try:
             done = await work
         except CouldNotTell as error:
-            self.manifests.outage.note_failure(error)
+            self._manifests.outage.note_failure(error)
             raise StoreError(f"the tier could not be asked: {error}") from None
-        self.manifests.outage.note_answer()
+        self._manifests.outage.note_answer()
         return done

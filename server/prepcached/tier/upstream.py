@@ -2,8 +2,8 @@
 
 All machines of a fleet name the same daemon as their upstream. Before a daemon grants a job an item that the
 bucket lacks, it leases the item from the lead, with the request by which jobs lease, in pieces of some
-seconds of work. It gives a piece back when all its items are in the bucket, or when no job here is at work on
-them any more.
+seconds of work. It gives a piece back when no job here is at work on it any more and nothing of its recipe
+waits to be copied.
 
 Invariants:
     1. The lead decides only who preprocesses. A lead that lies can cause work to be done twice, and never
@@ -38,7 +38,6 @@ from prepcached.daemon import Daemon
 from prepcached.leases import TIER_NAME, digests
 from prepcached.sessions import Session
 from prepcached.tier.lead import CALL_S, Lead, LeadAway, M
-from prepcached.tier.manifests import Manifests
 from prepcached.tier.outage import Outage, end
 from prepcached.tier.read_through import ReadThrough
 from prepcached.tier.write_back import WriteBack
@@ -60,11 +59,7 @@ RETRY_S = 10.0
 
 @dataclass(eq=False)
 class Piece:
-    """A lease of this machine: what is left to do of it.
-
-    Args:
-        used_at: when a job here was last at work on it.
-    """
+    """A lease of this machine; `used_at` is when a job here was last at work on it."""
 
     lease: wire.Lease
     items: set[bytes]
@@ -74,17 +69,10 @@ class Piece:
 class Upstream:
     """This machine's leases from the lead."""
 
-    def __init__(
-        self, daemon: Daemon, lead: Lead, manifests: Manifests, reading: ReadThrough, writing: WriteBack
-    ) -> None:
+    def __init__(self, daemon: Daemon, lead: Lead, reading: ReadThrough, writing: WriteBack) -> None:
         self.lead = lead
-        self.outage = Outage(
-            f"the lead {lead.url}",
-            "this machine leases by itself, so other machines may preprocess the same items",
-            RETRY_S,
-            CALL_S,
-            daemon.clock,
-        )
+        meanwhile = "this machine leases by itself, so other machines may preprocess the same items"
+        self.outage = Outage(f"the lead {lead.url}", meanwhile, RETRY_S, CALL_S, daemon.clock)
         self._daemon = daemon
         self._reading = reading
         self._writing = writing
@@ -92,7 +80,6 @@ class Upstream:
         self._waited_for: set[str] = set()
         self._session = ""
         self._watcher: asyncio.Task[None] | None = None
-        manifests.on_read = self._settle
         writing.is_waited_for = self.is_waited_for
 
     @property
@@ -105,8 +92,7 @@ class Upstream:
 
     async def stop(self) -> None:
         """Gives everything back."""
-        if self._watcher is not None:
-            await end([self._watcher])
+        await end([self._watcher])
         with contextlib.suppress(LeadAway):
             await self._leave()
         await self.lead.close()
@@ -141,11 +127,10 @@ class Upstream:
         lacking = min(request.want, len(free)) - (len(free) - len(asked))
         holders: tuple[wire.Holder, ...] = ()
         if lacking > 0:
-            may_wait, began = len(asked) == len(items), self._daemon.clock()
+            began = self._daemon.clock()
             try:
-                piece, holders = await self._lease(
-                    recipe, asked, lacking, request, wait_s if may_wait else 0.0
-                )
+                may_wait_s = wait_s if len(asked) == len(items) else 0.0
+                piece, holders = await self._lease(recipe, asked, lacking, request, may_wait_s)
             except LimitExceeded:
                 return None, ()
             except UnknownSession:  # the lead has restarted: the next beat opens another one
@@ -155,17 +140,16 @@ class Upstream:
                 self.outage.note_failure(error)
                 self.outage.note_lost(self._daemon.clock() - began)
                 return None, ()
-            max_age_s = HELD_AGE_S if piece is None else 0.0
             try:
+                max_age_s = HELD_AGE_S if piece is None else 0.0
                 await self._reading.claim(recipe, request.items, session, max_age_s, LOOK_S)
             finally:
                 if piece is not None:
                     self._mine.setdefault(recipe, {}).update(dict.fromkeys(piece.items, piece))
-                    self._settle(recipe)
-        allowed, leased = self._mine.get(recipe, {}), self._daemon.leases.leased(recipe)
-        if not holders and not any(item in allowed or item in leased for item in items):
+        mine, leased = self._mine.get(recipe, {}), self._daemon.leases.leased(recipe)
+        if not holders and not any(item in mine or item in leased for item in items):
             holders = (wire.Holder(TIER_NAME, len(items)),)
-        return allowed, holders
+        return mine, holders
 
     # -- inside
 
@@ -194,9 +178,8 @@ class Upstream:
             self._waited_for.add(wanted.recipe)
         if answer.lease is None:
             return None, answer.held
-        return Piece(
-            answer.lease, {asked[index] for index in answer.granted}, self._daemon.clock()
-        ), answer.held
+        items = {asked[index] for index in answer.granted}
+        return Piece(answer.lease, items, self._daemon.clock()), answer.held
 
     async def _beat(self) -> None:
         """Keeps the session at the lead, or opens one."""
@@ -223,16 +206,6 @@ class Upstream:
     def _path(self) -> str:
         return f"/sessions/{self._session.partition('.')[0]}"
 
-    def _settle(self, recipe: str) -> None:
-        """What the bucket has needs no lease any more."""
-        mine = self._mine.get(recipe, {})
-        offered = self._reading.offered(recipe, mine)
-        for item in [item for item in mine if item in offered]:
-            piece = mine.pop(item)
-            piece.items.discard(item)
-            if not piece.items:
-                self._give_back(piece)
-
     def _give_back_idle(self) -> None:
         now = self._daemon.clock()
         for recipe, mine in list(self._mine.items()):
@@ -243,21 +216,18 @@ class Upstream:
                 elif now - piece.used_at > IDLE_S:
                     for item in piece.items:
                         mine.pop(item, None)
-                    self._give_back(piece)
+                    self._daemon.spawn(self._release(piece.lease))
             if not mine:
                 del self._mine[recipe]
 
-    def _give_back(self, piece: Piece) -> None:
-        self._daemon.spawn(self._release(piece.lease))
-
     async def _release(self, lease: wire.Lease) -> None:
-        with contextlib.suppress(PrepcacheError):  # it has lapsed
-            try:
-                await self._call(
-                    "DELETE", f"/leases/{lease.id}", wire.ReleaseRequest(lease.token), wire.Nothing
-                )
-            except LeadAway as error:
-                self.outage.note_failure(error)
+        try:
+            path, token = f"/leases/{lease.id}", wire.ReleaseRequest(lease.token)
+            await self._call("DELETE", path, token, wire.Nothing)
+        except LeadAway as error:
+            self.outage.note_failure(error)
+        except PrepcacheError:  # it has lapsed
+            pass
 
     async def _call(
         self, method: str, path: str, message: Message | None, gives: type[M], wait_s: float = 0.0

@@ -14,7 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from prepcache.artifact import header as artifact_format
 from prepcache.errors import ArtifactError, NotFound, PrepcacheError
@@ -45,11 +45,10 @@ class WriteBack:
         self._manifests = manifests
         self._due: dict[str, float] = {}
         """Recipes that wait, and from when on."""
-        self._news = asyncio.Event()
         self._is_closing = False
         self._worker: asyncio.Task[None] | None = None
         self._pushing = ""
-        self.is_waited_for: Callable[[str], bool] | None = None
+        self.is_waited_for: Callable[[str], bool] = lambda _: False
         """Whether another machine waits for what a recipe has here."""
 
     @property
@@ -61,10 +60,8 @@ class WriteBack:
         self._worker = asyncio.get_running_loop().create_task(self._work())
 
     async def stop(self) -> None:
-        """Copies what waits, for a bounded time; what is left is copied after the next commit or `tier
-        push`."""
+        """Copies what waits, for a bounded time; the rest is copied after its next commit or `tier push`."""
         self._is_closing = True
-        self._news.set()
         if self._worker is not None:
             _, late = await asyncio.wait([self._worker], timeout=DRAIN_S)
             if late:
@@ -73,11 +70,10 @@ class WriteBack:
 
     def note(self, recipe: str) -> None:
         """A recipe, scoped, has new artifacts."""
-        if recipe not in self._due and len(self._due) >= QUEUE:
+        if recipe in self._due or len(self._due) < QUEUE:
+            self._due.setdefault(recipe, self._daemon.clock() + REST_S)
+        else:
             self._counted["dropped"] += 1
-            return
-        self._due.setdefault(recipe, self._daemon.clock() + REST_S)
-        self._news.set()
 
     def is_pending(self, recipe: str) -> bool:
         """Whether a recipe is being copied, or will be soon: not while the bucket is left alone."""
@@ -85,7 +81,6 @@ class WriteBack:
 
     async def _work(self) -> None:
         while True:
-            self._news.clear()
             recipe = self._next()
             if recipe is not None:
                 del self._due[recipe]
@@ -95,19 +90,13 @@ class WriteBack:
             elif self._is_closing:
                 return
             else:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), TICK_S if self._due else None)
+                await asyncio.sleep(TICK_S)
 
     def _next(self) -> str | None:
         """A recipe whose turn it is; none while the bucket is left alone."""
-        if self._manifests.outage.is_on:
-            return None
-        now = self._daemon.clock()
-        for recipe, at in self._due.items():
-            is_urgent = self.is_waited_for is not None and self.is_waited_for(recipe)
-            if at <= now or is_urgent or self._is_closing:
-                return recipe
-        return None
+        now = float("inf") if self._is_closing else self._daemon.clock()
+        due = (one for one, at in self._due.items() if at <= now or self.is_waited_for(one))
+        return None if self._manifests.outage.is_on else next(due, None)
 
     async def _push_or_later(self, recipe: str) -> None:
         try:
@@ -126,12 +115,15 @@ class WriteBack:
         Raises:
             CouldNotTell, StoreError.
         """
-        daemon = self._daemon
+        daemon, bucket = self._daemon, self._manifests.bucket
         found = await daemon.slow(daemon.store.resolve, recipe)
         known = await self._manifests.of(recipe, max_age_s=0)
         left = [ref for ref in found.artifacts if ref.digest not in known.rows]
         if left:
-            await self._push_recipe(recipe)
+            with contextlib.suppress(NotFound):  # it was deleted meanwhile
+                record = await daemon.quick(daemon.store.recipe, recipe)
+                told = json.dumps({"name": record.name, "parts": record.parts})
+                await bucket.put(f"recipes/v1/{scopes.digest(recipe)}.json", told.encode())
         rows: list[Row] = []
         try:
             for ref in left:
@@ -141,31 +133,20 @@ class WriteBack:
                     continue
                 file, row = opened
                 with file:
-                    if not row.can_be_told or is_told(row, known.by_item):
-                        continue
-                    timeout_s = WRITE_S + row.size_bytes / UPLOAD_RATE
-                    await self._manifests.bucket.put(object_name(row.digest), file, timeout_s=timeout_s)
-                rows.append(row)
-                self._counted["written"] += 1
-                self._counted["written_bytes"] += row.size_bytes
+                    if row.can_be_told and not is_told(row, known.by_item):
+                        timeout_s = WRITE_S + row.size_bytes / UPLOAD_RATE
+                        await bucket.put(object_name(row.digest), file, timeout_s=timeout_s)
+                        rows.append(row)
+                        self._counted["written"] += 1
+                        self._counted["written_bytes"] += row.size_bytes
         finally:  # what was copied is named, whatever became of the rest
             if rows:
                 await self._manifests.add(recipe, rows)
         return len(rows)
 
-    async def _push_recipe(self, recipe: str) -> None:
-        with contextlib.suppress(NotFound):  # it was deleted meanwhile
-            record = await self._daemon.quick(self._daemon.store.recipe, recipe)
-            told: dict[str, Any] = {"name": record.name, "parts": record.parts}
-            name = f"recipes/v1/{scopes.digest(recipe)}.json"
-            await self._manifests.bucket.put(name, json.dumps(told).encode())
-
 
 def _opened(path: Path, ref: ArtifactRef) -> tuple[BinaryIO, Row] | None:
-    """An artifact here and its row; None where it was evicted meanwhile, or cannot be read.
-
-    It is open from then on, so that an eviction does not take it away.
-    """
+    """An artifact here, which stays open though it is evicted, and its row; None where it cannot be read."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -177,6 +158,5 @@ def _opened(path: Path, ref: ArtifactRef) -> tuple[BinaryIO, Row] | None:
         LOG.warning("%s is not copied to the tier: %s", path, error)
         return None
     observed = tuple(chunk.name for chunk in ref.observed)
-    return file, Row(
-        ref.digest, ref.size_bytes, header.item_digests.tobytes(), ref.cost_s, ref.edition, observed
-    )
+    items = header.item_digests.tobytes()
+    return file, Row(ref.digest, ref.size_bytes, items, ref.cost_s, ref.edition, observed)
