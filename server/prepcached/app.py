@@ -32,7 +32,6 @@ from prepcached.routes import (
     info,
     leases,
     messages,
-    recipes,
     sessions,
 )
 from prepcached.routes import tier as tier_api
@@ -110,7 +109,7 @@ def create_app(
         info.router(daemon, coordinator, metrics, maintenance),
         data.router(daemon, coordinator),
         entries.router(daemon),
-        recipes.router(daemon),
+        entries.recipes(daemon),
         explain.router(daemon, coordinator.misses),
         care.router(daemon),
         tier_api.router(daemon, tier),

@@ -28,6 +28,8 @@ TOKEN_UID = -1
 """Owner, in the index, of what was committed with the TCP token."""
 TRUSTED_UID = -2
 """Owner, in scopes, of what trusted users share. Entries from before the isolation are not among them."""
+NOBODY_UID = 65534
+"""What the kernel calls every user whom a user namespace does not map: user_namespaces(7)."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _SET_TOKEN = "set PREPCACHE_TOKEN to what the daemon's --token-file holds (other clients: a bearer token)"
 _READ = frozenset({b"authorization", b"host", b"origin", b"user-agent"})
@@ -87,7 +89,6 @@ class Auth:
         hosts: names, beside loopback, under which the port may be reached.
         is_by_user: `isolation = "user"`.
         trusted: uids that are not confined, beside admins.
-        unmapped: the uid that stands for all users that the daemon cannot tell apart (peer.py), if any.
         metrics_port: the port at which metrics alone are served, without a token.
     """
 
@@ -99,12 +100,10 @@ class Auth:
         hosts: Collection[str] = (),
         is_by_user: bool = False,
         trusted: Collection[int] = (),
-        unmapped: int | None = None,
         metrics_port: int | None = None,
     ) -> None:
         self.set_people(token, admins, trusted)
         self.is_by_user = is_by_user
-        self._unmapped = unmapped if is_by_user else None
         self._metrics_port = metrics_port
         self._hosts = LOOPBACK | {host.lower() for host in hosts}
 
@@ -148,10 +147,10 @@ class Auth:
         origin = found.get(b"origin")
         if origin is not None and self._is_foreign(origin, found.get(b"host", b"")):
             raise Forbidden("requests from another site's page are refused")
-        if peer.uid is not None and peer.uid == self._unmapped:
+        if self.is_by_user and peer.uid == NOBODY_UID:
             raise Forbidden(
-                'isolation = "user": this daemon\'s user namespace does not map your uid, so it cannot '
-                "identify you: map the users into the container, or run the daemon outside it"
+                f'isolation = "user": all users whom this daemon\'s user namespace does not map have uid '
+                f"{NOBODY_UID}: map the users into the container, or run the daemon outside it"
             )
         is_admin = peer.uid is not None and peer.uid in self._admins
         return Caller(peer.uid, peer, is_admin, self._confined_to(peer.uid), self.scope(peer.uid))

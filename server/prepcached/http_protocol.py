@@ -164,11 +164,6 @@ class PeerProtocol(HttpToolsProtocol):
             return
         super().on_headers_complete()
 
-    @property
-    def is_looking(self) -> bool:
-        """Whether its last request only looked."""
-        return self.cycle is not None and is_look(self.cycle.scope)
-
     def hand_over(self, state: dict[str, Any]) -> tuple[bytes, socket.socket] | None:
         """Gives the rest of a body to another reader.
 

@@ -13,7 +13,6 @@ Source: unix(7) SO_PEERCRED, SO_PEERPIDFD (Linux 6.5); pidfd_open(2); proc_pid_s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import os
 import pwd
@@ -21,14 +20,12 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 SO_PEERPIDFD = 77
 """The socket module has no name for it yet."""
 _UCRED = struct.Struct("=iII")
 """pid, uid, gid."""
-_ALL_UIDS = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -66,20 +63,6 @@ class Peer:
             raise
         except OSError:
             return open_pidfd(self.pid)
-
-
-def unmapped_uid(
-    uid_map: str = "/proc/self/uid_map", overflow: str = "/proc/sys/kernel/overflowuid"
-) -> int | None:
-    """What the kernel calls all users whom this process's user namespace does not map; None: it maps all.
-
-    Source: user_namespaces(7).
-    """
-    with contextlib.suppress(OSError, ValueError):
-        counts = [int(line.split()[2]) for line in Path(uid_map).read_text().splitlines()]
-        if sum(counts) < _ALL_UIDS:
-            return int(Path(overflow).read_text())
-    return None
 
 
 @functools.lru_cache(1024)

@@ -32,8 +32,6 @@ _RESERVED = frozenset({"type", "title", "status", "detail", "code", "instance"})
 _OF_HTTP = (411, 412, 416)
 """Length Required, Precondition Failed, Range Not Satisfiable: HTTP clients expect exactly these.
 Source: RFC 9110."""
-_MAX_FIELDS = 5
-"""Validation faults that one answer names."""
 
 
 class JsonResponse(Response):
@@ -76,13 +74,8 @@ def unforeseen(exc: BaseException, line: str) -> JsonResponse:
     """The answer to a request that met a defect of the daemon; the log has the details."""
     incident = REQUEST_ID.get()
     LOG.error("incident %s in %s", incident, line, exc_info=exc)
-    body = document(
-        500,
-        PrepcacheError.code,
-        f"unexpected error in the daemon; its log has the details under incident {incident}",
-        {"incident": incident},
-    )
-    return JsonResponse(body, 500, media_type=PROBLEM_TYPE)
+    told = f"unexpected error in the daemon; its log has the details under incident {incident}"
+    return response(PrepcacheError(told, incident=incident))
 
 
 def install(app: FastAPI) -> None:
@@ -102,12 +95,8 @@ async def _on_error(request: Request, exc: Exception) -> JsonResponse:
 
 async def _on_invalid(_: Request, exc: Exception) -> JsonResponse:
     assert isinstance(exc, RequestValidationError)
-    faults = exc.errors()
-    told = "; ".join(
-        f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in faults[:_MAX_FIELDS]
-    )
-    rest = f" (and {len(faults) - _MAX_FIELDS} more)" if len(faults) > _MAX_FIELDS else ""
-    return response(BadRequest(f"the request is malformed: {told}{rest}"))
+    told = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in exc.errors())
+    return response(BadRequest(f"the request is malformed: {told}"))
 
 
 async def _on_http(request: Request, exc: Exception) -> JsonResponse:

@@ -41,7 +41,6 @@ from prepcached.daemon import Bounds, Daemon
 from prepcached.http_protocol import PeerProtocol, Slots
 from prepcached.maintenance import Maintenance
 from prepcached.middleware import Middleware
-from prepcached.peer import unmapped_uid
 from prepcached.sockets import BACKLOG
 from prepcached.start import STOPS, Place
 from prepcached.store import sharing
@@ -121,7 +120,6 @@ def assemble(
         hosts=[*settings.allowed_hosts, *([settings.host] if settings.host else [])],
         is_by_user=settings.isolation == "user",
         trusted=settings.trusted,
-        unmapped=unmapped_uid(),
         metrics_port=None if settings.metrics_listen is None else settings.metrics_listen[1],
     )
     daemon = Daemon(store, clock=clock, bounds=bounds, auth=auth)
@@ -254,7 +252,7 @@ class Server(uvicorn.Server):
         while not self.should_exit:
             await asyncio.sleep(min(IDLE_CHECK_S, idle_s))
             uses = self.middleware.uses
-            if self.daemon.sessions or self._has_users() or uses != seen:
+            if self.daemon.sessions or uses != seen:
                 since, seen = time.monotonic(), uses
             elif self._place.is_lost:
                 # A logout takes the runtime folder away: nobody finds this daemon, and it has the root.
@@ -267,11 +265,6 @@ class Server(uvicorn.Server):
         while True:
             notify("WATCHDOG=1", self._environ)
             await asyncio.sleep(interval_s)
-
-    def _has_users(self) -> bool:
-        """Whether anybody is connected who does not only look."""
-        connections = self.server_state.connections
-        return any(not (isinstance(one, PeerProtocol) and one.is_looking) for one in connections)
 
     async def _stop_when_unusable(self) -> None:
         while not self.should_exit:

@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from prepcache.errors import ConfigError
-from prepcached import server as daemon_server
-from prepcached.auth import TOKEN_UID
+from prepcached.auth import NOBODY_UID, TOKEN_UID
 from prepcached.peer import Peer
 from prepcached.store.store import Store
 from support.serving import Job, Serving, open_job, serving
@@ -154,13 +153,12 @@ def test_a_miss_is_explained_to_the_user_whose_job_missed(
 
 
 def test_users_who_cannot_be_told_apart_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon_server, "unmapped_uid", lambda: ALICE)
     with isolated(tmp_path) as served:
-        refused = as_user(served, monkeypatch, ALICE).get("/v1/entries")
+        refused = as_user(served, monkeypatch, NOBODY_UID).get("/v1/entries")
         assert refused.json()["code"] == "forbidden" and "user namespace" in refused.json()["detail"]
         assert as_user(served, monkeypatch, BOB).get("/v1/entries").status_code == 200
     with serving(tmp_path) as served:
-        assert as_user(served, monkeypatch, ALICE).get("/v1/entries").status_code == 200
+        assert as_user(served, monkeypatch, NOBODY_UID).get("/v1/entries").status_code == 200
 
 
 def test_the_trusted_see_everybodys_entries_and_change_none(

@@ -76,7 +76,7 @@ SABOTAGES = [
     Sabotage("anybody may purge what others own", "prepcached.auth:Caller.check_may_change", nothing, "tests/contract/test_api_inspection.py::test_another_user_may_look_but_neither_purge_nor_pin"),
     Sabotage("users share all entries though they are apart", "prepcached.auth:Auth.scope", gives(""), "tests/contract/test_api_isolation.py::test_a_user_is_given_what_he_made_and_nothing_of_anothers"),
     Sabotage("users see all entries though they are apart", "prepcached.auth:Auth._confined_to", nothing, "tests/contract/test_api_isolation.py::test_a_user_is_given_what_he_made_and_nothing_of_anothers"),
-    Sabotage("users who cannot be told apart share", "prepcached.auth:Auth.caller", unchecked("self._unmapped"), "tests/contract/test_api_isolation.py::test_users_who_cannot_be_told_apart_are_refused"),
+    Sabotage("users who cannot be told apart share", "prepcached.auth:Auth.caller", unchecked("NOBODY_UID"), "tests/contract/test_api_isolation.py::test_users_who_cannot_be_told_apart_are_refused"),
     Sabotage("every user of the socket is root", "prepcached.peer:Peer.of", lambda f: classmethod(lambda cls, connection: cls(0, 0)), "tests/unit/test_peer.py::test_a_unix_peer_is_who_the_kernel_says"),
     Sabotage("a death is told to nobody", "prepcached.peer:Watch._died", nothing, "tests/unit/test_peer.py::test_a_death_is_told_once_by_name"),
     # leases

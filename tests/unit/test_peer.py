@@ -9,13 +9,12 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from prepcache.protocol.listening import is_alive, start_ticks
 from prepcached import peer
-from prepcached.peer import Peer, Watch, open_pidfd, unmapped_uid
+from prepcached.peer import Peer, Watch, open_pidfd
 
 
 @pytest.fixture
@@ -45,23 +44,6 @@ def test_the_highest_uid_is_not_taken_for_ours() -> None:
             return struct.pack("=iII", 7, 2**32 - 2, 2**32 - 2)
 
     assert Peer.of(Connection()) == Peer(2**32 - 2, 7)
-
-
-@pytest.mark.parametrize(
-    ("uid_map", "expected"),
-    [("0 0 4294967295\n", None), ("0 1000 1\n1 100000 65536\n", 65534), ("", 65534)],
-    ids=["no namespace", "one of its own", "nobody mapped"],
-)
-def test_users_whom_a_namespace_does_not_map_have_one_name(
-    tmp_path: Path, uid_map: str, expected: int | None
-) -> None:
-    (tmp_path / "uid_map").write_text(uid_map)
-    (tmp_path / "overflowuid").write_text("65534\n")
-    assert unmapped_uid(str(tmp_path / "uid_map"), str(tmp_path / "overflowuid")) == expected
-
-
-def test_where_no_map_can_be_read_none_is_made_up(tmp_path: Path) -> None:
-    assert unmapped_uid(str(tmp_path / "uid_map"), str(tmp_path / "overflowuid")) is None
 
 
 def test_a_tcp_peer_is_nobody() -> None:

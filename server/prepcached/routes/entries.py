@@ -1,21 +1,23 @@
-"""Entries: listing, showing, and removing or pinning one."""
+"""Entries: listing, showing, and removing or pinning one; recipes: how their samples are made."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from prepcache.errors import BadRequest
+from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import SORTS, inspection
 from prepcache.protocol.units import count_text, size_text
 from prepcached.auth import TOKEN_UID, Caller, owner_name
 from prepcached.daemon import Daemon
 from prepcached.routes import messages
 from prepcached.routes.openapi import endpoint
-from prepcached.store.records import Entry, Filter, Removed
+from prepcached.store.records import Entry, Filter, RecipeRecord, Removed
+from prepcached.store.store import Store
 
 LOG = logging.getLogger(__name__)
 MAX_NAMES = 10_000
@@ -144,3 +146,49 @@ def told(entry: Entry) -> inspection.Entry:
     """An entry as a message; the owner is null for what came over TCP."""
     owner = None if entry.owner == TOKEN_UID else entry.owner
     return messages.taken_over(inspection.Entry, entry, owner=owner)
+
+
+def recipes(daemon: Daemon) -> APIRouter:
+    api = APIRouter(tags=["recipes"])
+
+    @api.get("/v1/recipes", **endpoint(gives=inspection.RecipePage))
+    async def list_recipes(
+        request: Request,
+        cursor: Annotated[str | None, Query(max_length=512)] = None,
+        limit: Annotated[int, Query(ge=1, le=inspection.MAX_PAGE_SIZE)] = inspection.PAGE_SIZE,
+        digest: Annotated[str | None, Query(description="the beginning of its digest")] = None,
+    ) -> Response:
+        """Recipes with their sizes; one page of them."""
+        caller = messages.caller(request)
+        scope = None if caller.confined_to is None else caller.scope
+        prefix = messages.hex_prefix(digest, "digest")
+
+        def page() -> Response:
+            found, following = daemon.store.recipes(cursor=cursor, limit=limit, scope=scope, prefix=prefix)
+            return messages.answer(
+                inspection.RecipePage(
+                    tuple(messages.taken_over(inspection.Recipe, one) for one in found), following
+                )
+            )
+
+        return await daemon.listing(page)
+
+    @api.get("/v1/recipes/{digest}", **endpoint(gives=inspection.Recipe))
+    async def show_recipe(digest: messages.HexInPath, request: Request) -> Response:
+        """One recipe with its readable parts."""
+        found = await daemon.quick(recipe_of, daemon.store, digest, messages.caller(request))
+        return messages.answer(messages.taken_over(inspection.Recipe, found))
+
+    return api
+
+
+def recipe_of(store: Store, digest: str, caller: Caller) -> RecipeRecord:
+    """The recipe of this digest that a caller sees, first of all his own; raises NotFound.
+
+    Who sees his own entries alone may have some of when all shared, and sees as much of their recipe.
+    """
+    with contextlib.suppress(NotFound):
+        return store.recipe(digest + caller.scope)
+    if caller.confined_to is not None:
+        return store.recipe(digest, owner=caller.confined_to)
+    return store.recipe(digest, any_scope=True)

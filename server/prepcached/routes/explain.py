@@ -16,8 +16,8 @@ from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.misses import Miss, Misses
 from prepcached.routes import messages
+from prepcached.routes.entries import recipe_of
 from prepcached.routes.openapi import endpoint
-from prepcached.routes.recipes import recipe_of
 from prepcached.store import relatives
 from prepcached.store.store import Store
 
