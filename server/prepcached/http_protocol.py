@@ -4,9 +4,8 @@ Invariants:
     1. `request.state.peer` is set for every request, from the socket.
     2. Head and URL are bounded in bytes and time, and a silent connection is closed.
     3. Refusals are problem documents, as everywhere.
-    4. A body has one reader: after `hand_over` the event loop reads nothing until the answer.
-    5. A client that does not read its answer is disconnected, which frees the answer's memory.
-    6. Each peer (a user of the unix socket; all of TCP together) has at most half of the slots for
+    4. A client that does not read its answer is disconnected, which frees the answer's memory.
+    5. Each peer (a user of the unix socket; all of TCP together) has at most half of the slots for
        connections, so that nobody shuts out the others. Beyond that, connections are refused and closed.
 
 uvicorn's protocol class has no public interface for this: pyproject.toml bounds uvicorn's version.
@@ -18,7 +17,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import resource
 import socket
 import time
@@ -163,26 +161,6 @@ class PeerProtocol(HttpToolsProtocol):
             self._refuse(431, TooLarge, f"the request's head is over {MAX_HEAD_BYTES} bytes")
             return
         super().on_headers_complete()
-
-    def hand_over(self, state: dict[str, Any]) -> tuple[bytes, socket.socket] | None:
-        """Gives the rest of a body to another reader.
-
-        Args:
-            state: of the request's scope.
-
-        Returns:
-            The bytes that are here already, and the socket; None if the body is complete, or the connection
-            has gone on to another request.
-        """
-        cycle = self.cycle
-        if cycle.scope["state"] is not state or not cycle.more_body or cycle.disconnected:
-            return None
-        self.flow.pause_reading()
-        if cycle.waiting_for_100_continue:
-            cycle.waiting_for_100_continue = False
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        here, cycle.body = bytes(cycle.body), bytearray()
-        return here, socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
 
     def send_in_bulk(self) -> None:
         """Enlarges the send buffer for a long answer, so that each turn of the loop writes more of it."""

@@ -4,7 +4,7 @@ Invariants:
     1. Down: in pieces, never the whole file in memory; an open file keeps its bytes when the entry is
        removed meanwhile. The ETag is the artifact's digest, so a download can be resumed and checked. What a
        session holds it can have, whatever took its place since the look-up that named it.
-    2. Up (uploads.py): into the daemon's own staging file, of announced length, which counts against the
+    2. Up: a MiB at a time into the daemon's own staging file, of announced length, which counts against the
        session's staged bytes, and for which there must be room, before a byte is read. It ends with its
        lease: what drips would keep the room from all others. What breaks off leaves no file.
 
@@ -27,19 +27,22 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from prepcache.errors import UnknownSession
+from prepcache.errors import BadRequest, UnknownSession
 from prepcache.protocol import wire
-from prepcached import uploads
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
 from prepcached.http_protocol import PeerProtocol
 from prepcached.routes import messages
 from prepcached.routes.openapi import BYTES, endpoint
 from prepcached.sessions import Session
+from prepcached.store.room import Upload
 from prepcached.store.store import Store
 
 PIECE_BYTES = 4 << 20
 """Read and handed to the transport at once; with 64 KiB a GB takes six times the CPU."""
+WRITE_BYTES = 1 << 20
+MAX_PIECES = 256
+"""An upload is written when so much has come, or so many pieces: each write takes a worker thread's turn."""
 STALL_TIMEOUT_S = 30.0
 """Longest pause of a client within an upload; within a download: http_protocol.py."""
 _DIGEST_TAG = re.compile(r'"([0-9a-f]{64})"\Z')
@@ -109,7 +112,7 @@ async def _stage(
             try:
                 if session.id not in daemon.sessions:  # it was swept before there was this file
                     raise UnknownSession(f"{session.label}: the session ended before its upload began")
-                await uploads.take(daemon, request, there, size_bytes, STALL_TIMEOUT_S, go_on)
+                await _receive(daemon, request, there, go_on)
             except BaseException:
                 await asyncio.shield(daemon.spawn(daemon.quick(_drop, daemon.store, there.fd, name)))
                 raise
@@ -118,6 +121,40 @@ async def _stage(
         session.staged.pop(name, None)
         raise
     return wire.StagedFile(name, size_bytes)
+
+
+async def _receive(daemon: Daemon, request: Request, file: Upload, go_on: Callable[[], None]) -> None:
+    """Writes the body as it comes. `go_on` raises where the rest is of no use any more.
+
+    Raises:
+        BadRequest: the client paused for too long; ClientDisconnect: it hung up before the end.
+    """
+    stream, pieces = aiter(request.stream()), list[bytes]()
+    while True:
+        try:
+            async with asyncio.timeout(STALL_TIMEOUT_S):
+                piece = await anext(stream, b"")
+        except TimeoutError:
+            raise BadRequest(f"no part of the body arrived for {STALL_TIMEOUT_S:.0f} s") from None
+        go_on()
+        pieces.append(piece)
+        if not piece or sum(map(len, pieces)) >= WRITE_BYTES or len(pieces) == MAX_PIECES:
+            writing = daemon.spawn(daemon.slow(_write, file, pieces))
+            try:
+                await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                await asyncio.wait([writing])  # it uses the file
+                raise
+            pieces = []
+        if not piece:
+            return
+
+
+def _write(file: Upload, pieces: list[bytes]) -> None:
+    file.expect(sum(map(len, pieces)))
+    left = memoryview(b"".join(pieces))
+    while left:
+        left = left[os.write(file.fd, left) :]
 
 
 def _drop(store: Store, fd: int, name: str) -> None:

@@ -3,7 +3,7 @@
 Invariants:
     1. `on_disk` is what the root takes now; a reservation is what somebody was promised and is still
        to be written. Every reservation is given back in one place, where it was made. What was announced
-       and has not come yet (uploads.py) makes nothing go, and neither does what lies in staging without a
+       and has not come yet (room.py) makes nothing go, and neither does what lies in staging without a
        lease: it is swept.
     2. The effective limit is the budget, or less where the filesystem would fall under `min_free`.
     3. Eviction takes the least recently used of what is neither held nor pinned, all or nothing: when
