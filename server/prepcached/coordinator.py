@@ -86,7 +86,7 @@ class Coordinator:
         found = await self._resolve(holder, recipe, request.generation)
         if found.is_complete and not found.artifacts:
             self.served["misses"] += 1
-            misses.note(Miss(request.name, request.recipe))
+            misses.note(Miss(request.name, request.recipe, session="" if session is None else session.id))
         elif session is not None and not request.generation:
             misses.note_found(session.id, request.name, request.recipe)
         return found

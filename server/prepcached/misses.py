@@ -30,6 +30,7 @@ class Miss:
     is_partial: bool = False
     why: str = ""
     cue: str = ""
+    session: str = ""
 
 
 class Misses:
@@ -41,7 +42,11 @@ class Misses:
         self._found: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def note(self, miss: Miss) -> None:
-        self._put(self._kept, (miss.name, miss.recipe, miss.is_partial), miss)
+        """A job missed; one that looks again before anything was made has missed once."""
+        of = miss.name, miss.recipe, miss.is_partial
+        before = self._kept.get(of)
+        is_again = before is not None and before.session == miss.session and not miss.why
+        self._put(self._kept, of, before if is_again else miss)
 
     def note_found(self, session: str, name: str, recipe: str) -> None:
         """A session has opened a recipe that has entries; whether these are all, it finds out."""
@@ -56,7 +61,7 @@ class Misses:
             session = next((by for by, of in reversed(self._found) if of == recipe), session)
         name = self._found.pop((session, recipe), None)
         if name is not None:
-            self.note(Miss(name, recipe, is_partial=True, why=why, cue=cue))
+            self.note(Miss(name, recipe, is_partial=True, why=why, cue=cue, session=session))
 
     def note_reason(self, recipe: str | None, why: str) -> None:
         """A miss of a whole recipe was explained; the first explanation is the reason that is shown."""

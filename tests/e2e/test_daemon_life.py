@@ -274,7 +274,6 @@ def test_stop_check_and_rebuild_from_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "root" / "v1" / "index.sqlite").unlink()
     rebuilt = prepcached("rebuild")
     assert rebuilt.returncode == 0, rebuilt.stderr
-    assert "1 artifact indexed, 100 % of the store scanned" in rebuilt.stderr
     with process(tmp_path), http_client(tmp_path / "s.sock") as http:
         assert [one["items"] for one in http.get("/v1/entries").json()["entries"]] == [3]
 

@@ -17,12 +17,13 @@ def test_names_that_missed_longest_ago_are_forgotten() -> None:
 
 def test_the_first_reason_of_a_miss_stays_until_the_next_one() -> None:
     misses = Misses()
-    misses.note(Miss("a", ONE))
+    misses.note(Miss("a", ONE, session="job"))
     for why in ("purged", "the only one"):
         misses.note_reason(ONE, why)
-    assert misses.last("a") == Miss("a", ONE, why="purged")
-    misses.note(Miss("a", ONE))
-    assert misses.last("a") == Miss("a", ONE)
+        misses.note(Miss("a", ONE, session="job"))
+        assert misses.last("a") == Miss("a", ONE, why="purged", session="job")
+    misses.note(Miss("a", ONE, session="another"))
+    assert misses.last("a") == Miss("a", ONE, session="another")
 
 
 def test_a_worker_tells_why_the_job_that_opened_missed() -> None:
@@ -32,4 +33,6 @@ def test_a_worker_tells_why_the_job_that_opened_missed() -> None:
     misses.note_leasing("worker", ONE)
     assert misses.last("a") is None
     misses.note_leasing("worker", ONE, "5.txt is new", "data")
-    assert misses.latest(2) == [Miss("a", ONE, is_partial=True, why="5.txt is new", cue="data")]
+    assert misses.latest(2) == [
+        Miss("a", ONE, is_partial=True, why="5.txt is new", cue="data", session="job")
+    ]
