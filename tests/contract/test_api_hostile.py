@@ -7,7 +7,6 @@ import json
 import logging
 import select
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 
 from prepcache.protocol import wire
 from prepcached import http_protocol, log
-from prepcached.http_protocol import MAX_HEAD_BYTES, PeerProtocol
+from prepcached.http_protocol import MAX_HEAD_BYTES
 from prepcached.routes import data, messages
 from support.serving import READY_S, Serving, raw, serving
 
@@ -160,26 +159,6 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(
         poll = select.poll()
         poll.register(sock, 0)
         assert poll.poll(READY_S * 1000) == [(sock.fileno(), select.POLLHUP)]
-
-
-def test_a_client_that_reads_slowly_gets_its_answer_whole(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked = threading.Semaphore(0)
-    look = PeerProtocol._reader_is_late
-
-    def looks(self: PeerProtocol, unread_bytes: int) -> None:
-        look(self, unread_bytes + 1)  # as if a byte had been read since the last look
-        looked.release()
-
-    monkeypatch.setattr(http_protocol, "STALL_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(PeerProtocol, "_reader_is_late", looks)
-    with ask_for_8_mb(served) as sock:
-        for _ in range(3):
-            assert looked.acquire(timeout=READY_S)
-        read = 0
-        while read < 7 << 20:
-            read += len(sock.recv(1 << 20))
 
 
 def test_an_upload_that_stalls_leaves_no_file(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,25 +167,6 @@ def test_a_service_is_asked_until_it_answers(
     assert [one.levelname for one in caplog.records if one.exc_info] == ["ERROR"]
 
 
-def test_a_cancelled_task_has_ended_before_a_stop_goes_on() -> None:
-    done = []
-
-    async def work() -> None:
-        try:
-            await asyncio.sleep(3600)
-        finally:
-            await asyncio.sleep(0)
-            done.append("gave back what it had")
-
-    async def stopped() -> None:
-        task = asyncio.create_task(work())
-        await asyncio.sleep(0)
-        await outage.end([task])
-        assert done and task.cancelled()
-
-    asyncio.run(stopped())
-
-
 def test_no_credential_is_written_anywhere(
     s3: FakeS3, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -170,10 +170,3 @@ def test_holds_of_a_session_that_just_ended_are_given_back(
             assert daemon.store.entry(ref.key).holds == 0
 
     asyncio.run(end())
-
-
-async def _is_quick_in_front(folder: Path) -> tuple[bool, bool]:
-    async with coordinating(folder) as (_, daemon, _):
-        requests = daemon.store.foreground
-        during = await daemon.quick(lambda: not requests._is_idle.is_set())
-        return during, not requests._is_idle.is_set()

@@ -6,8 +6,6 @@ import asyncio
 import base64
 import json
 import random
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -153,23 +151,6 @@ def test_what_the_bucket_lost_is_named_no_longer() -> None:
 
     first, second = row(0).digest, row(1).digest
     assert asyncio.run(work()) == [{first}, {first}, {first, second}]
-
-
-def test_manifests_are_coded_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row may have 262,144 items."""
-    threads: list[int] = []
-
-    def noted(work: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            threads.append(threading.get_ident())
-            return work(*args)
-
-        return call
-
-    for name in ("encode", "decode", "index"):
-        monkeypatch.setattr(manifest, name, noted(getattr(manifest, name)))
-    asyncio.run(Manifests(Bucket(MemoryStore(), "memory:///"), LARGEST).add(RECIPE, [row(1)]))
-    assert len(threads) == 3 and threading.get_ident() not in threads
 
 
 class Racing(Bucket):
