@@ -217,15 +217,6 @@ class Settings(Places):
 P = TypeVar("P", bound=Places)
 KNOWN = tuple(name for name in Settings.model_fields if name != "token")
 """Every setting: its TOML key, in upper case behind `PREPCACHED_` its variable, with dashes its option."""
-LIVE = frozenset({"max_bytes", "min_free", "user_quota", "quotas", "admins", "trusted", "token"})
-LIVE |= {"token_file", "log_level"}
-"""What a reload changes in a daemon that runs."""
-
-
-def changes(running: Settings, read: Settings) -> list[str]:
-    """The settings that differ and are not in force before the next start, with their values."""
-    pairs = ((name, getattr(running, name), getattr(read, name)) for name in KNOWN if name not in LIVE)
-    return [f"{name} ({old} -> {new})" for name, old, new in pairs if old != new]
 
 
 def load(

@@ -36,7 +36,7 @@ from prepcache.protocol import listening
 from prepcache.protocol.units import count_text, size_text
 from prepcached.app import create_app
 from prepcached.auth import Auth
-from prepcached.config import Settings, changes, read_token
+from prepcached.config import Settings, read_token
 from prepcached.daemon import Bounds, Daemon
 from prepcached.http_protocol import PeerProtocol, Slots
 from prepcached.maintenance import Maintenance
@@ -240,10 +240,9 @@ class Server(uvicorn.Server):
         logging.getLogger().setLevel(settings.log_level.upper())
         stats = await self.daemon.quick(self.daemon.store.stats)
         kept, free = size_text(stats.max_bytes), size_text(stats.min_free_bytes)
-        LOG.info("settings reloaded: the budget is %s, with %s kept free", kept, free)
-        changed = changes(self._settings, settings)
-        if changed:
-            LOG.warning("these changed settings need a restart: %s", ", ".join(changed))
+        LOG.info(
+            "reloaded: the budget is %s, with %s kept free; see the docs for what needs a restart", kept, free
+        )
 
     async def _stop_when_idle(self, idle_s: float) -> None:
         """What only looks keeps no daemon: a page or a watching command that is left open over a weekend."""

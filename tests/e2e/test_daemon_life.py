@@ -328,12 +328,7 @@ def test_the_budget_changes_while_the_daemon_runs(tmp_path: Path) -> None:
         config.write_text('max_bytes = "32MiB"\nmin_free = "2MiB"\n')
         daemon.send_signal(signal.SIGHUP)
         assert wait_until(lambda: limits() == [32 << 20, 2 << 20])
-        assert "need a restart" not in (tmp_path / "log").read_text()
         assert http.post("/v1/purge", json={"owner": os.getuid() + 1}).status_code == 200
-        config.write_text('max_bytes = "32MiB"\nmin_free = "2MiB"\nidle_exit = 60\nlog_level = "debug"\n')
-        daemon.send_signal(signal.SIGHUP)
-        later = "need a restart: idle_exit (None -> 60.0)"
-        assert wait_until(lambda: later in (tmp_path / "log").read_text())
         config.write_text("max_bytes = nonsense")
         daemon.send_signal(signal.SIGHUP)
         assert wait_until(lambda: "settings were not reloaded" in (tmp_path / "log").read_text())

@@ -17,16 +17,13 @@ from prepcached.store.core import io_told
 from prepcached.store.db import discard
 from prepcached.store.layout import Layout
 from prepcached.store.records import Finding
-from prepcached.store.recovery import NEW_INDEX, Progress
+from prepcached.store.recovery import NEW_INDEX
 from prepcached.store.root import Root
 from prepcached.store.store import Store
 
 
-def rebuild(root: str | PathLike[str], *, progress: Progress | None = None) -> dict[str, int]:
+def rebuild(root: str | PathLike[str]) -> dict[str, int]:
     """Makes a root's index again from its artifacts; returns what was done, by name.
-
-    Args:
-        progress: called now and then.
 
     Raises:
         RootUnusable, RootInUse, StoreError.
@@ -38,7 +35,7 @@ def rebuild(root: str | PathLike[str], *, progress: Progress | None = None) -> d
             discard(opened.layout.index)
     finally:
         opened.close()
-    store = Store(root, progress=progress)
+    store = Store(root)
     try:
         return {name: n for name, n in store.stats().recovered.items() if name != NEW_INDEX}
     finally:
