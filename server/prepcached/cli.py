@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 the answer is no (findings, no daemon to stop), 2 usage; o
 from __future__ import annotations
 
 import dataclasses
-import errno
 import inspect
 import io
 import json
@@ -123,9 +122,7 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
     if config is None and uds is None and root is None:
         uds = _named_by_url(os.environ)
     where = places({"root": root, "uds": uds}, os.environ, config)
-    path = where.uds
-    if uds is None and not _listens(path):
-        path = noted(where.root) or path
+    path = where.uds if uds is not None else noted(where.root) or where.uds
     if path is None:
         raise ConfigError("the daemon is found by its unix socket: give --uds PATH")
     pid, listener = _behind(path)
@@ -200,12 +197,6 @@ def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> 
     else:
         told = ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
         typer.echo(f"the index was rebuilt: {told or 'no artifacts were found'}")
-
-
-def _listens(path: Path | None) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)  # EAGAIN is a full backlog: somebody is there, and busy
-        return path is not None and probe.connect_ex(os.fspath(path)) in (0, errno.EAGAIN)
 
 
 def _named_by_url(environ: Mapping[str, str]) -> str | None:

@@ -97,13 +97,9 @@ class Maintenance:
             work()
         except DaemonUnreachable:
             LOG.debug("%s was interrupted by the shutdown", what)
-        except StoreError as error:
-            if self._failed.get(what) != str(error):
-                LOG.error("%s failed: %s", what, error)
-            self._failed[what] = str(error)
         except Exception as error:
             if self._failed.get(what) != repr(error):
-                LOG.exception("%s failed", what)
+                LOG.error("%s failed: %s", what, error, exc_info=not isinstance(error, StoreError))
             self._failed[what] = repr(error)
         else:
             self._failed.pop(what, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import socket
@@ -127,23 +126,6 @@ def test_sockets_for_another_process_are_not_taken(tmp_path: Path) -> None:
     assert not is_activated({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "0"})
     [sock] = listen(settings(tmp_path), environ)
     sock.close()
-
-
-def test_who_is_too_busy_to_accept_is_there_nevertheless(tmp_path: Path) -> None:
-    """With a full backlog, a probe that waits for the connection would wait for ever."""
-    path = tmp_path / "s.sock"
-    with contextlib.ExitStack() as stack:
-        busy = stack.enter_context(socket.socket(socket.AF_UNIX))
-        busy.bind(str(path))
-        busy.listen(0)
-        answer = 0
-        while answer == 0:
-            waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
-            waiting.setblocking(False)
-            answer = waiting.connect_ex(str(path))
-        assert answer == errno.EAGAIN
-        assert cli._listens(path)
-    assert not cli._listens(path)
 
 
 def test_systemd_is_told_the_progress_of_a_rebuild(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
