@@ -180,9 +180,6 @@ class LeaseTable:
         """The live leases of a recipe, by item."""
         return self._by_item.get(recipe, {})
 
-    def is_live(self, lease: Lease) -> bool:
-        return self._leases.get(lease.id) is lease
-
     def check_live(self, session: str, lease_id: str) -> None:
         """
         Raises:

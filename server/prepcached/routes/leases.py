@@ -6,17 +6,12 @@ from fastapi import APIRouter, Request, Response
 
 from prepcache.errors import (
     BadRequest,
-    Declined,
-    FutureGeneration,
-    UnknownSession,
 )
 from prepcache.protocol import wire
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
 from prepcached.routes import messages
 from prepcached.routes.openapi import endpoint
-
-_OF_RESOLVE = (UnknownSession, FutureGeneration, Declined)
 
 
 def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
