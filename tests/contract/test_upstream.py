@@ -231,7 +231,7 @@ def test_without_its_bucket_a_box_leases_from_the_lead(
         for name in ("get", "names"):
             monkeypatch.setattr(Bucket, name, away)
         assert second.http().post("/v1/tier/push").status_code == 500
-        assert leased(job)["granted"] == [0, 1, 2]
+        assert wait_until(lambda: leased(job, wait_s=2.0)["granted"] == [0, 1, 2])
 
 
 @pytest.mark.usefixtures("patient")
