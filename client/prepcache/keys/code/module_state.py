@@ -27,8 +27,8 @@ from prepcache.keys.code.source_files import (
     Stamp,
     imports_in,
     read_source,
-    started_ns,
 )
+from prepcache.keys.loaded import started_ns
 
 if TYPE_CHECKING:
     from prepcache.keys.code.dependencies import Dependencies

@@ -15,21 +15,19 @@ import ast
 import dis
 import marshal
 import os
-import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cached_property, lru_cache
+from functools import cached_property
 from importlib.machinery import SourceFileLoader
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType
 from typing import Any, NamedTuple
 
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.describe import SCALARS
 from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
 from prepcache.keys.code.names import all_names
 from prepcache.keys.files.stamps import stamp_of
@@ -38,8 +36,6 @@ RACY_S = 2.0
 """Seconds. A file changed this shortly before it was read may change again under the same stamp."""
 
 Stamp = tuple[int, int, int, int, int]
-_FORKED = 0x40
-"""A process that was forked and has executed no program of its own. Source: linux/sched.h, PF_FORKNOEXEC."""
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _LOAD_CONST, _LOAD_SMALL_INT = dis.opmap["LOAD_CONST"], dis.opmap.get("LOAD_SMALL_INT", -1)
 _IMPORTERS = frozenset({"import_module", "__import__"})
@@ -172,46 +168,6 @@ def read_source(path: str, name: str) -> SourceFile:
     return found
 
 
-def runs_as_written(path: str) -> bool:
-    """Whether the modules that were loaded from a file hold what its text says now, as far as functions and
-    constants show. A file that no module was loaded from is as it is."""
-    loaded = [one for one in list(sys.modules.values()) if getattr(one, "__file__", None) == path]
-    return all(is_as_written(one, path) for one in loaded if type(one) is ModuleType)
-
-
-def is_as_written(module: ModuleType, path: str, *, is_library: bool = False) -> bool:
-    """Whether a module holds what the text of its file says, as far as functions and constants show.
-
-    Args:
-        is_library: whether `None` and containers may stand for what is set later, from elsewhere, too.
-    """
-    try:
-        source = read_source(path, module.__name__)
-    except UnkeyableError:
-        return False
-    # Of several definitions of one name it is not told which was loaded, unless the file is older.
-    is_young = not is_library and max(source.stamp[3:]) / 1e9 + RACY_S > started_ns() / 1e9
-    for name, value in list(vars(module).items()):
-        functions = _own_functions(value) if isinstance(value, type) else [value]
-        codes = [one.__code__ for one in functions if isinstance(one, FunctionType)]
-        if any(code.co_filename == path and not source.makes(code, is_only=is_young) for code in codes):
-            return False
-        literal = source.literals.get(name, value)
-        is_fixed = not is_library or (literal is not None and isinstance(literal, SCALARS))
-        if literal is not value and is_fixed and not source.says(name, value):
-            return False
-    return True
-
-
-def _own_functions(cls: type) -> Iterator[FunctionType]:
-    """The functions of a class that have its name, those of its properties too."""
-    for value in vars(cls).values():
-        inner = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-        inner = inner.fget if isinstance(inner, property) else inner
-        if isinstance(inner, FunctionType) and inner.__qualname__.startswith(f"{cls.__qualname__}."):
-            yield inner
-
-
 def imports_in(code: CodeType) -> Iterator[Import]:
     """The imports of a code object, nested code included, but for those that only type checkers see."""
     for one in nested(code):
@@ -285,24 +241,3 @@ def _code_of(path: str, stamp: Stamp, data: bytes) -> CodeType:
         code = _Loader(path, stamp, data).get_code("source")
     assert code is not None, "only modules without source have none"
     return code
-
-
-@lru_cache(maxsize=1)
-def started_ns() -> int:
-    """When the process began whose modules these are, in ns since the epoch; 0 where that is not known."""
-    try:
-        fields = _stat_of("self")
-        while int(fields[6]) & _FORKED and fields[1] != "1":
-            fields = _stat_of(fields[1])
-        ticks = int(fields[19])
-        age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * 1_000_000_000 // os.sysconf(
-            "SC_CLK_TCK"
-        )
-    except (OSError, AttributeError, ValueError, IndexError):  # no Linux
-        return 0
-    return time.time_ns() - age_ns - 10_000_000  # the clock of ticks is this coarse
-
-
-def _stat_of(pid: str) -> list[str]:
-    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-        return file.read().rpartition(")")[2].split()

@@ -26,8 +26,8 @@ from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.partial_reads import attributes_read
 from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Put, is_registered, text_bytes
 from prepcache.keys.encoding.objects import Parts, is_lock, kind_of, state_of
+from prepcache.keys.loaded import check_machine_code
 from prepcache.keys.paths import looks_like_path, name_bytes
-from prepcache.keys.restart import check_machine_code
 
 if TYPE_CHECKING:
     from prepcache.keys.code.dependencies import Dependencies

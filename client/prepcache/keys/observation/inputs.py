@@ -13,11 +13,11 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.project import working_folder
-from prepcache.keys.code.source_files import runs_as_written
 from prepcache.keys.environment import Environment
 from prepcache.keys.files.digest import Trust, digest_file, is_directory
 from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache
+from prepcache.keys.loaded import runs_as_written
 from prepcache.keys.observation import context
 from prepcache.keys.observation.audit import WAL
 from prepcache.keys.observation.naming import Roots

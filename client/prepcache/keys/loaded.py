@@ -1,0 +1,161 @@
+"""Whether what this process has loaded is what lies on the disk now.
+
+Source that was edited after it was loaded counts as it was loaded. A distribution that was installed again
+and machine code that was built again are refused: nothing is left to be read of what runs here, and after a
+restart it is the same.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from types import FunctionType, ModuleType
+
+from prepcache.errors import UnkeyableError
+from prepcache.keys.code.describe import SCALARS
+from prepcache.keys.code.source_files import RACY_S, read_source
+
+_MACHINE_CODE = re.compile(r"\.so(\.|$)")
+_DELETED = " (deleted)"
+_FORKED = 0x40
+"""A process that was forked and has executed no program of its own. Source: linux/sched.h, PF_FORKNOEXEC."""
+_compared: dict[tuple[str, int], bool] = {}
+"""A distribution's metadata, and when it was installed, to whether this process has loaded another state of
+it: what is loaded later is what was installed."""
+
+
+def check_distribution(name: str, metadata: str, folder: str, top_levels: tuple[str, ...]) -> None:
+    """Refuses a distribution of which this process has loaded what was there before it was installed.
+
+    Args:
+        metadata: its `.dist-info`, which an installer makes.
+        folder: where its modules are.
+    """
+    try:
+        installed_ns = os.stat(metadata).st_ctime_ns
+    except OSError:
+        installed_ns = sys.maxsize
+    if installed_ns < started_ns():
+        return
+    state = metadata, installed_ns
+    if state not in _compared:
+        loaded = [m for n, m in list(sys.modules.items()) if n.partition(".")[0] in top_levels]
+        own = [m for m in loaded if type(m) is ModuleType and _file_of(m).startswith(folder + os.sep)]
+        if not own:
+            return
+        _compared[state] = any(map(_is_other, own))
+    if _compared[state]:
+        raise UnkeyableError(
+            f"{name} was reinstalled after this process had loaded it, so the loaded version is not the "
+            f"installed one: restart the kernel, or the process",
+            path=metadata,
+        )
+
+
+def check_machine_code(path: str) -> None:
+    """Refuses an extension module, or a library of `ctypes`, that was built again after it was loaded."""
+    if is_other_machine_code(path):
+        raise UnkeyableError(
+            f"{path} was rebuilt after this process had loaded it, so the loaded code is not the file's: "
+            f"restart the kernel, or the process",
+            path=path,
+        )
+
+
+def is_other_machine_code(path: str) -> bool:
+    """Whether this process has loaded machine code from a path under which another file lies now."""
+    if not _MACHINE_CODE.search(os.path.basename(path)):
+        return False
+    real = os.path.realpath(path)
+    try:
+        info = os.stat(real)
+        if info.st_ctime_ns < started_ns():
+            return False
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            mapped = [line.rstrip("\n").split(maxsplit=5)[4:] for line in maps]
+    except OSError:  # no Linux, or the file is gone
+        return False
+    if any(inode == str(info.st_ino) for inode, *_ in mapped):
+        return False
+    # An installer may have moved the old file before it removed it: of that the folder says nothing.
+    gone = os.sep + os.path.basename(real) + _DELETED
+    is_loaded = any(getattr(module, "__file__", None) == path for module in list(sys.modules.values()))
+    return is_loaded or any(name[0].endswith(gone) for _, *name in mapped if name)
+
+
+def _file_of(module: ModuleType) -> str:
+    return str(vars(module).get("__file__"))
+
+
+def _is_other(module: ModuleType) -> bool:
+    """Whether a module has functions or constants that its file does not make."""
+    path = _file_of(module)
+    if path.endswith(tuple(EXTENSION_SUFFIXES)):
+        return is_other_machine_code(path)
+    return path.endswith(".py") and not is_as_written(module, path, is_library=True)
+
+
+def runs_as_written(path: str) -> bool:
+    """Whether the modules that were loaded from a file hold what its text says now, as far as functions and
+    constants show. A file that no module was loaded from is as it is."""
+    loaded = [one for one in list(sys.modules.values()) if getattr(one, "__file__", None) == path]
+    return all(is_as_written(one, path) for one in loaded if type(one) is ModuleType)
+
+
+def is_as_written(module: ModuleType, path: str, *, is_library: bool = False) -> bool:
+    """Whether a module holds what the text of its file says, as far as functions and constants show.
+
+    Args:
+        is_library: whether `None` and containers may stand for what is set later, from elsewhere, too.
+    """
+    try:
+        source = read_source(path, module.__name__)
+    except UnkeyableError:
+        return False
+    # Of several definitions of one name it is not told which was loaded, unless the file is older.
+    is_young = not is_library and max(source.stamp[3:]) / 1e9 + RACY_S > started_ns() / 1e9
+    for name, value in list(vars(module).items()):
+        functions = _own_functions(value) if isinstance(value, type) else [value]
+        codes = [one.__code__ for one in functions if isinstance(one, FunctionType)]
+        if any(code.co_filename == path and not source.makes(code, is_only=is_young) for code in codes):
+            return False
+        literal = source.literals.get(name, value)
+        is_fixed = not is_library or (literal is not None and isinstance(literal, SCALARS))
+        if literal is not value and is_fixed and not source.says(name, value):
+            return False
+    return True
+
+
+def _own_functions(cls: type) -> Iterator[FunctionType]:
+    """The functions of a class that have its name, those of its properties too."""
+    for value in vars(cls).values():
+        inner = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+        inner = inner.fget if isinstance(inner, property) else inner
+        if isinstance(inner, FunctionType) and inner.__qualname__.startswith(f"{cls.__qualname__}."):
+            yield inner
+
+
+@lru_cache(maxsize=1)
+def started_ns() -> int:
+    """When the process began whose modules these are, in ns since the epoch; 0 where that is not known."""
+    try:
+        fields = _stat_of("self")
+        while int(fields[6]) & _FORKED and fields[1] != "1":
+            fields = _stat_of(fields[1])
+        ticks = int(fields[19])
+        age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * 1_000_000_000 // os.sysconf(
+            "SC_CLK_TCK"
+        )
+    except (OSError, AttributeError, ValueError, IndexError):  # no Linux
+        return 0
+    return time.time_ns() - age_ns - 10_000_000  # the clock of ticks is this coarse
+
+
+def _stat_of(pid: str) -> list[str]:
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
