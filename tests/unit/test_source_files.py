@@ -16,7 +16,7 @@ import pytest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import source_files
 from prepcache.keys.code.source_files import Import, imports_in, read_source
-from prepcache.keys.loaded import runs_as_written
+from prepcache.keys.outdated import runs_as_written
 from support.projects import Project, project_fixture  # noqa: F401
 
 

@@ -6,7 +6,7 @@ them: half of all distributions require one, and nothing that a function compute
 
 Invariants:
     1. Nothing is imported to find out; torch is asked only if it is loaded.
-    2. What was installed again after this process had loaded it is refused (loaded.py).
+    2. What was installed again after this process had loaded it is refused (outdated.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code.project import SELF_MODULES
 from prepcache.keys.code.source_files import stamp_at
 from prepcache.keys.distributions import Distribution, installed_in, normalised
-from prepcache.keys.loaded import check_distribution
+from prepcache.keys.outdated import check_distribution
 
 ENVIRONMENT_VERSION = 2
 """Rises when what counts of an environment changes; joins the recipe."""

@@ -24,7 +24,7 @@ from prepcache.keys.encoding.encoder import ENCODING_VERSION, length, text_bytes
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, python_version
 from prepcache.keys.files.digest import Trust, digest_file
 from prepcache.keys.files.stat_cache import StatCache
-from prepcache.keys.loaded import check_machine_code
+from prepcache.keys.outdated import check_machine_code
 from prepcache.keys.paths import path_hook
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
 

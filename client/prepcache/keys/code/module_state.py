@@ -28,7 +28,7 @@ from prepcache.keys.code.source_files import (
     imports_in,
     read_source,
 )
-from prepcache.keys.loaded import started_ns
+from prepcache.keys.outdated import started_ns
 
 if TYPE_CHECKING:
     from prepcache.keys.code.dependencies import Dependencies

@@ -26,7 +26,7 @@ from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.partial_reads import attributes_read
 from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Put, is_registered, text_bytes
 from prepcache.keys.encoding.objects import Parts, is_lock, kind_of, state_of
-from prepcache.keys.loaded import check_machine_code
+from prepcache.keys.outdated import check_machine_code
 from prepcache.keys.paths import looks_like_path, name_bytes
 
 if TYPE_CHECKING:

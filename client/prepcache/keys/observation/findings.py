@@ -30,7 +30,6 @@ from prepcache.keys.environment import lately
 from prepcache.keys.files.digest import Trust, is_directory, is_regular
 from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache
-from prepcache.keys.loaded import is_other_machine_code, runs_as_written
 from prepcache.keys.observation.audit import WAL
 from prepcache.keys.observation.calls import is_file_of_job
 from prepcache.keys.observation.context import (
@@ -57,6 +56,7 @@ from prepcache.keys.observation.inputs import (
     stamp_at,
     without_empty_log,
 )
+from prepcache.keys.outdated import is_other_machine_code, runs_as_written
 from prepcache.protocol.places import cache_folder
 
 _MODULE_SUFFIXES = (".py", ".so", ".pyd")

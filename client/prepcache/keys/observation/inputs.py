@@ -17,10 +17,10 @@ from prepcache.keys.environment import Environment
 from prepcache.keys.files.digest import Trust, digest_file, is_directory
 from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache
-from prepcache.keys.loaded import runs_as_written
 from prepcache.keys.observation import context
 from prepcache.keys.observation.audit import WAL
 from prepcache.keys.observation.naming import Roots
+from prepcache.keys.outdated import runs_as_written
 from prepcache.protocol.observed import RANDOM, in_order
 
 ABSENT = "absent"

@@ -1,4 +1,4 @@
-"""Whether what this process has loaded is what lies on the disk now.
+"""Whether code that this process has loaded is outdated: other code lies on the disk now.
 
 Source that was edited after it was loaded counts as it was loaded. A distribution that was installed again
 and machine code that was built again are refused: nothing is left to be read of what runs here, and after a
