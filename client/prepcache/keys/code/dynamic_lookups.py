@@ -164,7 +164,7 @@ class Questions:
         `_` is the beginning of one.
         """
         if "variables" not in self.topics:
-            named = (self._texts | self._held) & os.environ.keys()
+            named = {*os.environ}.intersection(self._texts | self._held)
             return sorted(n for n in named if _CONSTANT.fullmatch(n) and not _OF_SESSION.fullmatch(n))
         if self._seen != (size := len(self._texts) + len(self._held)):  # they only grow, and may be a million
             self._seen = size
