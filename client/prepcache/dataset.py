@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from prepcache.batching import by_index
 from prepcache.batching.batch import Batch
 from prepcache.daemon.client import Client
-from prepcache.dataset_options import Options, check, check_call, opening_mode, sequence_of, taken_from
+from prepcache.dataset_options import Options, check, opening_mode, sequence_of, taken_from
 from prepcache.errors import UnkeyableError
 from prepcache.fill.call import Job
 from prepcache.index.artifact_set import ArtifactSet
@@ -381,7 +381,6 @@ def open_recipe(
     if barred := barred_line(client):
         say(barred, progress)
     recipe = recipes.recipe(function, **how)
-    check_call(function, how["config"])
     return recipe
 
 

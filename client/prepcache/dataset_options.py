@@ -17,7 +17,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from prepcache.errors import UnkeyableError
@@ -118,21 +117,6 @@ def taken_from(
     return preprocess.preprocess, asked
 
 
-def check_call(preprocess: Any, config: Mapping[str, Any] | None) -> None:
-    """Refuses a function that does not take the item and the config, where that can be told.
-
-    Raises:
-        TypeError: the message says how it is called.
-    """
-    if not isinstance(preprocess, FunctionType) or preprocess.__dict__:
-        return  # what a decorator gives may take other arguments than it says
-    try:
-        inspect.signature(preprocess).bind(None, **(config or {}))
-    except TypeError as error:
-        given = ", ".join(["item", *(f"{name}=..." for name in config or {})])
-        raise TypeError(f"{preprocess.__qualname__} is called with ({given}): {error}") from None
-
-
 def sequence_of(items: Any) -> Sequence[Any]:
     """The items by position. A list is copied: its owner may change it.
 
@@ -140,24 +124,16 @@ def sequence_of(items: Any) -> Sequence[Any]:
     item than its i-th, or none.
 
     Raises:
-        UnkeyableError: it is one item, or has no positions.
+        UnkeyableError: it is one item, or has no positions that are the same in every process.
     """
-    if isinstance(items, (str, bytes)):
-        raise UnkeyableError(f"items is a single {type(items).__name__}, not a sequence: pass a list")
-    if isinstance(items, Mapping):
+    is_table = hasattr(items, "iloc") and items.ndim != 1
+    is_many = hasattr(items, "__getitem__") or isinstance(items, Iterable)
+    if is_table or not is_many or isinstance(items, str | bytes | Mapping | set | frozenset):
         raise UnkeyableError(
-            f"items is a {type(items).__name__}, which has no positions: give list(d.items()) or list(d)"
+            f"items is a {type(items).__name__}, not a sequence: pass a list, such as [item], sorted(items), "
+            "list(d.items()) or df.to_dict('records')"
         )
-    if isinstance(items, set | frozenset):
-        raise UnkeyableError(
-            f"items is a {type(items).__name__}, whose order differs between processes: give sorted(items)"
-        )
-    if not hasattr(items, "__getitem__") and not isinstance(items, Iterable):
-        raise UnkeyableError(f"items is a single {type(items).__name__}, not a sequence: pass a list")
     if hasattr(items, "iloc"):
-        if items.ndim != 1:
-            how = "give df.to_dict('records'), or one of its columns"
-            raise UnkeyableError(f"items is a {type(items).__name__}, which is indexed by columns: {how}")
         items = items.array
     is_sequence = type(items) is not list and hasattr(items, "__getitem__") and hasattr(items, "__len__")
     return items if is_sequence else list(items)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import pickle
 from collections import Counter
@@ -69,57 +68,9 @@ def test_what_is_no_executor_is_refused() -> None:
         prepcache.CachedDataset([1], abs, executor=Cluster())  # type: ignore[arg-type]
 
 
-def size(item: Any, size: int = 3) -> Any:
-    return item
-
-
-@functools.wraps(size)
-def wrapped(*args: Any, **kwargs: Any) -> Any:
-    return size(args[0])
-
-
-@pytest.mark.parametrize(
-    ("function", "config", "words"),
-    [
-        (
-            size,
-            {"sice": 4},
-            r"size is called with \(item, sice=...\): got an unexpected keyword argument 'sice'",
-        ),
-        (size, {"item": 4}, r"size is called with \(item, item=...\): multiple values for argument 'item'"),
-        (
-            lambda item, other: item,
-            {},
-            r"<lambda> is called with \(item\): missing a required argument: 'other'",
-        ),
-    ],
-)
-def test_a_function_without_a_config_argument_is_refused(
-    function: Any, config: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PREPCACHE", "off")
-    with pytest.raises(TypeError, match=words):
-        CachedDataset([1], function, config, lazy=True)
-
-
-def test_what_a_decorator_takes_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PREPCACHE", "off")
-    assert CachedDataset([1], wrapped, {"other": 4}, progress=False)[0] == 1
-
-
-@pytest.mark.parametrize(
-    ("items", "words"),
-    [
-        ("abc", "items is a single str, not a sequence: pass a list"),
-        ({"a": 1}, r"items is a dict, which has no positions: give list\(d.items\(\)\) or list\(d\)"),
-        (Counter("ab"), r"items is a Counter, .* list\(d\)"),
-        ({"a", "b"}, r"items is a set, whose order differs between processes: give sorted\(items\)"),
-        (Path("a"), "items is a single PosixPath, not a sequence: pass a list"),
-        (5, "items is a single int, not a sequence: pass a list"),
-    ],
-)
-def test_items_without_positions_are_refused(items: Any, words: str) -> None:
-    with pytest.raises(UnkeyableError, match=words):
+@pytest.mark.parametrize("items", ["abc", {"a": 1}, Counter("ab"), {"a", "b"}, Path("a"), 5])
+def test_items_without_positions_are_refused(items: Any) -> None:
+    with pytest.raises(UnkeyableError, match=f"a {type(items).__name__}, not a sequence: pass"):
         CachedDataset(items, str)
 
 
@@ -150,7 +101,7 @@ def test_items_with_labels_are_taken_by_position(
 
 def test_a_table_is_refused_with_what_has_its_rows() -> None:
     frame: Any = Labelled({0: "a"}, ndim=2)
-    with pytest.raises(UnkeyableError, match=r"indexed by columns: give df.to_dict\('records'\)"):
+    with pytest.raises(UnkeyableError, match=r"df.to_dict\('records'\)"):
         CachedDataset(frame, str)
 
 
