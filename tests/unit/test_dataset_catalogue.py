@@ -235,48 +235,6 @@ def test_a_refresh_begins_above_the_first_answer(files: Files) -> None:
     assert (sample(found, 0), found.missing.tolist()) == ("new", [1])
 
 
-def test_observed_inputs_are_checked_with_each_answer(files: Files) -> None:
-    """What this job commits it has looked at itself: of these each chunk is looked at once."""
-    told: list[Any] = []
-    found = catalogue(files, 4)
-    found.opens_with(lambda ref, observed, verdicts: (told.append((observed, verdicts)), files.open(ref))[1])
-    for number, is_own in enumerate((False, False, True, True)):
-        found.absorb([files.put(**{f"i{number}": [number]})], {f"c{number}": ()}, is_own=is_own)
-        told[-1][1]["c"] = None
-    answers = [verdicts for _, verdicts in told]
-    assert answers[0] is not answers[1] and answers[2] is answers[3] and answers[2] is not answers[1]
-    assert set(told[-1][0]) == {"c0", "c1", "c2", "c3"}
-
-
-class Slots(list[Any]):
-    """Slots of a catalogue that are not emptied while anybody is sent to them."""
-
-    def __init__(self, of: Catalogue) -> None:
-        super().__init__(of.slots)
-        self.of = of
-
-    def __setitem__(self, number: Any, slot: Any) -> None:
-        assert not (self.of.places.artifact == number).any()
-        super().__setitem__(number, slot)
-
-
-def test_a_sample_is_never_missing_during_a_replacement(files: Files) -> None:
-    part, merged = files.put(i0=[0]), files.put(i0=[0], i1=[1])
-    found = catalogue(files, 2)
-    found.absorb([part])
-    found.slots, before = Slots(found), found.places
-    found.absorb([merged], is_complete=True)
-    assert found.slots[0] is None
-    moments = iter([before])
-
-    class Reader:
-        slots = found.slots
-        places = property(lambda _: next(moments, found.places))
-
-    slot, _ = Catalogue.slot_of(cast(Any, Reader()), 0)
-    assert slot is not None and slot.ref == merged
-
-
 class Daemon:
     """As a session: `found` is what a look-up gives; None where nobody answers."""
 
@@ -316,13 +274,6 @@ def test_a_file_that_is_not_what_the_daemon_told_of_it_is_a_miss(
     assert found.absorb([ref])[1] == [ref]
     assert found.missing.tolist() == [0]
     assert "counts as a miss" in caplog.text
-
-
-def test_a_pipe_in_place_of_a_file_is_a_miss_without_waiting(files: Files) -> None:
-    ref = files.put(i0=[0])
-    (files.folder / ref.digest).unlink()
-    os.mkfifo(files.folder / ref.digest)
-    assert catalogue(files, 1).absorb([ref])[1] == [ref]
 
 
 def test_what_cannot_be_fetched_just_now_is_not_gone(files: Files) -> None:

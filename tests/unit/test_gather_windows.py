@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import gc
 import mmap
-import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from prepcache.artifact.columns import Leaf
 from prepcache.artifact.header import MAPPED_BYTES
-from prepcache.batching.buffers import Pool
-from prepcache.batching.ragged import Ragged
 from prepcache.batching.windows import MAX_RANGE_BYTES, first_numbers, side_by_side
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="windows need Linux")
@@ -99,58 +94,9 @@ def test_a_window_outlives_its_maps_until_its_last_view(
     assert not is_mapped(address)
 
 
-@pytest.mark.parametrize("files", [1, 3])
-def test_rows_at_the_ends_of_files_are_copied_like_any_other(tmp_path: Path, files: int) -> None:
-    """Their values fill pages, so that nothing of the file lies around them."""
-    offsets = np.array([0, 1, 500, 8192])
-    wholes = [np.arange(8192, dtype=np.int32) + 8192 * i for i in range(files)]
-    parts = [
-        SimpleNamespace(values=column(tmp_path, str(i), whole, 0), offsets=offsets, shapes=None)
-        for i, whole in enumerate(wholes)
-    ]
-    first = first_numbers([3] * files, [])
-    ragged = Ragged("", Leaf("ndarray", "int32", 1), parts, first)
-    number = np.tile(np.arange(3 * files), 64)
-    made = ragged.take(first[number // 3] + number % 3, Pool())
-    expected = [wholes[i // 3][offsets[i % 3] : offsets[i % 3 + 1]] for i in number.tolist()]
-    assert (made.values == np.concatenate(expected)).all()
-
-
 def is_mapped(address: int) -> bool:
     ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
     return any(int(begin, 16) <= address < int(end, 16) for begin, end in ranges)
-
-
-def flags_of(address: int) -> list[str]:
-    """What the kernel notes of the map at an address."""
-    is_in = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            begin, end = (int(part, 16) for part in found.groups())
-            is_in = begin <= address < end
-        elif is_in and line.startswith("VmFlags:"):
-            return line.split()[1:]
-    return []
-
-
-@pytest.mark.skipif(
-    not Path("/sys/kernel/mm/transparent_hugepage").exists() or not flags_of(id(pytest)),
-    reason="a kernel without transparent huge pages, or which does not show the flags of maps",
-)
-def test_parts_between_gaps_take_no_huge_pages(tmp_path: Path) -> None:
-    """A label of eight bytes would cost each job 2 MiB for each artifact."""
-    first = first_numbers([3] * 3, [8, 4004])
-    labels = [column(tmp_path, f"label{i}", np.arange(3), 0) for i in range(3)]
-    small = [
-        column(tmp_path, f"small{i}", np.arange(300, dtype=np.uint8).reshape(3, 100), 0) for i in range(3)
-    ]
-    for parts in (labels, small):
-        window = side_by_side(parts, first)
-        assert window is not None
-        assert "nh" in flags_of(window[first[1] :].ctypes.data)
-    ragged = [SimpleNamespace(values=part, offsets=np.arange(4), shapes=None) for part in labels]
-    begin = Ragged("", Leaf("ndarray", "int64", 1), ragged, first)._begin
-    assert "nh" in flags_of(begin[first[1] :].ctypes.data)
 
 
 @pytest.mark.parametrize("case", ["off a page", "no shared map", "no rows", "no bytes"])

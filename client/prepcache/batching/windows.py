@@ -28,7 +28,6 @@ import ctypes
 import functools
 import math
 import mmap
-import resource
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -106,13 +105,10 @@ def first_numbers(counts: Sequence[int], row_sizes: Sequence[int]) -> Numbers:
     pages = max((PAGE_BYTES // math.gcd(PAGE_BYTES, size) for size in row_sizes if size), default=1)
     folios = max((FOLIO_BYTES // math.gcd(FOLIO_BYTES, size) for size in large), default=1)
     rows, row_bytes = np.array(counts, np.int64), max(row_sizes, default=0)
-    most_bytes = MAX_RANGE_BYTES
-    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:  # then addresses do cost
-        most_bytes = 2 * int(rows.sum()) * row_bytes
     for unit in (max(pages, folios), pages, 1):
         numbers = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(-(-rows // unit) * unit, out=numbers[1:])
-        if len(rows) == 1 or int(numbers[-1]) * row_bytes <= most_bytes:
+        if len(rows) == 1 or int(numbers[-1]) * row_bytes <= MAX_RANGE_BYTES:
             break
     return numbers
 
