@@ -317,10 +317,6 @@ class CachedDataset(Dataset[T_co]):
         for index in range(len(self)):
             yield self[index]
 
-    def samples_of(self, items: Any) -> Iterator[Any]:
-        """The samples of the items at these positions, one after the other, without the transform."""
-        return self._samples.of_items(items)
-
     # -- batches that DataLoader workers name by their positions: see by_index.py
 
     @property

@@ -117,14 +117,10 @@ def taken_from(
     return preprocess.preprocess, asked
 
 
-def sequence_of(items: Any) -> Sequence[Any]:
-    """The items by position. A list is copied: its owner may change it.
-
-    What pandas has by label is taken by position: `series[i]` of a shuffled or filtered series is another
-    item than its i-th, or none.
-
+def refuse_unordered(items: Any) -> None:
+    """
     Raises:
-        UnkeyableError: it is one item, or has no positions that are the same in every process.
+        UnkeyableError: it is one item, or has no order that is the same in every process.
     """
     is_table = hasattr(items, "iloc") and items.ndim != 1
     is_many = hasattr(items, "__getitem__") or isinstance(items, Iterable)
@@ -133,6 +129,18 @@ def sequence_of(items: Any) -> Sequence[Any]:
             f"items is a {type(items).__name__}, not a sequence: pass a list, such as [item], sorted(items), "
             "list(d.items()) or df.to_dict('records')"
         )
+
+
+def sequence_of(items: Any) -> Sequence[Any]:
+    """The items by position. A list is copied: its owner may change it.
+
+    What pandas has by label is taken by position: `series[i]` of a shuffled or filtered series is another
+    item than its i-th, or none.
+
+    Raises:
+        UnkeyableError: as `refuse_unordered`.
+    """
+    refuse_unordered(items)
     if hasattr(items, "iloc"):
         items = items.array
     is_sequence = type(items) is not list and hasattr(items, "__getitem__") and hasattr(items, "__len__")

@@ -19,13 +19,11 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from prepcache.daemon.client import Client
-from prepcache.dataset import CachedDataset
 from prepcache.dataset_options import Options, check, taken_from
 from prepcache.errors import UnkeyableError
 from prepcache.progress import Once, say
 from prepcache.report import Report
-from prepcache.streaming.chunked_reader import is_stream
-from prepcache.streaming.sharding import Ranks, Split, batch_here, ranks_here, split_here
+from prepcache.streaming.sharding import Ranks, Split, ranks_here, split_here
 from prepcache.streaming.stream import Stream
 from prepcache.torch_types import IterableDataset, T_co
 
@@ -41,20 +39,19 @@ S = TypeVar("S")
 class CachedIterableDataset(IterableDataset[T_co]):
     """An iterable data set whose samples are cached by the daemon.
 
-    A sequence is looked up and prepared when the data set is opened. A stream is read, looked up and
-    prepared a few thousand items at a time, by the process that iterates. `len(ds)` is the number of samples
-    of this rank; a stream, and a data set with `expand=True`, has none.
+    Items are read, looked up and prepared a few thousand at a time, by the process that iterates. It has no
+    length: items that fit into a list are better given to `CachedDataset`.
 
-    All arguments except `items`, and all errors, are those of `CachedDataset`. Errors of a stream's items are
-    raised where it is iterated.
+    All arguments except `items`, and all errors, are those of `CachedDataset`. Errors of items are raised
+    where it is iterated.
 
     Args:
         items: a sequence, an iterable (read again in each epoch), an iterator (good for one epoch), or a
             function that returns one of these.
 
     Raises:
-        RuntimeError: an iterator was used up in an earlier epoch.
-        TypeError: `len` of a stream; an iterator that cannot be sent to a spawned worker.
+        RuntimeError: an iterator was used up in an earlier epoch, or is read in another process.
+        UnkeyableError: items have no order, or an item is an instance of a class of the project.
     """
 
     @overload
@@ -132,11 +129,7 @@ class CachedIterableDataset(IterableDataset[T_co]):
             "root": root, "lazy": lazy, "verify_fraction": verify_fraction, "num_workers": num_workers,
             "executor": executor, "progress": progress, "client": client,
         }  # fmt: skip
-        self._over: Stream | CachedDataset[Any]
-        if is_stream(items):
-            self._over = Stream(self._said, items, function, how, **options)
-        else:
-            self._over = CachedDataset(items, function, **how, **options)  # type: ignore[arg-type]
+        self._stream = Stream(self._said, items, function, how, **options)
 
     @property
     def name(self) -> str:
@@ -146,31 +139,19 @@ class CachedIterableDataset(IterableDataset[T_co]):
     @property
     def recipe(self) -> Recipe:
         """How the samples are made; `prepcache.recipe`."""
-        return self._over.by.recipe if isinstance(self._over, Stream) else self._over.recipe
+        return self._stream.by.recipe
 
     def __prepcache_key__(self) -> Any:
         """How it counts where a function holds it."""
-        if isinstance(self._over, Stream):
-            raise UnkeyableError(f"{self!r} is a stream, whose items are unknown: name it in untracked=")
-        return self._over.__prepcache_key__(), self.transform
+        raise UnkeyableError(f"{self!r} is a stream, whose items are unknown: name it in untracked=")
 
     def __repr__(self) -> str:
         return f"<CachedIterableDataset {self.name} recipe={self.recipe.digest[:12]}>"
 
-    def __len__(self) -> int:
-        if isinstance(self._over, Stream) or self._over.is_expanded:
-            why = "a stream" if isinstance(self._over, Stream) else "a stream with expand=True"
-            raise TypeError(f"{self.name}: {why} has no length")
-        ranks = ranks_here(self._ranks)
-        return len(range(ranks.rank, len(self._over.items), ranks.ranks))
-
-    def __bool__(self) -> bool:
-        return True
-
     def __iter__(self) -> Iterator[T_co]:
-        split, over = split_here(self._ranks), self._over
+        split = split_here(self._ranks)
         self._tell(split)
-        samples = over.samples(split) if isinstance(over, Stream) else _share_of(over, split)
+        samples = self._stream.samples(split)
         return samples if self.transform is None else map(self.transform, samples)
 
     def _tell(self, split: Split) -> None:
@@ -180,23 +161,16 @@ class CachedIterableDataset(IterableDataset[T_co]):
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the number of the epoch to a stream that shuffles its items; trainers call this."""
-        if isinstance(self._over, Stream):
-            self._over.set_epoch(epoch)
+        self._stream.set_epoch(epoch)
 
     def report(self) -> Report:
         """How many items hit and were preprocessed, and what that cost.
 
-        Of a stream, in all epochs so far, without what spawned workers did: they have reports of their own.
+        In all epochs so far, without what spawned workers did: they have reports of their own.
         """
-        return self._over.report()
+        return self._stream.report()
 
     def __getstate__(self) -> dict[str, Any]:
         split = Split(*ranks_here(self._ranks), 0, 1)
         self._tell(split)
         return {**self.__dict__, "_ranks": Ranks(split.rank, split.ranks)}
-
-
-def _share_of(ds: CachedDataset[Any], split: Split) -> Iterator[Any]:
-    """The samples of a share of the items. Being a generator, it is run by whoever wants batches."""
-    batch = 1 if ds.is_expanded else batch_here()  # how many samples an item has, no batch tells
-    yield from ds.samples_of(split.of(len(ds.items), batch))

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch.utils.data
 
+from prepcache.errors import UnkeyableError
 from prepcache.streaming import chunked_reader as reading_module
-from prepcache.streaming.chunked_reader import Reading, Source, is_stream
+from prepcache.streaming.chunked_reader import Reading, Source
 from prepcache.streaming.sharding import Split
 
 ALL = Split(0, 1, 0, 1)
@@ -49,15 +50,15 @@ def numbers() -> Iterator[int]:
 STREAMS = [iter(range(3)), numbers(), numbers, lambda: [0, 1, 2], dict.fromkeys(range(3)).keys(), Shards()]
 
 
-@pytest.mark.parametrize("items", [*STREAMS, ByIndex()])
-def test_what_is_iterated_over_is_a_stream(items: Any) -> None:
-    assert is_stream(items)
+@pytest.mark.parametrize("items", [*STREAMS, ByIndex(), range(3), [0, 1, 2]])
+def test_what_is_iterated_over_is_read(items: Any) -> None:
     assert read_all(items) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("items", [[], (), range(3), np.arange(3), "text", b"", {}, {1}, frozenset(), 3])
-def test_sequences_and_what_is_refused_as_one_are_none(items: Any) -> None:
-    assert not is_stream(items)
+@pytest.mark.parametrize("items", ["text", b"", {}, {1}, frozenset(), 3])
+def test_items_without_an_order_are_refused(items: Any) -> None:
+    with pytest.raises(UnkeyableError, match="not a sequence: pass a list"):
+        Source(items)
 
 
 def test_shares_have_their_numbers_in_the_stream() -> None:

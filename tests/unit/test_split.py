@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import types
 from collections.abc import Iterator
@@ -14,56 +13,13 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from prepcache.errors import ConfigError
 from prepcache.streaming import sharding
-from prepcache.streaming.sharding import Ranks, Split, batch_here, ranks_here, split_here, unsplit
+from prepcache.streaming.sharding import Ranks, Split, ranks_here, split_here, unsplit
 
 
 @pytest.fixture(autouse=True)
 def no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("batch", [1, 4, 7, 200])
-@pytest.mark.parametrize("count", [0, 1, 10, 97])
-@pytest.mark.parametrize(("ranks", "workers"), [(1, 1), (2, 3), (4, 1), (3, 5)])
-def test_shares_of_whole_batches_have_one_short_batch_a_rank(
-    count: int, ranks: int, workers: int, batch: int
-) -> None:
-    for rank in range(ranks):
-        shares = [Split(rank, ranks, w, workers).of(count, batch).tolist() for w in range(workers)]
-        of_rank = list(range(rank, count, ranks))
-        assert sorted(item for share in shares for item in share) == of_rank
-        batches = sum(math.ceil(len(share) / batch) for share in shares)
-        assert batches == math.ceil(len(of_rank) / batch)
-
-
-class Asked(IterableDataset[int]):
-    """Tells how many samples its reader wants at a time."""
-
-    def __init__(self, *, is_wrapped: bool) -> None:
-        self._is_wrapped = is_wrapped
-
-    def __iter__(self) -> Iterator[int]:
-        return self._wrapped() if self._is_wrapped else self._asked()
-
-    def _wrapped(self) -> Iterator[int]:
-        yield from self._asked()
-
-    def _asked(self) -> Iterator[int]:
-        yield batch_here()
-
-
-@pytest.mark.parametrize(
-    ("size", "is_wrapped", "seen"), [(6, False, 6), (1, False, 1), (None, False, 1), (6, True, 1)]
-)
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_is_asked_for_its_batch_size(
-    size: int | None, is_wrapped: bool, seen: int, workers: int
-) -> None:
-    (batch,) = DataLoader(Asked(is_wrapped=is_wrapped), batch_size=size, num_workers=workers)
-    assert int(batch) == seen
-    assert list(Asked(is_wrapped=False)) == [1]
 
 
 def test_ranks_come_from_torchrun_or_a_process_group(

@@ -9,14 +9,14 @@ Invariants:
 from __future__ import annotations
 
 import os
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import PosixPath
 from typing import Any
 
 from prepcache.artifact.sample_tree import copied
+from prepcache.dataset_options import refuse_unordered
 from prepcache.fill.call import weight
 from prepcache.streaming.sharding import Split, unsplit
 
@@ -30,22 +30,16 @@ _FROZEN = _SMALL | {str, bytes}
 _END = object()
 
 
-def is_stream(items: Any) -> bool:
-    """Whether items are read one after the other, and not looked up by position."""
-    if isinstance(items, str | bytes | Mapping | set | frozenset):
-        return False  # a sequence is asked for, and they are refused there
-    theirs: Any = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", ())
-    if isinstance(items, theirs):
-        return True  # of torch's, those have `__getitem__`, and some a length
-    if hasattr(items, "iloc") or (hasattr(items, "__getitem__") and hasattr(items, "__len__")):
-        return False
-    return isinstance(items, Iterable) or callable(items) or hasattr(items, "__getitem__")
-
-
 class Source:
-    """Gives items, from their beginning."""
+    """Gives items, from their beginning.
+
+    Raises:
+        UnkeyableError: they have no order that is the same in every process.
+    """
 
     def __init__(self, items: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
+        if not callable(items):
+            refuse_unordered(items)
         self._items = items
         self._given_in = os.getpid()
         self._is_begun = False

@@ -2,11 +2,9 @@
 
 Invariants:
     1. The shares of all workers of all ranks have each item once.
-    2. How many items a rank has does not depend on the number of its workers, which the process that is asked
-       for a length does not know.
+    2. How many items a rank has does not depend on the number of its workers.
     3. A rank that is known where workers are started is known in them, though they are other processes.
     4. torch and what is built on it is asked only where the job has loaded it.
-    5. The workers of a rank deal out its items alike: by what all of them see, or one by one.
 
 NOTE [ Who splits twice ]
     What is split by somebody else as well loses items, and nobody sees it. Items that split themselves over
@@ -14,16 +12,8 @@ NOTE [ Who splits twice ]
     accelerate reads the data set, it deals out batches to the ranks itself: by rank 0 alone, or by having
     each rank read everything. That is seen by who asks, in the process or in the one that it was forked from.
 
-NOTE [ Whole batches ]
-    `len(loader)` knows nothing of workers: it is the items' number by the size of a batch. Where each worker
-    ends with a batch that is not full, there are more batches than that, and trainers that stop there lose
-    the last ones. So the items of a sequence are dealt out to workers by whole batches, which a DataLoader
-    asks its workers for in turn: there are as many then as it says, the same as without workers. How large
-    they are, a worker sees where it is asked for the first sample, and nowhere else. Who reads it otherwise
-    (through a generator, say) is given items one by one, as is who reads a stream, which has no length.
-
 Source: webdataset.utils.pytorch_worker_info; accelerate.data_loader (DataLoaderDispatcher,
-IterableDatasetShard); torch.utils.data._utils.fetch (_IterableDatasetFetcher).
+IterableDatasetShard).
 """
 
 from __future__ import annotations
@@ -34,12 +24,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from prepcache.errors import ConfigError
-from prepcache.index.item_index import Array
 
-_FETCHER = "torch.utils.data._utils.fetch"
 _DEALERS = ("accelerate.data_loader", "transformers.trainer_pt_utils")
 
 
@@ -51,7 +37,7 @@ class Ranks(NamedTuple):
 
 
 class Split(NamedTuple):
-    """A share: every `step`-th item from `first` on, or whole batches of a rank's items."""
+    """A share: every `step`-th item from `first` on."""
 
     rank: int
     ranks: int
@@ -65,16 +51,6 @@ class Split(NamedTuple):
     @property
     def step(self) -> int:
         return self.ranks * self.workers
-
-    def of(self, count: int, batch: int) -> Array:
-        """Which of so many items are in the share, where workers take `batch` of them in turn.
-
-        Shape:
-            int64[k], ascending.
-        """
-        of_rank = np.arange(self.rank, count, self.ranks)
-        own: Array = of_rank[np.arange(len(of_rank)) // batch % self.workers == self.worker]
-        return own
 
     @property
     def is_first(self) -> bool:
@@ -118,18 +94,6 @@ def split_here(known: Ranks | None = None) -> Split:
     info = _workers()
     worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
     return Split(*ranks_here(known), worker, workers)
-
-
-def batch_here() -> int:
-    """How many samples at a time the DataLoader wants that asks our caller for the first one.
-
-    1 where no DataLoader asks, or one without batches. See NOTE [ Whole batches ].
-    """
-    frame = sys._getframe(1).f_back
-    if frame is None or frame.f_globals.get("__name__") != _FETCHER:
-        return 1
-    wanted = frame.f_locals.get("possibly_batched_index")
-    return len(wanted) if isinstance(wanted, list | tuple) and wanted else 1
 
 
 def _workers() -> Any:
