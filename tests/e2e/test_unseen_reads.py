@@ -10,9 +10,9 @@ from support.jobs import Jobs
 
 SCRIPT = """
 import ctypes
-libc = ctypes.CDLL(None)
 
 def imread(path):
+    libc = ctypes.CDLL(None)
     fd = libc.open(os.fsencode(path), os.O_RDONLY)
     buffer = ctypes.create_string_buffer(20_000)
     got = libc.read(fd, buffer, 20_000)

@@ -18,15 +18,16 @@ IN_C = """
 import ctypes
 from os.path import join as joined
 
-libc = ctypes.CDLL(None)
+def in_c(name, *given):
+    return getattr(ctypes.CDLL(None), name)(*given)
 
 def read_in_c(path):
-    fd = libc.open(os.fsencode(path), os.O_RDONLY)
+    fd = in_c("open", os.fsencode(path), os.O_RDONLY)
     assert fd >= 0
     os.close(fd)
 
 def write_in_c(path):
-    fd = libc.open(os.fsencode(path), os.O_WRONLY | os.O_TRUNC)
+    fd = in_c("open", os.fsencode(path), os.O_WRONLY | os.O_TRUNC)
     os.write(fd, b"written")
     os.close(fd)
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -108,3 +109,20 @@ def test_a_file_that_changes_all_the_time_is_noted_once(project: Project) -> Non
         call("v.txt")
     assert [one.row["digest"] == CHANGED for one in observer.news()] == [False, True]
     assert observer.news() == []
+
+
+def test_a_file_named_in_the_code_and_written_at_times_is_none(project: Project) -> None:
+    """As a list of bad files, to which one item in many adds; also where another process told of it."""
+    project.put("bad.txt", "of an earlier run")
+    source = "def f(x):\n    if x:\n        with open('bad.txt', 'a') as file: file.write('x')\n"
+    with contextlib.chdir(project.folder):
+        one, call, made = observing(project, source)
+        other, joined = Observer(made), Joined()
+        call(False)
+        joined.add(one.news())
+        assert digests(joined).keys() == {"cwd:bad.txt"}
+        with other.watching():
+            made.preprocess(True)
+        joined.add(other.news())
+        call(True)
+        assert joined.rows() == one.taken() == []

@@ -8,8 +8,9 @@ Invariants:
        equals.
     2. What was to be opened, or was asked for, and was not there is an input too.
     3. An output is what was opened to be written before it was read, what lies in a folder that the function
-       made, and what was only named or asked for and is another when the item is made. What was asked for,
-       was not there, and appears without anybody being seen to make it, has changed.
+       made, and what was only named or asked for and is another when the item is made. It takes back what
+       other items only named or asked for. What was asked for, was not there, and appears without anybody
+       being seen to make it, has changed.
 
 Not here: how inputs are named, and told to others (observer.py).
 """
@@ -49,6 +50,7 @@ from prepcache.keys.observation.inputs import (
     ABSENT,
     CHANGED,
     FOLDER_STAMP,
+    OUTPUT,
     Stamp,
     digest_now,
     digest_of_names,
@@ -70,11 +72,12 @@ loads: list[tuple[set[str], list[Seen]]] = []
 
 
 class Seen(NamedTuple):
-    """An input.
+    """An input, or an output that may be in the log as an input.
 
     Args:
         folder: the working directory in which it was used by a relative name; None for an absolute one.
         stamp: what was there when it was used first; None for nothing, and for a folder that was listed.
+        is_read: it was not only named or asked for.
     """
 
     kind: str
@@ -82,6 +85,7 @@ class Seen(NamedTuple):
     folder: str | None
     stamp: Stamp | None
     digest: str
+    is_read: bool = True
 
 
 @dataclass(slots=True)
@@ -140,8 +144,8 @@ class Findings:
         """Files of modules that were met, with all that they import."""
         self.top_levels: dict[str, None] = {}
         """Modules of distributions that were met."""
-        self._known: dict[tuple[str, str | None], Stamp | str | None] = {}
-        """The stamps of what is in the log, or `CHANGED`, by path and working directory."""
+        self._known: dict[str, dict[str | None, tuple[Stamp | str | None, bool]]] = {}
+        """What is in the log by path and working directory: stamp or `CHANGED`, and whether it was read."""
         self._outputs: dict[str, None] = {}
         self._places = Places(lately().installed)
         self._ignored = (*_NO_INPUTS, os.path.join(cache_folder(os.environ), ""))
@@ -152,7 +156,7 @@ class Findings:
         uses: dict[str, _Use] = {}
         for fact in facts:
             is_known = fact.kind == READ and not self._outputs and fact.info is not None
-            if not is_known or self._known.get((fact.path, fact.folder)) != stamp_at(fact.info):
+            if not is_known or self._known.get(fact.path, {}).get(fact.folder) != (stamp_at(fact.info), True):
                 self._take_fact(fact, watch, uses)
         for path, use in uses.items():
             self._settle(path, use)
@@ -204,29 +208,32 @@ class Findings:
         """Notes a path that an item used as an input, or as an output, when the item is made."""
         now = stamp_at(info_of(path))
         if use.is_made(now):
-            self._outputs[path] = None
+            self._put_out(path, {path: use})
             return
         if not use.is_asked and now in (None, FOLDER_STAMP):
             return  # it was only named
         is_module = path.endswith(_MODULE_SUFFIXES)
         kind = "folder" if use.stamp == FOLDER_STAMP else "module" if is_module else "file"
-        digest = ""
+        known, digest = self._known.setdefault(path, {}), ""
         for folder in use.folders:
-            before = self._known.get((path, folder), _NEVER)
-            if before == CHANGED or before == use.stamp == now:
+            before, was_read = known.get(folder, (_NEVER, False))
+            if (before == CHANGED or before == use.stamp == now) and was_read >= use.is_read:
                 continue
             if not digest:
                 digest, stamp = digest_now(path, self._stat_cache, self.trust)
                 is_other = is_module and not runs_as_written(path)
                 if stamp != use.stamp or is_other or is_other_machine_code(path):
                     digest = CHANGED
-            told = digest if before == _NEVER else CHANGED
-            self.log.append(Seen(kind, path, folder, use.stamp, told))
-            self._known[path, folder] = CHANGED if told == CHANGED else use.stamp
+            told = digest if before in (_NEVER, use.stamp) else CHANGED
+            is_read = use.is_read or was_read
+            self.log.append(Seen(kind, path, folder, use.stamp, told, is_read))
+            known[folder] = (CHANGED if told == CHANGED else use.stamp), is_read
 
     def _put_out(self, path: str, uses: dict[str, _Use]) -> None:
-        """Notes an output."""
-        uses.pop(path, None)
+        """Notes an output; it may be an input of another item by its name alone."""
+        use = uses.pop(path, None)
+        if use is not None or path in self._known:
+            self.log.append(Seen(OUTPUT, path, None, None, ""))
         self._outputs[path] = None
 
     def _is_output(self, path: str) -> bool:

@@ -27,6 +27,8 @@ ABSENT = "absent"
 FOLDER = "a folder"
 """Instead of a digest, of a folder that was asked for: that it is there, and not what is in it."""
 CHANGED = "changed while it was in use"
+OUTPUT = "output"
+"""The kind of what the function made; in no artifact."""
 
 Stamp = tuple[int, ...]
 FOLDER_STAMP: Stamp = ()
@@ -34,12 +36,18 @@ _LISTING_DOMAIN = b"prepcache listing v1\0"
 
 
 class Input(NamedTuple):
-    """An input that a process saw. Of what was used by its name the path and its stamp then, None if it was
-    not there; of a folder that was listed the path."""
+    """An input that a process saw, or an output, by its path, that may have been told as an input before.
+
+    Args:
+        path: of what was used by its name.
+        stamp: what was there then; None for nothing, and for a folder that was listed.
+        is_read: it was not only named or asked for.
+    """
 
     row: dict[str, str]
     path: str | None = None
     stamp: Stamp | None = None
+    is_read: bool = True
 
     @property
     def is_as_it_was(self) -> bool:
@@ -58,26 +66,29 @@ class Joined:
 
     Invariants:
         1. An input that was two things has changed, for good: told so, or found so when rows are asked for.
+        2. What was named or asked for, and never read, is no input once the function made it.
     """
 
     def __init__(self) -> None:
         self._told: dict[str, Input] = {}
+        self._outputs: dict[str | None, None] = {}
 
     def add(self, told: Iterable[Input]) -> None:
         for one in told:
+            if one.row["kind"] == OUTPUT:
+                self._outputs[one.path] = None
+                continue
             before = self._told.setdefault(one.row["name"], one)
-            if before.row != one.row:
-                self._note_changed(one)
+            row = one.row if before.row == one.row else {**one.row, "digest": CHANGED}
+            self._told[one.row["name"]] = one._replace(row=row, is_read=one.is_read or before.is_read)
 
     def rows(self) -> list[dict[str, str]]:
         """All of it, as `protocol.observed.in_order` has it."""
-        for one in list(self._told.values()):
+        for name, one in list(self._told.items()):
             if not one.is_as_it_was:
-                self._note_changed(one)
-        return in_order({name: one.row for name, one in self._told.items()})
-
-    def _note_changed(self, one: Input) -> None:
-        self._told[one.row["name"]] = Input({**one.row, "digest": CHANGED}, one.path, one.stamp)
+                self._told[name] = one._replace(row={**one.row, "digest": CHANGED})
+        inputs = {n: one.row for n, one in self._told.items() if one.is_read or one.path not in self._outputs}
+        return in_order(inputs)
 
 
 def row_of(kind: str, name: str, digest: str) -> dict[str, str]:

@@ -225,7 +225,8 @@ class Observer:
             new = log[begin:]
             for seen in new:
                 for name in self._names_of(seen):
-                    yield Input(row_of(seen.kind, name, seen.digest), seen.path, seen.stamp)
+                    row = row_of(seen.kind, name, seen.digest)
+                    yield Input(row, seen.path, seen.stamp, seen.is_read)
             told[id(log)] = begin + len(new)
 
     def _names_of(self, seen: Seen) -> list[str]:
