@@ -34,26 +34,36 @@ def isolated(folder: Path) -> Iterator[Serving]:
         yield found
 
 
-def as_user(served: Serving, monkeypatch: pytest.MonkeyPatch, uid: int | None) -> httpx.Client:
+class Kernel:
+    """Who connects, by the kernel's word."""
+
+    uid: int | None = None
+
+
+@pytest.fixture(autouse=True)
+def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Kernel, "uid", os.geteuid())
+    monkeypatch.setattr(Peer, "of", classmethod(lambda cls, connection: cls(Kernel.uid, 0)))
+
+
+def as_user(served: Serving, uid: int | None) -> httpx.Client:
     """A client whom the kernel calls by that uid, on the one connection that it keeps."""
-    monkeypatch.setattr(Peer, "of", classmethod(lambda cls, connection: cls(uid, 0)))
+    Kernel.uid = uid
     http = served.http(limits=httpx.Limits(max_connections=1, keepalive_expiry=None))
     http.get("/healthz")
     return http
 
 
-def job_of(served: Serving, monkeypatch: pytest.MonkeyPatch, uid: int | None) -> Job:
-    return open_job(as_user(served, monkeypatch, uid), f"job of {uid}")
+def job_of(served: Serving, uid: int | None) -> Job:
+    return open_job(as_user(served, uid), f"job of {uid}")
 
 
 def keys(http: httpx.Client, **query: Any) -> list[str]:
     return [entry["key"] for entry in http.get("/v1/entries", params=query).json()["entries"]]
 
 
-def test_a_user_is_given_what_he_made_and_nothing_of_anothers(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alice, bob = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, BOB)
+def test_a_user_is_given_what_he_made_and_nothing_of_anothers(served: Serving) -> None:
+    alice, bob = job_of(served, ALICE), job_of(served, BOB)
     alice.fill(served.store.staging, "ab", seed=1)
     assert bob.resolve().json() == {**bob.resolve().json(), "generation": 0, "artifacts": []}
     bob.fill(served.store.staging, "ab", seed=2)
@@ -62,11 +72,9 @@ def test_a_user_is_given_what_he_made_and_nothing_of_anothers(
     assert not served.store.check()
 
 
-def test_one_users_lease_keeps_no_other_from_the_same_items(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alice, bob = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, BOB)
-    second = job_of(served, monkeypatch, ALICE)
+def test_one_users_lease_keeps_no_other_from_the_same_items(served: Serving) -> None:
+    alice, bob = job_of(served, ALICE), job_of(served, BOB)
+    second = job_of(served, ALICE)
     for job in (alice, bob, second):
         job.resolve()
     assert alice.lease("ab").json()["granted"] == [0, 1]
@@ -79,18 +87,16 @@ def test_one_users_lease_keeps_no_other_from_the_same_items(
     assert wait["recipe"] == RECIPE and wait["sessions"] == [alice.session]
 
 
-def test_trusted_users_share_with_each_other_alone(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    alice, carol, dave = (job_of(served, monkeypatch, uid) for uid in (ALICE, CAROL, DAVE))
+def test_trusted_users_share_with_each_other_alone(served: Serving) -> None:
+    alice, carol, dave = (job_of(served, uid) for uid in (ALICE, CAROL, DAVE))
     alice.fill(served.store.staging, "ab", seed=1)
     assert carol.resolve().json()["artifacts"] == []
     carol.fill(served.store.staging, "ab", seed=2)
     assert dave.resolve().json()["artifacts"] == carol.resolve().json()["artifacts"] != []
 
 
-def test_holders_of_the_token_share_with_each_other_alone(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alice = job_of(served, monkeypatch, ALICE)
+def test_holders_of_the_token_share_with_each_other_alone(served: Serving) -> None:
+    alice = job_of(served, ALICE)
     put(served.store, "a", scope=f".{TOKEN_UID}", owner_uid=TOKEN_UID)
     assert alice.resolve().json()["artifacts"] == []
     assert keys(alice.http) == []
@@ -98,8 +104,8 @@ def test_holders_of_the_token_share_with_each_other_alone(
     assert record.digest == RECIPE and record.entries == 1
 
 
-def test_entries_of_others_are_not_there(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    alice, bob = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, BOB)
+def test_entries_of_others_are_not_there(served: Serving) -> None:
+    alice, bob = job_of(served, ALICE), job_of(served, BOB)
     [hers] = alice.fill(served.store.staging, "ab")["artifacts"]
     path, http = f"/v1/entries/{hers['key']}", bob.http
     assert keys(http) == keys(http, owner=ALICE) == [] and keys(alice.http) == [hers["key"]]
@@ -126,24 +132,20 @@ def test_entries_of_others_are_not_there(served: Serving, monkeypatch: pytest.Mo
     assert alice.http.get(f"/v1/recipes/{RECIPE}").json()["entries"] == 1
 
 
-def test_of_the_jobs_and_names_of_others_nothing_is_told(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alice, bob = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, BOB)
+def test_of_the_jobs_and_names_of_others_nothing_is_told(served: Serving) -> None:
+    alice, bob = job_of(served, ALICE), job_of(served, BOB)
     alice.resolve(name="alices.secret")
     alice.fill(served.store.staging, "ab")
     for text in (bob.http.get("/").text, bob.http.get("/v1/sessions").text):
         assert f"job of {BOB}" in text
         assert f"job of {ALICE}" not in text and "alices.secret" not in text
-    carol = as_user(served, monkeypatch, CAROL)
+    carol = as_user(served, CAROL)
     page = carol.get("/").text
     assert f"job of {ALICE}" in page and "alices.secret" in page
 
 
-def test_a_miss_is_explained_to_the_user_whose_job_missed(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alice, bob = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, BOB)
+def test_a_miss_is_explained_to_the_user_whose_job_missed(served: Serving) -> None:
+    alice, bob = job_of(served, ALICE), job_of(served, BOB)
     for seed, job in enumerate((alice, bob)):
         job.fill(served.store.staging, "a", seed=seed)
     generation = alice.resolve().json()["generation"]
@@ -152,22 +154,20 @@ def test_a_miss_is_explained_to_the_user_whose_job_missed(
     assert told[0]["summary"] == "b.txt changed" != told[1]["summary"]
 
 
-def test_users_who_cannot_be_told_apart_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_who_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
     with isolated(tmp_path) as served:
-        refused = as_user(served, monkeypatch, NOBODY_UID).get("/v1/entries")
+        refused = as_user(served, NOBODY_UID).get("/v1/entries")
         assert refused.json()["code"] == "forbidden" and "user namespace" in refused.json()["detail"]
-        assert as_user(served, monkeypatch, BOB).get("/v1/entries").status_code == 200
+        assert as_user(served, BOB).get("/v1/entries").status_code == 200
     with serving(tmp_path) as served:
-        assert as_user(served, monkeypatch, NOBODY_UID).get("/v1/entries").status_code == 200
+        assert as_user(served, NOBODY_UID).get("/v1/entries").status_code == 200
 
 
-def test_the_trusted_see_everybodys_entries_and_change_none(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alice, bob = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, BOB)
+def test_the_trusted_see_everybodys_entries_and_change_none(served: Serving) -> None:
+    alice, bob = job_of(served, ALICE), job_of(served, BOB)
     [hers] = alice.fill(served.store.staging, "ab", seed=1)["artifacts"]
     bob.fill(served.store.staging, "ab", seed=2)
-    carol = as_user(served, monkeypatch, CAROL)
+    carol = as_user(served, CAROL)
     assert keys(carol) == [hers["key"]] * 2
     assert [record["digest"] for record in carol.get("/v1/recipes").json()["recipes"]] == [RECIPE] * 2
     assert carol.get(f"/v1/recipes/{RECIPE}").json()["parts"] == {"format": 1}
@@ -176,10 +176,8 @@ def test_the_trusted_see_everybodys_entries_and_change_none(
     assert "another" not in carol.post("/v1/explain", json={"key": hers["key"]}).json()["summary"]
 
 
-def test_what_a_user_pins_and_removes_is_his_own_of_this_key(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alice, bob = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, BOB)
+def test_what_a_user_pins_and_removes_is_his_own_of_this_key(served: Serving) -> None:
+    alice, bob = job_of(served, ALICE), job_of(served, BOB)
     [hers] = alice.fill(served.store.staging, "ab", seed=1)["artifacts"]
     bob.fill(served.store.staging, "ab", seed=2)
     assert bob.http.put(f"/v1/entries/{hers['key']}/pin").json()["owner"] == BOB
@@ -189,10 +187,8 @@ def test_what_a_user_pins_and_removes_is_his_own_of_this_key(
     assert bob.resolve().json()["artifacts"] == []
 
 
-def test_a_trusted_user_changes_what_trusted_jobs_share(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alice, carol = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, CAROL)
+def test_a_trusted_user_changes_what_trusted_jobs_share(served: Serving) -> None:
+    alice, carol = job_of(served, ALICE), job_of(served, CAROL)
     alice.resolve(register={"said by": "alice"})
     [hers] = alice.fill(served.store.staging, "ab", seed=1)["artifacts"]
     carol.resolve(register={"said by": "carol"})
@@ -208,33 +204,27 @@ def test_a_trusted_user_changes_what_trusted_jobs_share(
     assert [one["digest"] for one in alice.resolve().json()["artifacts"]] == [hers["digest"]]
 
 
-def test_a_job_of_an_admin_takes_away_only_what_it_was_given(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alice, dave = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, DAVE)
+def test_a_job_of_an_admin_takes_away_only_what_it_was_given(served: Serving) -> None:
+    alice, dave = job_of(served, ALICE), job_of(served, DAVE)
     [hers] = alice.fill(served.store.staging, "ab", seed=1)["artifacts"]
     dave.fill(served.store.staging, "ab", seed=2)
-    root = as_user(served, monkeypatch, os.geteuid())
+    root = as_user(served, os.geteuid())
     asked = {"keys": [hers["key"]], "differs": "they do"}
     assert root.post("/v1/verify", json=asked).json()["bad"] == [hers["key"]]
     assert dave.resolve().json()["artifacts"] == []
     assert [one["digest"] for one in alice.resolve().json()["artifacts"]] == [hers["digest"]]
 
 
-def test_why_an_admins_job_missed_is_explained_by_what_it_shares(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alice, carol = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, CAROL)
+def test_why_an_admins_job_missed_is_explained_by_what_it_shares(served: Serving) -> None:
+    alice, carol = job_of(served, ALICE), job_of(served, CAROL)
     alice.fill(served.store.staging, "ab")
     carol.resolve()
     told = carol.http.post("/v1/explain", json={"name": "tests.recipe"}).json()
     assert told["entries"] == 0 and told["summary"] == "nothing of this name is cached yet"
 
 
-def test_an_equal_artifact_of_another_user_is_not_ones_own(
-    served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alice, bob = job_of(served, monkeypatch, ALICE), job_of(served, monkeypatch, BOB)
+def test_an_equal_artifact_of_another_user_is_not_ones_own(served: Serving) -> None:
+    alice, bob = job_of(served, ALICE), job_of(served, BOB)
     alice.fill(served.store.staging, "ab")
     lease = bob.lease("ab", bob.resolve().json()["generation"]).json()["lease"]
     refused = bob.commit([lease], [bob.stage(served.store.staging, "ab")])
@@ -257,48 +247,42 @@ def test_many_small_artifacts_merge_within_a_user(tmp_path: Path) -> None:
         assert not store.check()
 
 
-def test_entries_after_a_restart_stay_with_their_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entries_after_a_restart_stay_with_their_user(tmp_path: Path) -> None:
     with isolated(tmp_path) as served:
-        alice = job_of(served, monkeypatch, ALICE)
+        alice = job_of(served, ALICE)
         alice.fill(served.store.staging, "ab")
     with isolated(tmp_path) as served:
-        bob = job_of(served, monkeypatch, BOB)
+        bob = job_of(served, BOB)
         assert bob.resolve().json()["artifacts"] == []
         assert bob.lease("ab").json()["granted"] == [0, 1]
-        again = Job(as_user(served, monkeypatch, ALICE), alice.session, alice.token)
+        again = Job(as_user(served, ALICE), alice.session, alice.token)
         assert again.heartbeat().json()["code"] == "unknown-session"
-        assert len(job_of(served, monkeypatch, ALICE).resolve().json()["artifacts"]) == 1
+        assert len(job_of(served, ALICE).resolve().json()["artifacts"]) == 1
 
 
-def test_a_job_under_way_stops_sharing_with_former_peers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_under_way_stops_sharing_with_former_peers(tmp_path: Path) -> None:
     with isolated(tmp_path) as served:
-        carol = job_of(served, monkeypatch, CAROL)
+        carol = job_of(served, CAROL)
         carol.resolve()
         lease = carol.lease("ab").json()["lease"]
     with serving(tmp_path, isolation="user", trusted=(DAVE,)) as served:
-        again = Job(as_user(served, monkeypatch, CAROL), carol.session, carol.token)
+        again = Job(as_user(served, CAROL), carol.session, carol.token)
         refused = again.commit([lease], [again.stage(served.store.staging, "ab")])
         assert refused.json()["code"] == "unknown-session"
-        assert resolved(served, monkeypatch, DAVE) == resolved(served, monkeypatch, CAROL) == []
-        dave = job_of(served, monkeypatch, DAVE)
+        assert resolved(served, DAVE) == resolved(served, CAROL) == []
+        dave = job_of(served, DAVE)
         dave.resolve()
         assert dave.lease("ab").json()["granted"] == [0, 1]
 
 
-def test_an_index_made_again_from_files_has_the_same_scopes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_made_again_from_files_has_the_same_scopes(tmp_path: Path) -> None:
     with isolated(tmp_path) as served:
         for number, uid in enumerate((ALICE, BOB, CAROL)):
-            job_of(served, monkeypatch, uid).fill(served.store.staging, "ab", seed=number)
-        before = {uid: resolved(served, monkeypatch, uid) for uid in (ALICE, BOB, CAROL, DAVE)}
+            job_of(served, uid).fill(served.store.staging, "ab", seed=number)
+        before = {uid: resolved(served, uid) for uid in (ALICE, BOB, CAROL, DAVE)}
     os.unlink(tmp_path / "root" / "v1" / "index.sqlite")
     with isolated(tmp_path) as served:
-        assert {uid: resolved(served, monkeypatch, uid) for uid in before} == before
+        assert {uid: resolved(served, uid) for uid in before} == before
         assert not served.store.check()
     assert len({*map(str, before.values())}) == 3 and before[CAROL] == before[DAVE]
 
@@ -313,34 +297,30 @@ def test_users_are_not_isolated_where_files_keep_no_marks(
         pass
 
 
-def resolved(served: Serving, monkeypatch: pytest.MonkeyPatch, uid: int) -> list[str]:
-    return [one["digest"] for one in job_of(served, monkeypatch, uid).resolve().json()["artifacts"]]
+def resolved(served: Serving, uid: int) -> list[str]:
+    return [one["digest"] for one in job_of(served, uid).resolve().json()["artifacts"]]
 
 
-def test_entries_of_before_are_given_to_nobody_and_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entries_of_before_are_given_to_nobody_and_found_again(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
-        [shared] = job_of(served, monkeypatch, ALICE).fill(served.store.staging, "ab")["artifacts"]
+        [shared] = job_of(served, ALICE).fill(served.store.staging, "ab")["artifacts"]
     with isolated(tmp_path) as served:
-        assert [resolved(served, monkeypatch, uid) for uid in (ALICE, CAROL, os.geteuid())] == [[], [], []]
-        assert keys(as_user(served, monkeypatch, ALICE)) == [shared["key"]]
-        assert keys(as_user(served, monkeypatch, BOB)) == []
+        assert [resolved(served, uid) for uid in (ALICE, CAROL, os.geteuid())] == [[], [], []]
+        assert keys(as_user(served, ALICE)) == [shared["key"]]
+        assert keys(as_user(served, BOB)) == []
     with serving(tmp_path) as served:
-        assert resolved(served, monkeypatch, BOB) == [shared["digest"]]
+        assert resolved(served, BOB) == [shared["digest"]]
 
 
-def test_an_own_older_entry_is_shown_without_its_former_peers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_own_older_entry_is_shown_without_its_former_peers(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
-        [hers] = job_of(served, monkeypatch, ALICE).fill(served.store.staging, "ab")["artifacts"]
-        job_of(served, monkeypatch, BOB).fill(served.store.staging, "cd")
-        other = job_of(served, monkeypatch, BOB)
+        [hers] = job_of(served, ALICE).fill(served.store.staging, "ab")["artifacts"]
+        job_of(served, BOB).fill(served.store.staging, "cd")
+        other = job_of(served, BOB)
         other.recipe = OTHER_RECIPE
         other.fill(served.store.staging, "ef")
     with isolated(tmp_path) as served:
-        alice = as_user(served, monkeypatch, ALICE)
+        alice = as_user(served, ALICE)
         shown = alice.get(f"/v1/recipes/{RECIPE}").json()
         assert (shown["parts"], shown["entries"], shown["generation"]) == ({"format": 1}, 1, 1)
         assert shown["size_bytes"] == hers["size_bytes"]
@@ -350,11 +330,11 @@ def test_an_own_older_entry_is_shown_without_its_former_peers(
         assert alice.post("/v1/explain", json={"recipe": OTHER_RECIPE}).json()["code"] == "not-found"
 
 
-def test_a_shared_key_names_the_shared_entry_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_key_names_the_shared_entry_first(tmp_path: Path) -> None:
     with isolated(tmp_path) as served:
-        [hers] = job_of(served, monkeypatch, ALICE).fill(served.store.staging, "ab", seed=1)["artifacts"]
+        [hers] = job_of(served, ALICE).fill(served.store.staging, "ab", seed=1)["artifacts"]
     with serving(tmp_path) as served:
-        bob = job_of(served, monkeypatch, BOB)
+        bob = job_of(served, BOB)
         [shared] = bob.fill(served.store.staging, "ab", seed=2)["artifacts"]
         assert hers["key"] == shared["key"]
         pinned = bob.http.put(f"/v1/entries/{shared['key']}/pin").json()

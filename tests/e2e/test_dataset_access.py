@@ -202,41 +202,6 @@ def test_workers_and_executors_preprocess_each_item_once(jobs: Jobs, how: str) -
     assert jobs.calls() == Counter(dict.fromkeys(range(60), 1))
 
 
-LAZY = """
-import torch
-from torch.utils.data import DataLoader
-
-def make(item):
-    called(item)
-    return torch.full((8,), item, dtype=torch.float32)
-
-def main():
-    workers = int(sys.argv[1])
-    ds = prepcache.CachedDataset(list(range(90)), make, lazy=True, progress=False)
-    loader = DataLoader(ds, batch_size=10, num_workers=workers, shuffle=True)
-    for epoch in range(int(sys.argv[2])):
-        seen = sorted(torch.cat(list(loader))[:, 0].tolist())
-        assert seen == list(range(90))
-    tell(ds)
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_lazy_stores_what_an_epoch_touches(jobs: Jobs, workers: int) -> None:
-    script = jobs.write(LAZY)
-    first = jobs.run(script, workers, 1)
-    assert jobs.calls() == Counter(dict.fromkeys(range(90), 1))
-    assert (first["hit"], first["computed"]) == (0, 90), "forked workers count for the job"
-    assert first["seconds"] > 0
-    jobs.forget()
-    second = jobs.run(script, workers, 2)
-    assert jobs.calls() == Counter()
-    assert second["hit"] == 90
-
-
 WHOLE = """
 def mean(paths, channels):
     called(len(paths))

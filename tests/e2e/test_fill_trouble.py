@@ -49,9 +49,7 @@ def test_a_job_does_not_wait_for_a_lease_it_never_heard_of(jobs: Jobs) -> None:
 
     relay = Relay(f"{folder}/s.sock", lose)
     with serving.process(folder), FakeDaemon(f"{folder}/relay.sock", relay):
-        one = jobs.start(script, json.dumps(items), 0.02, PREPCACHE_URL=f"unix://{folder}/relay.sock")
-        one.ready()
-        one.go()
+        one = jobs.begin(script, json.dumps(items), 0.02, PREPCACHE_URL=f"unix://{folder}/relay.sock")
         facts = one.facts()
     assert (facts["computed"], facts["cached"], asked > 3) == (40, 40, True)
     assert jobs.calls() == Counter(dict.fromkeys(items, 1))
@@ -101,9 +99,7 @@ def test_a_daemon_that_hangs_only_in_commits_holds_no_job(jobs: Jobs, script: st
     relay = Relay(f"{folder}/s.sock", lose)
     with serving.process(folder), FakeDaemon(f"{folder}/relay.sock", relay) as fake:
         url = f"unix://{folder}/relay.sock"
-        one = jobs.start(jobs.write(script), json.dumps(items), 0.0, PREPCACHE_URL=url)
-        one.ready()
-        one.go()
+        one = jobs.begin(jobs.write(script), json.dumps(items), 0.0, PREPCACHE_URL=url)
         facts = one.facts()
         assert one.process.wait(60) == 0
         assert any(request.path.endswith("/commit") for request in fake.requests)
@@ -240,16 +236,12 @@ def test_a_stopped_job_is_fenced_and_goes_on(jobs: Jobs, monkeypatch: pytest.Mon
                 raise
 
         monkeypatch.setattr(table, "begin_commit", noting)
-        first = jobs.start(script, json.dumps(items), 0.01, PREPCACHE_URL=url)
-        first.ready()
-        first.go()
+        first = jobs.begin(script, json.dumps(items), 0.01, PREPCACHE_URL=url)
         assert serving.wait_until((jobs.box.folder / "stopped").exists)
         (stopped,) = client.sessions()
         leased = stopped.leased_items
         assert leased > 0
-        second = jobs.start(script, json.dumps(items), 0.01, PREPCACHE_URL=url)
-        second.ready()
-        second.go()
+        second = jobs.begin(script, json.dumps(items), 0.01, PREPCACHE_URL=url)
         assert serving.wait_until(lambda: client.stats()["waiting"] == 1), "it waits for the stopped job"
         clock.by_s = 2 * MIN_SPAN_S
         assert second.facts()["cached"] == 20

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.fleet import TOKEN, be_patient, box, lead
-from support.jobs import Jobs
+from support.jobs import Jobs, facts_together
 from support.serving import Serving
 
 JOB = """
@@ -50,12 +50,7 @@ def run(jobs: Jobs, boxes: list[Serving], each: int) -> list[dict[str, Any]]:
     """So many jobs on every machine, all at once."""
     script = jobs.write(JOB)
     urls = [f"unix://{one.uds}" for one in boxes for _ in range(each)]
-    running = [jobs.start(script, COUNT, PREPCACHE_URL=url) for url in urls]
-    for one in running:
-        one.ready()
-    for one in running:
-        one.go()
-    return [one.facts() for one in running]
+    return facts_together([jobs.start(script, COUNT, PREPCACHE_URL=url) for url in urls])
 
 
 @pytest.fixture(autouse=True)

@@ -135,20 +135,11 @@ def check_each_item_is_stored_once(client: Client) -> None:
 def test_lazy_jobs_and_workers_make_each_item_once(jobs: Jobs) -> None:
     script, url = jobs.write(LAZY), f"unix://{jobs.box.folder}/s.sock"
     with serving.process(jobs.box.folder), closing(Client(url)) as client:
-        running = [jobs.start(script, "at once", PREPCACHE_URL=url) for _ in range(2)]
-        for one in running:
-            one.ready()
-        for one in running:
-            one.go()
-        for one in running:
-            one.facts()
+        jobs.together(script, [("at once",)] * 2, PREPCACHE_URL=url)
         assert jobs.calls() == Counter(range(60))
         check_each_item_is_stored_once(client)
         jobs.forget()
-        third = jobs.start(script, "without workers", PREPCACHE_URL=url)
-        third.ready()
-        third.go()
-        third.facts()
+        jobs.begin(script, "without workers", PREPCACHE_URL=url).facts()
         assert jobs.calls() == Counter()
 
 
@@ -158,8 +149,7 @@ def test_the_committing_thread_sees_the_jobs_context_variables(jobs: Jobs) -> No
     with serving.process(jobs.box.folder):
         for _ in range(2):
             job = jobs.start(script, PREPCACHE_URL=url)
-            assert job.process.stdout is not None
-            assert job.process.stdout.readline() == "8\n"
+            job.says("8")
             job.facts(exit_code=0)
     assert jobs.calls() == Counter(range(8))
 
@@ -169,8 +159,7 @@ def test_a_lazy_job_without_room_keeps_no_lease(jobs: Jobs) -> None:
     options = ("--max-bytes", "1MiB", "--min-free", "0")
     with serving.process(jobs.box.folder, *options), closing(Client(url)) as client:
         job = jobs.start(script, PREPCACHE_URL=url)
-        assert job.process.stdout is not None
-        assert job.process.stdout.readline() == "done\n"
+        job.says("done")
         stored = sum(entry.items for entry in client.entries())
         assert 0 < stored < 40, "there was room for some"
         assert serving.wait_until(lambda: client.stats()["leases"] == 0, 30), client.sessions()
@@ -196,8 +185,7 @@ def test_a_lazy_job_commits_later_what_it_could_not_commit(jobs: Jobs) -> None:
         closing(Client(f"unix://{folder}/s.sock")) as client,
     ):
         job = jobs.start(script, PREPCACHE_URL=f"unix://{folder}/relay.sock")
-        assert job.process.stdout is not None
-        assert job.process.stdout.readline() == "done\n"
+        job.says("done")
         assert serving.wait_until(lambda: len(set(lost)) > 1, 30), "it tries again, with another lease"
         is_healed.set()
         assert serving.wait_until(lambda: sum(entry.items for entry in client.entries()) == 8, 30)
@@ -211,10 +199,7 @@ def test_a_killed_lazy_workers_items_are_made_by_others(jobs: Jobs) -> None:
     script, url = jobs.write(LAZY), f"unix://{jobs.box.folder}/s.sock"
     with serving.process(jobs.box.folder), closing(Client(url)) as client:
         (jobs.box.folder / "deadly").touch()
-        job = jobs.start(script, "killed", PREPCACHE_URL=url)
-        job.ready()
-        job.go()
-        job.facts()
+        jobs.begin(script, "killed", PREPCACHE_URL=url).facts()
         assert (jobs.box.folder / "dead").read_text()
         check_each_item_is_stored_once(client)
         assert jobs.calls()[21] == 2, "the deadly call, and the one after it"

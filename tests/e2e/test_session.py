@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +14,8 @@ import pytest
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
 from prepcache.daemon.wait_budget import WaitBudget
-from prepcache.errors import (
-    DaemonUnreachable,
-    Unauthorized,
-)
 from prepcache.protocol import wire
-from support.serving import process, serving, wait_until
+from support.serving import process, wait_until
 from support.stores import RECIPE, item, write_artifact
 
 Open = Callable[[], Session]
@@ -67,24 +62,6 @@ def commit(session: Session, held: wire.Lease, *names: object, size_bytes: int =
     with session.stage() as staged:
         write_artifact(staged.fd, names, size_bytes=size_bytes)
         return session.commit([held], [staged])
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def test_a_wrong_token_is_an_error_for_people_not_for_jobs(tmp_path: Path, port: int, opened: Open) -> None:
-    with serving(tmp_path, host="127.0.0.1", port=port, token="correct-horse-battery-staple"):
-        client = Client(f"http://127.0.0.1:{port}", "wrong", budget=WaitBudget(60.0))
-        with pytest.raises(Unauthorized):
-            client.info()
-        with pytest.raises(DaemonUnreachable):
-            Session(client).resolve(SomeRecipe())
-        assert client.budget.is_gone
-        client.close()
 
 
 def test_a_daemon_that_lost_its_store_is_met_as_a_new_one(tmp_path: Path, opened: Open) -> None:

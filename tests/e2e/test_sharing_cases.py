@@ -28,9 +28,7 @@ def url_of(jobs: Jobs) -> str:
 
 
 def go(jobs: Jobs, script: Any, *arguments: Any) -> Running:
-    one = jobs.start(script, *arguments, PREPCACHE_URL=url_of(jobs))
-    one.ready()
-    one.go()
+    one = jobs.begin(script, *arguments, PREPCACHE_URL=url_of(jobs))
     return one
 
 
@@ -61,8 +59,7 @@ ds = prepcache.CachedDataset(list(range(10)), make, untracked=("gate", "sys"), p
 def test_leases_and_holds_are_free_soon_after_any_death(jobs: Jobs, end: str) -> None:
     with serving.process(jobs.box.folder), client_of(jobs) as client:
         one = go(jobs, jobs.write(HOLDING), end)
-        assert one.process.stdout is not None
-        assert one.process.stdout.readline() == "holding\n"
+        one.says("holding")
         [seen] = client.sessions()
         assert (seen.leased_items > 0, seen.holds > 0) == (True, True)
         if end == "_exit":
@@ -110,8 +107,7 @@ def test_a_daemon_killed_in_mid_fill_or_epoch_is_not_noticed(jobs: Jobs) -> None
         assert begun(jobs, 50)
     with serving.process(folder), client_of(jobs) as client:
         for one in running:
-            assert one.process.stdout is not None
-            assert one.process.stdout.readline() == "filled\n"
+            one.says("filled")
         assert jobs.calls() == Counter(dict.fromkeys(range(150), 1)), "no item was leased twice"
         before = {seen.pid: seen.holds for seen in client.sessions()}
         assert set(before) == {one.process.pid for one in running} and all(before.values())

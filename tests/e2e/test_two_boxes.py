@@ -117,16 +117,3 @@ def test_s3_and_no_secret_is_written_anywhere(name: str, project: Path) -> None:
     assert len(written) > 3
     for secret in SECRETS.values():
         assert not any(secret.encode() in text for text in (*written, status.stdout.encode()))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("fault", ["refused", "no bucket"])
-def test_a_bucket_that_refuses_stops_no_job(fault: str, project: Path) -> None:
-    with s3(project, "moto") as environ:
-        environ["PREPCACHED_TIER"] = "s3://other/prefix"
-        if fault == "refused":
-            environ["AWS_ENDPOINT_URL"] = "http://127.0.0.1:1"
-        with sandbox() as box:
-            box.start_daemon(environ)
-            assert run(box, project, environ)[:2] == (0, COUNT)
-            assert run(box, project, environ)[:2] == (COUNT, 0)

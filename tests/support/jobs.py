@@ -60,9 +60,12 @@ class Running:
     process: subprocess.Popen[str] | Forked
 
     def ready(self) -> None:
+        self.says("ready")
+
+    def says(self, word: str) -> None:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line == "ready\n", (line, self.process.communicate()[1])
+        assert line == f"{word}\n", (line, self.process.communicate()[1])
 
     def go(self) -> None:
         assert self.process.stdin is not None
@@ -75,6 +78,15 @@ class Running:
         assert self.process.returncode == exit_code, f"exit code {self.process.returncode}\n{out}\n{err}"
         lines = out.splitlines()
         return json.loads(lines[-1]) if lines and exit_code == 0 else err
+
+
+def facts_together(running: list[Running]) -> list[Any]:
+    """What jobs told that were all let go at once, after their imports."""
+    for one in running:
+        one.ready()
+    for one in running:
+        one.go()
+    return [one.facts() for one in running]
 
 
 @dataclass
@@ -121,6 +133,13 @@ class Jobs:
         self.started.append(Running(process))
         return self.started[-1]
 
+    def begin(self, script: Path, *arguments: Any, **environ: str) -> Running:
+        """Starts a job that waits at its barrier after its imports, and lets it go on."""
+        one = self.start(script, *arguments, **environ)
+        one.ready()
+        one.go()
+        return one
+
     def run(self, script: Path, *arguments: Any, exit_code: int = 0, **environ: str) -> Any:
         return self.start(script, *arguments, **environ).facts(exit_code)
 
@@ -128,14 +147,9 @@ class Jobs:
         """What a job says on its standard error, however it ends."""
         return self.start(script, *arguments, **environ).process.communicate(timeout=240)[1]
 
-    def together(self, script: Path, each: list[tuple[Any, ...]]) -> list[Any]:
+    def together(self, script: Path, each: list[tuple[Any, ...]], **environ: str) -> list[Any]:
         """Runs a job for each tuple of arguments, all let go at once after their imports."""
-        running = [self.start(script, *arguments) for arguments in each]
-        for one in running:
-            one.ready()
-        for one in running:
-            one.go()
-        return [one.facts() for one in running]
+        return facts_together([self.start(script, *arguments, **environ) for arguments in each])
 
     def calls(self) -> Counter[Any]:
         """How often the function was called for each item, over all jobs, since the last `forget`."""

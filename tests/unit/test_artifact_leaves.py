@@ -58,7 +58,6 @@ def _ragged(make: Any) -> list[Any]:
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")
 def test_tensors_of_every_dtype_come_back_to_the_bit(tmp_path: Path) -> None:
-    """Dense in every shape, and ragged, tensors are what they were."""
     for dtype in TORCH_DTYPES:
         dense = [_tensor(dtype, shape, seed) for shape in SHAPES for seed in (1, 2)]
         samples = [*dense, *_ragged(partial(_ragged_tensor, dtype))]
@@ -102,7 +101,6 @@ STRIDED = [
 
 @pytest.mark.parametrize("sample", STRIDED, ids=lambda value: f"{type(value).__name__}{tuple(value.shape)}")
 def test_strided_values_come_back_contiguous(tmp_path: Path, sample: Any) -> None:
-    """Views, transposes, expansions and conjugates come back with their values, laid out row by row."""
     write(tmp_path / "a", [sample])
     found = artifact.open(tmp_path / "a").sample(0)
     assert same(found, sample)
@@ -110,7 +108,6 @@ def test_strided_values_come_back_contiguous(tmp_path: Path, sample: Any) -> Non
 
 
 def test_a_buffer_that_the_function_reuses_is_copied(tmp_path: Path) -> None:
-    """The writer keeps what a sample held when it was added."""
     buffer = torch.zeros(3)
     writer = artifact.Writer("00" * 32)  # type: ignore[arg-type]
     for number in range(3):
@@ -125,7 +122,6 @@ def test_a_buffer_that_the_function_reuses_is_copied(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")
 def test_any_safetensors_reader_reads_every_column(tmp_path: Path) -> None:
-    """`safetensors.safe_open` lists and reads all tensors, with the dtypes and values that went in."""
     samples = [{"x": _tensor(dtype, (2, 3), 1), "y": torch.arange(n)} for n, dtype in enumerate(TORCH_DTYPES)]
     samples += [(np.arange(3.0), "text", 2**60, True, None), (np.arange(4.0), "", 2**61, False, None)]
     write(tmp_path / "a", samples)

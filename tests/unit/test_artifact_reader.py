@@ -25,7 +25,6 @@ def _maps_of(path: Path) -> int:
 
 
 def test_the_item_table_says_which_rows_are_whose(tmp_path: Path) -> None:
-    """Items without samples and with many keep their place; costs, key and counts are those written."""
     items: list[list[Any]] = [[], [1, 2, 3], [], [4], []]
     written = write_items(tmp_path / "a", items, first=7)
     found = artifact.open(tmp_path / "a")
@@ -41,7 +40,6 @@ def test_the_item_table_says_which_rows_are_whose(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("items", [[], [[]], [[], [], []]], ids=len)
 def test_an_artifact_without_rows_opens(tmp_path: Path, items: list[list[Any]]) -> None:
-    """Items that expand to nothing are an answer too: preprocessed, no samples."""
     write_items(tmp_path / "a", items)
     found = artifact.open(tmp_path / "a")
     assert (found.items, found.rows, found.groups) == (len(items), 0, [])
@@ -60,7 +58,6 @@ def test_a_cost_that_is_none_counts_nothing(tmp_path: Path, cost: float) -> None
 
 
 def test_copies_are_the_callers(tmp_path: Path) -> None:
-    """What `sample` gives may be written to; the next one is as stored."""
     write(tmp_path / "a", [(torch.zeros(3), np.zeros(3), torch.zeros(()), np.zeros((), ">f4"))])
     found = artifact.open(tmp_path / "a")
     for leaf in found.sample(0):
@@ -108,7 +105,6 @@ def test_a_mapped_artifact_does_not_travel(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_reads_the_parents_map(tmp_path: Path) -> None:
-    """A child reads on through what it inherited, and its end takes nothing from the parent."""
     write(tmp_path / "a", [np.arange(5), np.arange(5, 9)])
     found = artifact.open(tmp_path / "a")
     child = os.fork()

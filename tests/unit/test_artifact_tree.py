@@ -51,7 +51,6 @@ class Text(str):
     ids=repr,
 )
 def test_trees_that_differ_do_not_share_a_group(left: Any, right: Any) -> None:
-    """What would come back as something else has another signature."""
     assert sample_tree.signature(left)[0] != sample_tree.signature(right)[0]
 
 
@@ -136,13 +135,11 @@ def test_a_namedtuple_whose_fields_changed_is_not_mistaken(tmp_path: Path) -> No
     ids=repr,
 )  # fmt: skip
 def test_a_tree_from_a_file_is_checked(spec: Any) -> None:
-    """What is no tree raises ValueError before anything is built from it."""
     with pytest.raises((ValueError, TypeError)):
         sample_tree.count_leaves(spec)
 
 
 def test_a_tree_of_any_depth_is_refused_without_recursing() -> None:
-    """A bomb of nested lists meets the depth limit."""
     spec: Any = 0
     for _ in range(500):
         spec = ["list", [spec]]

@@ -16,7 +16,6 @@ from support.artifacts import RECIPE, digest, samples_of, write
 
 
 def test_a_refused_item_leaves_nothing(tmp_path: Path) -> None:
-    """An item whose last sample is refused leaves no row, no group and no digest behind."""
     writer = artifact.Writer(RECIPE)
     writer.add(digest(0), [1], 0.0)
     with pytest.raises(SampleError):
@@ -55,7 +54,6 @@ def test_trees_too_large_for_a_header_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_header_over_the_bound_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What no reader would take is refused when it is written, before any byte."""
     monkeypatch.setattr("prepcache.artifact.layout.MAX_HEADER_BYTES", 8192)
     with pytest.raises(ArtifactError, match="put their paths in the items"):
         names = [str(random.random()) for _ in range(999)]
@@ -75,7 +73,6 @@ def test_too_many_observed_inputs_are_not_written(tmp_path: Path) -> None:
 
 
 def test_writes_go_on_after_short_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that takes a few bytes at a time gets all of them, in order."""
     samples = [torch.arange(n) for n in range(30)]
     write(tmp_path / "whole", samples)
     writev = os.writev

@@ -13,7 +13,6 @@ import torch
 
 import prepcache.artifact.layout
 import prepcache.batching.windows
-from prepcache.batching.batch import Batch
 from prepcache.batching.gather import Rows
 from support.artifacts import same
 from support.rows import rows_of
@@ -85,13 +84,6 @@ def test_the_message_names_the_position_and_the_size(rows: Rows) -> None:
         rows.take([1, 99, 2])
 
 
-def test_single_and_batched_samples_equal_what_was_stored(rows: Rows) -> None:
-    order = [11, 0, 5, 5, 3]
-    for taken, i in zip(rows.take(order), order, strict=True):
-        assert same(taken, sample(i))
-        assert same(rows.sample(i), sample(i))
-
-
 def test_a_write_into_a_batch_never_reaches_the_cache(rows: Rows) -> None:
     batch = rows.take(range(COUNT))
     for taken in batch:
@@ -107,24 +99,6 @@ def test_an_empty_data_set_has_no_positions() -> None:
     assert rows.take([]) == []
     with pytest.raises(IndexError):
         rows.take([0])
-
-
-def test_trees_that_differ_are_mixed_in_any_order(tmp_path: Path) -> None:
-    samples = [sample(i) if i % 3 else {"image": torch.ones(i), "label": i} for i in range(COUNT)]
-    rows = rows_of(tmp_path, samples, 4)
-    order = np.random.default_rng(0).permutation(COUNT).tolist()
-    assert len(rows.tables) == 2
-    assert same(list(rows.take(order)), [samples[i] for i in order])
-    assert isinstance(rows.take([1, 2, 4]), Batch)
-    assert same(list(rows.take([0, 9])), [samples[0], samples[9]])
-
-
-def test_a_leaf_may_be_dense_in_one_artifact_only(tmp_path: Path) -> None:
-    samples = [torch.full((3,), i) for i in range(4)] + [torch.full((i, 2), i) for i in range(4)]
-    samples += [torch.full((i,), i) for i in range(4)] + [torch.full((2, 2), i) for i in range(4)]
-    rows = rows_of(tmp_path, samples, 4)
-    order = [0, 4, 8, 12, 3, 7, 11, 15]
-    assert same(list(rows.take(order)), [samples[i] for i in order])
 
 
 @pytest.mark.parametrize(

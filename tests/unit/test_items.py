@@ -181,17 +181,6 @@ def test_a_name_that_is_no_utf8_is_a_name(here: Path) -> None:
     assert item_digest(Path(os.fsdecode(raw))) != before
 
 
-def test_items_of_many_shapes_in_one_run_count_as_alone(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of one shape are written column by column; what only looks like one shape is not."""
-    monkeypatch.setattr(item_batches, "_RUN_ITEMS", 2)
-    a, b = Path("a.txt"), Path("b.txt")
-    items = [
-        *[(a, 1), (b, 2)], *[5, "x"], *[(a, 3), (b, 4)], *["label", "a.txt"], *["a.txt", "b.txt"],
-        *[{"p": a}, {"p": b, "q": 1}], *[{"p": a, "q": 1}, {"q": 2, "p": b}], *[(a, b), (b, a, 1)],
-    ]  # fmt: skip
-    assert digests(ItemHasher(), items) == [item_digest(item) for item in items]
-
-
 def test_a_registered_type_counts_so_in_a_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoder, "_registered", {})
     monkeypatch.setattr(encoder, "_writers", {})
