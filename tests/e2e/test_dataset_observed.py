@@ -177,45 +177,35 @@ def test_a_file_loaded_by_an_import_counts_for_every_data_set(jobs: Jobs, way: s
 
 
 SIDECARS = """
-import prepcache.fill.filler, prepcache.fill.pacing, prepcache.fill.workers
+import prepcache.fill.filler
 
 prepcache.fill.filler.COMMIT_ITEMS = 50
-# A worker gets one item at a time and says at once what it read, however the machine holds it up.
-prepcache.fill.pacing.CHUNK_S = prepcache.fill.workers.REPLY_S = 0
 
 def make(item):
     called(item)
     with open(f"masks/{item}.txt") as mask:
         return int(mask.read())
 
-def main():
-    ds = prepcache.CachedDataset(list(range(600)), make, num_workers=int(sys.argv[1]))
-    tell(ds, total=sum(ds))
-
-if __name__ == "__main__":
-    main()
+ds = prepcache.CachedDataset(list(range(600)), make)
+tell(ds, total=sum(ds))
 """
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_each_item_may_have_a_file_of_its_own_beside_it(jobs: Jobs, workers: int) -> None:
+def test_each_item_may_have_a_file_of_its_own_beside_it(jobs: Jobs) -> None:
     """Twelve artifacts, each of which names all the masks that were read before it."""
     masks = jobs.box.folder / "masks"
     masks.mkdir()
     for number in range(600):
         (masks / f"{number}.txt").write_text(str(number))
     script = jobs.write(SIDECARS)
-    assert jobs.run(script, workers)["total"] == 600 * 599 // 2
-    assert jobs.run(script, workers)["hit"] == 600
+    assert jobs.run(script)["total"] == 600 * 599 // 2
+    assert jobs.run(script)["hit"] == 600
     (masks / "505.txt").write_text("1505")
-    edited = jobs.run(script, workers)
+    edited = jobs.run(script)
     assert edited["total"] == 600 * 599 // 2 + 1000
-    if workers:  # the item may come later than those after it
-        assert 0 < edited["computed"] <= 100
-    else:
-        assert edited["computed"] == 100
+    assert edited["computed"] == 100
     assert any("masks/505.txt" in line and "changed" in line for line in edited["why"])
-    assert jobs.run(script, workers)["hit"] == 600
+    assert jobs.run(script)["hit"] == 600
 
 
 OPTIONAL = """
