@@ -267,9 +267,9 @@ class Samples:
             self.look()
         return self.batch(positions)
 
-    def of_items(self, items: Any) -> Iterator[Any]:
-        """The samples of the items at these positions, one after the other."""
-        return given(np.asarray(items, "i8"), self.view, self._make)
+    def __iter__(self) -> Iterator[Any]:
+        """All of them, one after the other."""
+        return given(self.view, self._make)
 
     def _make(self, indices: Sequence[int]) -> dict[int, Any]:
         if self._is_part:

@@ -19,7 +19,7 @@ import numpy as np
 from prepcache.artifact.sample_tree import copied
 from prepcache.batching.gather import Rows, positions
 from prepcache.index.catalogue import Catalogue
-from prepcache.index.item_index import MISSING, Array, ranges, rows_of
+from prepcache.index.item_index import MISSING, Array, rows_of
 
 BLOCK_BYTES = 256 << 10
 BLOCK_ROWS = 64
@@ -47,8 +47,6 @@ class View:
             if len(self._artifacts) == len(held):  # else one was let go this moment: look again
                 break
         self.is_whole = bool((places.artifact != MISSING).all())
-        counts = None if places.count is None else np.where(places.artifact != MISSING, places.count, 0)
-        self._counts: Array | None = None if counts is None else counts[catalogue.distinct.inverse]
         number = np.zeros(used[-1] + 1 if len(used) else 0, np.int32)
         number[used] = np.arange(len(used), dtype=np.int32)
         self.rows = Rows(self._artifacts, number[there], rows[is_there])
@@ -64,12 +62,6 @@ class View:
     def sample(self, position: int) -> Any:
         """The sample at a position; none may be missing."""
         return self.rows.sample(position)
-
-    def positions_of(self, items: Array) -> Array:
-        """The positions of the samples of some items, by their positions in the data set."""
-        if self._counts is None:
-            return items
-        return ranges((np.cumsum(self._counts) - self._counts)[items], self._counts[items])
 
     @functools.cached_property
     def block_rows(self) -> int:
@@ -116,22 +108,15 @@ class View:
         return samples
 
 
-def given(
-    items: Array,
-    view_now: Callable[[], View],
-    make: Callable[[Sequence[int]], dict[int, Any]],
-) -> Iterator[Any]:
-    """The samples of some items, in their order.
+def given(view_now: Callable[[], View], make: Callable[[Sequence[int]], dict[int, Any]]) -> Iterator[Any]:
+    """All samples, in order.
 
     Args:
         view_now: what is there; make: makes what is missing, as `View.take` has it.
-
-    Shape:
-        items: int64[k], their positions among the items.
     """
-    positions, at = view_now().positions_of(items), 0
-    while at < len(positions):
+    at, count = 0, len(view_now())
+    while at < count:
         view = view_now()
-        stop = at + view.block_rows
-        yield from view.take(positions[at:stop].tolist(), make)
+        stop = min(at + view.block_rows, count)
+        yield from view.take(list(range(at, stop)), make)
         at = stop

@@ -170,7 +170,7 @@ class Stream:
                     self._prepare(chunk)
                     took_s = max(time.monotonic() - began, 1e-6)
                     size = max(1, min(MOST_ITEMS, int(size * min(GROWTH, SPAN_S / took_s))))
-                    yield from chunk.of_items(range(len(items)))
+                    yield from chunk
                     if (here := chunk.on_access) is not None and self.by.artifacts.session.is_away:
                         here.flush(time.monotonic())  # into files of this job, where later chunks find it
                 finally:
