@@ -42,7 +42,7 @@ CollateBatch = Callable[[Batch], Any]
 
 
 class Padded(NamedTuple):
-    """Rows padded to one length, and how long each was (after the cut): `[B, ...]` and `int64[B]`."""
+    """Rows padded to one length, and how long each was: `[B, ...]` and `int64[B]`."""
 
     values: Any
     lengths: Any
@@ -67,7 +67,6 @@ def pad_collate(
     *,
     side: Literal["left", "right"] = "right",
     multiple_of: int = 1,
-    cut: int | None = None,
     also: Literal["lengths", "mask"] | None = None,
     leaves: Sequence[str] | Mapping[str, int] | None = None,
 ) -> Any:
@@ -77,7 +76,6 @@ def pad_collate(
         value: the padding value; or the samples of a batch, to collate them directly.
         side: on which side to pad, "left" or "right".
         multiple_of: round the padded length up to a multiple of this.
-        cut: keep at most this many elements of each row, the first ones.
         also: "lengths" returns `Padded` with lengths, "mask" returns `Masked` with a mask.
         leaves: which leaves are sequences, by their dotted path (`""` for a sample that is one tensor),
             and (a mapping) along which axis, as `{"mel": 1}` or `{"": -1}`; along the first otherwise.
@@ -98,9 +96,7 @@ def pad_collate(
         raise ValueError(f"also must be 'lengths', 'mask' or None, not {also!r}")
     if multiple_of < 1:
         raise ValueError(f"multiple_of must be positive, not {multiple_of}")
-    if cut is not None and cut < 0:
-        raise ValueError(f"cut must be 0 or more, not {cut}")
-    return _Pad(_axes(leaves), value, side, multiple_of, cut, also)
+    return _Pad(_axes(leaves), value, side, multiple_of, also)
 
 
 def pack_collate(samples: list[Any] | None = None, /, *, leaves: Sequence[str] | None = None) -> Any:
@@ -252,18 +248,16 @@ class _Pad(_Collate):
     value: float
     side: str
     multiple_of: int
-    cut: int | None
     also: str | None
 
     def rows(self, rows: list[Any], axis: int, path: tuple[str, ...]) -> Any:
         import torch
 
         tensors = [torch.as_tensor(row).movedim(axis, 0) for row in rows]
-        kept = [tensor if self.cut is None else tensor[: self.cut] for tensor in tensors]
-        lengths = np.array([len(tensor) for tensor in kept], np.int64)
+        lengths = np.array([len(tensor) for tensor in tensors], np.int64)
         width = self._width(lengths)
-        padded = torch.full((len(kept), width, *kept[0].shape[1:]), self.value, dtype=kept[0].dtype)
-        for place, tensor in zip(padded, kept, strict=True):
+        padded = torch.full((len(tensors), width, *tensors[0].shape[1:]), self.value, dtype=tensors[0].dtype)
+        for place, tensor in zip(padded, tensors, strict=True):
             if tensor.shape[1:] != place.shape[1:]:
                 raise _apart(axis)
             if tensor.dtype != place.dtype:
@@ -278,8 +272,6 @@ class _Pad(_Collate):
 
         def collate(batch: Batch) -> Any:
             begin, end = column.bounds(batch.numbers)
-            if self.cut is not None:
-                end = np.minimum(end, begin + self.cut * unit)
             lengths = end - begin if unit == 1 else (end - begin) // unit
             width = self._width(lengths)
             pieces: list[Any] = [None] * (2 * len(lengths))
@@ -335,7 +327,7 @@ class _Pack(_Collate):
         return collate
 
 
-_PAD = _Pad(None, 0, "right", 1, None, None)
+_PAD = _Pad(None, 0, "right", 1, None)
 _PACK = _Pack(None)
 """What `pad_collate` and `pack_collate` do without parentheses."""
 

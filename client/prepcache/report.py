@@ -63,7 +63,6 @@ class Report:
         return ", ".join(parts)
 
 
-_COPIED = "spawned processes have copies of this data set, with reports of their own"
 _UNKNOWN, _HIT, _WAITED, _DECLINED = range(4)
 
 
@@ -143,11 +142,6 @@ class Tally:
         if not count:
             return []
         return [f"the samples of {count_text(count, 'computed item', 'computed items')} are not stored yet"]
-
-    def note_copied(self) -> None:
-        """Another process was sent a copy, and has a report of its own of what it makes."""
-        if _COPIED not in self.why:
-            self.why.append(_COPIED)
 
     def note_once(self, topic: str) -> bool:
         """Whether something of this topic is to be said now: once."""

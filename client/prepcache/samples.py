@@ -336,8 +336,6 @@ class Samples:
     # -- to other processes
 
     def __getstate__(self) -> dict[str, Any]:
-        if len(self.catalogue.missing):
-            self.tally.note_copied()
         return {**self.__dict__, "_making": None, "_view": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -128,17 +128,16 @@ SEQUENCES = st.builds(
     st.lists(st.integers(0, 9), min_size=1, max_size=6),
     st.sampled_from(["left", "right"]),
     st.integers(1, 4),
-    st.one_of(st.none(), st.integers(0, 5)),
     st.sampled_from([None, "lengths", "mask"]),
 )
 @settings(deadline=None, max_examples=250)
 def test_padding_and_packing_a_batch_equal_those_of_its_samples(
-    schema: Any, parts: int, picks: list[int], side: Any, multiple: int, cut: Any, also: Any
+    schema: Any, parts: int, picks: list[int], side: Any, multiple: int, also: Any
 ) -> None:
     """From columns or from samples, and as a loop over elements would: the same values."""
     samples = [make(schema, i) for i in range(10)]
     chosen = [samples[i] for i in picks]
-    pad = prepcache.collate.pad_collate(1, side=side, multiple_of=multiple, cut=cut, also=also)
+    pad = prepcache.collate.pad_collate(1, side=side, multiple_of=multiple, also=also)
     with TemporaryDirectory() as folder:
         rows = rows_of(Path(folder), samples, parts)
         assert same(pad(rows.take(picks)), pad(chosen))
@@ -146,12 +145,11 @@ def test_padding_and_packing_a_batch_equal_those_of_its_samples(
         assert same(pack(rows.take(picks)), pack(chosen))
         if callable(schema):
             values = pad(rows.take(picks)) if also is None else pad(rows.take(picks))[0]
-            assert values.tolist() == by_hand([sample.tolist() for sample in chosen], side, multiple, cut)
+            assert values.tolist() == by_hand([sample.tolist() for sample in chosen], side, multiple)
 
 
-def by_hand(rows: list[list[Any]], side: str, multiple: int, cut: int | None) -> list[list[Any]]:
+def by_hand(rows: list[list[Any]], side: str, multiple: int) -> list[list[Any]]:
     """Padding with 1 as one would explain it."""
-    rows = [row[:cut] for row in rows]
     width = max(len(row) for row in rows)
     width += -width % multiple
     return [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -117,16 +116,3 @@ def test_an_absent_daemon_is_explained_once(
     assert sum(": without the cache; 2 items, 0 hit, 2 to preprocess" in line for line in lines) == 2
     assert all("no such file or directory" in ds.report().why[0] for ds in made)
     client.close()
-
-
-def test_a_report_says_that_spawned_workers_count_for_themselves(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("PREPCACHE", "off")
-    ds = CachedDataset([1, 2], whole, lazy=True, progress=False)
-    before = ds.report().why
-    pickle.dumps(ds)
-    assert [line for line in ds.report().why if line not in before] == [
-        "spawned processes have copies of this data set, with reports of their own"
-    ]
