@@ -14,7 +14,6 @@ import re
 import struct
 import types
 import uuid
-import warnings
 import zoneinfo
 from typing import Any, NamedTuple
 
@@ -83,12 +82,6 @@ def _with(value: Any, **attributes: Any) -> Any:
     for name, attribute in attributes.items():
         setattr(value, name, attribute)
     return value
-
-
-def _csr() -> torch.Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is in beta state
-        return torch.tensor([[0.0, 1.0]]).to_sparse_csr()
 
 
 NAN_WITH_PAYLOAD = struct.unpack("<d", b"\1\0\0\0\0\0\xf8\xff")[0]
@@ -180,7 +173,6 @@ VALUES: dict[str, Any] = {
     "numpy masked array": np.ma.masked_array([1, 2], [True, False], dtype="<i4", fill_value=9),
     "numpy subclass": np.arange(2, dtype="<i4").view(Tagged),
     "torch sparse": torch.sparse_coo_tensor([[1]], [2.0], (3,), check_invariants=False),
-    "torch compressed": _csr(),
     "torch subclass": torch.arange(2).as_subclass(Named),
     "torch with a gradient": torch.zeros(1, requires_grad=True),
     "torch conjugated": torch.tensor([1 + 2j]).conj(),

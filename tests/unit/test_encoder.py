@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import subprocess
 import sys
 import threading
@@ -20,22 +19,6 @@ from prepcache.keys.encoding import encoder as encoder_module
 from prepcache.keys.encoding.encoder import Encoder, canonical_order, encode
 from prepcache.keys.markers import plain, tree
 from support.classes import OMEGACONF, Config, OmegaConf, Size
-
-
-class Broken:
-    @property
-    def value(self) -> int:
-        raise OSError("the disk is gone")
-
-
-@dataclasses.dataclass
-class Lazy:
-    value: int
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "value":
-            raise OSError("the disk is gone")
-        return super().__getattribute__(name)
 
 
 def test_a_set_of_what_has_no_order_is_written_in_one_order() -> None:
@@ -197,7 +180,6 @@ def test_a_marker_in_a_key_may_stay_and_one_in_an_object_not() -> None:
         ({"a": [1, sys._getframe()]}, "config.a[1]", "register_key"),
         ({"odd key": (x for x in ())}, "config['odd key']", "generator"),
         ({"f": len, "g": print, "h": lambda: 1}, "config.h", "no stable bytes"),
-        ({"lazy": Lazy(1)}, "config.lazy.value", "the disk is gone"),
         ({"d": Size(1, 2, {"x": plain(1)})}, "config.d.options.x", "marker"),  # type: ignore[dict-item]
         ({"p": Path("a")}, "config.p", "cannot be looked up"),
         ({"p": tree("a")}, "config.p", "cannot be looked up"),

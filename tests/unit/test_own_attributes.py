@@ -6,10 +6,7 @@ import collections
 import dataclasses
 import enum
 import functools
-import pathlib
 import random
-import sys
-import textwrap
 import types
 import zoneinfo
 from typing import Any, ClassVar
@@ -167,33 +164,6 @@ def test_attributes_of_an_instance_count_beside_its_base(make: Any) -> None:
         value.scale = scale
         keys.append(key(value))
     assert keys[0] == keys[1] != keys[2]
-
-
-def test_a_project_may_have_the_name_of_a_library(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An expression of the library polars counts by its `__getstate__`; this one is copied otherwise."""
-    (tmp_path / "polars.py").write_text(
-        textwrap.dedent(
-            """
-            class Expr:
-                def __init__(self, value):
-                    self.value = value
-
-                def __getstate__(self):
-                    return b"alike"
-
-                def __reduce_ex__(self, protocol):
-                    return Expr, (self.value,)
-            """
-        )
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "polars", raising=False)
-    import polars
-
-    monkeypatch.setitem(sys.modules, "polars", polars)
-    assert item_digest(polars.Expr(1)) != item_digest(polars.Expr(2))
 
 
 class Proxy:

@@ -15,14 +15,14 @@ import sys
 from inspect import CO_OPTIMIZED
 from types import CodeType
 
+from prepcache.keys.code.fingerprint import instructions
+
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
 _LOAD_NAMES = frozenset(
     dis.opmap[name] for name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in dis.opmap
 )
 _LOAD_ATTR = dis.opmap["LOAD_ATTR"]
 _LOAD_METHOD = dis.opmap.get("LOAD_METHOD", -1)
-_EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
-_CACHE = dis.opmap.get("CACHE", 0)
 _ATTR_SHIFT = 1 if sys.version_info >= (3, 12) else 0
 
 SKIPPED_GLOBALS = frozenset(
@@ -68,20 +68,10 @@ def all_names(code: CodeType) -> set[str]:
 
 
 def _scan(code: CodeType, chains: Chains) -> None:
-    if not code.co_names:
-        return
-    names, raw = code.co_names, code.co_code
+    names = code.co_names
     root: str | None = None
     chain: list[str] = []
-    extended = 0
-    for at in range(0, len(raw), 2):
-        op = raw[at]
-        if op == _CACHE:
-            continue
-        if op == _EXTENDED_ARG:
-            extended = (extended | raw[at + 1]) << 8
-            continue
-        arg, extended = extended | raw[at + 1], 0
+    for op, arg in instructions(code) if names else ():
         if root is not None:
             if op == _LOAD_ATTR:
                 chain.append(names[arg >> _ATTR_SHIFT])

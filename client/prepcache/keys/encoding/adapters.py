@@ -25,7 +25,6 @@ from typing import Any, NoReturn
 from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding.encoder import length, register_adapter, text_bytes
 from prepcache.keys.encoding.instances import attributes_of
-from prepcache.keys.observation.calls import is_library_file
 
 Key = Callable[[Any], Any]
 """From a value to what counts of it; NotImplemented where its copies say it."""
@@ -35,20 +34,8 @@ def teach(kind: type) -> None:
     """Register what values of a class count by, and of its bases, where adapters know them."""
     for base in kind.__mro__:
         name = base.__module__.partition(".")[0], base.__name__
-        if (key := _KEYS.get(name)) is not None and _is_of_library(base):
+        if (key := _KEYS.get(name)) is not None:
             register_adapter(base, key)
-
-
-def _is_of_library(cls: type) -> bool:
-    """Whether a class is the library's, and not one of a project that has a folder of the library's name."""
-    names = (cls.__module__, cls.__module__.partition(".")[0])
-    file = next((file for name in names if (file := getattr(sys.modules.get(name), "__file__", None))), None)
-    if file is None or is_library_file(file):
-        return True
-    from prepcache.keys.code.project import Place, Places  # where a library is installed is hardly ever asked
-    from prepcache.keys.environment import lately
-
-    return Places(lately().installed).of(file) is not Place.PROJECT
 
 
 # -- numpy ------------------------------------------------------------------------------------------------
@@ -123,10 +110,11 @@ _NOT_OF_A_SCRIPT = (".debug_pkl", "/.data/serialization_id")
 
 
 def _tensor(value: Any) -> Any:
-    state = {name: part for name, part in attributes_of(value).items() if name != _NOTED_BY_DYNAMO}
-    return (
-        {"tensor": _layout(value), **state} if hasattr(value, _NOTED_BY_DYNAMO) or state else _layout(value)
-    )
+    own = attributes_of(value)
+    if not own:
+        return _layout(value)
+    own.pop(_NOTED_BY_DYNAMO, None)
+    return {"tensor": _layout(value), **own}
 
 
 def _layout(value: Any) -> Any:
@@ -144,10 +132,6 @@ def _layout(value: Any) -> Any:
     if plain.layout is torch.sparse_coo:
         plain = plain.coalesce()
         return said, (plain.indices(), plain.values())
-    if plain.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return said, (plain.crow_indices(), plain.col_indices(), plain.values())
-    if plain.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return said, (plain.ccol_indices(), plain.row_indices(), plain.values())
     raise UnkeyableError(f"a tensor of layout {plain.layout} has no comparable bytes")
 
 

@@ -11,8 +11,8 @@
     P    tree()                             C    function, class, module
     Q    plain()                            O k  other object: by its parts, by a registered function
 
-`instances` adds E (enum member), D (dataclass and subclass of a type here) and N (namedtuple). `Y` refers to
-an object that is written elsewhere.
+`instances` adds E (enum member) and D (instance of a subclass of a type here). `Y` refers to an object that
+is written elsewhere.
 
 Invariants:
     1. A writer is chosen by exact type; subclasses of built-in types count with their class and state.
@@ -230,19 +230,18 @@ def _singleton(_: Encoder, value: Any, put: Put) -> None:
 
 def path_writer(encoder: Encoder, value: Any, put: Put) -> None:
     """A path. `pathlib`'s hold nothing but the name; others count with their class and state, too."""
-    from prepcache.keys.encoding.instances import instance_state, put_state
+    from prepcache.keys.encoding.instances import attributes_of, put_state
 
     if type(value).__module__.partition(".")[0] not in ("pathlib", "posix"):
         try:
             name = os.fspath(value)
         except Exception as error:
             raise encoder.refuse(f"its path raised {type(error).__name__}: {error}") from error
-        state = vars(value) if hasattr(value, "__dict__") else {}
         put(b"x" + length(8) + b"pathlike")
         encoder.put_class_of(value, put)
         library = [base for base in type(value).__mro__ if base.__module__.startswith("pathlib")]
         theirs = {slot for base in library for slot in vars(base).get("__slots__", ())}
-        own = [n for n in instance_state(value) if n not in theirs and state.get(n) != name]
+        own = {n: part for n, part in attributes_of(value).items() if n not in theirs and part is not name}
         put_state(encoder, own, value, put)
     _put_path(encoder, value, put)
 

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from prepcache.keys.code.fingerprint import fingerprint, without_address
-from prepcache.keys.encoding.instances import slots_of
+from prepcache.keys.encoding.instances import attributes_of
 
 Parts = list[tuple[str, Any]]
 EMPTY = object()
@@ -111,9 +111,10 @@ def _held(value: Any) -> Parts | None:
     held = next((names for base in type(value).__mro__ if (names := _HELD.get(base))), None)
     if held is None:
         return None
-    own = [(name, part) for name, part in _attributes(value) if not name.startswith("__")]
-    found = [(name, getattr(value, name)) for name in held]
-    return found + [(name, part) for name, part in own if name not in held and name != "attrname"]
+    found = {name: getattr(value, name) for name in held}
+    own = attributes_of(value).items()
+    found |= {name: part for name, part in own if name[:2] != "__" and name not in (*held, "attrname")}
+    return sorted(found.items())
 
 
 def _copied(value: Any, is_library: bool) -> Parts:
@@ -129,7 +130,7 @@ def _copied(value: Any, is_library: bool) -> Parts:
     if cls.__getstate__ is not _OBJECT.__getstate__:
         return _given_state(value.__getstate__())
     object.__reduce_ex__(value, 2)  # refuses state in C that it does not know of
-    return _attributes(value)
+    return sorted(attributes_of(value).items())
 
 
 def _given_state(state: Any) -> Parts:
@@ -156,8 +157,8 @@ def _held_beside(value: Any, told: Parts, is_library: bool) -> Parts:
     beside a base that says how it is copied."""
     is_of_base = not is_library and _is_reduced_by_library(type(value))
     ids = {id(part) for _, held in told for part in (held if isinstance(held, tuple | list) else (held,))}
-    parts = [(name, part) for name, part in _attributes(value) if id(part) not in ids]
-    return [(name, part) for name, part in parts if is_of_base or _is_function(part)]
+    own = sorted(attributes_of(value).items())
+    return [(n, part) for n, part in own if id(part) not in ids and (is_of_base or _is_function(part))]
 
 
 def _is_reduced_by_library(cls: type) -> bool:
@@ -183,7 +184,7 @@ def _of_name(value: Any, name: str) -> Parts:
     homes = list(sys.modules.values()) if home is None else [home]
     if not any(_at(getattr(module, "__dict__", {}), name) is value for module in homes):
         raise ValueError(f"it pickles as global {name!r}, which no module has")
-    return [("<name>", name), *_attributes(value)]
+    return [("<name>", name), *sorted(attributes_of(value).items())]
 
 
 def _at(space: Any, dotted: str) -> Any:
@@ -191,15 +192,6 @@ def _at(space: Any, dotted: str) -> Any:
     first, _, rest = dotted.partition(".")
     value = space.get(first)
     return _at(getattr(value, "__dict__", {}), rest) if rest and value is not None else value
-
-
-def _attributes(value: Any) -> Parts:
-    """Instance attributes, what `cached_property` keeps included, and slots, by name."""
-    found = [(str(name), part) for name, part in getattr(value, "__dict__", {}).items()]
-    for name in slots_of(*type(value).__mro__):
-        with contextlib.suppress(AttributeError):
-            found.append((name, object.__getattribute__(value, name)))
-    return sorted(found, key=lambda pair: pair[0])
 
 
 def _contents_of_cache(cached: Any) -> list[tuple[Any, Any]]:
