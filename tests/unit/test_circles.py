@@ -57,3 +57,15 @@ def test_an_object_in_a_cycle_counts_by_what_it_reaches() -> None:
 class Plain:
     def __init__(self, of: Any) -> None:
         self.of = of
+
+
+class Endless:
+    """Every look at it makes another one."""
+
+    def __reduce__(self) -> Any:
+        return Endless, (), {"inner": Endless()}
+
+
+def test_an_object_without_an_end_is_refused() -> None:
+    with pytest.raises(UnkeyableError, match="nested too deeply"):
+        digest_of(Endless())

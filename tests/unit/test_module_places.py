@@ -117,7 +117,7 @@ def test_a_mock_in_the_place_of_a_module_has_no_key(placed: Project) -> None:
     placed.write(prep=READS["imported within"])
     sys.modules["settings"] = mock.MagicMock()
     with pytest.raises(
-        UnkeyableError, match=r"sys\.modules\.settings.*: it(s path raised TypeError| is nested too deeply)"
+        UnkeyableError, match=r"sys\.modules\.settings.* has no stable bytes"
     ):
         placed.recipe()
     assert placed.recipe(untracked=["settings"]).digest

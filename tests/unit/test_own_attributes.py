@@ -52,19 +52,11 @@ class Level(enum.Enum):
     LOW = 1
 
 
-class Number(np.float64):
-    pass
-
-
 class Zone(zoneinfo.ZoneInfo):
     pass
 
 
 class Mapped(np.memmap[Any, Any]):
-    pass
-
-
-class Masked(np.ma.MaskedArray[Any, Any]):
     pass
 
 
@@ -74,10 +66,6 @@ class Source(torch.Generator):
 
 class Layer(torch.nn.Module):
     __slots__ = ("scale",)
-
-
-class Random(random.Random):
-    pass
 
 
 @dataclasses.dataclass
@@ -142,16 +130,12 @@ def seeded(cls: Any) -> Any:
 MAKERS: dict[str, Any] = {
     "ordered dict": lambda: ordered("a"),
     "list with fields": Sizes,
-    "deque with fields": Window,
     "member of an enum": lambda: Level.LOW,
-    "number of numpy": lambda: Number(1.5),
     "array in a file": lambda: np.array([1, 2]).view(Mapped),
-    "masked array": lambda: np.ma.masked_array([1, 2], [True, False]).view(Masked),
     "time zone": lambda: Zone("UTC"),
     "generator of torch": lambda: Source().manual_seed(1),
     "module with slots": Layer,
     "tokenizer": lambda: tokenizers.Tokenizer(tokenizers.models.BPE()),
-    "generator of Python": lambda: seeded(Random),
     "generator with fields": lambda: seeded(Draws),
 }
 

@@ -14,9 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import builtins
-import marshal
 import os
-import secrets
 import sys
 import time
 import weakref
@@ -31,7 +29,7 @@ from blake3 import blake3
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import dynamic_lookups, labels
 from prepcache.keys.code.classes import annotations_of, attributes_of, described, variables_of
-from prepcache.keys.code.describe import ABSENT, SCALARS, Value, readable
+from prepcache.keys.code.describe import ABSENT, Value, readable
 from prepcache.keys.code.dynamic_lookups import Questions, names_in_annotations
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.import_graph import ImportGraph
@@ -41,7 +39,7 @@ from prepcache.keys.code.partial_reads import cell_chains, is_attribute_bag, is_
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.settings import NONE, setting_of
 from prepcache.keys.code.source_files import read_source
-from prepcache.keys.code.values import ValueEncoder
+from prepcache.keys.code.values import ValueEncoder, identity_of, is_plain, marshalled
 from prepcache.keys.encoding.encoder import is_registered
 from prepcache.keys.encoding.objects import EMPTY, Parts, state_of
 from prepcache.keys.own_state import place_of
@@ -53,13 +51,11 @@ CLASS = "class"
 """Stands for the definition of a class, which counts by its attributes."""
 DEAR_S = 0.01
 """Seconds. What took longer to encode and is plain data is known again by its marshalled bytes."""
-_MOST_TEXTS = 1024
+MOST_OBJECTS = 1_000_000
+DEEPEST = 100
+"""Objects that hold one another."""
+_MOST_TEXTS = 512
 """Values of a recipe whose attributes it can show one by one."""
-_MOST_HELD = 16
-"""Objects without weak references that are held for their names; a former one gets another name."""
-
-_identities: dict[int, tuple[Callable[[], Any], str]] = {}
-"""What refers to an object, and its name, by its address."""
 
 
 class Dependencies:
@@ -430,7 +426,7 @@ class Dependencies:
     def _digest(self, label: str, value: Any, is_key: bool, is_config: bool) -> str:
         """The digest of a value's bytes, the order of its dicts counted: nobody can put a global into
         canonical order before the function sees it."""
-        if label in self.plain and self.plain[label][0] == _marshalled(value):
+        if label in self.plain and self.plain[label][0] == marshalled(value):
             return self.plain[label][1]
         encoder, hasher = self._encoder, blake3()
         encoder.is_config = is_config
@@ -439,10 +435,10 @@ class Dependencies:
             encoder.write(value, hasher.update, label, opaque_depth=1, is_key=is_key)
         except UnkeyableError as error:
             self.unstable[label] = error
-            return _identity(value)
+            return identity_of(value)
         digest = hasher.hexdigest()
         is_dear = time.perf_counter() - began > DEAR_S
-        if is_dear and files == encoder.files and _is_plain(value) and (state := _marshalled(value)):
+        if is_dear and files == encoder.files and is_plain(value) and (state := marshalled(value)):
             self.plain[label] = state, digest
         return digest
 
@@ -459,7 +455,13 @@ class Dependencies:
         *,
         is_whole: bool = True,
     ) -> str:
-        """The label of an object, some of whose attributes will be counted, or all of them."""
+        """The label of an object, some of whose attributes will be counted, or all of them.
+
+        Raises:
+            UnkeyableError: there are too many objects, as where each look at one makes another.
+        """
+        if len(self.objects) >= MOST_OBJECTS or place.count(".") + place.count("[") > DEEPEST:
+            raise UnkeyableError(f"{place}: it is nested too deeply, or holds too many objects", path=place)
         label = self.labels.known(value) or self.labels.give(value, place)
         if is_whole:
             self._whole_objects[id(value)] = label
@@ -526,48 +528,6 @@ def _numbered(pairs: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     for name, value in pairs:
         met[name] += 1
         yield name if met[name] == 1 else f"{name}#{met[name]}", value
-
-
-def _identity(value: Any) -> str:
-    """The name of an object that has no stable bytes: its own for as long as it lives."""
-    at, pop = id(value), _identities.pop  # at the interpreter's end the module's names are gone
-    refer, name = _identities.get(at, (None, ""))
-    if refer is None or refer() is not value:
-        try:
-            refer = weakref.ref(value, lambda _: pop(at, None))
-        except TypeError:
-            held = [key for key, (one, _) in list(_identities.items()) if not isinstance(one, weakref.ref)]
-            for key in held[: 1 - _MOST_HELD]:  # all but the last ones
-                pop(key, None)
-
-            def refer() -> Any:
-                return value
-
-        name = f"?{secrets.token_hex(8)}"
-        _identities[at] = refer, name
-    return name
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value is built-in containers of numbers and text all the way down."""
-    rest = [value]
-    while rest:
-        one = rest.pop()
-        if type(one) is dict:
-            rest += [*one, *one.values()]
-        elif type(one) in (list, tuple, set, frozenset):
-            rest += one
-        elif type(one) not in SCALARS:
-            return False
-    return True
-
-
-def _marshalled(value: Any) -> str:
-    """What tells a state of plain data from others; empty for what is none."""
-    try:
-        return blake3(marshal.dumps(value, 2)).hexdigest()  # version 2 does not depend on reference counts
-    except ValueError:
-        return ""
 
 
 def _text_digest(*texts: str | None) -> str:

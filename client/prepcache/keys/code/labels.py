@@ -10,12 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from types import (
-    FunctionType,
-    MethodDescriptorType,
-    ModuleType,
-    WrapperDescriptorType,
-)
+from types import FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 from prepcache.keys.code.project import Place, Places, dotted_name
@@ -164,7 +159,7 @@ class Labels:
 
     def __init__(self) -> None:
         self._given: dict[int, tuple[str, Any]] = {}
-        self._counts: dict[str, int] = {}
+        self._names: set[str] = set()
 
     def known(self, value: Any) -> str | None:
         entry = self._given.get(id(value))
@@ -175,7 +170,10 @@ class Labels:
         return [value for _, value in self._given.values() if isinstance(value, FunctionType)]
 
     def give(self, value: Any, wanted: str) -> str:
-        count = self._counts[wanted] = self._counts.get(wanted, 0) + 1
-        label = wanted if count == 1 else f"{wanted}#{count}"
+        label, count = wanted, 1
+        while label in self._names:
+            count += 1
+            label = f"{wanted}#{count}"
+        self._names.add(label)
         self._given[id(value)] = (label, value)  # kept alive: an id is unique only while it lives
         return label

@@ -14,14 +14,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import marshal
 import os
+import secrets
 import types
+import weakref
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from blake3 import blake3
+
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels
+from prepcache.keys.code.describe import SCALARS
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.partial_reads import attributes_read
 from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Put, is_registered, text_bytes
@@ -36,6 +42,11 @@ _WAYS_OUT = (
     "put what matters into config, give its class a `__prepcache_key__()` method, call "
     "`register_key(type, function)`, or exclude it with untracked=({name!r},)"
 )
+_MOST_HELD = 16
+"""Objects without weak references that are held for their names; a former one gets another name."""
+
+_identities: dict[int, tuple[Callable[[], Any], str]] = {}
+"""What refers to an object, and its name, by its address."""
 _METHOD = ", or make preprocess a function that does not hold it"
 
 
@@ -213,3 +224,45 @@ class ConfigEncoder(ValueEncoder):
 
     def path_bytes(self, value: Any) -> bytes | None:
         return self._on_path(value, self)
+
+
+def identity_of(value: Any) -> str:
+    """The name of an object that has no stable bytes: its own for as long as it lives."""
+    at, pop = id(value), _identities.pop  # at the interpreter's end the module's names are gone
+    refer, name = _identities.get(at, (None, ""))
+    if refer is None or refer() is not value:
+        try:
+            refer = weakref.ref(value, lambda _: pop(at, None))
+        except TypeError:
+            held = [key for key, (one, _) in list(_identities.items()) if not isinstance(one, weakref.ref)]
+            for key in held[: 1 - _MOST_HELD]:  # all but the last ones
+                pop(key, None)
+
+            def refer() -> Any:
+                return value
+
+        name = f"?{secrets.token_hex(8)}"
+        _identities[at] = refer, name
+    return name
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is built-in containers of numbers and text all the way down."""
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        if type(one) is dict:
+            rest += [*one, *one.values()]
+        elif type(one) in (list, tuple, set, frozenset):
+            rest += one
+        elif type(one) not in SCALARS:
+            return False
+    return True
+
+
+def marshalled(value: Any) -> str:
+    """What tells a state of plain data from others; empty for what is none."""
+    try:
+        return blake3(marshal.dumps(value, 2)).hexdigest()  # version 2 does not depend on reference counts
+    except ValueError:
+        return ""
