@@ -116,9 +116,7 @@ def test_a_mock_in_the_place_of_a_module_has_no_key(placed: Project) -> None:
     """As in jobs that do without a library: it says that it is a path, and has none; or it has no end."""
     placed.write(prep=READS["imported within"])
     sys.modules["settings"] = mock.MagicMock()
-    with pytest.raises(
-        UnkeyableError, match=r"sys\.modules\.settings.* has no stable bytes"
-    ):
+    with pytest.raises(UnkeyableError, match=r"sys\.modules\.settings.* has no stable bytes"):
         placed.recipe()
     assert placed.recipe(untracked=["settings"]).digest
 

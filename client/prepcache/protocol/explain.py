@@ -131,9 +131,9 @@ LISTED = (
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
     """Every input in which two recipes' parts differ, config first, without those that another says better.
 
-    What holds a part that differs is left out: a file for its definitions, an object for its attributes (but
-    not where only one side has those). So are the values of a definition that is new or gone, and, where
-    `code=` was switched, what of the code only one of the two counts.
+    What holds a part that differs is left out: a file for its definitions, an object for its attributes.
+    Attributes of an object that was replaced are left out for it. So are the values of a definition that is
+    new or gone, and, where `code=` was switched, what of the code only one of the two counts.
     """
     files = _modules(mapping(new, "code", "files")) | _modules(mapping(old, "code", "files"))
     found = [
@@ -141,7 +141,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
         for section, path in SECTIONS
         if path[0] in old and path[0] in new
         for name, old_text, new_text in _section(mapping(old, *path), mapping(new, *path))
-        if section != "attribute" or None not in (old_text, new_text)
     ]
     for path in LISTED:
         if path[0] not in old or path[0] not in new:
@@ -153,6 +152,12 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
         found = [d for d in found if d.section not in _OF_CODE or None not in (d.old, d.new)]
         found.sort(key=lambda d: (d.section, d.name) != ("setting", "mode"))
     of_files = {d.file for d in found if d.section == "definition"}
+    told = {_place(d) for d in found if d.section in ("config", "attribute", "value")}
+    found = [
+        d
+        for d in found
+        if d.section != "attribute" or None not in (d.old, d.new) or not _above(d.name) & told
+    ]
     holders = set().union(*(_above(_place(d)) for d in found if d.section in ("config", "attribute")))
     whole = {d.name for d in found if d.section == "definition" and None in (d.old, d.new)}
     return [
