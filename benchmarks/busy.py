@@ -10,10 +10,7 @@ jobs as a share of one job's on the same busy machine.
 Then four jobs fill twice as many items while the daemon is stopped for seven seconds (SIGSTOP), and while
 it is killed and has to be started again. Told are: seconds from the daemon's first answer until the last
 job shares again, and the calls beyond one an item, which may be as many as were under lease: 1.5 s of work
-a job.
-
-Last, what it costs to claim an item and to give the claim up, beside three jobs that have claimed a lease
-each, as a share of an item's time: of 1 ms, which is claimed in an outage only, and of 5 and 10 ms.
+a job, and what jobs make in the same seconds while nobody divides the work.
 """
 
 from __future__ import annotations
@@ -32,13 +29,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from prepcache.daemon.claims import Claims  # noqa: E402
-from prepcache.fill.pacing import LEASE_S  # noqa: E402
 from prepcache.protocol.places import own_root, own_socket  # noqa: E402
 from support.sandbox import Sandbox, sandbox  # noqa: E402
 
@@ -178,24 +172,6 @@ def first_answer(path: Path, jobs: list[Any]) -> float:
     raise SystemExit(f"the daemon did not answer again before all jobs had ended:\n{said}")
 
 
-def claims(item_s: float) -> dict[str, Any]:
-    """What claims cost a fill whose items take so long."""
-    with sandbox() as box, mock.patch.dict(os.environ, box.environ):
-        leased = int(LEASE_S / item_s)
-        fills = [Claims("ab" * 32) for _ in range(JOBS)]
-        digests = [[os.urandom(32) for _ in range(leased)] for _ in fills]
-        for fill, mine in zip(fills[1:], digests[1:], strict=True):
-            for digest in mine:
-                fill.take(digest)
-        began = time.process_time()
-        for digest in digests[0]:
-            fills[0].take(digest)
-        for digest in digests[0]:
-            fills[0].give_up(digest)
-        spent_s = time.process_time() - began
-    return {"items in a lease": leased, "share of an item": spent_s / leased / item_s}
-
-
 def _lines(path: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
@@ -210,9 +186,6 @@ def main() -> None:
         "four cold jobs": cold(items),
         "stopped for 7 s": outage(2 * items, signal.SIGSTOP),
         "killed": outage(2 * items, signal.SIGKILL),
-        "claims on items of 1 ms": claims(0.001),
-        "claims on items of 5 ms": claims(0.005),
-        "claims on items of 10 ms": claims(0.01),
     }
     for what, numbers in found.items():
         print(what)

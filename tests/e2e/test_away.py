@@ -27,24 +27,15 @@ sys.meta_path.insert(0, HeldBack())
 """
 """A daemon that loads what it answers with only when the file READY is there."""
 
-ONE_LEASE = 150 // 6
-"""Of 150 items one lease holds at most so many, once one was made (fill/pacing.py)."""
-
 JOB = """
 import atexit, os, sys, time
 import numpy as np
 import prepcache
 from pathlib import Path
-from prepcache.daemon import session, wait_budget, waits
+from prepcache.daemon import session, waits
 
 waits.HANDOVER_S = 60.0
 how, count, ready = sys.argv[1], int(sys.argv[2]), Path(os.environ.get("READY", "/"))
-if how == "divide":
-    wait_budget.PROCESS.__init__(240.0)  # for what the other job has; on a crowded machine that takes long
-    wait_budget.PROCESS.limit_first(0.1)
-    Path(f"here-{os.getpid()}").touch()
-    while len(list(Path().glob("here-*"))) < 2:
-        time.sleep(0.01)
 
 def made(item):
     with open("calls", "a") as file:
@@ -53,10 +44,8 @@ def made(item):
         ready.touch()
         (one,) = session.Session._all.values()
         assert one.watch.wait(60), "the daemon answers in the middle of the fill"
-    if how in ("slow", "divide"):
+    if how == "slow":
         time.sleep(0.02)
-    if how == "divide" and len(Path("calls").read_text().split()) >= count:
-        ready.touch()
     return np.full(100, item)
 
 options = {"code": None, "version": 1, "progress": False, "lazy": how == "lazy"}
@@ -112,14 +101,6 @@ def test_what_is_made_while_the_daemon_starts_is_stored(box: Sandbox, when: str)
     assert set(calls(box).values()) == {1}
 
 
-def test_jobs_divide_the_work_while_the_daemon_starts(box: Sandbox) -> None:
-    held_back = {"PYTHONPATH": str(box.folder), "READY": str(box.folder / "ready")}
-    jobs = [start(box, "divide", 100, **held_back) for _ in range(2)]
-    hits = [ended(job)[0] for job in jobs]
-    assert hits == ["0", "0"]
-    assert set(calls(box).values()) == {1} and hits_of_the_next_job(box, 100) == 100
-
-
 @pytest.mark.parametrize("what", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
 def test_jobs_share_again_when_the_daemon_answers_again(box: Sandbox, what: signal.Signals) -> None:
     ended(start(box, "look", 1))
@@ -134,8 +115,7 @@ def test_jobs_share_again_when_the_daemon_answers_again(box: Sandbox, what: sign
     for job in jobs:
         ended(job)
     assert hits_of_the_next_job(box, 150) == 150
-    made = calls(box)
-    assert len(made) == 150 and made.total() <= 150 + ONE_LEASE, "more than one lease is made twice"
+    assert len(calls(box)) == 150
 
 
 NOTEBOOK = """

@@ -7,14 +7,12 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from prepcache.daemon import waits
-from prepcache.daemon.claims import Claims
 from prepcache.daemon.wait_budget import own_time
 from prepcache.errors import DaemonUnreachable, Declined, LimitExceeded, SampleError, StoreError
 from prepcache.fill import leases, on_access
@@ -261,11 +259,9 @@ def test_a_sample_does_not_wait_for_the_download_of_another(
     assert job.bench.samples() == [1, 2] and left_behind(daemon) == 0
 
 
-@pytest.mark.parametrize("what", ["the daemon", "a claim"])
 def test_threads_do_not_wait_for_what_another_waits_for(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     begun, may_end = threading.Event(), threading.Event()
     job = AccessJob(daemon, [1, 2, 3])
 
@@ -274,18 +270,15 @@ def test_threads_do_not_wait_for_what_another_waits_for(
         assert may_end.wait(20)
         return True
 
-    claims = Claims(RECIPE.digest)
-    assert claims.take(job.bench.catalogue.distinct.digest(0))
-    claims.note_outage()
-    job.bench.session.is_away = what == "the daemon"
     monkeypatch.setattr(job.bench.session, "wait_for_return", hangs)
-    monkeypatch.setattr(leases, "time", types.SimpleNamespace(sleep=hangs))
+    job.bench.session.is_away = True
+    job.made._share.want([0])
+    job.made._share._state[0] = leases.HELD
     thread, _ = in_thread(lambda: job.samples(0))
     assert begun.wait(20)
     other, got = in_thread(lambda: job.samples(1, 2))
     other.join(20)
     assert got == [[4, 9]]
-    claims.close()
     job.bench.session.is_away = False
     may_end.set()
     thread.join(20)

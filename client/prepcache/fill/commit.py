@@ -32,7 +32,6 @@ from typing import Any
 import numpy as np
 
 from prepcache import artifact
-from prepcache.daemon.claims import Claims
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import (
     DaemonError,
@@ -65,7 +64,6 @@ class Batch:
         indices: the distinct items in them.
         cover: every digest in the item tables, and the lease that covers it.
         is_offered_again: the job has these samples, and goes on with them whatever becomes of the batch.
-        claims: of its fill, which are kept as long as the batch is.
     """
 
     writers: list[artifact.Writer | Spilled]
@@ -73,7 +71,6 @@ class Batch:
     cover: dict[bytes, HeldLease | None]
     observed: list[dict[str, Any]] = field(default_factory=list)
     is_offered_again: bool = False
-    claims: Claims | None = None
 
     @property
     def bare(self) -> list[bytes]:
@@ -152,7 +149,7 @@ class Outcome:
         if not (self.is_cut_off or self.is_retryable) or not self.kept:
             return None
         batch, cover = self.batch, dict.fromkeys(self.batch.cover)
-        batch = Batch(list(self.kept), batch.indices, cover, batch.observed, True, batch.claims)
+        batch = Batch(list(self.kept), batch.indices, cover, batch.observed, True)
         _WAITING.add(batch)
         return batch
 

@@ -183,10 +183,6 @@ class Fill:
             finally:
                 self._committer.close()
                 self._share.release_all()
-                for batch in self._filled.aside:
-                    batch.claims = self._share.claims
-                if not self._filled.aside:
-                    self._share.claims.close()
             self._filled.drawn = self._crew.drawn
             self._filled.seconds = self._pace.cost_s
             self._report_progress()
@@ -458,11 +454,7 @@ class Fill:
         else:
             self._task.catalogue.add_local(outcome.kept)
             self._put_aside(outcome)
-        self._share.settle(
-            indices,
-            is_committed=outcome.committed is not None or outcome.is_left,
-            is_to_come=outcome.is_left or outcome.is_cut_off or outcome.is_retryable,
-        )
+        self._share.settle(indices, is_committed=outcome.committed is not None or outcome.is_left)
         if outcome.is_left and outcome.kept:
             self._filled.left.extend(indices)
             self._task.catalogue.note_waiting([outcome.batch])
@@ -473,7 +465,6 @@ class Fill:
         """What became of a batch that this job had kept, and that was offered to the daemon once more."""
         if outcome.committed is not None:
             self._drop(self._share.note_commit(outcome.committed, outcome.batch.observed))
-            self._share.unclaim(outcome.batch.indices)
         else:
             self._put_aside(outcome)
 

@@ -3,9 +3,8 @@
 Invariants:
     1. Every item of the share is in one state: fresh (not asked for yet), held (another job has it),
        ours (under a live lease of this job), or settled (there, refused, or given up).
-    2. An item is preprocessed only while it is ours: under a lease or, while the daemon is away, under a
-       claim that binds this user's other jobs (daemon/claims.py). What is leased is claimed, too, until it
-       is committed or given up: a job that loses sight of the daemon leaves it out.
+    2. An item is preprocessed only while it is ours: under a lease or, while the daemon is away, without
+       one. Jobs then take items at places drawn by each: few are made twice in a short outage.
     3. `generation` never skips an artifact: it rises only with an answer that named all those between.
 
 NOTE [ Windows ]
@@ -17,7 +16,6 @@ Not here: how much to ask for (pacing.py), preprocessing (filler.py), the daemon
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -25,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from prepcache.daemon.claims import MAX_CLAIMS, Claims
 from prepcache.errors import DaemonError, DaemonUnreachable, Declined, FutureGeneration
 from prepcache.index.catalogue import Catalogue
 from prepcache.index.item_index import MISSING, Array
@@ -33,11 +30,6 @@ from prepcache.protocol import wire
 from prepcache.protocol.observed import Row, chunks_of
 
 SETTLED, FRESH, HELD, OURS = 0, 1, 2, 3
-CLAIM_FROM_S = 5e-3
-"""An item that costs less is not claimed with its lease: it is soon made twice. Beside three jobs' claims,
-one costs an item of 1 ms a tenth of that, and an item of 5 ms a 200th."""
-CLAIM_LOOK_S, CLAIM_WAIT_S = 0.05, 2.0
-"""After an outage a fill looks so often, and waits so long in all, for others to commit what they made."""
 MAX_LOOKS = 32
 """Times in a row that a daemon says to look again, and there is nothing of what is missing."""
 MIN_WINDOW = 256
@@ -80,7 +72,6 @@ class Share:
         waiting: entered while this job waits for others; a caller that holds a lock lets go of it there.
 
     `taken` is how many items other jobs had at the last answer: made and not committed yet, or to be made.
-    `claims` are those of this fill.
     """
 
     def __init__(
@@ -98,7 +89,6 @@ class Share:
         self.is_waited_for = False
         self.reason = ""
         self.taken = 0
-        self.claims = Claims(recipe.digest)
         self._session = session
         self._recipe = recipe
         self._catalogue = catalogue
@@ -107,9 +97,8 @@ class Share:
         self._state = np.zeros(len(catalogue.distinct), "u1")
         self._state[todo] = FRESH
         self._leases: dict[int, HeldLease] = {}
-        self._claimed: set[int] = set()
-        self._claim_wait_s = CLAIM_WAIT_S
-        self._leased_as: str | None = None
+        self._unleased_here: set[int] = set()
+        self._asked_as: str | None = None
         self._offset = 0
         self._looks = 0
 
@@ -135,8 +124,7 @@ class Share:
 
     def is_ours(self, index: int) -> bool:
         """Whether this job may preprocess an item now."""
-        is_claimed = index in self._claimed and self._session.is_away
-        return is_claimed or self.lease_of(index) is not None
+        return self.lease_of(index) is not None or (index in self._unleased_here and self._session.is_away)
 
     def is_taken(self, index: int) -> bool:
         """Whether this job has an item, and it is not settled."""
@@ -162,12 +150,12 @@ class Share:
             cache has no room.
         """
         while True:
-            window = self._in_state(FRESH, among)[: min(wire.MAX_ITEMS, max(MIN_WINDOW, 8 * want))]
+            fresh = self._in_state(FRESH, among)
+            if self._session.is_away:
+                return self._take_alone(fresh, want)
+            window = fresh[: min(wire.MAX_ITEMS, max(MIN_WINDOW, 8 * want))]
             if not len(window):
                 return []
-            window = self._unclaimed(window)
-            if not len(window):
-                continue
             granted = self._ask(window, want, cost_s, nbytes, 0.0)
             if self.reason:
                 return []
@@ -197,18 +185,11 @@ class Share:
         if self._session.is_away:
             with self._waiting():
                 has_waited = self._session.wait_for_return(wait_s)
-            return [] if has_waited else self._claim(self._in_state(HELD, among), want, is_forced=True)
+            return [] if has_waited else self._take_alone(self._in_state(HELD, among), want)
         held = self._in_state(HELD, among)
         if len(held) > wire.MAX_ITEMS:
             self._offset = (self._offset + wire.MAX_ITEMS) % len(held)
             held = np.roll(held, -self._offset)[: wire.MAX_ITEMS]
-        left = self._unclaimed(held)
-        if len(held) and not len(left) and self._claim_wait_s > 0:  # after an outage
-            with self._waiting():
-                time.sleep(CLAIM_LOOK_S)
-            self._claim_wait_s -= CLAIM_LOOK_S
-            return []
-        held = left if len(left) else held
         granted = self._ask(held, want, cost_s, nbytes, wait_s) or []
         if granted and not self.holders:  # the job that had them has ended, and none has the others
             self._state[held[self._state[held] == HELD]] = FRESH
@@ -226,8 +207,6 @@ class Share:
         """
         digests = self._catalogue.distinct.digests[window]
         self.reason = ""
-        if self._session.is_away:
-            return self._claim(window, want)
         try:
             answer = self._session.lease(
                 self._recipe.digest, self.generation, digests,
@@ -251,60 +230,26 @@ class Share:
             return None
         self._looks = 0
         self.holders = tuple(answer.held)
-        self.is_waited_for |= answer.is_waited_for
+        # A restarted daemon knows of no lease: what was made under one is committed before others make it.
+        known, self._asked_as = self._asked_as, self._session.header
+        self.is_waited_for |= answer.is_waited_for or known not in (None, self._asked_as)
         if answer.is_declined:
             self.reason = answer.reason or "the cache has no room"
         if answer.lease is None:
             return []
-        if self._is_forgotten():
-            self._session.forsake([answer.lease])
-            return None
         held = HeldLease(answer.lease, self.generation)
         granted: list[int] = window[np.asarray(answer.granted, "i8")].tolist()
         held.left.update(granted)
         self._state[granted] = OURS
         self._leases.update(dict.fromkeys(granted, held))
-        if not cost_s or cost_s >= CLAIM_FROM_S * want:
-            for index in granted:  # though others may have it: the lease decides
-                self.claims.take(self._catalogue.distinct.digest(index))
         return granted
 
-    def _is_forgotten(self) -> bool:
-        """Whether a restarted daemon answers for the first time: it grants what others have leased."""
-        before, self._leased_as = self._leased_as, self._session.header
-        if before in (None, self._leased_as):
-            return False
-        self.claims.note_outage()
-        return True
-
-    def _unclaimed(self, window: Array) -> Array:
-        """What of these no other job has claimed, in an outage and after one: the daemon may not know of it,
-        and what that job is about to commit is left to it."""
-        digest = self._catalogue.distinct.digest
-        if len(window) > MAX_CLAIMS:  # so many are cheap
-            return window
-        if not (self._session.is_away or self.claims.was_outage()):
-            return window
-        taken = [index for index in window.tolist() if self.claims.is_taken(digest(index))]
-        self._state[taken] = HELD
-        return np.setdiff1d(window, taken)
-
-    def _claim(self, window: Array, want: int, *, is_forced: bool = False) -> list[int]:
-        """Takes items without a lease, those of the window that no other job of this user has taken so.
-
-        Args:
-            is_forced: or those that others have, too: they were waited for long enough.
-        """
-        granted = list[int]()
-        self.claims.note_outage()
-        self._claim_wait_s = CLAIM_WAIT_S
-        for index in window.tolist():
-            if len(granted) == want:
-                break
-            if self.claims.take(self._catalogue.distinct.digest(index)) or is_forced:
-                granted.append(index)
+    def _take_alone(self, window: Array, want: int) -> list[int]:
+        """Takes items without a lease: no daemon answers."""
+        drawn = np.random.default_rng().choice(window, min(want, len(window)), replace=False)
+        granted: list[int] = drawn.tolist()
         self._state[granted] = OURS
-        self._claimed.update(granted)
+        self._unleased_here.update(granted)
         return granted
 
     def look(self, resolved: wire.Resolved) -> None:
@@ -343,17 +288,11 @@ class Share:
             self.generation = committed.generation
         return useless or []
 
-    def settle(self, indices: Iterable[int], *, is_committed: bool = False, is_to_come: bool = False) -> None:
-        """These are done with. A lease of which items were not committed is given back with its last one.
-
-        Args:
-            is_to_come: their commit is, and they stay claimed until `unclaim`.
-        """
-        if not is_to_come:
-            self.unclaim(indices := list(indices))
+    def settle(self, indices: Iterable[int], *, is_committed: bool = False) -> None:
+        """These are done with. A lease of which items were not committed is given back with its last one."""
         for index in indices:
             self._state[index] = SETTLED
-            self._claimed.discard(index)
+            self._unleased_here.discard(index)
             held = self._leases.pop(index, None)
             if held is None:
                 continue
@@ -361,12 +300,6 @@ class Share:
             held.is_whole &= is_committed
             if held.is_over:  # else what commits it in a thread gives it back
                 forsake(self._session, [held])
-
-    def unclaim(self, indices: Iterable[int]) -> None:
-        """These are committed, or given up."""
-        if self.claims.is_any:
-            for index in indices:
-                self.claims.give_up(self._catalogue.distinct.digest(index))
 
     def reopen(self, indices: Iterable[int]) -> None:
         """These are to be asked for again: their lease lapsed. Others may have made them long ago."""

@@ -6,10 +6,10 @@ those that were purged while it is open.
 Invariants:
     1. Every process has its own: a DataLoader worker leases and commits under its own session, and commits at
        the latest when it ends.
-    2. A sample is made under a lease or, in an outage, under a claim: jobs and workers that read one cold
-       data set call the function once for each item. What others have leased is waited for. One request
-       leases what is missing of a batch or, where others want it too, a share of that. Only items that are
-       asked for one by one and cost less than a request may be made twice.
+    2. While the daemon answers, a sample is made under a lease: jobs and workers that read one cold data set
+       call the function once for each item. What others have leased is waited for. One request leases what is
+       missing of a batch or, where others want it too, a share of that. Only items that are asked for one by
+       one and cost less than a request may be made twice.
     3. A process that waits for others has committed what it made, or a thread is at it: no two wait for each
        other. What was made is committed after `COMMIT_S` in any case.
     4. Until then it is in memory, and is given from there. While `MAX_BYTES` of it wait, samples are made
@@ -227,7 +227,7 @@ class OnAccess:
                 granted = share.wait(want, cost_s, nbytes, WAIT_S, among)
         except PrepcacheError:
             if artifacts.session.is_away:
-                return []  # under a claim then
+                return []  # without a lease then
             granted = self._unleased(todo)
         finally:
             artifacts.generation = share.generation
@@ -502,9 +502,7 @@ class OnAccess:
         with self._changed:
             if committed and useless is not None and committed.generation == artifacts.generation + 1:
                 artifacts.generation = committed.generation
-            self._share.settle(
-                indices, is_committed=outcome.committed is not None, is_to_come=aside is not None
-            )
+            self._share.settle(indices, is_committed=outcome.committed is not None)
 
     def _decline(self, reason: str) -> None:
         """No more is kept; said once, and not where the fill has said it."""
