@@ -24,18 +24,15 @@ import numpy as np
 
 from prepcache.artifact.sample_tree import copied
 from prepcache.errors import PreprocessError, SampleError
-from prepcache.fill.backlog import behind_text
+from prepcache.fill.background_commit import Committer, behind_text, waiting_of
 from prepcache.fill.call import Job, Part
 from prepcache.fill.collect import Task
-from prepcache.fill.commit import Batch, wait_too, waiting_of
 from prepcache.fill.filler import Fill, Filled
 from prepcache.fill.on_access import OnAccess, made_by
-from prepcache.fill.overflow import Spilled
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.verify import put_away, verify
 from prepcache.fill.workers import crew_of
-from prepcache.index.artifact_set import NoSession
-from prepcache.index.item_index import MISSING, Array
+from prepcache.index.item_index import Array
 from prepcache.index.snapshot import View
 from prepcache.keys.randomness import Guard, describe
 from prepcache.protocol.observed import with_draws
@@ -107,6 +104,7 @@ class Making:
         self._tally = samples.tally
         self._watched = _Watched(samples.by.job)
         self.on_access: OnAccess | None = None
+        self._committer: Committer | None = None
 
     # -- all that is missing
 
@@ -171,33 +169,23 @@ class Making:
             progress.close()
         by.steady.filled()
         artifacts.found(*self._tally.note_fill(filled, todo))
-        self._of.keeps = by.is_lazy or filled.is_cut_off or bool(filled.reason and not filled.is_declined)
-        if filled.aside and artifacts.mode.is_writing:
-            self._here().adopt(filled.aside)
+        self._of.keeps = by.is_lazy or bool(filled.reason and not filled.is_declined)
         self._say_filled(filled, said)
         self._of.refuse_draws(filled.drawn)
 
     def _filled(self, todo: Array, progress: Progress) -> Filled:
         by, artifacts = self._by, self._by.artifacts
         crew = crew_of(by.executor_here(), by.num_workers, by.job, self._originals.item, by.steady)
-        session = artifacts.sharing if artifacts.mode.is_writing else NoSession()
-        size = artifacts.commit_bytes()
-        fill = Fill(
-            self._task(todo), session, crew, progress, commit_bytes=size, adopter=lambda: self._here().adopt
-        )
-        try:
-            filled = fill.run()
-        finally:
-            artifacts.generation = fill.generation
+        task, size = self._task(todo), artifacts.commit_bytes()
+        filled = Fill(task, artifacts, crew, progress, self.committer, commit_bytes=size).run()
         artifacts.note_filled(filled.reason, is_declined=filled.is_declined)
         return filled
 
     def _task(self, todo: Array = NOTHING) -> Task:
         by, originals = self._by, self._originals
         return Task(
-            by.recipe, self._catalogue, todo, by.artifacts.generation, originals.item,
-            originals.position, originals.name, originals.changed, made_by(by.recipe.name), by.steady,
-            by.job.is_expanded,
+            by.recipe, self._catalogue, todo, originals.item, originals.position, originals.name,
+            originals.changed, made_by(by.recipe.name), by.steady, by.job.is_expanded,
         )  # fmt: skip
 
     def _try_one(self, index: int) -> None:
@@ -209,27 +197,15 @@ class Making:
             self._of.refuse_draws(watched.drawn)
 
     def take_waiting(self) -> None:
-        """Takes what other data sets of this process have made and could give to no daemon yet.
-
-        It is offered to the daemon by this data set, too: the other may be gone before the daemon answers.
-        """
-        catalogue, waiting = self._catalogue, list[Batch]()
+        """Takes what other data sets of this process have made and could give to no daemon yet."""
+        catalogue = self._catalogue
         artifacts = self._by.artifacts
         if not artifacts.mode.is_writing or artifacts.mode is Mode.REFRESH or self._of.is_expanded:
             return
         for batch in waiting_of(artifacts.recipe.digest):
-            if not artifacts.accepts(batch.observed):
-                continue
-            for spilled in batch.writers:
-                assert isinstance(spilled, Spilled)
-                if spilled.artifact.edition < catalogue.edition:
-                    continue  # it was replaced since
-                catalogue.add_local([spilled])
-                indices = catalogue.distinct.find(spilled.artifact.item_digests)
-                if (indices != MISSING).all():
-                    waiting.append(wait_too(spilled, indices.tolist(), batch))
-        if waiting:
-            self._here().adopt(waiting)
+            if artifacts.accepts(batch.observed):
+                files = batch.files or ()  # what a refresh has replaced since is older than its edition
+                catalogue.add_local([one for one in files if one.artifact.edition >= catalogue.edition])
 
     def verify(self, fraction: float) -> None:
         """Makes a share of what is there again, and compares."""
@@ -318,9 +294,16 @@ class Making:
         here = self.present
         if here is None:
             here = self.on_access = OnAccess(
-                self._by.artifacts, self._task(self._catalogue.missing), self._watched.observed
+                self._by.artifacts, self._task(), self.committer, self._watched.observed
             )
         return here
+
+    @property
+    def committer(self) -> Committer:
+        """What commits here what this process makes."""
+        if self._committer is None or self._committer.pid != os.getpid():
+            self._committer = Committer(self._by.artifacts, self._task())
+        return self._committer
 
     # -- what is said
 
@@ -335,8 +318,8 @@ class Making:
         self._say_notices(filled.notices)
         if filled.unobserved:
             self._say_unobserved(*next(iter(filled.unobserved.items())))
-        if filled.left:
-            by.say_of_it(behind_text(len(filled.left)), "slow")
+        if filled.late:
+            by.say_of_it(behind_text(filled.late), "slow")
         if filled.nothing:
             item = self._originals.item(filled.nothing[0])
             by.say(f"{by.name} returned None for {item!r:.200}: is a return missing?", "nothing")

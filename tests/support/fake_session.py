@@ -127,11 +127,14 @@ class FakeSession:
         """There is nobody who would come back."""
 
     def waited_in_vain(self, seconds: float) -> None:
-        self.daemon.vain_s += seconds
+        self.daemon.vain_s += max(0.0, seconds)
 
     @property
     def spare_s(self) -> float:
         return max(0.0, waits.SPARE_S - self.daemon.vain_s)
+
+    def wait_at_end(self) -> float:
+        return 0.0
 
     def watch_for_return(self) -> None:
         self._called("watch_for_return")

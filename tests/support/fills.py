@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
+from prepcache.daemon import waits
+from prepcache.fill.background_commit import Committer
 from prepcache.fill.call import Job, Part
 from prepcache.fill.collect import Task
 from prepcache.fill.filler import Fill, Filled
@@ -39,6 +41,30 @@ class Quiet:
         self.waits.append((holders, left))
 
 
+class Artifacts:
+    """What a job knows of a recipe; as artifact_set.py."""
+
+    recipe = RECIPE
+    reason = ""
+
+    def __init__(self, session: FakeSession, catalogue: Catalogue) -> None:
+        self.session = self.sharing = session
+        self.catalogue = catalogue
+        self.generation = 0
+        self.drop = session.drop_hold
+
+    def commit_bytes(self) -> int:
+        return 1 << 20
+
+    def look(self) -> None:
+        self.absorb(self.session.resolve(RECIPE))
+
+    def absorb(self, resolved: Any) -> None:
+        _, useless = self.catalogue.absorb(resolved.artifacts, is_complete=resolved.is_complete)
+        self.generation = resolved.generation
+        self.drop(useless)
+
+
 class Bench:
     """One job over the numbers `items`, whose sample is the number squared unless told otherwise."""
 
@@ -64,6 +90,7 @@ class Bench:
             lambda ref, *_: open_or_miss(ref, self.session.path_of, RECIPE.digest),
             is_expanded=is_expanded,
         )
+        self.artifacts = Artifacts(self.session, self.catalogue)
         made = function or (lambda item: np.int64(item * item))
 
         def watched(item: int) -> Any:
@@ -77,18 +104,19 @@ class Bench:
         self.changed = changed
 
     def task(self) -> Task:
-        resolved = self.session.resolve(RECIPE)
-        self.catalogue.absorb(resolved.artifacts, is_complete=True)
+        self.artifacts.look()
         first = self.catalogue.distinct.first
         return Task(
-            RECIPE, self.catalogue, self.catalogue.missing, resolved.generation, self.item_of,
+            RECIPE, self.catalogue, self.catalogue.missing, self.item_of,
             lambda index: int(first[index]), lambda index: f"item {first[index]} ({self.item_of(index)!r})",
             self.changed, {"script": "test"}, Steady(None), self.is_expanded,
         )  # fmt: skip
 
     def fill(self, crew: Crew | None = None, **more: Any) -> Filled:
         crew = crew or Alone(self.job, self.item_of)
-        return Fill(self.task(), self.session, crew, self.watcher, **more).run()
+        task = self.task()
+        self.committer = Committer(self.artifacts, task)
+        return Fill(task, self.artifacts, crew, self.watcher, self.committer, **more).run()
 
     def samples(self) -> list[Any]:
         slots, rows = rows_of(self.catalogue.distinct.inverse, self.catalogue.places)
@@ -103,14 +131,10 @@ class AccessJob:
 
     def __init__(self, daemon: FakeDaemon, items: list[int], name: str = "job", function: Any = None) -> None:
         self.bench = Bench(daemon, items, name, function)
-        self.task, session = self.bench.task(), self.bench.session
-        supply: Any = types.SimpleNamespace(
-            session=session, sharing=session, recipe=RECIPE, catalogue=self.bench.catalogue, reason="",
-            generation=self.task.generation, commit_bytes=lambda: 1 << 20, drop=session.drop_hold,
-        )  # fmt: skip
-        supply.look = lambda: self.bench.catalogue.absorb(session.resolve(RECIPE).artifacts)
-        self.supply = supply
-        self.made = OnAccess(supply, self.task, list)
+        self.task, self.artifacts = self.bench.task(), self.bench.artifacts
+        self.committer = Committer(self.artifacts, self.task)
+        supply: Any = self.artifacts
+        self.made = OnAccess(supply, self.task, self.committer, list)
 
     def call(self, index: int) -> tuple[Part, bool]:
         (part,) = self.bench.job.parts(index, self.bench.item_of(index))
@@ -124,11 +148,14 @@ class AccessJob:
 
     def forget(self) -> None:
         """It commits nothing at the end of this process."""
-        self.made.pid = 0
+        self.made.pid = self.committer.pid = 0
 
 
 @pytest.fixture(name="daemon")
-def daemon_fixture(tmp_path: Path) -> FakeDaemon:
+def daemon_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
+    # A busy machine is no slow daemon.
+    monkeypatch.setattr(waits, "SPARE_S", 60.0)
+    monkeypatch.setattr(waits, "COMMIT_LIMIT_S", 120.0)
     return FakeDaemon(tmp_path)
 
 

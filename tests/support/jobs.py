@@ -20,13 +20,11 @@ import numpy as np
 import prepcache
 from prepcache.daemon import waits
 from prepcache.daemon.wait_budget import PROCESS
-from prepcache.fill.backlog import BACKLOG
 
 # On a crowded machine a daemon may take longer to start, and to store what was made, than a job would wait.
 if "BUDGET_S" not in os.environ:
     PROCESS.__init__(60.0)
-    waits.SPARE_S = waits.GOODBYE_S = waits.HANDOVER_S = 60.0
-    BACKLOG.__init__()
+    waits.SPARE_S = waits.HANDOVER_S = 60.0
 else:
     PROCESS.__init__(float(os.environ["BUDGET_S"]))
 

@@ -153,34 +153,22 @@ def interrupted(item: int) -> Any:
     return np.int64(item)
 
 
-def interrupting(committer: Committer, *, is_waiting: bool) -> list[Any]:
-    """Ctrl-C where a commit is waited for, in place of its outcomes."""
-    if is_waiting and committer.in_flight:
-        raise KeyboardInterrupt
-    return []
-
-
 def test_a_second_interrupt_keeps_what_is_being_committed(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_ended, is_tried = threading.Event(), threading.Event()
-
-    commit = Commits.commit
+    may_commit, commit = threading.Event(), Commits.commit
 
     def commit_then(*given: Any) -> Any:
-        assert is_ended.wait(READY_S)
-        try:
-            return commit(*given)
-        finally:
-            is_tried.set()
+        assert may_commit.wait(READY_S)
+        return commit(*given)
 
     bench = Bench(daemon, list(range(10)), function=interrupted)
-    monkeypatch.setattr(Committer, "outcomes", interrupting)
     monkeypatch.setattr(Commits, "commit", commit_then)
+    interrupt(monkeypatch, Committer, "wait", at=0)
     with pytest.raises(KeyboardInterrupt):
         bench.fill()
-    is_ended.set()
-    assert is_tried.wait(READY_S)
+    may_commit.set()
+    assert wait_until(lambda: bench.committer.is_idle)
     assert len(Bench(daemon, list(range(10)), "after").task().todo) == 5
     assert wait_until(lambda: left_behind(daemon) == 0)
 

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import math
 import threading
-import types
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from prepcache.daemon import waits
-from prepcache.daemon.wait_budget import own_time
 from prepcache.errors import DaemonUnreachable, Declined, LimitExceeded, SampleError, StoreError
-from prepcache.fill import leases, on_access
-from prepcache.fill.backlog import Backlog
+from prepcache.fill import on_access
 from prepcache.fill.collect import Collected
-from prepcache.fill.commit import Batch, Outcome
-from prepcache.fill.on_access import OnAccess
-from prepcache.fill.recipe_guard import Steady
-from prepcache.making import Making
-from prepcache.settings import Mode
+from prepcache.fill.commit import Batch
 from support.fake_session import FakeDaemon, FakeSession
 from support.fills import RECIPE, AccessJob, Bench, daemon_fixture, left_behind  # noqa: F401
 from support.serving import wait_until
@@ -31,7 +22,7 @@ from support.serving import wait_until
 @pytest.fixture(autouse=True)
 def no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits are made when a test says so, or because somebody waits."""
-    monkeypatch.setattr(OnAccess, "_set_timer", lambda self, after_s: None)
+    monkeypatch.setattr(on_access, "COMMIT_S", 1e6)
 
 
 def in_thread(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
@@ -135,7 +126,7 @@ def test_nothing_is_leased_of_a_cache_that_is_known_to_be_full(daemon: FakeDaemo
     daemon.room = 10_000
     assert [sample[0] for sample in job.samples(1, 2)] == [2, 3]
     job.made.flush()
-    assert job.made.is_declined and job.bench.session.calls.count("commit") == 1
+    assert bool(job.committer.reason) and job.bench.session.calls.count("commit") == 1
     assert left_behind(daemon) == 0
 
 
@@ -156,17 +147,6 @@ def test_what_could_not_be_made_is_given_back(daemon: FakeDaemon, error: type[Ba
     assert other.bench.called == [2, 3]
     other.made.flush()
     assert wait_until(lambda: left_behind(daemon) == 0)
-
-
-def test_a_batch_in_any_order_is_leased_in_parts(daemon: FakeDaemon) -> None:
-    """Nobody else has what is left of it after the first part."""
-    job, batch = AccessJob(daemon, list(range(8))), np.array([0, 1, 7, 2, 3, 4, 5, 6])
-    share = job.made._share
-    share.want(batch.tolist())
-    parts = [share.take(3, 0.0, 0, batch) for _ in range(3)]
-    assert parts == [[0, 1, 7], [2, 3, 4], [5, 6]] and share.taken == 0
-    share.release_all()
-    assert left_behind(daemon) == 0
 
 
 @pytest.mark.parametrize("is_held", [True, False])
@@ -259,82 +239,28 @@ def test_a_sample_does_not_wait_for_the_download_of_another(
     assert job.bench.samples() == [1, 2] and left_behind(daemon) == 0
 
 
-def test_threads_do_not_wait_for_what_another_waits_for(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, may_end = threading.Event(), threading.Event()
-    job = AccessJob(daemon, [1, 2, 3])
-
-    def hangs(*_: Any) -> bool:
-        begun.set()
-        assert may_end.wait(20)
-        return True
-
-    monkeypatch.setattr(job.bench.session, "wait_for_return", hangs)
-    job.bench.session.is_away = True
-    job.made._share.want([0])
-    job.made._share._state[0] = leases.HELD
-    thread, _ = in_thread(lambda: job.samples(0))
-    assert begun.wait(20)
-    other, got = in_thread(lambda: job.samples(1, 2))
-    other.join(20)
-    assert got == [[4, 9]]
-    job.bench.session.is_away = False
-    may_end.set()
-    thread.join(20)
-    assert not thread.is_alive()
-    job.forget()
-
-
 def test_samples_are_kept_while_others_wait_for_the_daemon(daemon: FakeDaemon) -> None:
     """It was away, and answers again; what was made meanwhile is not handed over yet."""
     job = AccessJob(daemon, [1, 2, 3])
-    job.made.adopt([aside(job.bench, 0)])
-    assert job.made.wants_more
+
+    def fail(method: str) -> None:
+        if method in ("lease", "commit") and job.bench.session.is_gone:
+            raise DaemonUnreachable("it is gone")
+
+    job.bench.session.fail = fail
     job.bench.session.is_gone = True
     assert not job.made.wants_more, "there is no daemon any more"
     job.bench.session.is_away = True
     assert job.made.wants_more
+    job.committer.submit(aside(job.bench, 0))
     job.samples(1)
-    job.made._flush_behind()
+    job.made.run()
+    job.committer.run()
     assert "watch_for_return" in job.bench.session.calls, "a forked child has no thread that looks"
     job.bench.session.is_gone = job.bench.session.is_away = False
-    job.made.flush()
+    job.committer.flush()
     assert [sample for sample in job.bench.samples() if sample is not None] == [1, 4]
-    assert job.made.is_idle and left_behind(daemon) == 0
-
-
-def test_an_outage_that_ends_in_a_flush_lets_it_go_on(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody would call it again before `RETRY_S`."""
-    job, answers = AccessJob(daemon, [1]), iter([True, False])
-    job.samples(0)
-    job.made._commit_bytes = 1 << 20
-    away = property(lambda _: next(answers, False))
-    monkeypatch.setattr(type(job.bench.session), "is_away", away)
-    job.made._flush_behind()
-    assert job.made.is_idle and daemon.artifacts
-
-
-def test_what_waits_is_offered_only_as_long_as_is_given(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process that ends with many batches waits no longer for them than for one."""
-    job, now = AccessJob(daemon, [1, 2, 3]), [100.0]
-    clock = types.SimpleNamespace(monotonic=lambda: now[0], time=lambda: 0.0)
-    monkeypatch.setattr(on_access, "time", clock)
-
-    def fail(method: str) -> None:
-        if method == "commit":
-            now[0] += 3.0
-
-    job.bench.session.fail = fail
-    job.made.adopt([aside(job.bench, index) for index in range(3)])
-    job.made.flush(102.0)
-    assert job.bench.session.calls.count("commit") == 1 and not job.made.is_idle
-    job.made.flush()
-    assert job.made.is_idle and left_behind(daemon) == 0
+    assert job.committer.is_idle and left_behind(daemon) == 0
 
 
 def test_a_sample_that_is_given_again_is_a_copy(daemon: FakeDaemon) -> None:
@@ -358,7 +284,7 @@ def test_what_waits_for_a_hanging_commit_is_bounded(
     """A disk that is slower than the function fills neither the memory nor the process with threads."""
     monkeypatch.setattr(on_access, "MAX_BYTES", 40_000)
     job = AccessJob(daemon, list(range(9)), function=lambda item: np.zeros(1000, "i8"))
-    job.supply.commit_bytes = lambda: 30_000
+    job.artifacts.commit_bytes = lambda: 30_000
     begun, may_end, before = threading.Event(), threading.Event(), set(threading.enumerate())
 
     def fail(method: str) -> None:
@@ -373,48 +299,11 @@ def test_what_waits_for_a_hanging_commit_is_bounded(
             job.samples(index)
             kept += 1
     assert begun.wait(20) and kept == 5
-    assert len(set(threading.enumerate()) - before) <= 2, "one commits, one waits for its turn"
+    assert len(set(threading.enumerate()) - before) <= 1
     may_end.set()
     assert wait_until(lambda: job.made.wants_more)
     job.made.flush()
-    assert job.made.is_idle and left_behind(daemon) == 0
-
-
-def test_a_hanging_commit_is_waited_for_within_the_budget(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What others have is asked for then: if the daemon hangs, an outage begins."""
-    now, may_end = [100.0], threading.Event()
-    clock = types.SimpleNamespace(monotonic=lambda: now[0], time=lambda: 0.0)
-    monkeypatch.setattr(on_access, "time", clock)
-    monkeypatch.setattr(on_access, "LEASE_FROM_S", 0.0)
-    job, other = AccessJob(daemon, [1, 2]), FakeSession(daemon, "other")
-    lease = other.lease(
-        RECIPE.digest, 0, job.bench.catalogue.distinct.digests[1:], want=1, cost_s=0, nbytes=0, wait_s=0
-    ).lease
-    assert lease is not None
-    job.samples(0)
-    wait, asked = job.made._changed.wait, list[float]()
-
-    def passes(seconds: float) -> bool:
-        now[0] += seconds
-        return wait(0.0)
-
-    def fail(method: str) -> None:
-        if method == "commit":
-            assert may_end.wait(20)
-        elif method == "lease":
-            asked.append(daemon.vain_s)
-            if len(asked) == 2:
-                other.release(lease)
-
-    monkeypatch.setattr(job.made._changed, "wait", passes)
-    job.bench.session.fail = fail
-    assert job.samples(1) == [4] and not job.made.is_idle
-    assert asked == pytest.approx([0.0, waits.SPARE_S])
-    may_end.set()
-    job.made.flush()
-    assert wait_until(lambda: left_behind(daemon) == 0)
+    assert job.committer.is_idle and left_behind(daemon) == 0
 
 
 def test_a_commit_that_is_cut_off_begins_an_outage(
@@ -442,49 +331,7 @@ def test_what_waits_for_commits_is_not_declined_as_a_whole(daemon: FakeDaemon) -
     job.samples(*range(20))
     job.made.flush()
     stored = sum(ref.items for refs in daemon.artifacts.values() for _, ref in refs)
-    assert 6 <= stored <= 12 and job.made.is_declined and left_behind(daemon) == 0
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-@pytest.mark.parametrize("is_committing", [True, False])
-def test_exit_awaits_a_commit_only_while_the_daemon_answers(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, is_committing: bool, is_there: bool
-) -> None:
-    """It waits on its own time: the job would lose that, and what it waits itself besides."""
-    job, done = AccessJob(daemon, [1]), []
-
-    def limits() -> dict[str, Any]:
-        if not is_there:
-            raise DaemonUnreachable("it hangs")
-        return {}
-
-    monkeypatch.setattr(job.bench.session, "limits", limits, raising=False)
-    monkeypatch.setattr(job.made, "flush", lambda until: done.append("flushed"))
-    if is_committing:
-        job.made._committing.acquire()
-    job.made.end()
-    job.forget()
-    assert bool(done) == (is_there or not is_committing)
-
-
-def test_data_sets_that_end_together_wait_together(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(on_access, "BACKLOG", Backlog())
-    now, given = [100.0], []
-    monkeypatch.setattr(on_access, "time", types.SimpleNamespace(monotonic=lambda: now[0], time=lambda: 0.0))
-    for _ in range(8):
-        job = AccessJob(daemon, [1])
-
-        def flush(until: float) -> None:
-            given.append((until - now[0], own_time()))
-            now[0] = until
-
-        monkeypatch.setattr(job.made, "flush", flush)
-        job.made.end()
-        job.forget()
-    assert sum(span_s for span_s, _ in given) < waits.SPARE_S + 8 * waits.FREE_S
-    assert all(span_s == pytest.approx(own_s) and own_s > 0 for span_s, own_s in given)
+    assert 6 <= stored <= 12 and bool(job.committer.reason) and left_behind(daemon) == 0
 
 
 @pytest.mark.parametrize("is_passing", [True, False])
@@ -505,8 +352,8 @@ def test_what_a_store_had_an_error_for_is_offered_once_more(
     job.made.flush()
     assert job.bench.samples() == [1, 4, 9, None], "from files of its own"
     for _ in range(3):
-        job.made.flush()
-    assert len(commits) == 2 and job.made.is_declined == (not is_passing)
+        job.committer.flush()
+    assert len(commits) == 2 and bool(job.committer.reason) == (not is_passing)
     assert bool(daemon.artifacts) == is_passing
     assert ("no longer stored: a commit failed" in caplog.text) == (not is_passing)
     assert left_behind(daemon) == 0
@@ -518,45 +365,8 @@ def aside(bench: Bench, index: int) -> Batch:
     collected.add(*bench.job.parts(index, bench.item_of(index)), None)
     batch = collected.batch([])
     bench.catalogue.add_local(batch.spill({}))
-    batch.is_offered_again = True
+    batch.has_failed = True
     return batch
-
-
-class Opened:
-    """A data set of the same items that is opened while samples wait for the daemon."""
-
-    is_expanded = False
-
-    def __init__(self, bench: Bench) -> None:
-        session = bench.session
-        artifacts = types.SimpleNamespace(
-            mode=Mode.ON, recipe=RECIPE, accepts=lambda rows: True, session=session, sharing=session,
-            generation=0, filling=None,
-        )  # fmt: skip
-        self.by: Any = types.SimpleNamespace(
-            artifacts=artifacts, job=bench.job, recipe=RECIPE, steady=Steady(None)
-        )
-        self.catalogue = bench.catalogue
-        self.originals = types.SimpleNamespace(item=None, position=None, name=None, changed=None)
-        self.tally = None
-
-
-@pytest.mark.parametrize("edition", [0, 1])
-def test_what_waits_is_taken_unless_it_was_replaced(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, edition: int
-) -> None:
-    """A refresh has brought a newer edition of the recipe meanwhile."""
-    monkeypatch.setattr("prepcache.fill.commit._WAITING", weakref.WeakSet())  # not that of other tests
-    maker, opened = Bench(daemon, [1, 2]), Opened(Bench(daemon, [1, 2], "opened"))
-    batch = aside(maker, 0)
-    waits_for = Outcome(batch, kept=[batch.writers[0]], is_cut_off=True).aside  # type: ignore[list-item]
-    assert waits_for is not None
-    opened.catalogue.edition = edition
-    making = Making(opened)  # type: ignore[arg-type]
-    making.take_waiting()
-    assert opened.catalogue.missing.tolist() == ([1] if edition == 0 else [0, 1])
-    if making.on_access is not None:
-        making.on_access.pid = 0
 
 
 @pytest.mark.parametrize("error", [LimitExceeded("one lease"), StoreError("an error"), Declined("no room")])
@@ -564,7 +374,6 @@ def test_a_refused_batch_does_not_stop_the_next(
     daemon: FakeDaemon, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     job = AccessJob(daemon, [1, 2, 3])
-    job.made.adopt([aside(job.bench, 0)])
     job.samples(1)
     refusals = iter([error])
 
@@ -573,8 +382,9 @@ def test_a_refused_batch_does_not_stop_the_next(
             raise refusal
 
     job.bench.session.fail = fail
+    job.committer.submit(aside(job.bench, 0))
     job.made.flush()
-    assert job.made.is_idle and job.made.is_declined
+    assert job.committer.is_idle and bool(job.committer.reason)
     assert [text.partition("no longer stored: ")[2] for text in caplog.messages] == [str(error)]
     assert Bench(daemon, [1, 2, 3], "after").task().todo.tolist() == [0, 2]
     assert left_behind(daemon) == 0
@@ -595,15 +405,16 @@ def test_samples_of_a_hanging_commit_are_offered_until_stored(
 
     with monkeypatch.context() as patch:
         patch.setattr(job.bench.session, "commit", hang)
-        for _ in range(3):
-            job.made.flush()
-            assert not job.made.is_idle
+        job.made.flush()
+        for _ in range(2):
+            job.committer.flush()
+            assert not job.committer.is_idle
     assert len(hung) == 1, "it is leased once"
     daemon.table.abort_commit(hung[0])
     if is_made:
         Bench(daemon, [1, 2], "other").fill()
-    job.made.flush()
-    assert job.made.is_idle and job.made.wants_more
+    job.committer.flush()
+    assert job.committer.is_idle and job.made.wants_more
     (refs,) = daemon.artifacts.values()
     assert sum(ref.items for _, ref in refs) == 2, "nothing is stored twice"
     assert job.bench.samples() == [1, 4, None] and left_behind(daemon) == 0

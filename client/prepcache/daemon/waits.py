@@ -90,7 +90,7 @@ STARTING_S = 30.0
 FAILED_START_S = 15.0
 """One that was gone so soon after it was started, and said an error last, will not do better next time."""
 
-# How long a commit is waited for: fill/backlog.py
+# How long a commit is waited for: fill/background_commit.py
 
 SPARE_S = 2.5
 """What commits may take beyond their bytes: a sync waits for others' writes."""
@@ -100,5 +100,3 @@ FIRST_BYTES_PER_S = 256 << 20
 """The speed that a daemon is taken to have before a commit has shown it."""
 SLOWEST_BYTES_PER_S = 8 << 20
 """A commit that is slower than this hangs: 128 MB are waited for no longer than a minute."""
-GOODBYE_S = 1.0
-"""For commits that were left behind; the daemon ends the one that it has in hand by itself."""

@@ -1,222 +1,419 @@
-"""The committer: commits in a thread of its own, while preprocessing goes on.
+"""The committer: commits batches in a thread, while preprocessing and training go on.
+
+One thread of the process commits for all data sets, one batch after the other. It is there only while
+something is to be committed.
 
 Invariants:
-    1. Batches are committed one after the other, in the order in which they came: two commits never name
-       the same lease at once.
-    2. Each batch has outcomes that are taken once: of its commit or, where that was left behind, of what this
-       job has of it.
-    3. Wherever an interrupt meets the caller, what he may wait for is in the thread's hands, and its outcome
-       is there until it is taken.
-    4. A batch that is left behind is in files of this job, and no longer in its memory.
-    5. The thread waits on its own time. What was waited for in vain is lost to the daemon: it goes off the
-       process's wait budget, but for what one more answer takes.
+    1. A batch stays here until it is committed, or the job goes on without storing it.
+    2. A job waits for commits only so that it makes no more than its disk takes. What takes longer than its
+       bytes is charged to the process's wait budget, and then is waited for no more: the samples go into
+       files of this job, the job goes on, and the commit goes on in the thread.
+    3. As long as one commit is waited for no more, no other is: a daemon that hangs in one hangs in the next.
+    4. While the daemon is away, what was made waits in files of this job, up to `AWAY_BYTES` of it. What a
+       store had an error for is offered once more.
+    5. What waits is committed though its data set is dropped: the thread keeps this alive, and nothing else
+       but the data set does.
+    6. A process that ends waits for its commits as long as a fill would. A job that has made something while
+       its daemon was away gives a daemon that lives `HANDOVER_S` in all to take it.
+    7. A worker that is at its last commits takes a SIGTERM after them: a job that was interrupted ends its
+       DataLoader's workers while they, interrupted with it, are at that.
 
-NOTE [ Left behind ]
-    A commit that takes too long (backlog.py) is waited for no more: the job goes on with the samples that it
-    has, and with its other leases. The commit goes on in the thread, on its own time: it costs nothing.
-    When it ends, the artifact is held for nobody, since nothing maps it; what the daemon could not be given
-    is offered to it later, as what a fill leaves over is; its leases are given back, those that other
-    commits wait for with the last of these. Where no file takes its samples, they are made again on access.
-
-Locking: `_lock` decides between an outcome and its being left; never held while waiting.
+Locking: `_flushing`, held over commits; `changed` guards what waits, and is never held over a request.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import queue
+import math
+import os
+import signal
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from multiprocessing import parent_process
+from multiprocessing.util import Finalize
+from typing import Any, Protocol
 
+import numpy as np
+
+from prepcache import forks
 from prepcache.daemon import waits
+from prepcache.daemon.transfer import commit_limit_s
 from prepcache.daemon.wait_budget import on_own_time
-from prepcache.errors import ArtifactError, PrepcacheError
-from prepcache.fill.backlog import BACKLOG
-from prepcache.fill.commit import Batch, Commits, Outcome
-from prepcache.fill.leases import HeldLease, forsake
+from prepcache.errors import ArtifactError, DaemonUnreachable
+from prepcache.fill.collect import Task
+from prepcache.fill.commit import Batch, Commits, Outcome, Result
+from prepcache.protocol import wire
+from prepcache.protocol.observed import chunks_of
+from prepcache.protocol.units import count_text
 
 log = logging.getLogger("prepcache")
 
-Adopter = Callable[[], Callable[[list[Batch]], None]]
-"""Gives what takes the batches that no daemon could be given."""
+AWAY_BYTES = 1 << 30
+"""What may wait in files of one process; beyond that nothing more is kept."""
+RETRY_S = 5.0
+"""How often what waits for the daemon is offered to it."""
+TELLING_BYTES = 4 << 20
+"""A smaller commit tells nothing of speed."""
+MAX_LAPSES = 3
+"""Batches in a row whose leases lapse before they are committed, and nobody else makes their items."""
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
-    """A batch that was handed in, and what became of it, once that is known."""
+class Due(Protocol):
+    """What the thread runs."""
 
-    batch: Batch
-    generation: int
-    outcomes: list[Outcome] | None = None
-    is_left: bool = False
+    def run(self) -> None:
+        """Does what is due; called in the thread."""
 
-    @property
-    def leases(self) -> list[HeldLease]:
-        """Those that cover its items: its commit leases once more what has lapsed."""
-        held = (one for one in list(self.batch.cover.values()) if one is not None)
-        return list({id(one): one for one in held}.values())
+
+class _Thread:
+    """The thread of this process: it runs what is due, and ends when nothing is to come."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        forks.note(self)
+
+    def after_fork(self) -> None:
+        """In a child: what is due is its parent's."""
+        self._changed = threading.Condition()
+        self._due: dict[Due, float] = {}
+        self._thread: threading.Thread | None = None
+
+    def schedule(self, one: Due, after_s: float = 0.0) -> None:
+        """Has `one.run()` called so soon. Where no thread can be started, that waits for the next call."""
+        at = time.monotonic() + after_s
+        with self._changed, contextlib.suppress(RuntimeError):
+            self._due[one] = min(at, self._due.get(one, at))
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="prepcache-commit", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._changed.notify_all()
+
+    def cancel(self, one: Due) -> None:
+        """It is not to be called."""
+        with self._changed:
+            self._due.pop(one, None)
+
+    def _run(self) -> None:
+        while (one := self._next()) is not None:
+            try:
+                one.run()
+            except Exception:
+                log.exception("prepcache: internal error while committing")
+            del one  # nothing but what is to come keeps it
+
+    def _next(self) -> Due | None:
+        with self._changed:
+            while self._due:
+                one = min(self._due, key=lambda one: self._due[one])
+                if (left_s := self._due[one] - time.monotonic()) <= 0:
+                    del self._due[one]
+                    return one
+                self._changed.wait(left_s)
+            self._thread = None
+            return None
+
+
+THREAD = _Thread()
+
+_WAITING: weakref.WeakSet[Batch] = weakref.WeakSet()
+"""What waits in files of this process."""
+
+
+def waiting_bytes() -> int:
+    """How much waits in files of this process for a daemon that is away or slow."""
+    return sum(batch.nbytes for batch in list(_WAITING))
+
+
+def waiting_of(recipe: str) -> list[Batch]:
+    """What waits in files of this process, of one recipe: batches of any data set's."""
+    return [
+        batch
+        for batch in list(_WAITING)
+        if (files := batch.files) and all(file.artifact.recipe == recipe for file in files)
+    ]
 
 
 class Committer:
-    """The thread; started by the first batch.
+    """Commits what one data set makes in this process.
 
     Args:
-        commits: how one batch is committed.
-        adopter: called by the thread that waits, when a commit is left behind.
+        artifacts: those of the recipe, as in artifact_set.py.
+        task: gives catalogue and producer.
+
+    Attributes:
+        changed: notified when a batch has an outcome.
+        reason: why nothing more is stored, or "".
+        is_declined: since there is no room.
     """
 
-    def __init__(self, commits: Commits, adopter: Adopter = lambda: to_nobody) -> None:
-        self._commits = commits
-        self._adopter = adopter
-        self._adopt: Callable[[list[Batch]], None] = to_nobody
-        self._todo: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._handed_in: deque[_Job] = deque()
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._last: threading.Thread | None = None
-        self._is_awaited = False
-        self._has_told = False
-        self._lock = threading.Lock()
+    def __init__(self, artifacts: Any, task: Task) -> None:
+        self.pid = os.getpid()
+        self.changed = threading.Condition()
+        self.reason = ""
+        self.is_declined = False
+        self.last_s = 0.0
+        """What the last commit took."""
+        self._artifacts = artifacts
+        self._task = task
+        self._flushing = threading.Lock()
+        self._todo: deque[Batch] = deque()
+        self._aside: list[Batch] = []
+        self._late: set[Batch] = set()
+        self._lapses = 0
+        self._retry_at = 0.0
+        self._bytes_per_s = float(waits.FIRST_BYTES_PER_S)
+        at_end(artifacts.session, self, self.end)
+        artifacts.session.at_return(self._retry)
 
     @property
-    def in_flight(self) -> int:
-        """How many batches have no outcome that was taken."""
-        return len(self._handed_in)
+    def is_idle(self) -> bool:
+        """Whether nothing waits to be committed."""
+        return not (self._todo or self._aside)
 
     @property
-    def items_in_flight(self) -> int:
-        """How many items are in them."""
-        return sum(len(job.batch.indices) for job in self._handed_in)
+    def nbytes(self) -> int:
+        """What waits."""
+        return sum(batch.nbytes for batch in [*self._todo, *self._aside])
 
-    def submit(self, batch: Batch, generation: int) -> None:
-        """Hands in a batch; nobody else touches it until its outcome is taken."""
-        job = _Job(batch, generation)
-        for held in job.leases:
-            held.behind.add(job)
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="prepcache-commit", daemon=True)
-            try:
-                self._thread.start()
-                self._last = self._thread
-            except RuntimeError:  # there are too many
-                self._thread = None
-                job.outcomes = [self._commits.keep(batch, "no thread can be started to commit in")]
-                self._give_back(job)
-        if job.outcomes is None:
-            self._todo.put(job)
-        self._handed_in.append(job)
+    def begin(self) -> None:
+        """A fill begins: what was declined may find room now."""
+        self.reason, self.is_declined, self._lapses = "", False, 0
 
-    def outcomes(self, *, is_waiting: bool) -> list[Outcome]:
-        """The outcomes of the next batch; none if there are none yet, or nothing is in flight.
+    def submit(self, batch: Batch) -> None:
+        """Has a batch committed; nobody else touches it from now on."""
+        if batch.share is not None:
+            batch.share.hand_in(batch.indices)
+        self._todo.append(batch)
+        self.soon()
+
+    def soon(self) -> None:
+        """Has the thread commit what waits."""
+        THREAD.schedule(self)
+
+    def _retry(self) -> None:
+        self._retry_at = 0.0
+        self.soon()
+
+    def wait(self, most: int = 0) -> None:
+        """Waits until at most so many batches are under way; what takes too long goes into files."""
+        session, began = self._artifacts.session, time.monotonic()
+        with self.changed:
+            if len(late := self._awaited()) <= most:
+                return
+            nbytes = sum(batch.nbytes for batch in late)
+            self.changed.wait_for(lambda: len(self._awaited()) <= most, self._allowed_s(nbytes))
+            late = self._awaited()
+            late = late[: max(0, len(late) - most)]
+        session.waited_in_vain(time.monotonic() - began - self._work_s(nbytes) - waits.FREE_S)
+        for batch in late:
+            self._late.add(batch)
+            self.keep(batch)
+
+    def _awaited(self) -> list[Batch]:
+        return [batch for batch in list(self._todo) if batch.share is not None and batch not in self._late]
+
+    def _work_s(self, nbytes: int) -> float:
+        """What committing so many bytes may take."""
+        return waits.SLOW_FACTOR * nbytes / self._bytes_per_s
+
+    def _allowed_s(self, nbytes: int) -> float:
+        """How long commits of so many bytes are waited for."""
+        if self._late:
+            return 0.0
+        beyond_s: float = max(waits.FREE_S, min(waits.SPARE_S, self._artifacts.session.spare_s))
+        return min(beyond_s + self._work_s(nbytes), commit_limit_s(nbytes) - waits.FREE_S)
+
+    @property
+    def late_items(self) -> int:
+        """How many items are in commits that are waited for no more."""
+        return sum(len(batch.indices) for batch in list(self._late))
+
+    def keep(self, batch: Batch, *, is_to_come: bool = True) -> None:
+        """Keeps a batch in files of this job, where its data set finds it.
 
         Args:
-            is_waiting: waits for them, for as long as backlog.py allows.
+            is_to_come: it is offered to the daemon once more.
         """
-        if not self._handed_in:
-            return []
-        job = self._handed_in[0]
-        if job.outcomes is None and not job.is_left:  # it is, where an interrupt came before its outcome
-            if not is_waiting:
-                return []
-            self._wait_for(job)
-        if job.is_left:
-            return [self._left(job)]
-        self._handed_in.popleft()
-        return job.outcomes or []
-
-    def _wait_for(self, job: _Job) -> None:
-        """Until it has outcomes, or is left behind."""
-        began, nbytes = time.monotonic(), job.batch.nbytes
-        session = self._commits.session
-        until = began + BACKLOG.allowed_s(nbytes, session.spare_s)
         try:
-            while job.outcomes is None and not job.is_left:
-                try:  # it may ring for an earlier one
-                    self._bell.get(timeout=max(0.0, until - time.monotonic()))
-                except queue.Empty:
-                    self._leave(job)
+            files = batch.spill(self._task.producer)
+        except Exception as error:  # noqa: BLE001 - the thread, and who waits for it, go on
+            why = str(error) if isinstance(error, OSError | ArtifactError) else repr(error)
+            self.reason = self.reason or f"samples could not be written to a temporary file: {why}"
+            count = count_text(len(batch.indices), "item", "items")
+            log.warning("prepcache: the samples of %s are dropped and recomputed: %s", count, why)
+        else:
+            self._task.catalogue.add_local(files)
+            if is_to_come:
+                _WAITING.add(batch)
+                self._task.catalogue.note_waiting([batch])
+        if batch.on_end is not None:
+            batch.on_end(batch.indices)
+
+    # -- in the thread
+
+    def run(self) -> None:
+        """Commits what waits; what is offered once more only where the daemon answers."""
+        with on_own_time(waits.COMMITTER_S):
+            self.flush(is_retrying=time.monotonic() >= self._retry_at)
+        session = self._artifacts.session
+        if self._aside and (session.is_away or not session.is_gone):
+            session.watch_for_return()  # a child that was forked in an outage has no thread that looks
+            THREAD.schedule(self, RETRY_S)
+
+    def flush(self, until: float = math.inf, *, is_retrying: bool = True) -> None:
+        """Commits what waits; returns when that is done. Never raises.
+
+        Args:
+            is_retrying: what could not be committed, too.
+            until: how long another thread's commit is waited for, and those here; monotonic seconds.
+        """
+        if os.getpid() != self.pid:
+            return
+        wait_s = -1 if until == math.inf else max(0.0, until - time.monotonic())
+        if not self._flushing.acquire(timeout=wait_s):
+            return
+        try:
+            if is_retrying and not self._artifacts.session.is_away:
+                aside, self._aside = self._aside, []
+                self._todo.extendleft(reversed(aside))
+            while self._todo and time.monotonic() < until:
+                self._commit(self._todo[0], until)
         finally:
-            waited_s = time.monotonic() - began
-            session.waited_in_vain(waited_s if job.is_left else BACKLOG.beyond_s(nbytes, waited_s))
+            self._flushing.release()
 
-    def _leave(self, job: _Job) -> None:
-        """See NOTE [ Left behind ]; unless the commit has just ended. Nothing here waits."""
-        self._adopt = self._adopter()
-        with self._lock:
-            if job.outcomes is None:
-                BACKLOG.leave(job)
-                job.is_left = True
+    def _commit(self, batch: Batch, until: float) -> None:
+        artifacts, began, nbytes = self._artifacts, time.monotonic(), batch.nbytes
+        edition = self._task.catalogue.edition
+        commits = Commits(artifacts.sharing, artifacts.recipe.digest, self._task.producer, edition)
+        limit_s = None if until == math.inf else max(0.0, until - began)
+        results = commits.commit(batch, artifacts.generation, limit_s)
+        self.last_s = time.monotonic() - began
+        if nbytes >= TELLING_BYTES and results[0].outcome is Outcome.COMMITTED:
+            speed = nbytes / max(self.last_s, 1e-6)
+            self._bytes_per_s = min(waits.FIRST_BYTES_PER_S, max(waits.SLOWEST_BYTES_PER_S, speed))
+        is_lapse = batch.files is None and all(one.outcome is Outcome.LAPSED for one in results)
+        self._lapses = self._lapses + 1 if is_lapse else 0
+        if self._lapses > MAX_LAPSES:
+            self.reason = "leases keep lapsing before their samples are committed"
+        for result in results:
+            self._note(result, is_awaited=limit_s is not None)
+        with self.changed:
+            self._todo.popleft()
+            self._late.discard(batch)
+            self.changed.notify_all()
 
-    def _left(self, job: _Job) -> Outcome:
-        """What this job has of a batch that was left behind."""
-        if not self._is_awaited:
-            self._is_awaited = True
-            self._commits.session.at_close(self.end)
-        kept, reason = [], ""
-        try:
-            kept = job.batch.spill(self._commits.producer)
-        except (OSError, ArtifactError) as error:
-            reason = f"the daemon is slow, and samples could not be written to a temporary file: {error}"
-        self._handed_in.popleft()
-        return Outcome(job.batch, kept=kept, reason=reason, is_left=True)
+    def _note(self, result: Result, *, is_awaited: bool) -> None:
+        """What became of a batch."""
+        artifacts, batch, outcome = self._artifacts, result.batch, result.outcome
+        share, indices = batch.share, batch.indices
+        is_filling = batch.files is None and batch.on_end is None  # a fill waits, and says what is wrong
+        _WAITING.discard(batch)
+        if outcome is Outcome.COMMITTED:
+            assert result.committed is not None
+            self._take_in(result.committed, batch)
+        elif outcome is Outcome.LAPSED and batch.files is not None:
+            artifacts.look()
+            self._task.catalogue.place()
+            if not self._task.catalogue.is_shared(np.asarray(indices)).all():
+                self._put_aside(batch)  # a commit of its own that was given up may have its items
+        elif outcome is Outcome.LAPSED:
+            if share is not None and batch.on_end is None:
+                share.reopen(indices)
+                return
+        elif outcome is Outcome.AWAY or (outcome is Outcome.FAILED and not batch.has_failed):
+            batch.has_failed |= outcome is Outcome.FAILED
+            self._put_aside(batch)
+            if outcome is Outcome.AWAY and not is_awaited:  # a thread has waited, on its own time
+                artifacts.session.give_up_for_now(result.reason)
+            if is_filling and not artifacts.session.is_away:
+                self.reason = result.reason
+        else:
+            self.keep(batch, is_to_come=False)
+            self.decline(result.reason, is_declined=outcome is Outcome.DECLINED, is_told=is_filling)
+        if share is not None:
+            share.settle(indices, is_committed=outcome is Outcome.COMMITTED)
+        if batch.on_end is not None:
+            batch.on_end(indices)
 
-    def close(self) -> None:
-        """Lets the thread end after what it has in hand."""
-        if self._thread is not None:
-            self._todo.put(None)
-            self._thread = None
+    def _take_in(self, committed: wire.Committed, batch: Batch) -> None:
+        """Maps what was committed. It may download."""
+        artifacts, observed = self._artifacts, dict(chunks_of(batch.observed))
+        with contextlib.suppress(DaemonUnreachable):  # a later look finds it
+            _, useless = self._task.catalogue.absorb(committed.artifacts, observed, is_own=True)
+            if committed.generation == artifacts.generation + 1:
+                artifacts.generation = committed.generation
+            artifacts.drop(useless)
+
+    def _put_aside(self, batch: Batch) -> None:
+        if batch.share is not None:
+            batch.share.settle(batch.indices)
+        batch.cover, batch.share = dict.fromkeys(batch.cover), None
+        self.keep(batch)
+        if batch.files is not None:
+            self._aside.append(batch)
+            self._retry_at = time.monotonic() + RETRY_S
+
+    def decline(self, reason: str, *, is_declined: bool = True, is_told: bool = False) -> None:
+        """Nothing more is stored; said once, unless somebody else says it."""
+        if not (is_told or self.reason or reason == self._artifacts.reason):
+            log.warning("prepcache: samples preprocessed on access are no longer stored: %s", reason)
+        self.reason, self.is_declined = reason, is_declined
+        if not is_told:
+            self._artifacts.reason = reason
+
+    # -- at the end of the process
 
     def end(self) -> None:
-        """Waits a little for what was left behind, as the process ends."""
-        if self._last is not None:
-            self._last.join(BACKLOG.goodbye_s())
-
-    def _run(self) -> None:
-        while True:
-            job = self._todo.get()
-            if job is None:
-                return
-            with on_own_time(waits.COMMITTER_S):
-                outcomes = self._commits.commit(job.batch, job.generation)
-            if reasons := [one.reason for one in outcomes if one.is_cut_off]:
-                self._commits.session.give_up_for_now(reasons[0])
-            with self._lock:
-                job.outcomes = outcomes
-            if job.is_left:
-                self._settle(job, outcomes)
-            self._give_back(job)
-            del job, outcomes  # a batch holds 128 MB, until its outcomes are taken and dropped
-            self._bell.put(None)
-
-    def _settle(self, job: _Job, outcomes: list[Outcome]) -> None:
-        """Of a batch that was left behind."""
-        BACKLOG.end(job)
-        for outcome in outcomes:
-            with contextlib.suppress(PrepcacheError):
-                if outcome.committed is not None:
-                    self._commits.session.drop_hold(outcome.committed.artifacts)
-                    continue
-                forsake(self._commits.session, outcome.batch.leases)
-                if outcome.aside is not None:
-                    self._adopt([outcome.aside])
-                elif outcome.reason and not self._has_told:
-                    self._has_told = True
-                    log.warning(
-                        "prepcache: some samples are not stored, and only this job has them: %s",
-                        outcome.reason,
-                    )
-
-    def _give_back(self, job: _Job) -> None:
-        """Those of its leases that nothing else is to come of: the share did not, as its commit went on."""
-        for held in job.leases:
-            held.behind.discard(job)
-        if over := [held for held in job.leases if held.is_over]:
-            forsake(self._commits.session, over)
+        """Commits what waits; a daemon that is away and lives is waited for by the job itself: its workers
+        have too little time for that."""
+        if self.is_idle or os.getpid() != self.pid:
+            return
+        session, began, nbytes, given_s = self._artifacts.session, time.monotonic(), self.nbytes, 0.0
+        if session.is_away and parent_process() is None:
+            given_s = session.wait_at_end()
+        limit_s = max(waits.FREE_S, given_s, self._allowed_s(nbytes))
+        with on_own_time(limit_s):
+            self.flush(began + limit_s)
+        session.waited_in_vain(time.monotonic() - began - self._work_s(nbytes) - waits.FREE_S - given_s)
 
 
-def to_nobody(batches: list[Batch]) -> None:
-    """Where nobody takes what a daemon could not be given."""
+def at_end(session: Any, owner: object, end: Callable[[], None]) -> None:
+    """Has a method called as the process ends, the one that was named last first. A forked or spawned worker
+    ends without atexit; in the job itself the session ends first."""
+    finalizer = Finalize(None, _end, (weakref.WeakMethod(end),), exitpriority=100)
+    weakref.finalize(owner, finalizer.cancel).atexit = False
+    session.at_close(end)
+
+
+def _end(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
+    end = reference()
+    if end is not None:
+        with _terminated_later():
+            end()
+
+
+@contextlib.contextmanager
+def _terminated_later() -> Iterator[None]:
+    """A block in which a SIGTERM to a worker waits; in the job itself nothing is changed."""
+    if parent_process() is None:
+        yield
+        return
+    noted: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: noted.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        if noted:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def behind_text(left: int) -> str:
+    """What becomes of so many items whose commits are not waited for."""
+    which = count_text(left, "item is", "items are")
+    return f"the daemon is slow to store samples: {which} waiting in temporary files, the job goes on"

@@ -17,7 +17,7 @@ from prepcache.errors import PreprocessError, SampleError
 from prepcache.fill.call import Part, weight
 from prepcache.fill.commit import Batch
 from prepcache.fill.input_guard import SHOWN
-from prepcache.fill.leases import HeldLease
+from prepcache.fill.leases import HeldLease, Share
 from prepcache.fill.overflow import Spilled
 from prepcache.fill.pacing import COMMIT_BYTES
 from prepcache.fill.recipe_guard import Steady
@@ -36,7 +36,6 @@ class Task:
         recipe: with its digest.
         catalogue: what is there; gets what is made.
         todo: the distinct items wanted.
-        generation: of the recipe, as seen by the catalogue.
         item_of: the item behind a distinct number, for messages; position_of: where it stands; name_of: what
             people are told of it.
         changed: names in an item that changed since the data set was opened.
@@ -48,7 +47,6 @@ class Task:
     recipe: Any
     catalogue: Catalogue
     todo: Array
-    generation: int
     item_of: Callable[[int], Any]
     position_of: Callable[[int], int]
     name_of: Callable[[int], str]
@@ -118,9 +116,9 @@ class Collected:
             self._begin()
             raise
 
-    def batch(self, observed: list[dict[str, Any]]) -> Batch:
+    def batch(self, observed: list[dict[str, Any]], share: Share | None = None) -> Batch:
         """What was collected, and what the function was seen to read beside its items."""
-        return Batch([self._writer], self.indices, self._cover, observed)
+        return Batch([self._writer], self.indices, self._cover, observed, share)
 
 
 class Cut:
@@ -169,7 +167,7 @@ class Cut:
         self.pieces.append(Spilled(writer, self._task.producer))
         self._begin()
 
-    def batch(self, held: HeldLease | None, observed: list[dict[str, Any]]) -> Batch:
+    def batch(self, share: Share, observed: list[dict[str, Any]]) -> Batch:
         """Its pieces, to be committed together."""
-        cover = dict.fromkeys(self._digests, None) | {self._item: held}
-        return Batch(list(self.pieces), [self._index], cover, observed)
+        cover = dict.fromkeys(self._digests, None) | {self._item: share.lease_of(self._index)}
+        return Batch(list(self.pieces), [self._index], cover, observed, share)

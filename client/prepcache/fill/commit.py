@@ -1,9 +1,8 @@
 """Commits: what was made becomes artifacts, which are written and handed to the daemon.
 
 Invariants:
-    1. A batch ends in exactly one outcome: committed, lapsed, or kept here with the reason.
-    2. What was not committed is not lost: the outcome carries the samples, as artifacts of this job alone.
-    3. What was leased here, for a batch whose lease had lapsed, is given back where it was not committed: its
+    1. A batch ends in exactly one outcome, or in two parts that do.
+    2. What was leased here, for a batch whose lease had lapsed, is given back where it was not committed: its
        caller knows nothing of it, and others would wait for it.
 
 NOTE [ Lapsed leases ]
@@ -17,17 +16,17 @@ NOTE [ Staged files ]
     is refused for its file, or in a forgotten session, is written once more. Where the daemon was killed
     after the commit, before it could answer, the items are found as if others had made them.
 
-Not here: in which thread, and how long a job waits for it (background_commit.py).
+Not here: in which thread, and what becomes of a batch that is not committed (background_commit.py).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,16 +42,31 @@ from prepcache.errors import (
     StoreError,
     UnknownSession,
 )
-from prepcache.fill.backlog import BACKLOG
 from prepcache.fill.leases import MAX_LOOKS, HeldLease, forsake
 from prepcache.fill.overflow import Spilled
 from prepcache.index.mapped import open_or_miss
 from prepcache.protocol import wire
 
+if TYPE_CHECKING:
+    from prepcache.fill.leases import Share
+
 log = logging.getLogger("prepcache")
 
-AWAY_BYTES = 1 << 30
-"""What may wait in files of one process for a daemon that is away; beyond that nothing more is kept."""
+
+class Outcome(Enum):
+    """What became of a batch."""
+
+    COMMITTED = auto()
+    LAPSED = auto()
+    """Others have made its items, or are making them."""
+    DECLINED = auto()
+    """There is no room."""
+    REFUSED = auto()
+    """It would be refused again."""
+    FAILED = auto()
+    """The store had an error, which another commit may not meet."""
+    AWAY = auto()
+    """There is no daemon."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -63,14 +77,17 @@ class Batch:
         writers: one, or one for each piece of an item that spans artifacts.
         indices: the distinct items in them.
         cover: every digest in the item tables, and the lease that covers it.
-        is_offered_again: the job has these samples, and goes on with them whatever becomes of the batch.
+        share: where the items are settled; None where they are.
+        on_end: called when it has a last outcome, or its samples are in files of this job.
     """
 
     writers: list[artifact.Writer | Spilled]
     indices: list[int]
     cover: dict[bytes, HeldLease | None]
     observed: list[dict[str, Any]] = field(default_factory=list)
-    is_offered_again: bool = False
+    share: Share | None = None
+    on_end: Callable[[Sequence[int]], None] | None = None
+    has_failed: bool = False
 
     @property
     def bare(self) -> list[bytes]:
@@ -90,6 +107,12 @@ class Batch:
     @property
     def nbytes(self) -> int:
         return sum(writer.nbytes for writer in self.writers)
+
+    @property
+    def files(self) -> list[Spilled] | None:
+        """The files of this job that hold its samples; None while they are in memory."""
+        files = [writer for writer in self.writers if isinstance(writer, Spilled)]
+        return files if len(files) == len(self.writers) else None
 
     def spill(self, producer: dict[str, Any]) -> list[Spilled]:
         """Its samples as artifacts that only this job has; they leave the memory.
@@ -121,63 +144,17 @@ class Batch:
             writer.add(digest, samples, float(whole.item_cost[row]))
             cover[digest] = self.cover[digest]
         indices = [self.indices[row] for row in rows]
-        return Batch([writer], indices, cover, self.observed, self.is_offered_again)
+        return Batch([writer], indices, cover, self.observed, self.share, self.on_end, self.has_failed)
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What became of a batch; `reason` and `kept` where the daemon did not take it, or has not yet.
-
-    Args:
-        is_cut_off: the daemon was gone.
-        is_retryable: its store had an error, which another commit may not meet.
-    """
+class Result:
+    """A batch, and what became of it; `reason` where it was not committed."""
 
     batch: Batch
-    committed: wire.Committed | None = None
-    is_lapsed: bool = False
-    is_declined: bool = False
+    outcome: Outcome
     reason: str = ""
-    kept: list[Spilled] = field(default_factory=list)
-    is_cut_off: bool = False
-    is_retryable: bool = False
-    is_left: bool = False
-
-    @property
-    def aside(self) -> Batch | None:
-        """What the daemon could not be given, for when it answers again, or its store does."""
-        if not (self.is_cut_off or self.is_retryable) or not self.kept:
-            return None
-        batch, cover = self.batch, dict.fromkeys(self.batch.cover)
-        batch = Batch(list(self.kept), batch.indices, cover, batch.observed, True)
-        _WAITING.add(batch)
-        return batch
-
-
-_WAITING: weakref.WeakSet[Batch] = weakref.WeakSet()
-"""What could not be given to a daemon, in this process."""
-
-
-def waiting_bytes() -> int:
-    """How much waits in files of this process for a daemon that is away."""
-    files = {id(writer): writer.nbytes for batch in list(_WAITING) for writer in batch.writers}
-    return sum(files.values())
-
-
-def waiting_of(recipe: str) -> list[Batch]:
-    """What waits in files of this process, of one recipe: batches of any data set's."""
-    return [
-        batch
-        for batch in list(_WAITING)
-        if all(isinstance(one, Spilled) and one.artifact.recipe == recipe for one in batch.writers)
-    ]
-
-
-def wait_too(spilled: Spilled, indices: list[int], like: Batch) -> Batch:
-    """What waits in a file, as a batch of another data set, whose distinct items these are."""
-    batch = Batch([spilled], indices, dict.fromkeys(like.cover), like.observed, is_offered_again=True)
-    _WAITING.add(batch)
-    return batch
+    committed: wire.Committed | None = None
 
 
 def _close(staged: list[Any]) -> None:
@@ -201,7 +178,7 @@ class Commits:
         self._edition = edition
         self.producer = producer
 
-    def commit(self, batch: Batch, generation: int, limit_s: float | None = None) -> list[Outcome]:
+    def commit(self, batch: Batch, generation: int, limit_s: float | None = None) -> list[Result]:
         """Commits a batch now; never raises.
 
         Args:
@@ -209,22 +186,21 @@ class Commits:
         """
         return self._commit(batch, generation, None if limit_s is None else time.monotonic() + limit_s)
 
-    def _commit(self, batch: Batch, generation: int, until: float | None) -> list[Outcome]:
+    def _commit(self, batch: Batch, generation: int, until: float | None) -> list[Result]:
         try:
             return self._try(batch, generation, until)
         except Declined as error:
-            return [self.keep(batch, error.message, is_declined=True)]
+            return [Result(batch, Outcome.DECLINED, error.message)]
         except DaemonUnreachable as error:
-            return [self.cut_off(batch, error)]
+            return [Result(batch, Outcome.AWAY, error.message)]
         except (PrepcacheError, OSError) as error:
-            outcome = self.keep(batch, str(error))
-            outcome.is_retryable = isinstance(error, StoreError)
-            return [outcome]
+            outcome = Outcome.FAILED if isinstance(error, StoreError) else Outcome.REFUSED
+            return [Result(batch, outcome, str(error))]
         except Exception as error:
             log.exception("prepcache: internal error in a commit; only this job has its samples")
-            return [self.keep(batch, repr(error))]
+            return [Result(batch, Outcome.REFUSED, repr(error))]
 
-    def _try(self, batch: Batch, generation: int, until: float | None) -> list[Outcome]:
+    def _try(self, batch: Batch, generation: int, until: float | None) -> list[Result]:
         before = batch.leases
         is_refused = False
         staged: list[Any] = []
@@ -236,7 +212,8 @@ class Commits:
                 if lost:
                     return self._without(lost, batch, generation, until)
                 try:
-                    return [Outcome(batch, committed=self._hand_over(batch, staged, until))]
+                    committed = self._hand_over(batch, staged, until)
+                    return [Result(batch, Outcome.COMMITTED, committed=committed)]
                 except (LeaseLapsed, UnknownSession, StagedFileRefused) as error:
                     if is_refused and isinstance(error, StagedFileRefused):
                         raise
@@ -253,10 +230,9 @@ class Commits:
             _close(staged)
 
     def _hand_over(self, batch: Batch, staged: list[Any], until: float | None) -> wire.Committed:
-        leases, began = [held.lease for held in batch.leases], time.monotonic()
-        limit_s = None if until is None else max(0.0, until - began)
+        limit_s = None if until is None else max(0.0, until - time.monotonic())
+        leases = [held.lease for held in batch.leases]
         committed: wire.Committed = self.session.commit(leases, staged, limit_s=limit_s)
-        BACKLOG.note_speed(batch.nbytes, time.monotonic() - began)
         return committed
 
     def _stage(self, batch: Batch, staged: list[Any]) -> None:
@@ -266,7 +242,7 @@ class Commits:
             with file.writing():
                 writer.write(file.fd, producer=self.producer, observed=batch.observed)
 
-    def _without(self, lost: set[bytes], batch: Batch, generation: int, until: float | None) -> list[Outcome]:
+    def _without(self, lost: set[bytes], batch: Batch, generation: int, until: float | None) -> list[Result]:
         """Commits what others have not taken of a batch; an item in pieces is taken whole."""
         digests = list(batch.cover)
         rows = [row for row, digest in enumerate(digests) if digest not in lost]
@@ -317,23 +293,7 @@ class Commits:
         )
         return answer
 
-    def _give_up(self, batch: Batch) -> Outcome:
-        """The outcome of a batch whose items others took: what is left of its leases is given back."""
+    def _give_up(self, batch: Batch) -> Result:
+        """The result of a batch whose items others took: what is left of its leases is given back."""
         forsake(self.session, batch.leases)
-        return Outcome(batch, is_lapsed=True)
-
-    def cut_off(self, batch: Batch, error: DaemonUnreachable) -> Outcome:
-        """The outcome of a batch for which there was no daemon."""
-        outcome = self.keep(batch, error.message)
-        outcome.is_cut_off = True
-        return outcome
-
-    def keep(self, batch: Batch, reason: str = "", *, is_declined: bool = False) -> Outcome:
-        """The outcome of a batch that is not to be shared, or cannot be."""
-        try:
-            return Outcome(batch, reason=reason, is_declined=is_declined, kept=batch.spill(self.producer))
-        except Exception as error:  # noqa: BLE001 - a thread that waits for the outcome would wait for ever
-            why = repr(error) if not isinstance(error, OSError) else str(error)
-            count = len(batch.indices)
-            log.warning("prepcache: samples of %d items are dropped and recomputed: %s", count, why)
-            return Outcome(batch, reason=reason or why, is_declined=is_declined)
+        return Result(batch, Outcome.LAPSED)

@@ -7,17 +7,15 @@ Invariants:
     3. However it ends, what was preprocessed is committed, or kept in this job, and leases are given back.
        What was made while something that counts in the recipe changed is kept in this job.
     4. At most one batch is being written while another is collected: memory stays below two of them.
-    5. A commit that takes too long is left behind (backlog.py): what it holds is kept in this job, too.
-    6. While the daemon is away (it starts, restarts or stands still) the fill goes on without leases. What it
-       makes so is committed as soon as the daemon answers; up to `AWAY_BYTES` of it wait in files of this
-       job.
+    5. While the daemon is away (it starts, restarts or stands still) the fill goes on without leases.
 
 NOTE [ When to commit ]
     At 128 MB, near the end at as much as is left to make; when 30 s of work and 2 % of all work so far are
     uncommitted; when somebody waits for what this job has; when this job has nothing left to lease; and at
     the end.
 
-Not here: leases (leases.py), how much (pacing.py), calling the function (workers.py), commits (commit.py).
+Not here: leases (leases.py), how much (pacing.py), calling the function (workers.py), commits
+(background_commit.py).
 """
 
 from __future__ import annotations
@@ -30,16 +28,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
+
 from prepcache.errors import (
     DaemonUnreachable,
     LimitExceeded,
     PrepcacheError,
     SampleError,
 )
-from prepcache.fill.background_commit import Adopter, Committer, to_nobody
+from prepcache.fill.background_commit import AWAY_BYTES, Committer, waiting_bytes
 from prepcache.fill.call import Part, weight
 from prepcache.fill.collect import Collected, Cut, Task
-from prepcache.fill.commit import AWAY_BYTES, Batch, Commits, Outcome, waiting_bytes
+from prepcache.fill.commit import Batch
 from prepcache.fill.leases import Share
 from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, Pace
 from prepcache.fill.recipe_guard import line
@@ -58,8 +58,6 @@ STALLED_S = 660.0
 """Holders without progress for so long are not waited for. The daemon ends a stalled lease after 600 s."""
 FILE_BYTES = 16 << 10
 """What a file takes beyond its samples: header, borders, blocks."""
-MAX_LAPSES = 3
-"""Batches in a row whose leases lapse before they are committed, and nobody else makes their items."""
 COMMIT_LEASES = 128
 """Bounds what one commit names."""
 
@@ -86,10 +84,8 @@ class Filled:
         notices: what the user should be told of the function.
         drawn: global random generators that the function drew from.
         nothing: items for which it returned None.
-        aside: what is kept in this job for want of a daemon, for when it answers again.
-        left: those of the computed whose commits were left behind, and go on.
+        late: how many of the computed are in commits that go on, and are waited for no more.
         is_declined: the cache had no room for the rest.
-        is_cut_off: the daemon was gone.
         reason: why it ended early, or "".
     """
 
@@ -100,10 +96,8 @@ class Filled:
     notices: list[Notice] = field(default_factory=list)
     drawn: set[str] = field(default_factory=set)
     nothing: list[int] = field(default_factory=list)
-    aside: list[Batch] = field(default_factory=list)
-    left: list[int] = field(default_factory=list)
+    late: int = 0
     is_declined: bool = False
-    is_cut_off: bool = False
     reason: str = ""
     seconds: float = 0.0
 
@@ -112,50 +106,44 @@ class Fill:
     """One run over the missing items of one data set.
 
     Args:
-        session: as in session.py.
+        artifacts: those of the recipe, as in artifact_set.py.
         crew: calls the function; closed at the end.
+        committer: commits what is made.
         clock: monotonic seconds.
         stalled_s: how long holders without progress are waited for.
         commit_bytes: how large a batch gets.
-        adopter: as in background_commit.py.
     """
 
     def __init__(
         self,
         task: Task,
-        session: Any,
+        artifacts: Any,
         crew: Crew,
         watcher: Watcher,
+        committer: Committer,
         *,
         clock: Callable[[], float] = time.monotonic,
         stalled_s: float = STALLED_S,
         commit_bytes: int = COMMIT_BYTES,
-        adopter: Adopter = lambda: to_nobody,
     ) -> None:
         self._task = task
-        self._session = session
+        self._session = artifacts.sharing
         self._crew = crew
         self._watcher = watcher
+        self._committer = committer
         self._clock = clock
         self._stalled_s = stalled_s
         self._pace = Pace(crew.slots, commit_bytes)
-        self._share = Share(
-            session, task.recipe, task.catalogue, task.generation, task.todo, self._found_by_others
-        )
-        self._commits = Commits(session, task.recipe.digest, task.producer, task.catalogue.edition)
-        self._adopter = adopter
-        self._committer = Committer(self._commits, adopter)
+        self._filled = Filled()
+        self._share = Share(artifacts, task.catalogue, task.todo, self._note_found)
         self._queue: deque[int] = deque()
         self._collected = Collected(task)
-        self._outgoing: Batch | None = None
         self._unfinished: dict[int, Cut] = {}
         self._fresh = 0
-        self._filled = Filled()
         self._is_stopped = False
         self._is_alone = False
-        self._is_away = False
+        self._was_away = False
         self._still_since: tuple[Any, float] | None = None
-        self._lapses = 0
 
     def run(self) -> Filled:
         """Fills.
@@ -164,43 +152,28 @@ class Fill:
             PreprocessError: the function raised; the message names the item, `__cause__` is its exception.
             SampleError: it returned what no column can hold.
         """
-        has_failed = False
+        self._committer.begin()
         try:
             while self._step():
                 self._report_progress()
-            return self._filled
-        except BaseException:
-            has_failed = True
-            self._crew.close()
-            self._flush()
-            raise
         finally:
             try:  # an interrupt may come twice
-                self._note_all(is_waiting=True)
                 self._crew.close()
-                if self._filled.aside and has_failed:  # nobody gets what was filled
-                    self._adopter()(self._filled.aside)
+                self._flush()
+                self._committer.wait()
             finally:
-                self._committer.close()
                 self._share.release_all()
-            self._filled.drawn = self._crew.drawn
-            self._filled.seconds = self._pace.cost_s
-            self._report_progress()
-
-    @property
-    def generation(self) -> int:
-        """The newest generation that the catalogue has seen."""
-        return self._share.generation
+        self._note_trouble()
+        filled = self._filled
+        filled.computed = np.setdiff1d(filled.computed, filled.waited).tolist()
+        filled.late, filled.drawn = self._committer.late_items, self._crew.drawn
+        filled.seconds = self._pace.cost_s
+        self._report_progress()
+        return filled
 
     def _step(self) -> bool:
         """Does one thing; whether there is more to do."""
-        self._note_all(is_waiting=False)
-        if self._session.is_away:
-            self._is_away = True
-            if (waiting := waiting_bytes()) > AWAY_BYTES:
-                self._stop(f"{size_text(waiting)} are waiting for a daemon that does not answer")
-        elif self._is_away and not self._session.is_gone:
-            self._share_again()
+        self._note_trouble()
         if not self._is_stopped:
             self._feed()
         elif self._task.is_expanded:
@@ -209,24 +182,22 @@ class Fill:
             self._take(self._crew.take())
             return True
         self._flush()
-        if self._committer.in_flight:
-            self._note_all(is_waiting=True)
-            return True
-        if self._is_stopped:
-            return self._task.is_expanded and self._share.has_rest
+        self._committer.wait()  # leases may lapse, and items be wanted once more
         if not self._share.open:
             return False
+        if self._is_stopped:
+            return self._task.is_expanded
         if not self._share.fresh:
             self._wait()
         return True
 
-    def _share_again(self) -> None:
-        """The daemon answers again: offers what was made meanwhile."""
-        self._is_away = False
-        aside, self._filled.aside = self._filled.aside, []
-        for batch in aside:
-            self._committer.submit(batch, self._share.generation)
-        self._flush()
+    def _note_trouble(self) -> None:
+        """Stops sharing where nothing more can be stored."""
+        if self._committer.reason:
+            self._stop(self._committer.reason, is_declined=self._committer.is_declined)
+        self._was_away |= self._session.is_away
+        if self._session.is_away and (waiting := waiting_bytes()) > AWAY_BYTES:
+            self._stop(f"{size_text(waiting)} are waiting for a daemon that does not answer")
 
     # -- getting work
 
@@ -295,26 +266,19 @@ class Fill:
         try:
             return ask()
         except LimitExceeded as error:
-            if self._collected.is_empty and not self._committer.in_flight:
+            if self._collected.is_empty and self._committer.is_idle:
                 self._stop(error.message)
             self._flush()
+            self._committer.wait()
         except PrepcacheError as error:
-            is_unreachable = isinstance(error, DaemonUnreachable)
-            if is_unreachable and self._may_return():
-                return []
-            self._filled.is_cut_off |= is_unreachable
-            self._stop(error.message)
+            self._was_away |= self._session.is_away
+            is_away = self._session.is_away or (self._was_away and not self._session.is_gone)
+            if not (isinstance(error, DaemonUnreachable) and is_away):  # else it goes on, and shares later
+                self._stop(error.message)
         return []
 
-    def _may_return(self) -> bool:
-        """Whether the daemon is away, or was until a moment ago: the fill goes on, and shares later."""
-        self._is_away |= self._session.is_away
-        return self._is_away and (self._session.is_away or not self._session.is_gone)
-
-    def _found_by_others(self, found: Array, useless: list[wire.ArtifactRef]) -> None:
+    def _note_found(self, found: Array) -> None:
         self._filled.waited.extend(found.tolist())
-        self._lapses = 0 if len(found) else self._lapses
-        self._drop(useless)
 
     # -- taking what is made
 
@@ -339,8 +303,8 @@ class Fill:
             if self._is_refused(part):
                 self._task.catalogue.add_local(cut.pieces)
             else:
-                self._outgoing = cut.batch(self._share.lease_of(part.index), self._observed())
-                self._hand_in()
+                self._filled.computed.append(part.index)
+                self._hand_in(cut.batch(self._share, self._observed()))
 
     def _keep(self, part: Part) -> None:
         """A whole item."""
@@ -352,6 +316,7 @@ class Fill:
         if len(part.samples) == 1 and part.samples[0] is None:
             self._filled.nothing.append(index)
         self._named(index, lambda: self._collected.add(part, self._share.lease_of(index)))
+        self._filled.computed.append(index)
         if self._is_flush_due():
             self._flush()
 
@@ -397,86 +362,26 @@ class Fill:
     # -- committing
 
     def _flush(self) -> None:
-        """Commits what is collected, in the background; first what an interrupt has left outgoing."""
-        self._hand_in()
+        """Has what is collected committed, in the background."""
         if not self._collected.is_empty:
-            batch = self._collected.batch(self._observed())
-            self._outgoing, self._collected = batch, Collected(self._task)
-            self._hand_in()
+            self._hand_in(self._collected.batch(self._observed(), self._share))
+            self._collected = Collected(self._task)  # not before: an interrupt may come
+            self._committer.wait(1)  # invariant 4
 
     def _observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read, and the generators that it drew from."""
         return with_draws(self._crew.observed(), self._crew.drawn)
 
-    def _hand_in(self) -> None:
-        """Has the outgoing batch committed. It stays that until others have it: whatever is done for it
-        before, an interrupt may come (invariant 3). One that is handed in twice is found committed.
-        """
-        if self._outgoing is not None:
-            self._note_all(is_waiting=True)  # invariant 4
-        if (batch := self._outgoing) is None:
-            return
+    def _hand_in(self, batch: Batch) -> None:
         self._pace.uncommitted_s = 0.0
         changed = [] if self._is_alone else self._task.steady.changed(is_due=True, is_filling=True)
         if changed:
             self._stop(line(changed))
         if changed or self._is_alone:
-            self._note(self._commits.keep(batch))
+            self._committer.keep(batch, is_to_come=False)
+            self._share.settle(batch.indices)
         else:
-            self._committer.submit(batch, self._share.generation)
-        self._outgoing = None
-
-    def _note_all(self, *, is_waiting: bool) -> None:
-        """Notes the outcomes that are there, or waits for all."""
-        while outcomes := self._committer.outcomes(is_waiting=is_waiting):
-            for outcome in outcomes:
-                self._note(outcome)
-            self._count_lapse(outcomes)
-
-    def _count_lapse(self, outcomes: Sequence[Outcome]) -> None:
-        """Of one batch, whose leases may have lapsed one by one."""
-        self._lapses = self._lapses + 1 if all(outcome.is_lapsed for outcome in outcomes) else 0
-        if self._lapses > MAX_LAPSES:
-            self._stop("leases keep lapsing before their samples are committed")
-
-    def _note(self, outcome: Outcome) -> None:
-        """What became of a batch."""
-        indices = outcome.batch.indices
-        if outcome.batch.is_offered_again:
-            self._note_offered(outcome)
-            return
-        if outcome.is_lapsed:
-            self._share.reopen(indices)
-            return
-        self._filled.computed.extend(indices)
-        if outcome.committed is not None:
-            self._drop(self._share.note_commit(outcome.committed, outcome.batch.observed))
-        else:
-            self._task.catalogue.add_local(outcome.kept)
-            self._put_aside(outcome)
-        self._share.settle(indices, is_committed=outcome.committed is not None or outcome.is_left)
-        if outcome.is_left and outcome.kept:
-            self._filled.left.extend(indices)
-            self._task.catalogue.note_waiting([outcome.batch])
-        if outcome.reason and not (outcome.is_cut_off and self._may_return()):
-            self._stop(outcome.reason, is_declined=outcome.is_declined)
-
-    def _note_offered(self, outcome: Outcome) -> None:
-        """What became of a batch that this job had kept, and that was offered to the daemon once more."""
-        if outcome.committed is not None:
-            self._drop(self._share.note_commit(outcome.committed, outcome.batch.observed))
-        else:
-            self._put_aside(outcome)
-
-    def _put_aside(self, outcome: Outcome) -> None:
-        self._filled.is_cut_off |= outcome.is_cut_off
-        if outcome.aside is not None:
-            self._filled.aside.append(outcome.aside)
-
-    def _drop(self, useless: list[wire.ArtifactRef]) -> None:
-        """Gives up holds on artifacts that nothing here needs."""
-        if useless:
-            self._guarded(lambda: self._session.drop_hold(useless) or [])
+            self._committer.submit(batch)
 
     def _stop(self, reason: str, *, is_declined: bool = False) -> None:
         """No more sharing: the rest is preprocessed on access."""
@@ -487,5 +392,5 @@ class Fill:
             self._queue.clear()
 
     def _report_progress(self) -> None:
-        done = len(self._filled.computed) + self._committer.items_in_flight + len(self._collected.indices)
-        self._watcher.advance(done, len(self._filled.waited), self._pace, self._share.taken)
+        computed, waited = len(self._filled.computed), len(self._filled.waited)
+        self._watcher.advance(computed, waited, self._pace, self._share.taken)

@@ -2,34 +2,35 @@
 
 Invariants:
     1. Every item of the share is in one state: fresh (not asked for yet), held (another job has it),
-       ours (under a live lease of this job), or settled (there, refused, or given up).
+       ours (under a live lease of this job), handed in (being committed), or settled (there, refused, or
+       given up).
     2. An item is preprocessed only while it is ours: under a lease or, while the daemon is away, without
        one. Jobs then take items at places drawn by each: few are made twice in a short outage.
-    3. `generation` never skips an artifact: it rises only with an answer that named all those between.
+    3. The generation never skips an artifact: it rises only with an answer that named all those between.
 
 NOTE [ Windows ]
     Of a million missing items a request names only as many as the daemon may have to look at. What was
     asked for and not granted is held, and is asked for again only when nothing fresh is left.
 
+Locking: `_lock` guards the states; never held over a request.
 Not here: how much to ask for (pacing.py), preprocessing (filler.py), the daemon's side (prepcached.leases).
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from prepcache.errors import DaemonError, DaemonUnreachable, Declined, FutureGeneration
+from prepcache.errors import DaemonError, Declined, FutureGeneration
 from prepcache.index.catalogue import Catalogue
 from prepcache.index.item_index import MISSING, Array
 from prepcache.protocol import wire
-from prepcache.protocol.observed import Row, chunks_of
 
-SETTLED, FRESH, HELD, OURS = 0, 1, 2, 3
+SETTLED, FRESH, HELD, OURS, HANDED_IN = range(5)
 MAX_LOOKS = 32
 """Times in a row that a daemon says to look again, and there is nothing of what is missing."""
 MIN_WINDOW = 256
@@ -45,7 +46,6 @@ class HeldLease:
         left: its items that are not settled.
         is_dead: it lapsed or was given back.
         is_whole: all its settled items were committed, so that the daemon has ended it itself.
-        behind: commits of it that go on: it is not given back before they end.
     """
 
     lease: wire.Lease
@@ -53,47 +53,31 @@ class HeldLease:
     left: set[int] = field(default_factory=set)
     is_dead: bool = False
     is_whole: bool = True
-    behind: set[object] = field(default_factory=set)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has to be given back: nothing of it is to come, and not all of it was committed."""
-        return not (self.left or self.is_whole or self.is_dead or self.behind)
 
 
 class Share:
     """What one filling job asks for and gets.
 
     Args:
-        session: as in session.py.
-        recipe: of the digest.
+        artifacts: those of the recipe, as in artifact_set.py; gives the session, and the generation seen.
         todo: the distinct items wanted.
-        on_found: called with distinct items that other jobs have made, and the artifacts without use.
-        waiting: entered while this job waits for others; a caller that holds a lock lets go of it there.
+        on_found: called with distinct items that other jobs have made.
 
     `taken` is how many items other jobs had at the last answer: made and not committed yet, or to be made.
     """
 
     def __init__(
-        self,
-        session: Any,
-        recipe: Any,
-        catalogue: Catalogue,
-        generation: int,
-        todo: Array,
-        on_found: Callable[[Array, list[wire.ArtifactRef]], None],
-        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+        self, artifacts: Any, catalogue: Catalogue, todo: Array, on_found: Callable[[Array], None]
     ) -> None:
-        self.generation = generation
         self.holders: tuple[wire.Holder, ...] = ()
         self.is_waited_for = False
         self.reason = ""
         self.taken = 0
-        self._session = session
-        self._recipe = recipe
+        self._artifacts = artifacts
+        self._session = artifacts.sharing
         self._catalogue = catalogue
         self._on_found = on_found
-        self._waiting = waiting
+        self._lock = threading.RLock()
         self._state = np.zeros(len(catalogue.distinct), "u1")
         self._state[todo] = FRESH
         self._leases: dict[int, HeldLease] = {}
@@ -109,12 +93,7 @@ class Share:
 
     @property
     def open(self) -> int:
-        """How many items are not settled."""
-        return int(np.count_nonzero(self._state))
-
-    @property
-    def _unleased(self) -> int:
-        """How many items would be left to this job, were it declined now."""
+        """How many items this job has not, and wants: fresh ones and those that others have."""
         return int(np.count_nonzero((self._state == FRESH) | (self._state == HELD)))
 
     def lease_of(self, index: int) -> HeldLease | None:
@@ -134,6 +113,10 @@ class Share:
         """Takes items whose commit will lease them: to ask before costs more than to make them."""
         self._state[np.asarray(indices)] = OURS
 
+    def hand_in(self, indices: Sequence[int]) -> None:
+        """These are being committed."""
+        self._state[np.asarray(indices)] = HANDED_IN
+
     def want(self, indices: Sequence[int]) -> None:
         """These are missing and wanted, too."""
         at = np.asarray(indices)
@@ -150,19 +133,22 @@ class Share:
             cache has no room.
         """
         while True:
+            generation = self._artifacts.generation
+            self._settle_found()  # a beat may have looked
             fresh = self._in_state(FRESH, among)
             if self._session.is_away:
                 return self._take_alone(fresh, want)
             window = fresh[: min(wire.MAX_ITEMS, max(MIN_WINDOW, 8 * want))]
             if not len(window):
                 return []
-            granted = self._ask(window, want, cost_s, nbytes, 0.0)
+            granted = self._ask(window, want, cost_s, nbytes, 0.0, generation)
             if self.reason:
                 return []
             if granted is not None:
                 last = len(window) if len(granted) < want else np.isin(window, granted).nonzero()[0][-1]
                 passed = window[:last]  # by place: a batch's items come in the order of the batch
-                self._state[passed[self._state[passed] == FRESH]] = HELD
+                with self._lock:
+                    self._state[passed[self._state[passed] == FRESH]] = HELD
                 self._count_taken()
             if granted:
                 return granted
@@ -183,23 +169,29 @@ class Share:
             Distinct items that are this job's now.
         """
         if self._session.is_away:
-            with self._waiting():
-                has_waited = self._session.wait_for_return(wait_s)
+            has_waited = self._session.wait_for_return(wait_s)
             return [] if has_waited else self._take_alone(self._in_state(HELD, among), want)
+        generation = self._artifacts.generation
+        self._settle_found()
         held = self._in_state(HELD, among)
+        if not len(held):
+            return []
         if len(held) > wire.MAX_ITEMS:
             self._offset = (self._offset + wire.MAX_ITEMS) % len(held)
             held = np.roll(held, -self._offset)[: wire.MAX_ITEMS]
-        granted = self._ask(held, want, cost_s, nbytes, wait_s) or []
+        granted = self._ask(held, want, cost_s, nbytes, wait_s, generation) or []
         if granted and not self.holders:  # the job that had them has ended, and none has the others
-            self._state[held[self._state[held] == HELD]] = FRESH
+            with self._lock:
+                self._state[held[self._state[held] == HELD]] = FRESH
         self._count_taken()
         return granted
 
     def _count_taken(self) -> None:
         self.taken = int(np.count_nonzero(self._state == HELD))  # once a request: there may be a million
 
-    def _ask(self, window: Array, want: int, cost_s: float, nbytes: int, wait_s: float) -> list[int] | None:
+    def _ask(
+        self, window: Array, want: int, cost_s: float, nbytes: int, wait_s: float, generation: int
+    ) -> list[int] | None:
         """One request; None if the answer was to look again, which has been done then.
 
         Raises:
@@ -209,14 +201,14 @@ class Share:
         self.reason = ""
         try:
             answer = self._session.lease(
-                self._recipe.digest, self.generation, digests,
+                self._artifacts.recipe.digest, generation, digests,
                 want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s,
-                left=self._unleased,
+                left=self.open,
             )  # fmt: skip
         except FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
-            if self.generation == 0:
+            if generation == 0:
                 raise
-            self.generation = 0
+            self._artifacts.generation = 0
             return None
         except Declined as error:  # the recipe itself
             self.reason = error.message
@@ -237,11 +229,12 @@ class Share:
             self.reason = answer.reason or "the cache has no room"
         if answer.lease is None:
             return []
-        held = HeldLease(answer.lease, self.generation)
+        held = HeldLease(answer.lease, generation)
         granted: list[int] = window[np.asarray(answer.granted, "i8")].tolist()
         held.left.update(granted)
-        self._state[granted] = OURS
-        self._leases.update(dict.fromkeys(granted, held))
+        with self._lock:
+            self._state[granted] = OURS
+            self._leases.update(dict.fromkeys(granted, held))
         return granted
 
     def _take_alone(self, window: Array, want: int) -> list[int]:
@@ -254,64 +247,39 @@ class Share:
 
     def look(self, resolved: wire.Resolved) -> None:
         """Takes in artifacts that are new since the generation seen."""
-        _, useless = self._catalogue.absorb(
-            resolved.artifacts, resolved.observed, is_complete=resolved.is_complete
-        )
-        self.generation = resolved.generation
-        self._settle_found(useless)
+        self._artifacts.absorb(resolved)
+        self._catalogue.place()
+        self._settle_found()
 
-    def _settle_found(self, useless: list[wire.ArtifactRef]) -> None:
-        # Not only what was absorbed just now: a beat may have told of a merge, and have looked already.
-        is_there = self._catalogue.places.artifact != MISSING
-        found = np.flatnonzero(is_there & ((self._state == FRESH) | (self._state == HELD)))
-        self._state[found] = SETTLED
-        self._count_taken()
-        self._on_found(found, useless)
-
-    def map_committed(
-        self, committed: wire.Committed, observed: Sequence[Row]
-    ) -> list[wire.ArtifactRef] | None:
-        """Maps what this job has committed. It may download: call it without a lock.
-
-        Returns:
-            The artifacts that could not be mapped; None where a later look has to find all of them.
-        """
-        try:
-            return self._catalogue.absorb(committed.artifacts, dict(chunks_of(observed)), is_own=True)[1]
-        except DaemonUnreachable:
-            return None
-
-    def note_commit(self, committed: wire.Committed, observed: Sequence[Row]) -> list[wire.ArtifactRef]:
-        """Takes in what this job has committed; returns the artifacts that could not be mapped."""
-        useless = self.map_committed(committed, observed)
-        if useless is not None and committed.generation == self.generation + 1:
-            self.generation = committed.generation
-        return useless or []
+    def _settle_found(self) -> None:
+        """Items that are there by now need not be asked for."""
+        with self._lock:
+            is_there = self._catalogue.places.artifact != MISSING
+            found = np.flatnonzero(is_there & ((self._state == FRESH) | (self._state == HELD)))
+            self._state[found] = SETTLED
+        if len(found):
+            self._count_taken()
+            self._on_found(found)
 
     def settle(self, indices: Iterable[int], *, is_committed: bool = False) -> None:
         """These are done with. A lease of which items were not committed is given back with its last one."""
-        for index in indices:
-            self._state[index] = SETTLED
-            self._unleased_here.discard(index)
-            held = self._leases.pop(index, None)
-            if held is None:
-                continue
-            held.left.discard(index)
-            held.is_whole &= is_committed
-            if held.is_over:  # else what commits it in a thread gives it back
-                forsake(self._session, [held])
+        with self._lock:
+            for index in indices:
+                self._state[index] = SETTLED
+                self._unleased_here.discard(index)
+                held = self._leases.pop(index, None)
+                if held is None:
+                    continue
+                held.left.discard(index)
+                held.is_whole &= is_committed
+                if not (held.left or held.is_whole or held.is_dead):
+                    forsake(self._session, [held])
 
     def reopen(self, indices: Iterable[int]) -> None:
         """These are to be asked for again: their lease lapsed. Others may have made them long ago."""
-        for index in list(indices):
-            self.settle((index,))
-            self._state[index] = FRESH
-        self._settle_found([])
-
-    @property
-    def has_rest(self) -> bool:
-        """Whether `take_rest` would give anything."""
-        return bool(((self._state == FRESH) | (self._state == HELD)).any())
+        with self._lock:
+            self.settle(indices := list(indices))
+            self._state[indices] = FRESH
 
     def take_rest(self) -> list[int]:
         """All fresh and held items, for a job that goes on without sharing; they are settled then."""
@@ -321,10 +289,10 @@ class Share:
         return rest
 
     def release_all(self) -> None:
-        """Gives back all that is still leased."""
+        """Gives back all that is still leased, but for what is being committed."""
         # Else it and its fill keep each other, and files, until garbage is collected.
         self._on_found = _to_nobody
-        self.settle(list(self._leases))
+        self.settle([index for index in list(self._leases) if self._state[index] != HANDED_IN])
 
 
 def forsake(session: Any, leases: Iterable[HeldLease]) -> None:
@@ -336,5 +304,5 @@ def forsake(session: Any, leases: Iterable[HeldLease]) -> None:
     session.forsake([held.lease for held in gone])
 
 
-def _to_nobody(found: Array, useless: list[wire.ArtifactRef]) -> None:
+def _to_nobody(found: Array) -> None:
     """Where the share has ended."""

@@ -59,6 +59,12 @@ class NoSession:
     is_gone = False
     is_away = False
     spare_s = 0.0
+    header = None
+
+    def at_close(self, callback: Callable[[], None]) -> None:
+        """Nothing is to be handed over."""
+
+    at_return = at_close
 
     def give_up_for_now(self, why: str) -> None:
         """There is no daemon to come back."""
@@ -352,7 +358,7 @@ class ArtifactSet:
     @property
     def sharing(self) -> Any:
         """The session, as what makes samples uses it."""
-        return _Dropping(self)
+        return _Dropping(self) if self.mode.is_writing else NoSession()
 
     def commit_bytes(self) -> int:
         """How large a batch may get, in a cache of that size."""

@@ -172,7 +172,7 @@ class Stream:
                     size = max(1, min(MOST_ITEMS, int(size * min(GROWTH, SPAN_S / took_s))))
                     yield from chunk
                     if (here := chunk.on_access) is not None and self.by.artifacts.session.is_away:
-                        here.flush(time.monotonic())  # into files of this job, where later chunks find it
+                        here.flush()  # into files of this job, where later chunks find it
                 finally:
                     self._counts.note(chunk.report())
                 del chunk  # before others are read
