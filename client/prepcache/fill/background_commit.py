@@ -167,7 +167,12 @@ class Committer:
         self._lapses = 0
         self._retry_at = 0.0
         self._bytes_per_s = float(waits.FIRST_BYTES_PER_S)
-        at_end(artifacts.session, self, self.end)
+        self.collect: Callable[[], Callable[[], None] | None] = lambda: None
+        """Weakly, what hands over at the end what it has made."""
+        # A forked or spawned worker ends without atexit; in the job itself the session ends first.
+        at_end = Finalize(None, _end, (weakref.WeakMethod(self.end),), exitpriority=100)
+        weakref.finalize(self, at_end.cancel).atexit = False
+        artifacts.session.at_close(self.end)
         artifacts.session.at_return(self._retry)
 
     @property
@@ -371,7 +376,11 @@ class Committer:
     def end(self) -> None:
         """Commits what waits; a daemon that is away and lives is waited for by the job itself: its workers
         have too little time for that."""
-        if self.is_idle or os.getpid() != self.pid:
+        if os.getpid() != self.pid:
+            return
+        if (collect := self.collect()) is not None:
+            collect()
+        if self.is_idle:
             return
         session, began, nbytes, given_s = self._artifacts.session, time.monotonic(), self.nbytes, 0.0
         if session.is_away and parent_process() is None:
@@ -380,14 +389,6 @@ class Committer:
         with on_own_time(limit_s):
             self.flush(began + limit_s)
         session.waited_in_vain(time.monotonic() - began - self._work_s(nbytes) - waits.FREE_S - given_s)
-
-
-def at_end(session: Any, owner: object, end: Callable[[], None]) -> None:
-    """Has a method called as the process ends, the one that was named last first. A forked or spawned worker
-    ends without atexit; in the job itself the session ends first."""
-    finalizer = Finalize(None, _end, (weakref.WeakMethod(end),), exitpriority=100)
-    weakref.finalize(owner, finalizer.cancel).atexit = False
-    session.at_close(end)
 
 
 def _end(reference: weakref.WeakMethod[Callable[[], None]]) -> None:

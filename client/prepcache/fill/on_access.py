@@ -29,6 +29,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from pathlib import Path
@@ -39,7 +40,7 @@ import numpy as np
 from prepcache.artifact.sample_tree import copied
 from prepcache.daemon.description import script_run
 from prepcache.errors import PrepcacheError, SampleError
-from prepcache.fill.background_commit import AWAY_BYTES, THREAD, Committer, at_end, waiting_bytes
+from prepcache.fill.background_commit import AWAY_BYTES, THREAD, Committer, waiting_bytes
 from prepcache.fill.call import Part, weight
 from prepcache.fill.collect import Collected, Task
 from prepcache.fill.filler import COMMIT_LEASES, STALLED_S
@@ -99,7 +100,7 @@ class OnAccess:
         self._made_bytes = self._grants = self._commit_bytes = 0
         self._is_asking = False
         self._context = copy_context()
-        at_end(artifacts.session, self, self.run)
+        committer.collect = weakref.WeakMethod(self.run)
         artifacts.session.at_return(self.flush_soon)
 
     @property
