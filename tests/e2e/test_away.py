@@ -43,7 +43,8 @@ def made(item):
     if how == "middle" and item == 5:
         ready.touch()
         (one,) = session.Session._all.values()
-        assert one.watch.wait(60), "the daemon answers in the middle of the fill"
+        one.heartbeat.wait(60)
+        assert not one.is_away, "the daemon answers in the middle of the fill"
     if how == "slow":
         time.sleep(0.02)
     return np.full(100, item)

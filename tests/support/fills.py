@@ -14,7 +14,8 @@ from blake3 import blake3
 from prepcache.daemon import waits
 from prepcache.fill.background_commit import Committer
 from prepcache.fill.call import Job, Part
-from prepcache.fill.collect import Task
+from prepcache.fill.collect import Collected, Task
+from prepcache.fill.commit import Commits
 from prepcache.fill.filler import Fill, Filled
 from prepcache.fill.on_access import OnAccess
 from prepcache.fill.recipe_guard import Steady
@@ -117,6 +118,14 @@ class Bench:
         task = self.task()
         self.committer = Committer(self.artifacts, task)
         return Fill(task, self.artifacts, crew, self.watcher, self.committer, **more).run()
+
+    def commit(self) -> None:
+        """Makes and commits what is missing in this thread, as another process would."""
+        task = self.task()
+        collected = Collected(task)
+        for index in task.todo.tolist():
+            collected.add(*self.job.parts(index, self.item_of(index)), None)
+        Commits(self.session, RECIPE.digest, {}).commit(collected.batch([]), self.artifacts.generation)
 
     def samples(self) -> list[Any]:
         slots, rows = rows_of(self.catalogue.distinct.inverse, self.catalogue.places)

@@ -85,7 +85,7 @@ def test_a_lapsed_lease_taken_by_another_job_looks_again(
     def lapse(method: str) -> None:
         if method == "commit" and next(lapses, False):
             daemon.table.end_session("job")
-            other.fill()
+            other.commit()
 
     bench.session.fail = lapse
     filled = bench.fill()
@@ -106,7 +106,7 @@ def test_items_taken_by_others_do_not_cost_the_rest(daemon: FakeDaemon) -> None:
             seven = bench.catalogue.distinct.digests[7:8]
             answer = holder.lease(RECIPE.digest, 0, seven, want=1, cost_s=0, nbytes=0, wait_s=0)
             held.append(answer.lease)
-            maker.fill()
+            maker.commit()
         elif method == "lease" and held and bench.watcher.waits:
             holder.release(held.pop())
 

@@ -59,7 +59,7 @@ def test_an_outage_ends_when_the_daemon_answers_again(bench: Bench, caplog: pyte
 
 def test_nobody_looks_for_a_daemon_that_lied_or_was_closed(bench: Bench) -> None:
     def watches() -> list[threading.Thread]:
-        return [thread for thread in threading.enumerate() if thread.name == "prepcache-watch"]
+        return [thread for thread in threading.enumerate() if thread.name == "prepcache-beat"]
 
     bench.session.budget.budget_s = 2.0
     bench.world.said["POST resolve"] = lambda r: None
@@ -73,7 +73,8 @@ def test_nobody_looks_for_a_daemon_that_lied_or_was_closed(bench: Bench) -> None
     other = Session(Client(bench.session.client.url, budget=WaitBudget(1.0)))
     with pytest.raises(DaemonUnreachable):
         other.resolve(SomeRecipe())
-    assert other.is_gone and not other.is_away and not watches()
+    assert other.is_gone and not other.is_away
+    wait_until(lambda: not watches())
     other.close()
 
 
@@ -82,8 +83,8 @@ def test_a_wait_at_the_end_for_a_silent_daemon_is_said_once(
 ) -> None:
     monkeypatch.setattr(waits, "HANDOVER_S", 0.05)
     monkeypatch.setattr(Session, "is_away", property(lambda _: True))
-    monkeypatch.setattr(type(bench.session.watch), "begin", lambda _: None)
-    monkeypatch.setattr(type(bench.session.watch), "wait", lambda _, seconds: None)
+    monkeypatch.setattr(type(bench.session.heartbeat), "look", lambda _: None)
+    monkeypatch.setattr(type(bench.session.heartbeat), "wait", lambda _, seconds: None)
     for _ in range(2):
         bench.session.wait_at_end()
     [said] = caplog.messages

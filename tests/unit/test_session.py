@@ -88,39 +88,6 @@ def test_a_commit_in_a_forgotten_session_retakes_holds(
     assert bench.session.heartbeat._held == {f"{2:064x}"} and removed == [{f"{1:064x}"}]
 
 
-def test_a_declined_commit_waits_for_what_others_just_drop(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An answer that another thread is looking through holds all artifacts of the recipe."""
-    bench.world.artifacts = [1, 2]
-    found = bench.session.resolve(SomeRecipe())
-    wait, is_declined = bench.session.heartbeat.wait_for_drops, threading.Event()
-
-    def wait_for_drops() -> None:
-        is_declined.set()
-        wait()
-
-    def look_through() -> None:
-        is_declined.wait(60)
-        bench.session.drop_hold(found.artifacts[:1])
-
-    monkeypatch.setattr(bench.session.heartbeat, "wait_for_drops", wait_for_drops)
-
-    def commit(request: Request) -> Any:
-        told = [digest for beat in bench.sent("POST", "/s1/beat") for digest in beat.json["dropped"]]
-        answers.append(bool(told))
-        return bench.world.on_post_leases_commit(request) if told else problem("declined", 507)
-
-    answers: list[bool] = []
-    bench.world.said["POST leases/commit"] = commit
-    other = threading.Thread(target=look_through)
-    other.start()
-    with bench.session.stage() as staged:
-        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
-    other.join()
-    assert answers == [False, True]
-
-
 def test_a_daemon_that_forgets_for_ever_is_given_up(bench: Bench) -> None:
     bench.session.resolve(SomeRecipe())
     bench.world.said["POST resolve"] = lambda r: problem("unknown-session", 410)

@@ -1,15 +1,23 @@
 """The heartbeat of a session: what it tells the daemon every few seconds, and what it hears back.
 
+In an outage the same thread asks the daemon whether it answers, and ends the outage when it does. While a
+process holds the daemon's socket, the daemon lives: it starts, is stopped, or is busy. Then one request waits
+for its answer, so that the outage ends in the moment in which it comes. Where nobody listens, the thread
+looks again several times a second, and starts the user's own daemon as a job would.
+
 Invariants:
     1. The thread is a daemon thread that says and raises nothing: a job must not notice it.
     2. It waits on its own time, never on the process's budget, and ends when the daemon was given up for
        good.
     3. What is to be told is kept until a beat that told it was answered.
-    4. An answer puts holds on all that it names. A drop that is told while the answer is on its way may undo
-       one of them: the answer is then asked for again. Every change of a hold has a generation, which says
-       what came first.
+    4. An answer puts holds on all that it names. Drops that are told while the answer is on its way may undo
+       one of them: the answer is then asked for again.
+    5. An outage ends only when the daemon has answered, and then once more within `PROMPT_S`. The session
+       goes on with its leases and holds.
 
-Locking: `_lock` guards the sets; callbacks and requests run without it.
+Locking: `_lock` guards the sets; callbacks and requests run without it. `_telling` is held while drops are
+told.
+Not here: when an outage begins and what it may cost (wait_budget.py).
 """
 
 from __future__ import annotations
@@ -43,40 +51,56 @@ class Heartbeat:
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._asking = 0
-        """Requests under way whose answers may hold more than is of use."""
-        self._is_sorting = False
-        """Whether the last such answer is being looked through; what is of no use is dropped then."""
-        self._generation = 0
-        self._told_at: dict[str, int] = {}
-        """The generation in which a drop of an artifact was told last."""
-        self._telling: set[int] = set()
-        """Of those that the daemon has not answered yet."""
-        self.drops_told = 0
+        self._telling = threading.Lock()
+        self.tells = 0
+        """Raised when drops are told, and when they have been: odd in between."""
         self._stop = threading.Event()
+        self._woken = threading.Event()
+        self._is_back = threading.Event()
         self._thread: threading.Thread | None = None
+        self._pause_s = waits.BEAT_LONGEST_S
         self._progress: dict[str, wire.Progress] = {}
         self._used: set[str] = set()
-        self._dropped: dict[str, int] = {}
+        self._dropped: set[str] = set()
         self._lost: set[str] = set()
         self._found = (0, 0.0)
         self._held: set[str] = set()
         self._callbacks: list[Callable[[], Callable[[set[str]], None] | None]] = []
 
     def start(self, every_s: float) -> None:
-        """Starts the thread, if it does not run."""
-        if self._thread is None or not self._thread.is_alive():
-            self._stop = threading.Event()
-            pause_s = min(max(every_s, waits.BEAT_SHORTEST_S), waits.BEAT_LONGEST_S)
-            self._thread = threading.Thread(
-                target=_run, args=(self._session, self._stop, pause_s), name="prepcache-beat", daemon=True
-            )
-            self._thread.start()
+        """Starts the thread, if it does not run.
+
+        Raises:
+            RuntimeError: there are too many threads.
+        """
+        self._pause_s = min(max(every_s, waits.BEAT_SHORTEST_S), waits.BEAT_LONGEST_S)
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._stop = threading.Event()
+                thread = threading.Thread(
+                    target=_run, args=(self._session, self, self._stop), name="prepcache-beat", daemon=True
+                )
+                thread.start()
+                self._thread = thread
+
+    def look(self) -> None:
+        """Has the thread look for the daemon in an outage. Where none can be started, nobody looks."""
+        session = self._session()
+        if session is None or not session.is_away:
+            return
+        self._is_back.clear()
+        self._woken.set()
+        with contextlib.suppress(RuntimeError):
+            self.start(self._pause_s)
+
+    def wait(self, seconds: float) -> None:
+        """Waits until the outage is over, or nobody looks any more."""
+        self._is_back.wait(seconds)
 
     def stop(self) -> None:
         """Lets the thread end; does not wait for it."""
         self._stop.set()
+        self._woken.set()
         self._thread = None
 
     @property
@@ -106,35 +130,9 @@ class Heartbeat:
     def drop(self, digests: Iterable[str]) -> None:
         with self._lock:
             gone = set(digests)
-            self._generation += 1
-            self._dropped.update(dict.fromkeys(gone, self._generation))
+            self._dropped |= gone
             self._used -= gone
             self._held -= gone
-            self._is_sorting = False
-            self._changed.notify_all()
-
-    def wait_for_drops(self) -> None:
-        """Before a lack of room is believed: another thread may just drop what it was answered."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._dropped or not (self._asking or self._is_sorting), waits.DROPS_S
-            )
-            self._is_sorting = False  # all of it was of use: nobody waits for that again
-
-    @contextlib.contextmanager
-    def _under_way(self) -> Iterator[None]:
-        with self._lock:
-            self._asking += 1
-            self._is_sorting = False  # the thread that asks again has looked through the last answer
-        has_answer = False
-        try:
-            yield
-            has_answer = True
-        finally:
-            with self._changed:
-                self._asking -= 1
-                self._is_sorting = has_answer
-                self._changed.notify_all()
 
     def note_found(self, items: int, saved_s: float) -> None:
         with self._lock:
@@ -153,8 +151,7 @@ class Heartbeat:
         with self._lock:
             lost = tuple(sorted(self._lost)[: wire.MAX_LEASES])
         try:
-            with self._under_way():
-                yield lease, lost
+            yield lease, lost
         except BaseException:
             self.note_lost(lease)
             raise
@@ -163,31 +160,24 @@ class Heartbeat:
 
     # What is held.
 
-    def before_asking(self) -> int:
-        """The generation since which a drop may undo holds of the answer to a request that is sent now."""
-        with self._lock:
-            return min(self._telling, default=self._generation + 1)
-
-    def hold(self, artifacts: Iterable[wire.ArtifactRef], since: int) -> bool:
+    def hold(self, artifacts: Iterable[wire.ArtifactRef], tells: int) -> bool:
         """The daemon has put holds of ours on these; whether all are sure to be there still.
 
         Args:
-            since: as `before_asking` gave it.
+            tells: as it was when the request was sent.
         """
         with self._lock:
             digests = {str(ref.digest) for ref in artifacts}
             self._held |= digests
-            for digest in digests:
-                self._dropped.pop(digest, None)
-            return all(self._told_at.get(digest, 0) < since for digest in digests)
+            self._dropped -= digests
+            return not digests or (tells == self.tells and not tells % 2)
 
     def holding(self, ask: Callable[[], wire.Resolved]) -> wire.Resolved:
         """What a request gives that puts holds on all that it names."""
         for _ in range(HOLD_TRIES):
-            since = self.before_asking()
-            with self._under_way():
-                found = ask()
-            if self.hold(found.artifacts, since):
+            tells = self.tells
+            found = ask()
+            if self.hold(found.artifacts, tells):
                 break
         return found
 
@@ -220,11 +210,11 @@ class Heartbeat:
                 except Exception:
                     log.exception("prepcache: releasing artifacts failed")
 
-    def tell_dropped(self, session: Session, header: str, limit_s: float, since: int) -> bool:
+    def tell_dropped(self, session: Session, header: str, limit_s: float, tells: int) -> bool:
         """Tells at once what was let go; the rest waits for the next beat.
 
         Args:
-            since: `drops_told`, before the daemon found no room.
+            tells: as it was before the daemon found no room.
 
         Returns:
             Whether anything was told since.
@@ -233,31 +223,29 @@ class Heartbeat:
             if dropped:
                 asked = wire.BeatRequest(dropped=tuple(map(Digest, dropped)))
                 self._exchange(session, header, asked, limit_s)
-        with self._lock:
-            return self.drops_told != since
+        return self.tells != tells
 
     @contextlib.contextmanager
     def _telling_drops(self) -> Iterator[Sequence[str]]:
-        """Around a request that tells of these drops; they are told when it was answered."""
-        with self._lock:
-            told = dict(sorted(self._dropped.items())[: wire.MAX_DIGESTS_PER_BEAT])
-            self._generation += 1
-            now = self._generation
-            self._told_at.update(dict.fromkeys(told, now))
-            self._telling.add(now)
+        """Around a request that tells of these drops; none where another thread is at it."""
+        if not self._dropped or not self._telling.acquire(blocking=False):
+            yield ()
+            return
         try:
-            yield list(told)
-        finally:
             with self._lock:
-                self._telling.discard(now)
-        with self._lock:
-            for (
-                digest,
-                dropped_at,
-            ) in told.items():  # what was held and dropped again meanwhile is not told yet
-                if self._dropped.get(digest) == dropped_at:
-                    del self._dropped[digest]
-            self.drops_told += bool(told)
+                told = sorted(self._dropped)[: wire.MAX_DIGESTS_PER_BEAT]
+                self._dropped.difference_update(told)
+                self.tells += 1
+            try:
+                yield told
+            except BaseException:
+                with self._lock:
+                    self._dropped.update(set(told) - self._held)
+                raise
+            finally:
+                self.tells += 1
+        finally:
+            self._telling.release()
 
     def _exchange(
         self, session: Session, header: str, asked: wire.BeatRequest, limit_s: float
@@ -303,28 +291,60 @@ class Heartbeat:
         self.tell_removed(set(answer.removed))
 
 
-def _run(kept: weakref.ref[Session], stop: threading.Event, pause_s: float) -> None:
+def _run(kept: weakref.ref[Session], beat: Heartbeat, stop: threading.Event) -> None:
     """The thread's life: until the session is closed, collected, or its daemon given up for good."""
-    while not stop.wait(pause_s):
-        session = kept()
-        if session is None or (session.is_gone and not session.is_away):
-            return
-        header = session.header
-        if header is None:
-            continue
-        began = time.monotonic()
-        try:
-            session.heartbeat.tell(session, header)
-        except UnknownSession:
-            with contextlib.suppress(PrepcacheError):
-                session.reopen(header)
-        except DaemonUnreachable as error:
-            # It restarts, or is gone: the foreground finds out, on its budget. But that of a job which only
-            # starts workers does not ask, and each of them would find out again.
-            if time.monotonic() - began > waits.BUDGET_S:
-                session.give_up_for_now(error.message)
-        except PrepcacheError:
-            pass
-        except Exception:
-            log.exception("prepcache: internal error in a heartbeat")
-        del session
+    look_s = waits.LOOK_FIRST_S
+    try:
+        while (session := kept()) is not None and (session.is_away or not session.is_gone):
+            pause_s = look_s if session.is_away else beat._pause_s
+            del session
+            if beat._woken.wait(pause_s):
+                beat._woken.clear()
+                stop.wait(waits.LOOK_FIRST_S)  # it has just not answered
+            if stop.is_set() or (session := kept()) is None:
+                return
+            if session.is_away:
+                look_s = min(2 * look_s, waits.LOOK_LONGEST_S)
+                if _answers(session):
+                    session.come_back()
+                    beat._is_back.set()
+            else:
+                look_s = waits.LOOK_FIRST_S
+                if (header := session.header) is not None:
+                    _beat(session, header)
+            del session
+    except Exception:
+        log.exception("prepcache: internal error in a heartbeat")
+    finally:
+        beat._is_back.set()
+
+
+def _beat(session: Session, header: str) -> None:
+    began = time.monotonic()
+    try:
+        session.heartbeat.tell(session, header)
+    except UnknownSession:
+        with contextlib.suppress(PrepcacheError):
+            session.reopen(header)
+    except DaemonUnreachable as error:
+        # It restarts, or is gone: the foreground finds out, on its budget. But that of a job which only
+        # starts workers does not ask, and each of them would find out again.
+        if time.monotonic() - began > waits.BUDGET_S:
+            session.give_up_for_now(error.message)
+    except PrepcacheError:
+        pass
+
+
+def _answers(session: Session) -> bool:
+    """Whether the daemon answers, and promptly when it is asked once more."""
+    try:
+        for wait_s in (waits.LISTEN_S, waits.PROMPT_S):
+            session.client.transport.call("GET", "/healthz", limit_s=wait_s)
+    except DaemonUnreachable as error:
+        if error.data.get("why") == "absent":
+            session.start_again()
+    except PrepcacheError:
+        pass
+    else:
+        return True
+    return False

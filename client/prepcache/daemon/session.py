@@ -11,7 +11,7 @@ Invariants:
        what the daemon cannot be blamed for (a long poll answered in time, a commit at work) does not count.
     3. A daemon that was restarted is found again under the same id and token; one that forgot us gives a
        new session, whose holds are taken again and whose lost artifacts are told to `on_removed`.
-    4. Heartbeats run in a thread that never prints, never keeps the process from ending, and waits on nobody.
+    4. Heartbeats run in a thread that never keeps the process from ending, and waits on nobody.
 
 Locking: `_opening` is held while the session is opened, and waited for within the budget; `_answering` while
 the answer is replaced, and never over a request.
@@ -39,7 +39,6 @@ from prepcache.daemon.client import Client
 from prepcache.daemon.description import Known, RecipeLike, fitting, job_name, plain
 from prepcache.daemon.folder import Staged
 from prepcache.daemon.heartbeat import Heartbeat
-from prepcache.daemon.outage import Watch
 from prepcache.daemon.transfer import Handover
 from prepcache.daemon.wait_budget import WaitBudget, own_time
 from prepcache.digests import RecipeDigest
@@ -84,7 +83,6 @@ class Session:
         self._opening = threading.Lock()
         self._answering = threading.Lock()
         self._reopening = threading.Lock()
-        self.watch = Watch(self)
         self._answer: wire.SessionAnswer | None = None
         self._recipes: dict[str, tuple[Known, bool]] = {}
         self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
@@ -152,11 +150,11 @@ class Session:
         wait_s = min(wait_s, wire.MAX_WAIT_S)
         run = bytes(items)
 
-        since = 0
+        tells = 0
 
         def ask(header: str | None, left_s: float) -> wire.LeaseAnswer:
-            nonlocal since
-            since = self.heartbeat.before_asking()
+            nonlocal tells
+            tells = self.heartbeat.tells
             with self.heartbeat.asking() as (lease, lost):
                 asked = wire.LeaseRequest(
                     lease=lease, recipe=RecipeDigest(recipe), generation=generation, items=run,
@@ -165,14 +163,13 @@ class Session:
                 )  # fmt: skip
                 return self._exchange(wire.LeaseAnswer, "POST", "/v1/leases", asked)(header, left_s)
 
-        told, answer = self.heartbeat.drops_told, self._act(ask, wait_s=wait_s)
-        while answer.is_declined and self._makes_way(told):
-            told, answer = self.heartbeat.drops_told, self._act(ask, wait_s=wait_s)
+        answer = self._act(ask, wait_s=wait_s)
+        while answer.is_declined and self._makes_way(tells):
+            answer = self._act(ask, wait_s=wait_s)
         if lie := answer.lie(len(run) // 32, want):
             raise self._lied(lie)
-        if (again := answer.look_again) is None:
-            self.heartbeat.drop(())  # there is nothing to look through
-        if again is not None and not self.heartbeat.hold(again.artifacts, since) and recipe in self._recipes:
+        again = answer.look_again
+        if again is not None and not self.heartbeat.hold(again.artifacts, tells) and recipe in self._recipes:
             self.resolve(self._recipes[recipe][0], generation)
         return answer
 
@@ -194,19 +191,18 @@ class Session:
         header = self.open()
         try:
             while True:
-                told, since = self.heartbeat.drops_told, self.heartbeat.before_asking()
+                tells = self.heartbeat.tells
                 try:
                     committed = self._handover.commit(header, leases, staged, limit_s)
                     break
                 except Declined:
-                    self.heartbeat.wait_for_drops()
-                    if not self._makes_way(told):
+                    if not self._makes_way(tells):
                         raise
         except UnknownSession:
             with contextlib.suppress(PrepcacheError):
                 self.reopen(header)
             raise
-        self.heartbeat.hold(committed.artifacts, since)
+        self.heartbeat.hold(committed.artifacts, tells)
         return committed
 
     def waited_in_vain(self, seconds: float) -> None:
@@ -233,11 +229,11 @@ class Session:
         self.open()
         return self._handover.path_of(ref)
 
-    def _makes_way(self, told: int) -> bool:
+    def _makes_way(self, tells: int) -> bool:
         """Gives up at once what a beat would tell later: it may be what there was no room for."""
         if (header := self.header) is not None:
             with contextlib.suppress(PrepcacheError):
-                return self.run(lambda left_s: self.heartbeat.tell_dropped(self, header, left_s, told))
+                return self.run(lambda left_s: self.heartbeat.tell_dropped(self, header, left_s, tells))
         return False
 
     def forsake(self, leases: Iterable[wire.Lease]) -> None:
@@ -286,7 +282,6 @@ class Session:
                 if callback is not None:
                     callback()
         self.heartbeat.stop()
-        self.watch.stop()
         answer, self._answer = self._answer, None
         if answer is not None and not self.is_gone:
             header = wire.session_header(answer.session, answer.token)
@@ -316,7 +311,7 @@ class Session:
         if not budget.acquire(self._opening):
             why = "another thread of this job opens its session, and the daemon does not answer"
             error = budget.give_up(self.client.url, why, is_final=False)
-            self.watch.begin()
+            self.heartbeat.look()
             raise error
         try:
             return self.header or self._opened()
@@ -326,7 +321,7 @@ class Session:
     def _budget_here(self) -> WaitBudget:
         """The process's, or one of its own for a thread that nobody waits for."""
         own_s = 0.0 if self.budget.is_gone else own_time()  # nobody asks in an outage
-        if self.heartbeat.is_me or self.watch.is_me:
+        if self.heartbeat.is_me:
             own_s = waits.REOPEN_S
         return WaitBudget(own_s, consequence="") if own_s else self.budget
 
@@ -439,7 +434,7 @@ class Session:
             self.budget.charge(waits.FREE_S)
             why = "the daemon does not know a session that it has just opened"
             gone = self.budget.give_up(self.client.url, why, is_final=False)
-            self.watch.begin()
+            self.heartbeat.look()
             raise gone from error
 
     def run(self, attempt: Callable[[float], T], *, wait_s: float = 0.0) -> T:
@@ -455,7 +450,7 @@ class Session:
             raise self.budget.give_up(url, error.message) from error
         except DaemonUnreachable:
             if self.is_away:
-                self.watch.begin()
+                self.heartbeat.look()
             raise
 
     # Outages.
@@ -468,7 +463,7 @@ class Session:
         """Begins an outage, if there is none: a thread has waited for the daemon on its own time, in vain."""
         if not self.is_gone:
             self.budget.give_up(self.client.url, why, is_final=False)
-            self.watch.begin()
+            self.heartbeat.look()
 
     def start_again(self) -> None:
         """Starts the user's own daemon where nobody listens; gives up where that is not possible."""
@@ -496,13 +491,14 @@ class Session:
 
     def wait_for_return(self, seconds: float) -> bool:
         """In an outage: waits for its end, at the budget's cost. False where nothing more may be spent."""
-        self.watch.begin()
-        given_s = self.budget.spend_away(seconds)
-        return given_s > 0 and (self.watch.wait(given_s) or True)
+        self.heartbeat.look()
+        if (given_s := self.budget.spend_away(seconds)) > 0:
+            self.heartbeat.wait(given_s)
+        return given_s > 0
 
     def watch_for_return(self) -> None:
         """Has a thread look for the daemon: a child that was forked in an outage has none yet."""
-        self.watch.begin()
+        self.heartbeat.look()
 
     def wait_at_end(self) -> float:
         """As the process ends with something left to hand over: waits out an outage while the daemon lives.
@@ -524,8 +520,8 @@ class Session:
                     self.client.starts() or "the daemon does not answer",
                     left_s,
                 )
-            self.watch.begin()
-            self.watch.wait(min(left_s, waits.ALIVE_S))
+            self.heartbeat.look()
+            self.heartbeat.wait(min(left_s, waits.ALIVE_S))
         return 0.0 if self.is_gone else max(0.0, self._closes_at - time.monotonic())
 
     def _lied(self, what: str) -> DaemonUnreachable:

@@ -2,7 +2,7 @@
 
 It is a circuit breaker. Closed: requests are sent, and what they wait for in vain is taken off the budget.
 Open (an outage): every request fails at once, and the job works without the daemon. Half open: a thread
-(outage.py) asks the daemon whether it answers, at nobody's cost, and closes the breaker when it does.
+(heartbeat.py) asks the daemon whether it answers, at nobody's cost, and closes the breaker when it does.
 
 Invariants:
     1. The sum of all foreground waiting that the daemon cannot account for stays below the budget, over the

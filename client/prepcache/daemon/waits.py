@@ -33,7 +33,7 @@ STARTING_WAIT_S = 0.25
 VERIFY_S = 24 * 3600.0
 """Verifying reads every byte of the store; somebody asked for that and watches."""
 
-# In an outage: outage.py
+# In an outage: heartbeat.py
 
 LOOK_FIRST_S = 0.05
 """The pause before the daemon is looked for again; it doubles,"""
@@ -59,8 +59,6 @@ BEAT_LIMIT_S = 10.0
 """One beat; it waits on its own time."""
 REOPEN_S = 2.0
 """For opening a session in place of a forgotten one; the foreground may have to wait for that."""
-DROPS_S = 1.0
-"""What a thread whose commit is declined waits for another that may drop holds."""
 BEAT_SHORTEST_S = 0.05
 BEAT_LONGEST_S = 30.0
 """Between these is the pause that a daemon may ask for."""

@@ -264,7 +264,7 @@ class Committer:
     def run(self) -> None:
         """Commits what waits; what is offered once more only where the daemon answers."""
         with on_own_time(waits.COMMITTER_S):
-            self.flush(is_retrying=time.monotonic() >= self._retry_at)
+            self.flush(is_retrying=False)
         session = self._artifacts.session
         if self._aside and (session.is_away or not session.is_gone):
             session.watch_for_return()  # a child that was forked in an outage has no thread that looks
@@ -274,7 +274,7 @@ class Committer:
         """Commits what waits; returns when that is done. Never raises.
 
         Args:
-            is_retrying: what could not be committed, too.
+            is_retrying: what could not be committed, too, before `RETRY_S` have passed.
             until: how long another thread's commit is waited for, and those here; monotonic seconds.
         """
         if os.getpid() != self.pid:
@@ -283,7 +283,8 @@ class Committer:
         if not self._flushing.acquire(timeout=wait_s):
             return
         try:
-            if is_retrying and not self._artifacts.session.is_away:
+            is_due = is_retrying or time.monotonic() >= self._retry_at
+            if is_due and not self._artifacts.session.is_away:
                 aside, self._aside = self._aside, []
                 self._todo.extendleft(reversed(aside))
             while self._todo and time.monotonic() < until:
