@@ -61,9 +61,6 @@ class Copier:
         device: a CUDA device.
     """
 
-    is_of_process = True
-    """Whether a process that is forked cannot go on with it."""
-
     def __init__(self, device: Any) -> None:
         import torch
 
@@ -123,8 +120,6 @@ class Sender:
     Args:
         device: a device.
     """
-
-    is_of_process = False
 
     def __init__(self, device: Any) -> None:
         import torch

@@ -14,8 +14,7 @@ Invariants:
     3. `state_dict` counts what the consumer was given, not what lies ready; in samples of all replicas, so
        that it is gone on from with another batch size, and by another number of them.
     4. The thread ends with its iterator, also if the consumer leaves in the middle of an epoch; its
-       exceptions are the consumer's. A fork in the middle of an epoch goes on with it, without a thread, on
-       the CPU.
+       exceptions are the consumer's. An epoch does not go on in a forked process: the thread is not there.
     5. The garbage collector may end an epoch in whatever thread it runs, which may hold a lock that the
        epoch's thread waits for: nobody waits for that longer than `LEAVE_S`, and no such thread for another.
 
@@ -188,18 +187,6 @@ class Loader:
             samples = samples // self._replicas if self.drop_last else -(-samples // self._replicas)
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
 
-    @property
-    def sampler(self) -> Any:
-        """There is none, which the error says: accelerate's `skip_first_batches` asks for it.
-
-        Raises:
-            AttributeError: says what to use.
-        """
-        raise AttributeError(
-            "a prepcache.Loader has no sampler: to resume an epoch, pass the state_dict() of the Loader that "
-            "began it to load_state_dict(), instead of calling skip_first_batches"
-        )
-
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer is: what `load_state_dict` goes on from, in another process too.
 
@@ -235,19 +222,12 @@ class Loader:
             raise ValueError(f"not a Loader's state: it lacks {', '.join(sorted(missing))}")
         if not isinstance(state["samples"], int) or state["samples"] < 0:
             raise ValueError(f"not a Loader's state: its number of samples is {state['samples']!r}")
-        was, now = (state["of"], state["shuffle"]), (len(self.dataset), self.shuffle)
+        was = _order_text(state["of"], state["shuffle"], state["has_generator"])
+        now = _order_text(len(self.dataset), self.shuffle, self.generator is not None)
         if state["samples"] and was != now:
             raise ValueError(
-                f"the state is of an epoch of {was[0]} samples with shuffle={was[1]}, but this loader has "
-                f"{now[0]} with shuffle={now[1]}: start a new epoch without the state"
-            )
-        if state["samples"] and self.shuffle and state["has_generator"] != (self.generator is not None):
-            drawn, here, way = "without generator=", "one", "make it without"
-            if state["has_generator"]:
-                drawn, here, way = "with a generator=", "none", "give it generator=torch.Generator()"
-            raise ValueError(
-                f"the state is of an epoch shuffled {drawn}, but this loader has {here}: {way}, or start a "
-                f"new epoch without the state"
+                f"the state is of an epoch of {was}, but this loader reads {now}: give it the same "
+                "arguments, or start a new epoch without the state"
             )
         self._resumed = dict(state)
 
@@ -288,13 +268,12 @@ class Loader:
             for positions in batches:
                 if len(positions) < self.batch_size:
                     list(rest)  # a DataLoader that cannot fill a batch has come to its sampler's end
-                if os.getpid() == begun_in:
-                    batch, error = ready.get()
-                    room.put(True)
-                    if error is not None:
-                        raise error
-                else:  # the thread stayed behind at the fork
-                    batch = self._make_after_fork(positions)
+                if os.getpid() != begun_in:
+                    raise RuntimeError("this epoch began in the parent process: begin another one here")
+                batch, error = ready.get()
+                room.put(True)
+                if error is not None:
+                    raise error
                 self._given += self.batch_size * self._replicas
                 yield batch if self._copier is None else self._copier.finish(batch)
                 if os.getpid() != begun_in:
@@ -324,14 +303,6 @@ class Loader:
                     ready.put((self._make(positions), None))
         except BaseException as error:  # noqa: BLE001 - raised again where the batch is taken
             ready.put((None, error))
-
-    def _make_after_fork(self, positions: Positions) -> Any:
-        if self._copier is not None and self._copier.is_of_process:
-            raise RuntimeError(
-                f"this epoch has batches on {self._device}, which a forked process cannot use: fork before "
-                f"it begins, or create a Loader without device= in the forked process"
-            )
-        return self._make(positions)
 
     def _make(self, positions: Positions) -> Any:
         many = getattr(self.dataset, "__getitems__", None)
@@ -383,6 +354,12 @@ class Loader:
         part = left // self._replicas if self.drop_last else -(-left // self._replicas)
         whole = np.resize(order, given + part * self._replicas)  # what is repeated is its beginning
         return whole[given + self._rank :: self._replicas], permutations
+
+
+def _order_text(count: int, shuffle: bool, has_generator: bool) -> str:
+    """What decides an epoch's order."""
+    drawn = "" if not shuffle else ", with a generator=" if has_generator else ", without generator="
+    return f"{count} samples with shuffle={shuffle}{drawn}"
 
 
 def _stream_here() -> Any:

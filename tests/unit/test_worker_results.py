@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from prepcache.fill import worker_results
+from prepcache.fill import workers
 from prepcache.fill.call import Job, Part
-from prepcache.fill.worker_results import Inbox
 from prepcache.fill.workers import Forked
 
 ITEMS = 60
@@ -50,7 +49,7 @@ def parts_of(crew: Forked) -> list[Part]:
 
 @pytest.mark.parametrize("waiting_bytes", [0, 12288, 8 << 20])
 def test_samples_arrive_as_they_were_made(monkeypatch: pytest.MonkeyPatch, waiting_bytes: int) -> None:
-    monkeypatch.setattr(worker_results, "WAITING_BYTES", waiting_bytes)
+    monkeypatch.setattr(workers, "WAITING_BYTES", waiting_bytes)
     parts = parts_of(Forked(2, Job(made, {}), lambda index: index))
     assert sorted(part.index for part in parts) == list(range(ITEMS))
     for part in parts:
@@ -59,15 +58,3 @@ def test_samples_arrive_as_they_were_made(monkeypatch: pytest.MonkeyPatch, waiti
         assert sample.keys() == wanted.keys()
         assert all(is_equal(sample[name], wanted[name]) for name in wanted)
         sample["tensor"] += 1  # it may be written to
-
-
-def test_a_worker_that_is_gone_is_told_nothing() -> None:
-    from multiprocessing.connection import Pipe
-
-    ours, theirs = Pipe()
-    theirs.close()
-    inbox = Inbox(ours)
-    inbox.submit([1])
-    with pytest.raises((EOFError, ConnectionResetError)):
-        inbox.receive()
-    ours.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
+import hashlib
 import os
 from collections.abc import Callable
 from random import Random
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 SHOWN = 200
 """Characters of an item in a message."""
-_PIECE_BYTES = 1 << 20
 _NO_RECIPE = RecipeDigest("0" * 64)
 
 
@@ -103,20 +102,14 @@ def put_away(artifacts: ArtifactSet, ref: ArtifactRef, what: str) -> str:
 
 def _is_equal(stored: list[Any], again: list[Any]) -> bool:
     """Whether samples are the same, as an artifact's bytes: to the bit, NaN and -0.0 included."""
-    with _written(stored) as one, _written(again) as other:
-        pieces = range(0, len(one), _PIECE_BYTES)
-        return len(one) == len(other) and all(
-            one[at : at + _PIECE_BYTES] == other[at : at + _PIECE_BYTES] for at in pieces
-        )
+    return _digest(stored) == _digest(again)
 
 
-def _written(samples: list[Any]) -> mmap.mmap:
-    """An artifact of one item, mapped: the system reads no more than 2 GiB at once."""
+def _digest(samples: list[Any]) -> bytes:
+    """Of an artifact of one item."""
     writer = Writer(_NO_RECIPE)
     writer.add(bytes(DIGEST_BYTES), samples, 0.0)
-    fd = os.memfd_create("prepcache-verify")
-    try:
-        size_bytes = writer.write(fd, producer={}).size_bytes
-        return mmap.mmap(fd, size_bytes, access=mmap.ACCESS_READ)
-    finally:
-        os.close(fd)
+    with open(os.memfd_create("prepcache-verify"), "r+b") as file:
+        writer.write(file.fileno(), producer={})
+        file.seek(0)
+        return hashlib.file_digest(file, "blake2b").digest()

@@ -1,10 +1,6 @@
-"""What a forked worker and its parent tell each other over a pipe: chunks of items there, their parts back.
+"""Parts as a forked worker sends them to its parent.
 
 torch's own pickling would move tensors into shared memory, one file each. Here they travel as arrays.
-
-Invariants:
-    1. What waits in a worker is a copy: the function may use its memory again.
-    2. A part that does not pickle leaves what was put before it as it was.
 """
 
 from __future__ import annotations
@@ -13,91 +9,24 @@ import io
 import pickle
 import sys
 import traceback
-from contextlib import suppress
-from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prepcache.fill.call import Part
 
-if TYPE_CHECKING:
-    from prepcache.keys.observation.inputs import Input
 
-WAITING_BYTES = 8 << 20
-"""What may wait in a worker; so much is sent at once."""
-
-Results = tuple[list[Part], list["Input"], set[str]]
-"""Parts, what the function was seen to read since the last ones, and the generators that it drew from."""
-
-
-class Outbox:
-    """The worker's end of its pipe."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
-        self._waiting: list[bytes] = []
-
-    def chunk(self) -> list[int]:
-        """The next items to be made; waits for them.
-
-        Raises:
-            EOFError: the parent wants no more.
-        """
-        chunk: list[int] | None = self._pipe.recv()
-        if chunk is None:
-            raise EOFError
-        return chunk
-
-    def put(self, part: Part) -> None:
-        """Takes a part.
-
-        Raises:
-            Exception: what came of a sample that does not pickle.
-        """
-        self._waiting.append(_dump(_picklable(part)))
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing waits."""
-        return not self._waiting
-
-    @property
-    def is_full(self) -> bool:
-        """Whether what waits is to be sent now."""
-        return sum(map(len, self._waiting)) >= WAITING_BYTES
-
-    def send(self, observed: list[Input], drawn: set[str]) -> None:
-        """Sends what was put, what the function was seen to read, and the generators that it drew from."""
-        self._pipe.send((len(self._waiting), observed, drawn))
-        for raw in self._waiting:
-            self._pipe.send_bytes(raw)
-        self._waiting = []
+def dumped(part: Part) -> tuple[bytes, bool]:
+    """A part as a copy in bytes, for `loaded`, and whether it is the last one of its item: a part that does
+    not pickle ends its item, with what its writer says of it."""
+    try:
+        return _dump(part), part.is_last
+    except Exception as error:  # noqa: BLE001 - a foreign object's own pickling may raise anything
+        end = part.looked_at()
+        return _dump(end if end.refusal is not None else Part(part.index, [], True, part.cost_s, error)), True
 
 
-class Inbox:
-    """The parent's end of a worker's pipe."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self.pipe = pipe
-
-    def submit(self, chunk: list[int]) -> None:
-        """Tells the worker its next items."""
-        with suppress(BrokenPipeError):  # its death is found by `receive`
-            self.pipe.send(chunk)
-
-    def end(self) -> None:
-        """Tells the worker to end: that the pipe closes it may not see, where another thread was forking."""
-        with suppress(OSError):
-            self.pipe.send(None)
-        self.pipe.close()
-
-    def receive(self) -> Results:
-        """What the worker sent.
-
-        Raises:
-            EOFError, ConnectionResetError: the worker is dead.
-        """
-        count, observed, drawn = self.pipe.recv()
-        return [Part(*pickle.loads(self.pipe.recv_bytes())) for _ in range(count)], observed, drawn
+def loaded(raw: bytes) -> Part:
+    """The part in what `dumped` gave."""
+    return Part(*pickle.loads(raw))
 
 
 class _Pickler(pickle.Pickler):
@@ -125,19 +54,13 @@ def _tensor(raw: Any, dtype: str, shape: tuple[int, ...]) -> Any:
 
 def _dump(part: Part) -> bytes:
     """A part as a pickle of its fields: its own takes Python code at both ends."""
-    stream = io.BytesIO()
+    part, stream = _picklable(part), io.BytesIO()
     fields = (
         part.index, part.samples, part.is_last, part.cost_s, part.error, part.refusal, part.unobserved,
         part.notices,
     )  # fmt: skip
     _Pickler(stream, protocol=5).dump(fields)
     return stream.getvalue()
-
-
-def unpacked(part: Part, error: Exception) -> Part:
-    """The end of an item of which a part does not pickle: what its writer says of it, if anything."""
-    end = part.looked_at()
-    return end if end.refusal is not None else Part(part.index, [], True, part.cost_s, error)
 
 
 def _picklable(part: Part) -> Part:

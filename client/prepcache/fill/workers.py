@@ -32,58 +32,79 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.connection import wait as wait_connections
-from typing import Any, Protocol
+from typing import Any
 
 from prepcache.errors import PreprocessError
 from prepcache.fill.call import Job, Part
 from prepcache.fill.recipe_guard import Steady
-from prepcache.fill.worker_results import Inbox, Outbox, unpacked
+from prepcache.fill.worker_results import dumped, loaded
 from prepcache.keys.observation.inputs import Input, Joined
 from prepcache.keys.randomness import Guard
 
 REPLY_S = 0.1
 """A worker collects finished items for so long before it sends them: a message costs both some 1.4 ms."""
+WAITING_BYTES = 8 << 20
+"""What may wait in a worker; so much is sent at once."""
 CHUNKS_AHEAD = 2
 """Chunks that one worker has in hand, so that it never waits for its parent."""
 
-
 _PIPES: weakref.WeakSet[Connection] = weakref.WeakSet()
 """The ends that this process has, for what it forks to close."""
+_AT_BYTES = 8
 
 Made = tuple[list[Part], list[dict[str, Any]], list[str], set[str]]
 """What an executor gives back: parts, what the function was seen to read in that process so far, what counts
 in the recipe and is another there, and the generators that it drew from, where no other thread may have."""
 
 
-class Crew(Protocol):
-    """Calls the function for chunks of items."""
+class Crew:
+    """Calls the function for chunks of items.
 
-    slots: int
-    """Items that are preprocessed at the same time."""
+    Attributes:
+        slots: items that are preprocessed at the same time.
+        pending: items handed in whose last part has not been taken.
+        drawn: the global random generators that it was seen to draw from; complete once closed.
+    """
 
-    @property
-    def pending(self) -> int:
-        """Items handed in whose last part has not been taken."""
+    slots = 1
+
+    def __init__(self, job: Job, item_of: Callable[[int], Any]) -> None:
+        self.pending = 0
+        self.drawn: set[str] = set()
+        self._job = job
+        self._item_of = item_of
+        self._ready: deque[Part] = deque()
+        self._observed = Joined()
 
     @property
     def has_room(self) -> bool:
         """Whether another chunk would keep somebody from idling."""
+        raise NotImplementedError
 
     def submit(self, chunk: Sequence[int]) -> None:
         """Hands in distinct items."""
+        self.pending += len(chunk)
 
     def take(self) -> Part:
         """The next part; waits for it. Only while something is pending."""
+        while not self._ready:
+            self._receive()
+        part = self._ready.popleft()
+        self.pending -= part.is_last
+        return part
+
+    def _receive(self) -> None:
+        """Waits for parts."""
+        raise NotImplementedError
 
     def observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read beside its items, so far."""
-
-    @property
-    def drawn(self) -> set[str]:
-        """The global random generators that it was seen to draw from; complete once closed."""
+        return self._observed.rows()
 
     def close(self) -> None:
         """Ends it, dropping what is pending, and puts the global random generators back."""
+        self._ready.clear()
+        self.pending = 0
 
 
 def crew_of(
@@ -95,30 +116,24 @@ def crew_of(
     return Forked(workers, job, item_of) if workers > 0 else Alone(job, item_of)
 
 
-class Alone:
+class Alone(Crew):
     """This thread, one item after the other."""
 
-    slots = 1
-
     def __init__(self, job: Job, item_of: Callable[[int], Any]) -> None:
-        self._job = job
-        self._item_of = item_of
+        super().__init__(job, item_of)
         self._todo: deque[int] = deque()
         self._current: Iterator[Part] | None = None
         self._guard: Guard | None = None
-
-    @property
-    def pending(self) -> int:
-        return len(self._todo) + (self._current is not None)
 
     @property
     def has_room(self) -> bool:
         return not self.pending
 
     def submit(self, chunk: Sequence[int]) -> None:
+        super().submit(chunk)
         self._todo.extend(chunk)
 
-    def take(self) -> Part:
+    def _receive(self) -> None:
         if self._guard is None:
             self._guard = Guard().__enter__()
         if self._current is None:
@@ -127,37 +142,32 @@ class Alone:
         part = next(self._current)
         if part.is_last:
             self._current = None
-        return part
+        self._ready.append(part)
 
     def observed(self) -> list[dict[str, Any]]:
+        if self._guard is not None:
+            self.drawn |= self._guard.check()
         return self._job.observed()
 
-    @property
-    def drawn(self) -> set[str]:
-        return set() if self._guard is None else self._guard.check()
-
     def close(self) -> None:
+        super().close()
         self._todo.clear()
         self._current = None
         if self._guard is not None:
+            self.drawn |= self._guard.check()
             self._guard.__exit__(None, None, None)
 
 
-class Hired:
+class Hired(Crew):
     """Any `concurrent.futures.Executor`; function, config and items must suit it. It is not shut down."""
 
     def __init__(
         self, executor: Executor, job: Job, item_of: Callable[[int], Any], steady: Steady | None = None
     ) -> None:
+        super().__init__(job, item_of)
         self._executor = executor
-        self._job = job
         self._steady = steady or Steady(None)
-        self._item_of = item_of
         self._chunks: dict[Future[Made], Sequence[int]] = {}
-        self._observed = Joined()
-        self._ready: deque[Part] = deque()
-        self.drawn: set[str] = set()
-        self.pending = 0
         self.slots = int(getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
 
     @property
@@ -172,35 +182,26 @@ class Hired:
         else:
             future = self._executor.submit(run_chunk, self._job, self._steady, items)
         self._chunks[future] = chunk
-        self.pending += len(chunk)
+        super().submit(chunk)
 
-    def take(self) -> Part:
-        while not self._ready:
-            done, _ = wait(self._chunks, return_when=FIRST_COMPLETED)
-            for future in done:
-                chunk = self._chunks.pop(future)
-                error = future.exception()
-                if error is None:
-                    parts, observed, changed, drawn = future.result()
-                    self.drawn |= drawn
-                    self._observed.add(map(Input, observed))
-                    self._steady.note(changed)
-                    self._ready.extend(parts)
-                else:
-                    self._ready.extend(Part(index, [], True, 0.0, error=error) for index in chunk)
-        part = self._ready.popleft()
-        self.pending -= part.is_last
-        return part
-
-    def observed(self) -> list[dict[str, Any]]:
-        return self._observed.rows()
+    def _receive(self) -> None:
+        done, _ = wait(self._chunks, return_when=FIRST_COMPLETED)
+        for future in done:
+            chunk = self._chunks.pop(future)
+            if (error := future.exception()) is not None:
+                self._ready.extend(Part(index, [], True, 0.0, error=error) for index in chunk)
+                continue
+            parts, observed, changed, drawn = future.result()
+            self.drawn |= drawn
+            self._observed.add(map(Input, observed))
+            self._steady.note(changed)
+            self._ready.extend(parts)
 
     def close(self) -> None:
         for future in self._chunks:
             future.cancel()
         self._chunks = {}
-        self._ready.clear()
-        self.pending = 0
+        super().close()
 
 
 def run_chunk(job: Job, steady: Steady, chunk: Sequence[tuple[int, Any]]) -> Made:
@@ -220,31 +221,29 @@ def run_chunk(job: Job, steady: Steady, chunk: Sequence[tuple[int, Any]]) -> Mad
     return parts, job.observed(), changed, watched.check()
 
 
-_AT_BYTES = 8
-
-
 @dataclass(slots=True)
 class _Worker:
     """A process; `at` is memory that it shares, with the item that it is at."""
 
     pid: int
-    inbox: Inbox
-    at: mmap.mmap | bytearray
+    pipe: Connection
+    at: mmap.mmap
     chunks: deque[list[int]] = field(default_factory=deque)
 
+    def tell(self, chunk: list[int] | None) -> None:
+        """Its next items, or that it is to end: that the pipe closes it may not see, where another thread was
+        forking. Its death is found when it is heard."""
+        with suppress(OSError):
+            self.pipe.send(chunk)
 
-class Forked:
+
+class Forked(Crew):
     """Forked workers of our own; started by the first chunk."""
 
     def __init__(self, workers: int, job: Job, item_of: Callable[[int], Any]) -> None:
+        super().__init__(job, item_of)
         self.slots = workers
-        self.pending = 0
-        self._job = job
-        self._item_of = item_of
         self._workers: list[_Worker] = []
-        self._ready: deque[Part] = deque()
-        self._observed = Joined()
-        self.drawn: set[str] = set()
 
     @property
     def has_room(self) -> bool:
@@ -255,26 +254,23 @@ class Forked:
             self._start()
         idlest = min(self._workers, key=lambda worker: len(worker.chunks))
         idlest.chunks.append(list(chunk))
-        idlest.inbox.submit(list(chunk))
-        self.pending += len(chunk)
+        idlest.tell(list(chunk))
+        super().submit(chunk)
 
-    def take(self) -> Part:
-        while not self._ready:
-            busy = [worker for worker in self._workers if worker.chunks]
-            ready = set(wait_connections([worker.inbox.pipe for worker in busy]))
-            for worker in busy:
-                if worker.inbox.pipe in ready:
-                    self._receive(worker)
-        part = self._ready.popleft()
-        self.pending -= part.is_last
-        return part
+    def _receive(self) -> None:
+        busy = [worker for worker in self._workers if worker.chunks]
+        ready = set(wait_connections([worker.pipe for worker in busy]))
+        for worker in busy:
+            if worker.pipe in ready:
+                self._hear(worker)
 
-    def _receive(self, worker: _Worker) -> None:
+    def _hear(self, worker: _Worker) -> None:
         try:
-            parts, observed, drawn = worker.inbox.receive()
+            sent, observed, drawn = worker.pipe.recv()
         except (EOFError, ConnectionResetError):
             self._bury(worker)
             return
+        parts = [loaded(raw) for raw in sent]
         self._observed.add(observed)
         self.drawn |= drawn
         for part in parts:
@@ -287,7 +283,7 @@ class Forked:
     def _bury(self, worker: _Worker) -> None:
         """Says which item a dead worker was at, and gives its other items back as failed with it."""
         self._workers.remove(worker)
-        worker.inbox.pipe.close()
+        worker.pipe.close()
         try:
             status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
             how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
@@ -305,7 +301,7 @@ class Forked:
         for _ in range(self.slots):
             ours, theirs = Pipe()
             _PIPES.add(ours)
-            at = _shared_bytes()
+            at = mmap.mmap(-1, _AT_BYTES)
             # A handler of the job's that raised in the child before its `try` would run the job there.
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             try:
@@ -315,15 +311,13 @@ class Forked:
                     warnings.simplefilter("ignore", DeprecationWarning)
                     pid = os.fork()
                 if pid == 0:
-                    self._be_worker(Outbox(theirs), at, theirs, mask)
+                    self._be_worker(theirs, at, mask)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
-            self._workers.append(_Worker(pid, Inbox(ours), at))
+            self._workers.append(_Worker(pid, ours, at))
 
-    def _be_worker(
-        self, outbox: Outbox, at: mmap.mmap | bytearray, pipe: Connection, mask: set[int | signal.Signals]
-    ) -> None:
+    def _be_worker(self, pipe: Connection, at: mmap.mmap, mask: set[int | signal.Signals]) -> None:
         """The child's whole life; never returns, and raises nothing: what called it is the job."""
         code = 1
         try:
@@ -334,7 +328,7 @@ class Forked:
             torch = sys.modules.get("torch")
             if torch is not None:
                 torch.set_num_threads(1)  # the parent's OpenMP threads did not survive the fork
-            _work(outbox, at, self._job, self._item_of)
+            _work(pipe, at, self._job, self._item_of)
             code = 0
         except (EOFError, BrokenPipeError, ConnectionResetError):
             code = 0
@@ -346,21 +340,18 @@ class Forked:
             finally:
                 os._exit(code)
 
-    def observed(self) -> list[dict[str, Any]]:
-        return self._observed.rows()
-
     def close(self) -> None:
         for worker in self._workers:
             if worker.chunks:
                 with suppress(ProcessLookupError):
                     os.kill(worker.pid, signal.SIGKILL)
-            worker.inbox.end()
+            worker.tell(None)
+            worker.pipe.close()
         for worker in self._workers:
             with suppress(ChildProcessError):
                 os.waitpid(worker.pid, 0)
         self._workers = []
-        self._ready.clear()
-        self.pending = 0
+        super().close()
 
 
 def _after_fork_in_child() -> None:
@@ -380,40 +371,29 @@ def _flush_output() -> None:
             stream.flush()
 
 
-def _work(outbox: Outbox, at: mmap.mmap | bytearray, job: Job, item_of: Callable[[int], Any]) -> None:
+def _work(pipe: Connection, at: mmap.mmap, job: Job, item_of: Callable[[int], Any]) -> None:
+    waiting: list[bytes] = []
+
+    def send() -> float:
+        pipe.send((waiting, job.news(), watched.check()))
+        waiting.clear()
+        return time.perf_counter()
+
     with Guard() as watched:
-        while True:
-            chunk = outbox.chunk()
+        while (chunk := pipe.recv()) is not None:
             sent_at = time.perf_counter()
             for index in chunk:
                 at[:_AT_BYTES] = index.to_bytes(_AT_BYTES, sys.byteorder)
                 for made in _parts(job, index, item_of(index)):
-                    part = _put(outbox, made)
-                    if not part.is_last or outbox.is_full or time.perf_counter() - sent_at > REPLY_S:
-                        outbox.send(job.news(), watched.check())
-                        sent_at = time.perf_counter()
-                    if part.is_last:
+                    raw, is_last = dumped(made)
+                    waiting.append(raw)
+                    is_full = sum(map(len, waiting)) >= WAITING_BYTES
+                    if is_full or not is_last or time.perf_counter() - sent_at > REPLY_S:
+                        sent_at = send()
+                    if is_last:
                         break
-            if not outbox.is_empty:
-                outbox.send(job.news(), watched.check())
-
-
-def _put(outbox: Outbox, part: Part) -> Part:
-    """What was put of a part; one that does not pickle ends its item alone."""
-    try:
-        outbox.put(part)
-    except Exception as error:  # noqa: BLE001 - a foreign object's own pickling may raise anything
-        part = unpacked(part, error)
-        outbox.put(part)
-    return part
-
-
-def _shared_bytes() -> mmap.mmap | bytearray:
-    """Memory for an item's number that a worker shares; where there is none, its chunk's first is named."""
-    try:
-        return mmap.mmap(-1, _AT_BYTES)
-    except OSError:
-        return bytearray(b"\xff" * _AT_BYTES)
+            if waiting:
+                send()
 
 
 def _parts(job: Job, index: int, item: Any) -> Iterator[Part]:
