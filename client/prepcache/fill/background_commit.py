@@ -81,6 +81,7 @@ class _Thread:
         self._changed = threading.Condition()
         self._due: dict[Due, float] = {}
         self._thread: threading.Thread | None = None
+        _LATE.clear()
 
     def schedule(self, one: Due, after_s: float = 0.0) -> None:
         """Has `one.run()` called so soon. Where no thread can be started, that waits for the next call."""
@@ -118,8 +119,9 @@ class _Thread:
             return None
 
 
+_LATE: set[Batch] = set()
+"""What is being committed, and waited for no more."""
 THREAD = _Thread()
-
 _WAITING: weakref.WeakSet[Batch] = weakref.WeakSet()
 """What waits in files of this process."""
 
@@ -163,7 +165,6 @@ class Committer:
         self._flushing = threading.Lock()
         self._todo: deque[Batch] = deque()
         self._aside: list[Batch] = []
-        self._late: set[Batch] = set()
         self._lapses = 0
         self._retry_at = 0.0
         self._bytes_per_s = float(waits.FIRST_BYTES_PER_S)
@@ -185,8 +186,8 @@ class Committer:
         """What waits."""
         return sum(batch.nbytes for batch in [*self._todo, *self._aside])
 
-    def begin(self) -> None:
-        """A fill begins: what was declined may find room now."""
+    def reset(self) -> None:
+        """A fill has ended: what comes later may find room."""
         self.reason, self.is_declined, self._lapses = "", False, 0
 
     def submit(self, batch: Batch) -> None:
@@ -216,11 +217,11 @@ class Committer:
             late = late[: max(0, len(late) - most)]
         session.waited_in_vain(time.monotonic() - began - self._work_s(nbytes) - waits.FREE_S)
         for batch in late:
-            self._late.add(batch)
+            _LATE.add(batch)
             self.keep(batch)
 
     def _awaited(self) -> list[Batch]:
-        return [batch for batch in list(self._todo) if batch.share is not None and batch not in self._late]
+        return [batch for batch in list(self._todo) if batch.share is not None and batch not in _LATE]
 
     def _work_s(self, nbytes: int) -> float:
         """What committing so many bytes may take."""
@@ -228,7 +229,7 @@ class Committer:
 
     def _allowed_s(self, nbytes: int) -> float:
         """How long commits of so many bytes are waited for."""
-        if self._late:
+        if _LATE:
             return 0.0
         beyond_s: float = max(waits.FREE_S, min(waits.SPARE_S, self._artifacts.session.spare_s))
         return min(beyond_s + self._work_s(nbytes), commit_limit_s(nbytes) - waits.FREE_S)
@@ -236,7 +237,7 @@ class Committer:
     @property
     def late_items(self) -> int:
         """How many items are in commits that are waited for no more."""
-        return sum(len(batch.indices) for batch in list(self._late))
+        return sum(len(batch.indices) for batch in list(self._todo) if batch in _LATE)
 
     def keep(self, batch: Batch, *, is_to_come: bool = True) -> None:
         """Keeps a batch in files of this job, where its data set finds it.
@@ -310,7 +311,7 @@ class Committer:
             self._note(result, is_awaited=limit_s is not None)
         with self.changed:
             self._todo.popleft()
-            self._late.discard(batch)
+            _LATE.discard(batch)
             self.changed.notify_all()
 
     def _note(self, result: Result, *, is_awaited: bool) -> None:

@@ -152,7 +152,6 @@ class Fill:
             PreprocessError: the function raised; the message names the item, `__cause__` is its exception.
             SampleError: it returned what no column can hold.
         """
-        self._committer.begin()
         try:
             while self._step():
                 self._report_progress()
@@ -164,6 +163,7 @@ class Fill:
             finally:
                 self._share.release_all()
         self._note_trouble()
+        self._committer.reset()  # what is made on access may be stored
         filled = self._filled
         filled.computed = np.setdiff1d(filled.computed, filled.waited).tolist()
         filled.late, filled.drawn = self._committer.late_items, self._crew.drawn
