@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import signal
 import socket
 import tempfile
 import threading
@@ -254,47 +253,3 @@ def test_nothing_is_left_open(connect: Any) -> None:
     daemon.close()
     gc.collect()
     assert not before.descriptors()
-
-
-class Preempted(OSError):
-    pass
-
-
-class Handler:
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def method(self, number: int, frame: Any) -> None:
-        raise self.error
-
-    def loose(self, *arguments: Any) -> None:
-        self.method(*arguments)
-
-
-@pytest.mark.parametrize("kind", ["method", "loose"])
-@pytest.mark.parametrize("where", ["head", "body"])
-@pytest.mark.parametrize(
-    "error", [TimeoutError("over its limit"), Preempted(), ConnectionResetError(), ValueError("stop")]
-)
-def test_what_a_signal_handler_of_the_job_raises_reaches_the_job(
-    connect: Callable[..., Any], error: Exception, where: str, kind: str
-) -> None:
-    def body() -> Iterator[bytes]:
-        yield HEAD + b"Content-Length: 100\r\n\r\n"
-        os.kill(os.getpid(), signal.SIGUSR1)
-        daemon.closing.wait()
-
-    def answer(request: Request) -> Any:
-        if where == "body":
-            return body()
-        os.kill(os.getpid(), signal.SIGUSR1)
-        raise Hang
-
-    transport, daemon = connect(answer)
-    before = signal.signal(signal.SIGUSR1, getattr(Handler(error), kind))
-    try:
-        with pytest.raises(type(error)) as raised:
-            transport.call("GET", "/", limit_s=60)
-        assert raised.value is error
-    finally:
-        signal.signal(signal.SIGUSR1, before)

@@ -6,7 +6,6 @@ Here no operation waits past `DUE.left_s()`, however many bytes drip in.
 Invariants:
     1. A forked child closes what it inherited before it does anything else, or the daemon would take the
        parent for alive as long as the child is.
-    2. What a signal handler of the job's raises is the job's, a TimeoutError too.
 """
 
 from __future__ import annotations
@@ -96,8 +95,6 @@ class Stream(httpcore.NetworkStream):
                 self._sock.sendall(piece)
                 DUE.note(len(piece))
         except (BrokenPipeError, ConnectionResetError) as error:
-            if is_of_handler(error):
-                raise
             raise httpcore.WriteError from error  # it may have answered before it had read all of us
 
     def close(self) -> None:
@@ -158,8 +155,6 @@ def _connecting() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if is_of_handler(error):
-            raise
         raise httpcore.ConnectError(error) from error  # the pool raises it again without its cause
 
 
@@ -177,18 +172,6 @@ def connect_unix(path: str, timeout_s: float) -> socket.socket:
             if error.errno != errno.EAGAIN or time.monotonic() + 0.01 >= until:
                 raise
             time.sleep(0.01)
-
-
-def is_of_handler(error: BaseException) -> bool:
-    """Whether a signal handler of the job's raised it: a call that was given the frame it interrupted."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        interrupted, trace = trace.tb_frame, trace.tb_next
-        for value in trace.tb_frame.f_locals.values():
-            given = value if isinstance(value, tuple) else (value,)
-            if any(one is interrupted for one in given):
-                return True
-    return False
 
 
 def peer_uid(sock: socket.socket) -> int:

@@ -6,7 +6,7 @@ Invariants:
     1. An exchange ends by its deadline, whatever the peer does (deadline.py).
     2. What comes back is bounded and checked: at most `MAX_ANSWER_BYTES`, a JSON object, no redirect.
        All else is `DaemonUnreachable` with `why` ("absent", "broken", "nonsense"), or the error that a
-       problem document names; never another exception, but what a signal handler of the job's raises.
+       problem document names; never another exception.
     3. Connections belong to one process; a forked child opens its own.
     4. Importing it loads httpcore: only what asks a daemon imports it.
 
@@ -29,7 +29,7 @@ import httpcore
 
 from prepcache import __version__
 from prepcache.daemon import waits
-from prepcache.daemon.deadline import DUE, Backend, is_of_handler
+from prepcache.daemon.deadline import DUE, Backend
 from prepcache.errors import (
     DaemonUnreachable,
     PrepcacheError,
@@ -187,8 +187,6 @@ class Transport:
         except httpcore.ConnectError as error:
             raise self._of(error.args[0], "absent") from error
         except OSError as error:
-            if is_of_handler(error):
-                raise
             raise self._of(error, "broken") from error
         except httpcore.ProtocolError as error:
             if DUE.has_ended:
