@@ -78,7 +78,7 @@ for item in range(40):
     assert ds[item][-1] == item
     if item % 10 == 9:  # what was collected is committed, or declined
         here = ds._samples.on_access
-        while here is not None and here._made and not here.is_declined:
+        while here is not None and here._made and not here.committer.reason:
             threading.Event().wait(0.01)
 print("done", flush=True)
 sys.stdin.readline()
@@ -87,9 +87,9 @@ tell(ds)
 
 
 CUT_OFF = """
-from prepcache.fill import on_access
+from prepcache.fill import background_commit, on_access
 
-on_access.COMMIT_S, on_access.RETRY_S = 0.01, 0.1
+on_access.COMMIT_S, background_commit.RETRY_S = 0.01, 0.1
 
 def make(item):
     called(item)
