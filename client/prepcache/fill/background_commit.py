@@ -83,8 +83,13 @@ class _Thread:
         self._thread: threading.Thread | None = None
         _LATE.clear()
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it runs; it does not where no thread can be started."""
+        return self._thread is not None
+
     def schedule(self, one: Due, after_s: float = 0.0) -> None:
-        """Has `one.run()` called so soon. Where no thread can be started, that waits for the next call."""
+        """Has `one.run()` called so soon."""
         at = time.monotonic() + after_s
         with self._changed, contextlib.suppress(RuntimeError):
             self._due[one] = min(at, self._due.get(one, at))
@@ -208,6 +213,8 @@ class Committer:
     def wait(self, most: int = 0) -> None:
         """Waits until at most so many batches are under way; what takes too long goes into files."""
         session, began = self._artifacts.session, time.monotonic()
+        if not THREAD.is_there and self._todo:
+            self.flush()
         with self.changed:
             if len(late := self._awaited()) <= most:
                 return
