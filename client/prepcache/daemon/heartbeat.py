@@ -57,6 +57,7 @@ class Heartbeat:
         self._stop = threading.Event()
         self._woken = threading.Event()
         self._is_back = threading.Event()
+        self._has_drops = threading.Event()
         self._thread: threading.Thread | None = None
         self._pause_s = waits.BEAT_LONGEST_S
         self._progress: dict[str, wire.Progress] = {}
@@ -133,6 +134,13 @@ class Heartbeat:
             self._dropped |= gone
             self._used -= gone
             self._held -= gone
+            if self._dropped:
+                self._has_drops.set()
+
+    def wait_for_drops(self) -> None:
+        """Before a lack of room is believed: another thread may just look through an answer, which holds all
+        that it names."""
+        self._has_drops.wait(waits.DROPS_S)
 
     def note_found(self, items: int, saved_s: float) -> None:
         with self._lock:
@@ -170,6 +178,8 @@ class Heartbeat:
             digests = {str(ref.digest) for ref in artifacts}
             self._held |= digests
             self._dropped -= digests
+            if not self._dropped:
+                self._has_drops.clear()
             return not digests or (tells == self.tells and not tells % 2)
 
     def holding(self, ask: Callable[[], wire.Resolved]) -> wire.Resolved:
@@ -235,6 +245,7 @@ class Heartbeat:
             with self._lock:
                 told = sorted(self._dropped)[: wire.MAX_DIGESTS_PER_BEAT]
                 self._dropped.difference_update(told)
+                self._has_drops.clear()
                 self.tells += 1
             try:
                 yield told

@@ -196,6 +196,7 @@ class Session:
                     committed = self._handover.commit(header, leases, staged, limit_s)
                     break
                 except Declined:
+                    self.heartbeat.wait_for_drops()
                     if not self._makes_way(tells):
                         raise
         except UnknownSession:

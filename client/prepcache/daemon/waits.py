@@ -59,6 +59,8 @@ BEAT_LIMIT_S = 10.0
 """One beat; it waits on its own time."""
 REOPEN_S = 2.0
 """For opening a session in place of a forgotten one; the foreground may have to wait for that."""
+DROPS_S = 0.5
+"""What a thread whose commit is declined waits for another that may drop holds."""
 BEAT_SHORTEST_S = 0.05
 BEAT_LONGEST_S = 30.0
 """Between these is the pause that a daemon may ask for."""
