@@ -137,10 +137,10 @@ class Heartbeat:
             if self._dropped:
                 self._has_drops.set()
 
-    def wait_for_drops(self) -> None:
+    def wait_for_drops(self, seconds: float) -> None:
         """Before a lack of room is believed: another thread may just look through an answer, which holds all
         that it names."""
-        self._has_drops.wait(waits.DROPS_S)
+        self._has_drops.wait(seconds)
 
     def note_found(self, items: int, saved_s: float) -> None:
         with self._lock:

@@ -163,9 +163,10 @@ class Session:
                 )  # fmt: skip
                 return self._exchange(wire.LeaseAnswer, "POST", "/v1/leases", asked)(header, left_s)
 
-        answer = self._act(ask, wait_s=wait_s)
-        while answer.is_declined and self._makes_way(tells):
-            answer = self._act(ask, wait_s=wait_s)
+        while (answer := self._act(ask, wait_s=wait_s)).is_declined:
+            self.heartbeat.wait_for_drops(waits.DROPS_S / 5)  # the job waits for this
+            if not self._makes_way(tells):
+                break
         if lie := answer.lie(len(run) // 32, want):
             raise self._lied(lie)
         again = answer.look_again
@@ -196,7 +197,7 @@ class Session:
                     committed = self._handover.commit(header, leases, staged, limit_s)
                     break
                 except Declined:
-                    self.heartbeat.wait_for_drops()
+                    self.heartbeat.wait_for_drops(waits.DROPS_S)
                     if not self._makes_way(tells):
                         raise
         except UnknownSession:
