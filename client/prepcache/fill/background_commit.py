@@ -8,7 +8,8 @@ Invariants:
     2. A job waits for commits only so that it makes no more than its disk takes. What takes longer than its
        bytes is charged to the process's wait budget, and then is waited for no more: the samples go into
        files of this job, the job goes on, and the commit goes on in the thread.
-    3. As long as one commit is waited for no more, no other is: a daemon that hangs in one hangs in the next.
+    3. After a commit that was waited for in vain, none is waited for before that one is answered: a daemon
+       that hangs in one hangs in the next.
     4. While the daemon is away, what was made waits in files of this job, up to `AWAY_BYTES` of it. What a
        store had an error for is offered once more.
     5. What waits is committed though its data set is dropped: the thread keeps this alive, and nothing else
@@ -124,8 +125,8 @@ class _Thread:
             return None
 
 
-_LATE: set[Batch] = set()
-"""What is being committed, and waited for no more."""
+_LATE: weakref.WeakSet[Batch] = weakref.WeakSet()
+"""What was waited for in vain, and has had no answer since."""
 THREAD = _Thread()
 _WAITING: weakref.WeakSet[Batch] = weakref.WeakSet()
 """What waits in files of this process."""
@@ -318,7 +319,8 @@ class Committer:
             self._note(result, is_awaited=limit_s is not None)
         with self.changed:
             self._todo.popleft()
-            _LATE.discard(batch)
+            if results[0].outcome is not Outcome.AWAY:
+                _LATE.discard(batch)
             self.changed.notify_all()
 
     def _note(self, result: Result, *, is_awaited: bool) -> None:
@@ -392,7 +394,7 @@ class Committer:
         if self.is_idle:
             return
         session, began, nbytes, given_s = self._artifacts.session, time.monotonic(), self.nbytes, 0.0
-        if session.is_away and parent_process() is None:
+        if session.is_away and parent_process() is None and not _LATE:
             given_s = session.wait_at_end()
         limit_s = max(waits.FREE_S, given_s, self._allowed_s(nbytes))
         with on_own_time(limit_s):
