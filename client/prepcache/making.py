@@ -214,8 +214,12 @@ class Making:
 
     # -- some, on access
 
-    def samples(self, indices: Sequence[int]) -> dict[int, Any]:
-        """The samples of distinct items that are missing."""
+    def samples(self, indices: Sequence[int], *, is_single: bool = False) -> dict[int, Any]:
+        """The samples of distinct items that are missing.
+
+        Args:
+            is_single: a job asks for samples one by one.
+        """
         by = self._by
         for index in indices:
             by.job.refuse_itself(index)
@@ -225,7 +229,11 @@ class Making:
             by.say_of_it(line(drifted), "drifted")
         here = None if drifted else self._wanted()
         with self._watched.guarded() as watched:
-            made = self._made(indices) if here is None else here.samples(indices, self._kept_call)
+            made = (
+                self._made(indices)
+                if here is None
+                else here.samples(indices, self._kept_call, is_single=is_single)
+            )
         if watched.drawn and self._tally.note_once("drawn"):
             by.say(describe(by.name, watched.drawn), "drawn")
         return made

@@ -255,7 +255,7 @@ class Samples:
             return self._expanded_view().sample(position)
         index = int(self.catalogue.distinct.inverse[position])
         held, row = self.catalogue.slot_of(index)
-        return self._make([index])[index] if held is None else held.artifact.sample(row)
+        return self._make([index], is_single=True)[index] if held is None else held.artifact.sample(row)
 
     def batch(self, indices: Any) -> list[Any]:
         """The samples at these positions: gathered at once where they are there."""
@@ -271,10 +271,10 @@ class Samples:
         """All of them, one after the other."""
         return given(self.view, self._make)
 
-    def _make(self, indices: Sequence[int]) -> dict[int, Any]:
+    def _make(self, indices: Sequence[int], *, is_single: bool = False) -> dict[int, Any]:
         if self._is_part:
             self.prepare_opened()
-        made: dict[int, Any] = self.making.samples(indices)
+        made: dict[int, Any] = self.making.samples(indices, is_single=is_single)
         return made
 
     def view(self) -> View:

@@ -152,7 +152,7 @@ class AccessJob:
         return part, True
 
     def samples(self, *indices: int) -> list[Any]:
-        found = self.made.samples(indices, self.call)
+        found = self.made.samples(indices, self.call, is_single=len(indices) == 1)
         return [found[index] for index in indices]
 
     def forget(self) -> None:

@@ -118,14 +118,18 @@ class OnAccess:
 
     # -- making
 
-    def samples(self, indices: Sequence[int], call: Call) -> dict[int, Any]:
-        """The samples of distinct items that were missing: made here, or by others meanwhile."""
+    def samples(self, indices: Sequence[int], call: Call, *, is_single: bool = False) -> dict[int, Any]:
+        """The samples of distinct items that were missing: made here, or by others meanwhile.
+
+        Args:
+            is_single: the job asks for samples one by one.
+        """
         found: dict[int, Any] = {}
         left, moved_at = list(indices), time.monotonic()
         try:
             while left:
                 is_alone = time.monotonic() - moved_at > STALLED_S
-                mine = self._begin(left, is_single=len(indices) == 1, is_alone=is_alone)
+                mine = self._begin(left, is_single=is_single, is_alone=is_alone)
                 for index in mine:
                     self._make(index, call, found)
                 self._read(left, found)
@@ -141,7 +145,7 @@ class OnAccess:
         """What this thread makes next; nothing where it has waited for others.
 
         Args:
-            is_single: the item is all that was asked for.
+            is_single: as in `samples`.
             is_alone: others have stood still for too long.
         """
         me, missing = threading.get_ident(), self._task.catalogue.is_missing
