@@ -186,18 +186,6 @@ def test_items_made_by_others_are_not_stored_twice(daemon: FakeDaemon) -> None:
     assert left_behind(daemon) == 0
 
 
-def test_holders_that_stand_still_are_not_waited_for_for_ever(daemon: FakeDaemon) -> None:
-    other = FakeSession(daemon, "hung")
-    bench = Bench(daemon, [1, 2])
-    first = bench.task()
-    other.lease(RECIPE.digest, 0, first.catalogue.distinct.digests, want=1, cost_s=0, nbytes=0, wait_s=0)
-    now = iter(range(0, 10_000, 10))
-    filled = bench.fill(clock=lambda: float(next(now)), stalled_s=60)
-    assert bench.called == [2]
-    assert "hung: no progress" in filled.reason
-    assert bench.watcher.waits[0][0][0].who == "hung"
-
-
 MANY = 100
 """As often as a test's daemon lies, so that a fill that goes on for ever ends."""
 

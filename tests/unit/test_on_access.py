@@ -181,29 +181,6 @@ def test_an_error_leaves_what_other_threads_asked_for_to_them(daemon: FakeDaemon
     assert left_behind(daemon) == 0
 
 
-def test_what_another_thread_stands_still_at_is_made_here(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, may_end, calls = threading.Event(), threading.Event(), list[int]()
-
-    def made(item: int) -> Any:
-        calls.append(item)
-        if len(calls) == 1:
-            begun.set()
-            assert may_end.wait(20)
-        return np.int64(item)
-
-    job = AccessJob(daemon, [5], function=made)
-    thread, got = in_thread(lambda: job.samples(0))
-    assert begun.wait(20)
-    monkeypatch.setattr(on_access, "STALLED_S", -1.0)
-    assert job.samples(0) == [5] and calls == [5, 5]
-    may_end.set()
-    thread.join(20)
-    job.made.flush()
-    assert got == [[5]] and job.bench.samples() == [5] and left_behind(daemon) == 0
-
-
 def test_a_sample_does_not_wait_for_the_download_of_another(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

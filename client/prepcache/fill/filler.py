@@ -21,7 +21,6 @@ Not here: leases (leases.py), how much (pacing.py), calling the function (worker
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -54,8 +53,6 @@ log = logging.getLogger("prepcache")
 
 WAIT_S = 1.0
 """One long poll; between two of them progress is shown."""
-STALLED_S = 660.0
-"""Holders without progress for so long are not waited for. The daemon ends a stalled lease after 600 s."""
 FILE_BYTES = 16 << 10
 """What a file takes beyond its samples: header, borders, blocks."""
 COMMIT_LEASES = 128
@@ -109,8 +106,6 @@ class Fill:
         artifacts: those of the recipe, as in artifact_set.py.
         crew: calls the function; closed at the end.
         committer: commits what is made.
-        clock: monotonic seconds.
-        stalled_s: how long holders without progress are waited for.
         commit_bytes: how large a batch gets.
     """
 
@@ -122,8 +117,6 @@ class Fill:
         watcher: Watcher,
         committer: Committer,
         *,
-        clock: Callable[[], float] = time.monotonic,
-        stalled_s: float = STALLED_S,
         commit_bytes: int = COMMIT_BYTES,
     ) -> None:
         self._task = task
@@ -131,8 +124,6 @@ class Fill:
         self._crew = crew
         self._watcher = watcher
         self._committer = committer
-        self._clock = clock
-        self._stalled_s = stalled_s
         self._pace = Pace(crew.slots, commit_bytes)
         self._filled = Filled()
         self._share = Share(artifacts, task.catalogue, task.todo, self._note_found)
@@ -143,7 +134,6 @@ class Fill:
         self._is_stopped = False
         self._is_alone = False
         self._was_away = False
-        self._still_since: tuple[Any, float] | None = None
 
     def run(self) -> Filled:
         """Fills.
@@ -236,18 +226,11 @@ class Fill:
         return bool(granted)
 
     def _wait(self) -> None:
-        """Waits until others commit or give up what they hold; goes on without them if they stand still."""
+        """Waits until others commit or give up what they hold. If they stand still, the daemon ends their
+        leases."""
         want = self._pace.want(1, len(self._share.holders))
         self._watcher.waiting(self._share.holders, self._share.open)
-        granted = self._granted(want, partial(self._share.wait, wait_s=WAIT_S))
-        self._queue.extend(granted)
-        seen = (self._share.open, tuple((h.who, h.items, h.done) for h in self._share.holders))
-        now = self._clock()
-        if granted or self._still_since is None or self._still_since[0] != seen:
-            self._still_since = (seen, now)
-        elif now - self._still_since[1] > self._stalled_s:
-            names = ", ".join(holder.who for holder in self._share.holders) or "nobody"
-            self._stop(f"{names}: no progress for {self._stalled_s:.0f} s; this job preprocesses by itself")
+        self._queue.extend(self._granted(want, partial(self._share.wait, wait_s=WAIT_S)))
 
     def _granted(self, want: int, ask: Callable[[int, float, int], list[int]]) -> list[int]:
         """What is granted of so many; sharing ends where there is no room for them."""

@@ -43,7 +43,7 @@ from prepcache.errors import PrepcacheError, SampleError
 from prepcache.fill.background_commit import AWAY_BYTES, THREAD, Committer, waiting_bytes
 from prepcache.fill.call import Part, weight
 from prepcache.fill.collect import Collected, Task
-from prepcache.fill.filler import COMMIT_LEASES, STALLED_S
+from prepcache.fill.filler import COMMIT_LEASES
 from prepcache.fill.leases import Share
 from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, Pace
 from prepcache.fill.recipe_guard import line
@@ -125,29 +125,20 @@ class OnAccess:
             is_single: the job asks for samples one by one.
         """
         found: dict[int, Any] = {}
-        left, moved_at = list(indices), time.monotonic()
+        left = list(indices)
         try:
             while left:
-                is_alone = time.monotonic() - moved_at > STALLED_S
-                mine = self._begin(left, is_single=is_single, is_alone=is_alone)
-                for index in mine:
+                for index in self._begin(left, is_single=is_single):
                     self._make(index, call, found)
                 self._read(left, found)
-                if mine or len(found) > len(indices) - len(left):
-                    moved_at = time.monotonic()
                 left = [index for index in left if index not in found]
         except BaseException:
             self._give_up(left)
             raise
         return found
 
-    def _begin(self, left: list[int], *, is_single: bool, is_alone: bool) -> list[int]:
-        """What this thread makes next; nothing where it has waited for others.
-
-        Args:
-            is_single: as in `samples`.
-            is_alone: others have stood still for too long.
-        """
+    def _begin(self, left: list[int], *, is_single: bool) -> list[int]:
+        """What this thread makes next; nothing where it has waited for others."""
         me, missing = threading.get_ident(), self._task.catalogue.is_missing
         with self._changed:
             # The function asks for another item of the very batch that it is at.
@@ -156,19 +147,15 @@ class OnAccess:
             todo = [index for index in left if index not in self._made and missing(index)]
             if len(todo) < len(left):
                 return []
-            is_leasing = False
-            if not is_alone:  # else those too at which another thread has stood still
-                todo = [index for index in todo if index not in self._making]
-                if not todo or self._is_asking:
-                    self._changed.wait(WAIT_S)
-                    return []
-                if is_single and 0 < self._pace.item_s < LEASE_FROM_S:
-                    self._share.take_unleased(todo)
-                else:
-                    self._is_asking = is_leasing = True
-            if not is_leasing:
+            todo = [index for index in todo if index not in self._making]
+            if not todo or self._is_asking:
+                self._changed.wait(WAIT_S)
+                return []
+            if is_single and 0 < self._pace.item_s < LEASE_FROM_S:
+                self._share.take_unleased(todo)
                 self._making.update(dict.fromkeys(todo, me))
                 return todo
+            self._is_asking = True
         mine: list[int] = []
         try:
             mine = self._leased(todo)
@@ -221,11 +208,9 @@ class OnAccess:
         kept = part.copied() if is_kept else None
         nbytes = weight(part.samples[0])
         with self._changed:
-            self._making.pop(index, None)  # a thread that goes on alone may have been quicker
+            self._making.pop(index, None)
             self._changed.notify_all()
             self._pace.note(part.cost_s, nbytes)
-            if index in self._made:
-                return
             if kept is None or not self._share.is_taken(index):
                 self._share.settle((index,))
                 return
