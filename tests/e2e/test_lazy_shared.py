@@ -102,24 +102,6 @@ sys.stdin.readline()
 """
 
 
-CONTEXT = """
-import contextvars
-
-added = contextvars.ContextVar("added", default=0)
-added.set(5)
-
-def make(item):
-    called(item)
-    return np.full(8, item + added.get())
-
-ds = prepcache.CachedDataset(list(range(8)), make, code="function", lazy=True, progress=False)
-assert [int(ds[i][0]) for i in range(8)] == list(range(5, 13))
-while ds._samples.on_access is not None and ds._samples.on_access._made:  # a thread commits
-    threading.Event().wait(0.01)
-print(ds.cached(), flush=True)
-"""
-
-
 def check_each_item_is_stored_once(client: Client) -> None:
     """And nothing that a lazy job or its workers had is left."""
 
@@ -141,17 +123,6 @@ def test_lazy_jobs_and_workers_make_each_item_once(jobs: Jobs) -> None:
         jobs.forget()
         jobs.begin(script, "without workers", PREPCACHE_URL=url).facts()
         assert jobs.calls() == Counter()
-
-
-def test_the_committing_thread_sees_the_jobs_context_variables(jobs: Jobs) -> None:
-    """Else it took what the job has set for a change since the opening, and dropped the samples."""
-    script, url = jobs.write(CONTEXT), f"unix://{jobs.box.folder}/s.sock"
-    with serving.process(jobs.box.folder):
-        for _ in range(2):
-            job = jobs.start(script, PREPCACHE_URL=url)
-            job.says("8")
-            job.facts(exit_code=0)
-    assert jobs.calls() == Counter(range(8))
 
 
 def test_a_lazy_job_without_room_keeps_no_lease(jobs: Jobs) -> None:

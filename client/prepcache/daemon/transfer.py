@@ -88,10 +88,8 @@ class Handover:
         if limit_s is None:
             limit_s = commit_limit_s(sum(file.size_bytes for file in files))
             until = time.monotonic() + limit_s
-        is_theirs = False
 
         def attempt(left_s: float) -> wire.Committed:
-            nonlocal is_theirs
             try:
                 answer = self._client.transport.call(
                     "POST",
@@ -101,21 +99,19 @@ class Handover:
                     session=header,
                 )
             except DaemonUnreachable as error:
-                if error.data.get("why") == "broken":
-                    is_theirs = True
-                    if time.monotonic() >= until:
-                        told = f"the daemon at {self._client.url} did not store the samples"
-                        raise DaemonUnreachable(f"{told} within {limit_s:.1f} s", **error.data) from error
+                if error.data.get("why") == "broken" and time.monotonic() >= until:
+                    told = f"the daemon at {self._client.url} did not store the samples"
+                    raise DaemonUnreachable(f"{told} within {limit_s:.1f} s", **error.data) from error
                 raise
-            except PrepcacheError:
-                is_theirs = False  # this is its answer
-                raise
-            is_theirs = True
             return self._client.transport.read(wire.Committed, answer)
 
+        is_theirs = True
         try:
             committed: wire.Committed = self._run(attempt, wait_s=limit_s if own_time() else 0.0)
             return committed
+        except PrepcacheError as error:
+            is_theirs = isinstance(error, DaemonUnreachable)  # else this is its answer
+            raise
         finally:
             if is_theirs:
                 for one in staged:

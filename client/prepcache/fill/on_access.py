@@ -31,7 +31,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +98,6 @@ class OnAccess:
         """What of it is in no batch yet."""
         self._made_bytes = self._grants = self._commit_bytes = 0
         self._is_asking = False
-        self._context = copy_context()
         committer.collect = weakref.WeakMethod(self.run)
         artifacts.session.at_return(self.flush_soon)
 
@@ -217,7 +215,6 @@ class OnAccess:
             self._made[index] = kept
             self._made_bytes += nbytes
             self._uncollected.append(index)
-            self._context = copy_context()
         pause_s = max(COMMIT_S, min(LONGEST_PAUSE_S, COMMIT_PAUSES * self.committer.last_s))
         THREAD.schedule(self, 0.0 if self._is_commit_due() else pause_s)
 
@@ -265,12 +262,9 @@ class OnAccess:
         self.committer.flush(is_retrying=False)
 
     def run(self) -> None:
-        """Hands over what was made, seeing the context variables that were set when it was: they count."""
-        if os.getpid() == self.pid:
-            self._context.copy().run(self._collect)
-
-    def _collect(self) -> None:
-        """In batches that suit the size of the cache: one that has no room is full."""
+        """Hands over what was made, in batches that suit the cache: one that has no room is full."""
+        if os.getpid() != self.pid:
+            return
         THREAD.cancel(self)  # else it keeps all this until then
         with self._changed:
             indices, self._uncollected, self._grants = self._uncollected, [], 0
