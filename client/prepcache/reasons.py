@@ -173,9 +173,8 @@ def changed_inputs(artifacts: ArtifactSet) -> list[str]:
     for name, kind in artifacts.changed_inputs.items():
         tag, _, rest = name.partition(":")
         shown = shortened(rest if rest and tag in ("project", "items", "cwd") else name, 200)
-        how = "is gone" if name in artifacts.gone_inputs else "changed"
         taken = "asked for" if name.endswith("/") else _TAKEN.get(kind, "used")  # a folder that was there
-        lines.append(f"{shown}, which the function {taken}, {how}")
+        lines.append(f"{shown}, which the function {taken}, changed")
     return lines
 
 

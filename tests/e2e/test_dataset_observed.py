@@ -208,29 +208,6 @@ def test_each_item_may_have_a_file_of_its_own_beside_it(jobs: Jobs) -> None:
     assert jobs.run(script)["hit"] == 600
 
 
-OPTIONAL = """
-def make(item):
-    try:
-        with open("table.txt") as file:
-            return int(file.read())
-    except FileNotFoundError:
-        return 0
-
-ds = prepcache.CachedDataset(range(3), make)
-tell(ds, total=sum(ds))
-"""
-
-
-def test_an_observed_input_that_was_removed_is_told_to_be_gone(jobs: Jobs) -> None:
-    table, script = jobs.box.folder / "table.txt", jobs.write(OPTIONAL)
-    table.write_text("7")
-    assert jobs.run(script)["total"] == 7 * 3
-    table.unlink()
-    removed = jobs.run(script)
-    assert removed["total"] == 0
-    assert "table.txt, which the function used, is gone" in "\n".join(removed["why"])
-
-
 ASKED = """
 def make(item):
     called(item)

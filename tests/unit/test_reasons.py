@@ -75,7 +75,6 @@ def artifacts(
         "has_mapped": False,
         "why": "",
         "changed_inputs": {},
-        "gone_inputs": set(),
     }
     return SimpleNamespace(**(given | members))
 

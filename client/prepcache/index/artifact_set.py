@@ -84,7 +84,6 @@ class _Opener:
 
     def __init__(self, session: Any, root: str | None, recipe: Recipe, trust: Any) -> None:
         self.changed: dict[str, str] = {}
-        self.gone: set[str] = set()
         self.has_mapped = False
         self.drawn: set[str] = set()
         self._session = session
@@ -100,7 +99,7 @@ class _Opener:
                 verdicts[chunk] = self._changed(rows)
             if (name := verdicts[chunk]) is not None:
                 kinds = (str(row.get("kind")) for row in rows if row.get("name") == name)
-                self._note(name, next(kinds, ""))
+                self.changed[name] = next(kinds, "")
                 return None
             self.drawn |= draws_in(rows)
         mapped = open_or_miss(ref, self._session.path_of, self._recipe.digest)
@@ -119,14 +118,6 @@ class _Opener:
         from prepcache.keys.observation.naming import Roots
 
         return still_true(rows, user_stat_cache(), Roots.of(self._recipe, self._root), self._trust)
-
-    def _note(self, name: str, kind: str) -> None:
-        from prepcache.keys.observation.inputs import is_gone
-        from prepcache.keys.observation.naming import Roots
-
-        self.changed[name] = kind
-        if is_gone(name, kind, Roots.of(self._recipe, self._root)):
-            self.gone.add(name)
 
 
 class ArtifactSet:
@@ -200,11 +191,6 @@ class ArtifactSet:
     def changed_inputs(self) -> dict[str, str]:
         """Observed inputs that are not what they were, and their kinds."""
         return dict(self._opener.changed)
-
-    @property
-    def gone_inputs(self) -> set[str]:
-        """Those of them that are not there any more."""
-        return set(self._opener.gone)
 
     @property
     def drawn(self) -> set[str]:

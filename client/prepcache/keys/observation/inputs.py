@@ -137,21 +137,6 @@ def still_true(
     return None
 
 
-def is_gone(name: str, kind: str, roots: Roots) -> bool:
-    """Whether an observed input is not there any more; what cannot be told is not gone."""
-    if kind == "distribution":
-        return _distribution(name, Environment()) is None
-    path = roots.path(name)
-    if path is not None:
-        try:
-            os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return True
-        except OSError:
-            return False
-    return False
-
-
 def info_of(path: str) -> os.stat_result | None:
     """What a path leads to; None if to nothing that can be told, or that says anything."""
     try:
