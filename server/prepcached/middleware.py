@@ -47,7 +47,8 @@ class Middleware:
         self._auth = auth
         self._observe = observe
         self.uses = 0
-        """Requests so far that did more than look."""
+        """Requests so far that did more than look, and those of them that are not answered yet."""
+        self.under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -55,7 +56,9 @@ class Middleware:
             return
         request_id = secrets.token_hex(4)
         REQUEST_ID.set(request_id)  # each request is a task, and so has a context, of its own
-        self.uses += not is_look(scope)
+        is_use = not is_look(scope)
+        self.uses += is_use
+        self.under_way += is_use
         if scope["method"] == "HEAD" and not scope["path"].endswith("/data"):
             scope = {**scope, "method": "GET"}  # the connection sends no body
         answer = _Answer(scope, receive, send, request_id)
@@ -79,6 +82,8 @@ class Middleware:
             if not isinstance(connection, PeerProtocol) or not connection.abandon(scope["state"]):
                 raise
             LOG.warning("%s: interrupted by the shutdown after %s", line, span_text(perf_counter() - began))
+        finally:
+            self.under_way -= is_use
         self._observe(scope, answer.status, perf_counter() - began)
 
     def _admit(self, scope: Scope) -> None:

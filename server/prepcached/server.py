@@ -251,7 +251,7 @@ class Server(uvicorn.Server):
         while not self.should_exit:
             await asyncio.sleep(min(IDLE_CHECK_S, idle_s))
             uses = self.middleware.uses
-            if self.daemon.sessions or uses != seen:
+            if self.daemon.sessions or self.middleware.under_way or uses != seen:
                 since, seen = time.monotonic(), uses
             elif self._place.is_lost:
                 # A logout takes the runtime folder away: nobody finds this daemon, and it has the root.

@@ -208,6 +208,10 @@ def test_a_stop_breaks_off_a_purge_between_two_batches(
         purging = threading.Thread(target=lambda: answers.append(http.post("/v1/purge", json={"all": True})))
         purging.start()
         assert begun.wait(60)
+        assert served.http().get("/healthz").status_code == 200
+        assert served.server.middleware.under_way == 1, (
+            "it keeps a daemon on demand, and who only looks does not"
+        )
         served.server.ask_to_stop("the test says so")
         assert wait_until(served.daemon.stopping.is_set)
         may_go_on.set()
