@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -123,17 +123,18 @@ class Coordinator:
                 reason=refusal,
                 is_waited_for=recipe in self._waited_for(session),
             )
+        queued: Collection[bytes] = ()
         if self.tier is not None:
             if not table.knows(recipe):
                 await self._catch_up(session, request)
             if request.generation >= table.generation(recipe):
-                await self.tier.reading.claim(recipe, request.items, session)
-        return await self._grant(session, request, is_awaited)
+                queued = await self.tier.reading.claim(recipe, request.items, session)
+        return await self._grant(session, request, is_awaited, queued)
 
     async def _grant(
-        self, session: Session, request: wire.LeaseRequest, is_awaited: Alive
+        self, session: Session, request: wire.LeaseRequest, is_awaited: Alive, queued: Collection[bytes] = ()
     ) -> wire.LeaseAnswer:
-        """As `lease`, once the tier was asked."""
+        """As `lease`, once the tier was asked; `queued` are items that it will fetch."""
         daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe + session.scope
         upstream = None if self.tier is None or request.is_for_machine else self.tier.upstream
         until = daemon.clock() + min(request.wait_s, wire.MAX_WAIT_S)
@@ -146,6 +147,10 @@ class Coordinator:
             if upstream is not None and request.generation >= table.generation(recipe):
                 wait_s = max(0.0, until - daemon.clock())
                 allowed, others = await upstream.share(recipe, request, session, wait_s)
+            if queued:
+                free = (item for item in digests(request.items) if item not in queued)
+                allowed = {item for item in free if allowed is None or item in allowed}
+                others = (*others, wire.Holder(TIER_NAME, len(queued)))
             if session.id not in daemon.sessions:
                 raise UnknownSession(f"{session.label}: the session ended while it waited; open a new one")
             answer = table.grant(

@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 
 from blake3 import blake3
 
@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 DOWNLOADS = 4
 """Artifacts that are fetched at once."""
 QUEUED = 1024
-"""Artifacts that are fetched or wait for it; items of further ones are left to jobs."""
+"""Artifacts that are fetched or wait for it; whoever asks for items of others waits, too."""
 ASKED_S = 1.5
 """Longest wait of a request for a lease for a manifest (see upstream.LOOK_S)."""
 AGAIN_S = 600.0
@@ -67,8 +67,8 @@ class ReadThrough:
         session: Session,
         max_age_s: float = FRESH_S,
         limit_s: float | None = None,
-    ) -> None:
-        """Leases, and begins to fetch, every artifact of the bucket that has some of these items.
+    ) -> Collection[bytes]:
+        """Leases, and begins to fetch, the artifacts of the bucket that have some of these items.
 
         Args:
             recipe: scoped, and registered.
@@ -76,6 +76,9 @@ class ReadThrough:
             session: the job, which will own what is fetched.
             max_age_s: how old the manifest may be.
             limit_s: how long it may be waited for; default `ASKED_S`.
+
+        Returns:
+            The items that nobody is to preprocess though they are not leased: the queue is full.
         """
         known, began = None, self._daemon.clock()
         limit_s = ASKED_S if limit_s is None else limit_s
@@ -84,20 +87,23 @@ class ReadThrough:
         if known is None:
             if self._outage.is_usable:
                 self._outage.note_lost(self._daemon.clock() - began)
-            return
+            return ()
         found = known.offered(digests(items), self._daemon.clock())
         wanted = {row.digest: row for rows in found.values() for row in rows}
         if not wanted:
             self._counted["misses"] += 1
-            return
+            return ()
         found_here = await self._daemon.quick(self._daemon.store.resolve, recipe)
         here = {ref.digest for ref in found_here.artifacts}
         owner_uid = os.geteuid() if session.uid is None else session.uid
         for row in wanted.values():
             if row.digest in here:
                 known.tried[row.digest] = self._daemon.clock() + AGAIN_S
-            elif len(self._fetches) < QUEUED and (commit := self._leased(recipe, row)) is not None:
+            elif len(self._fetches) >= QUEUED:
+                return known.offered(found, self._daemon.clock()).keys()
+            elif (commit := self._leased(recipe, row)) is not None:
                 self._start(known, row, commit, owner_uid)
+        return ()
 
     async def pull(self, recipe: str, owner_uid: int) -> tuple[int, int]:
         """Fetches what the bucket has of a registered recipe and this machine has not.
