@@ -78,7 +78,7 @@ def serve(config: Path | None, check_config: bool, **options: str | None) -> Non
     Example: prepcached serve --root /srv/prepcache --uds /run/prepcache/prepcached.sock --max-bytes 200GiB
     """
     from prepcached import start
-    from prepcached.systemd import is_activated
+    from prepcached.sockets import is_activated
 
     activated = is_activated(os.environ)
     if check_config:

@@ -41,14 +41,13 @@ from prepcached.daemon import Bounds, Daemon
 from prepcached.http_protocol import PeerProtocol, Slots
 from prepcached.maintenance import Maintenance
 from prepcached.middleware import Middleware
-from prepcached.sockets import BACKLOG
+from prepcached.sockets import BACKLOG, notify, watchdog_interval_s
 from prepcached.start import STOPS, Place
 from prepcached.store import sharing
 from prepcached.store.layout import Layout
 from prepcached.store.records import Limits
 from prepcached.store.root import Root
 from prepcached.store.store import Store
-from prepcached.systemd import notify, watchdog_interval_s
 
 if TYPE_CHECKING:
     from prepcached.tier.tier import Tier

@@ -26,9 +26,8 @@ from prepcache.errors import RootInUse
 from prepcache.protocol import listening
 from prepcached import log
 from prepcached.config import Settings
-from prepcached.sockets import listen
+from prepcached.sockets import is_activated, listen
 from prepcached.store.root import Root
-from prepcached.systemd import is_activated
 
 LOG = logging.getLogger(__name__)
 

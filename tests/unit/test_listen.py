@@ -15,11 +15,10 @@ from prepcached import __main__, cli
 from prepcached import server as daemon_server
 from prepcached.config import Settings
 from prepcached.daemon import Daemon
-from prepcached.sockets import listen
+from prepcached.sockets import is_activated, listen
 from prepcached.store.db import discard
 from prepcached.store.root import Root
 from prepcached.store.store import Store
-from prepcached.systemd import is_activated
 from support.serving import build
 from support.stores import ROOMY, put
 
