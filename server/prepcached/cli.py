@@ -96,7 +96,8 @@ def _option(name: str) -> inspect.Parameter:
     """A setting as an option of `serve`."""
     setting = Settings.model_fields[name]
     extra: Any = setting.json_schema_extra
-    option = typer.Option(f"--{name.replace('_', '-')}", help=setting.description, metavar=extra["metavar"])
+    metavar = extra["metavar"] or name.rpartition("_")[2].upper()
+    option = typer.Option(f"--{name.replace('_', '-')}", help=setting.description, metavar=metavar)
     return _parameter(name, Annotated[str | None, option])
 
 
