@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -53,11 +53,12 @@ def write_items(
 
 def merge(path: Path, sources: Sequence[Path]) -> artifact.Written:
     """Merges into a new file."""
-    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-    try:
-        return artifact.merge(sources, fd)
-    finally:
-        os.close(fd)
+    with contextlib.ExitStack() as stack:
+        fds = [stack.enter_context(source.open("rb")).fileno() for source in sources]
+        out = stack.enter_context(path.open("xb"))
+        return artifact.merge(
+            fds, [artifact.check(fd) for fd in fds], out.fileno(), producer={"name": "test"}
+        )
 
 
 def samples_of(found: artifact.Artifact) -> list[Any]:

@@ -13,7 +13,7 @@ import torch
 from prepcache import artifact
 from prepcache.digests import RecipeDigest
 from prepcache.errors import ArtifactError
-from support.artifacts import merge, samples_of, write
+from support.artifacts import merge, write
 
 
 def _write_parts(folder: Path, parts: list[list[Any]]) -> list[Path]:
@@ -23,19 +23,6 @@ def _write_parts(folder: Path, parts: list[list[Any]]) -> list[Path]:
         write(paths[-1], samples, first=first)
         first += len(samples)
     return paths
-
-
-def test_descriptors_are_read_and_stay_open(tmp_path: Path) -> None:
-    fds = []
-    for number in range(2):
-        write(tmp_path / "a", [torch.full((2,), number)], first=number)
-        fds.append(os.open(tmp_path / "a", os.O_RDONLY))
-        (tmp_path / "a").unlink()
-    with open(tmp_path / "out", "wb") as out:
-        artifact.merge(fds, out.fileno())
-    for fd in fds:
-        os.close(fd)
-    assert [sample.tolist() for sample in samples_of(artifact.open(tmp_path / "out"))] == [[0, 0], [1, 1]]
 
 
 def test_other_recipes_do_not_merge(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
     Writer(recipe).add(...).write(fd)     collect samples, write a file
     open(path)                            map a file: columns, rows, samples
     read_header(fd), check(fd)            what the daemon needs: no map, no torch
-    merge(paths, fd, recipe=...)          many small files into one, in bounded memory
+    merge(fds, headers, fd, producer=...) many small files into one, in bounded memory
     copy(fd, to_fd, size_bytes)           the same file again
 
 Invariants:

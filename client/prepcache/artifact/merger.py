@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,7 +30,6 @@ from prepcache.artifact.header import (
 )
 from prepcache.artifact.layout import ColumnNames, FilePart, Tensor, Written, tensors_of, write_artifact
 from prepcache.artifact.observed import pack
-from prepcache.artifact.rows import check
 from prepcache.errors import ArtifactError
 
 PIECE_BYTES = 1 << 20
@@ -47,40 +45,19 @@ class _Part:
     group: GroupSpec
 
 
-def merge(
-    paths: Sequence[str | os.PathLike[str] | int],
-    fd: int,
-    *,
-    producer: dict[str, Any] | None = None,
-    headers: Sequence[Header] | None = None,
-) -> Written:
+def merge(fds: Sequence[int], headers: Sequence[Header], fd: int, *, producer: dict[str, Any]) -> Written:
     """Writes one artifact that holds what the given ones hold.
 
     Args:
-        paths: of at least one artifact, or open descriptors of them (which stay the caller's).
+        fds: open descriptors of at least one artifact, which stay the caller's.
+        headers: of each, from `check`.
         fd: open for writing at the start of an empty file. Neither synced nor closed here.
-        producer: of the new artifact; the first file's if None.
-        headers: of each artifact, where the caller has had it checked already (`check`).
+        producer: of the new artifact.
 
     Raises:
-        ArtifactError: a file is bad, the recipes or editions differ, an item is in two files, or an input was
-            observed with two digests.
+        ArtifactError: the recipes or editions differ, an item is in two files, or an input was observed with
+            two digests.
     """
-    opened: list[int] = []
-    try:
-        fds = []
-        for path in paths:
-            if not isinstance(path, int):
-                path = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-                opened.append(path)
-            fds.append(path)
-        return _merge(fds, headers or [check(source) for source in fds], fd, producer)
-    finally:
-        for source in opened:
-            os.close(source)
-
-
-def _merge(fds: list[int], headers: Sequence[Header], fd: int, producer: dict[str, Any] | None) -> Written:
     if len({header.recipe for header in headers}) != 1:
         raise ArtifactError("cannot merge artifacts of different recipes")
     if len({header.edition for header in headers}) != 1:
@@ -112,7 +89,7 @@ def _merge(fds: list[int], headers: Sequence[Header], fd: int, producer: dict[st
         row_groups=_row_groups(fds, headers, numbers),
         groups=groups,
         bodies=bodies,
-        producer=headers[0].producer if producer is None else producer,
+        producer=producer,
         observed=pack(_union(headers)),
         edition=headers[0].edition,
     )

@@ -206,7 +206,7 @@ class Merger:
             whose = self._whose(rows)
             fd, path = stack.enter_context(durable.temporary(core.layout.tmp))
             try:
-                artifact.merge(fds, fd, producer=self._producer(rows), headers=headers)
+                artifact.merge(fds, headers, fd, producer=self._producer(rows))
             except errors.ArtifactError as error:
                 log.warning("%d artifacts do not merge (%s)", len(rows), error)
                 self._leave(rows)
