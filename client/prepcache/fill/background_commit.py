@@ -92,8 +92,10 @@ class _Thread:
     def schedule(self, one: Due, after_s: float = 0.0) -> None:
         """Has `one.run()` called so soon."""
         at = time.monotonic() + after_s
+        if self._due.get(one, math.inf) <= at:  # to wake it for each sample costs more than the sample
+            return
         with self._changed, contextlib.suppress(RuntimeError):
-            self._due[one] = min(at, self._due.get(one, at))
+            self._due[one] = at
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="prepcache-commit", daemon=True)
                 thread.start()
