@@ -42,3 +42,15 @@ def test_a_method_is_explained_by_its_objects_attribute() -> None:
     assert readable(Transform(size=1).__call__) == f"__call__ of {HERE}.Transform"
     assert len(readable("x" * 1000)) <= TEXT_LIMIT
     assert readable(MethodType(print, "s3://me:hidden@box/x")) == "print of secret"
+
+
+def test_a_replaced_object_is_explained_by_its_class() -> None:
+    def made(held: Any) -> Any:
+        def f(x: Any) -> Any:
+            return held, x
+
+        return recipe(f).parts
+
+    lines = [one.line for one in differences(made(Settings(1)), made(Transform(size=1)))]
+    [line] = [line for line in lines if "f[held]" in line]
+    assert line.endswith(f"f[held] {HERE}.Settings -> {HERE}.Transform")

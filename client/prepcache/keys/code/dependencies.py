@@ -419,7 +419,8 @@ class Dependencies:
         is_held = known is None or known in self.objects
         # What a library's function holds may change, where one of the project's only stands for its code.
         kind = object if isinstance(value, FunctionType) and is_held else type(value)
-        text = "" if is_attribute and len(self.values) > _MOST_TEXTS else readable(value, known)
+        shown = None if known in self.objects else known
+        text = "" if is_attribute and len(self.values) > _MOST_TEXTS else readable(value, shown)
         is_secret = known not in self.objects and holds_secret(value)  # attributes are rows of their own
         self.values[unique] = Value(digest, text, is_secret, kind, is_attribute)
 
