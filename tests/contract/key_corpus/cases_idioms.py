@@ -252,6 +252,8 @@ REPLACED = [
                 swap("prep.py", "c_double", "c_float"), is_refused=True),
     must_change("function under torch.compile", {"prep.py": "import torch\n\n@torch.compile\ndef f(x):\n    return x * 1\n"},
                 swap("prep.py", "* 1", "* 2")),
+    must_stay("one key for a C library", {"prep.py": "import ctypes\nL = ctypes.CDLL('libm.so.6')\n\ndef f(x):\n    return L.cos(x)\n"},
+              nothing, job=JOB + "fn(0)\n", is_refused=True),
     keyed("a function under torch.compile", "import torch\n\n@torch.compile\ndef f(x):\n    return x\n"),
     keyed("a module under torch.compile", "import torch\nM = torch.compile(torch.nn.Dropout(0.5))\n\ndef f(x):\n    return M(x)\n"),
 ]  # fmt: skip

@@ -34,7 +34,7 @@ class Verdict:
 
     @property
     def is_needless_miss(self) -> bool:
-        return self.is_changed is not False and self.mode not in self.case.changes
+        return self.is_changed is True and self.mode not in self.case.changes
 
 
 Answers = dict[str, Any]
