@@ -134,7 +134,7 @@ class Share:
         """
         while True:
             generation = self._artifacts.generation
-            self._settle_found()  # a beat may have looked
+            self._settle_found(among)  # a beat may have looked
             fresh = self._in_state(FRESH, among)
             if self._session.is_away:
                 return self._take_alone(fresh, want)
@@ -172,7 +172,7 @@ class Share:
             has_waited = self._session.wait_for_return(wait_s)
             return [] if has_waited else self._take_alone(self._in_state(HELD, among), want)
         generation = self._artifacts.generation
-        self._settle_found()
+        self._settle_found(among)
         held = self._in_state(HELD, among)
         if not len(held):
             return []
@@ -251,11 +251,13 @@ class Share:
         self._catalogue.place()
         self._settle_found()
 
-    def _settle_found(self) -> None:
-        """Items that are there by now need not be asked for."""
+    def _settle_found(self, among: Array | None = None) -> None:
+        """Items that are there by now need not be asked for: of these, or of all."""
+        at: Any = slice(None) if among is None else among
         with self._lock:
-            is_there = self._catalogue.places.artifact != MISSING
-            found = np.flatnonzero(is_there & ((self._state == FRESH) | (self._state == HELD)))
+            is_there, state = self._catalogue.places.artifact[at] != MISSING, self._state[at]
+            found = np.flatnonzero(is_there & ((state == FRESH) | (state == HELD)))
+            found = found if among is None else among[found]
             self._state[found] = SETTLED
         if len(found):
             self._count_taken()
