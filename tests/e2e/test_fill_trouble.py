@@ -86,7 +86,6 @@ tell(ds)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.nightly(daily=["filled", "lazy"])
 @pytest.mark.parametrize("script", [STEPS, LAZY, STREAM], ids=["filled", "lazy", "stream"])
 def test_a_daemon_that_hangs_only_in_commits_holds_no_job(jobs: Jobs, script: str) -> None:
     """Nor the end of its process. It would wait as long as a commit may take: ten minutes."""
