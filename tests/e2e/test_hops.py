@@ -1,0 +1,87 @@
+"""How many calls of ours a sample and a batch cost: a reader walks them, and so does every step of a job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+from prepcache import CachedDataset, Client
+from prepcache.daemon.session import Session
+from support.serving import serving
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with serving(tmp_path):
+        client = Client(f"unix://{tmp_path}/s.sock")
+        yield client
+        Session.current(client).close()
+
+
+def make(item: int) -> tuple[torch.Tensor, int]:
+    return torch.full((3, 4), item), item
+
+
+def calls(function: Callable[[], Any]) -> list[str]:
+    """The functions of ours that it calls, once all that is kept is kept."""
+    function()
+    found: list[str] = []
+
+    def note(frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call" and "/client/prepcache/" in frame.f_code.co_filename:
+            found.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+def test_a_sample_and_a_batch_cost_few_calls(client: Client) -> None:
+    ds = CachedDataset(list(range(50)), make, progress=False, client=client)
+    sample = calls(lambda: ds[7])
+    assert len(sample) <= 10, sample
+    batch = calls(lambda: default_collate(ds.__getitems__([1, 2, 3])))
+    assert len(batch) <= 27, batch
+
+
+def frames_above(event: str, names: set[str], function: Callable[[], Any]) -> list[list[str]]:
+    """The functions of ours above each call of these C functions."""
+    found: list[list[str]] = []
+
+    def note(frame: FrameType | None, kind: str, arg: Any) -> None:
+        if kind == event and getattr(arg, "__name__", "") in names:
+            above = []
+            while frame is not None:
+                if "/client/prepcache/" in frame.f_code.co_filename:
+                    above.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}")
+                frame = frame.f_back
+            found.append(above)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+def test_one_resolve_is_few_frames_deep(client: Client) -> None:
+    def opened() -> CachedDataset[Any]:
+        return CachedDataset(list(range(5)), make, progress=False, client=client)
+
+    opened()
+    sent = frames_above("c_call", {"send", "sendall"}, opened)
+    assert sent and max(map(len, sent)) <= 14, sent
