@@ -35,6 +35,14 @@ def test_what_runs_is_keyed_after_an_edit_of_its_source(project: Project, loaded
     assert project.digest(**FUNCTION) != before["function"]
 
 
+def test_the_last_of_very_many_names_counts(project: Project) -> None:
+    """Their numbers take several bytes of the bytecode."""
+    names = [f"A{number}" for number in range(300)]
+    text = "".join(f"{name} = 1\n" for name in names) + f"def f(x): return [{', '.join(names)}]"
+    project.write(prep=text)
+    assert changes(project, lambda: project.write(prep=text.replace("A299 = 1", "A299 = 2")), **FUNCTION)
+
+
 def test_a_function_that_a_decorator_rewrites_counts_by_its_code(project: Project) -> None:
     """As typeguard's does."""
     rewrites = (

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from prepcache.fill.recipe_guard import Steady
 from prepcache.keys import distributions, environment
 from prepcache.keys.drift import drift
-from prepcache.keys.environment import Environment, lately
+from prepcache.keys.environment import Environment, default_dtype, lately
 from prepcache.keys.observation.observer import Observer
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -249,3 +250,8 @@ def test_what_is_installed_after_it_was_loaded_is_refused(site: Path, tmp_path: 
         assert in_a_job(folder, steps).startswith(refusal)
     fork = "if os.fork(): sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))"
     assert in_a_job(site, f"{steps}\n{fork}").startswith(refusal), "a child has what its parent loaded"
+
+
+def test_torchs_default_device_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_default_device", lambda: torch.device("meta"))
+    assert default_dtype() == "torch.float32 on meta"

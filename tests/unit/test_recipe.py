@@ -74,6 +74,8 @@ def test_no_name_of_a_file_passes_for_two_files(project: Project) -> None:
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         recipe(f, **options)
+    with pytest.raises(TypeError, match="preprocess must be callable, not int"):
+        recipe(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
