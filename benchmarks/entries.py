@@ -55,7 +55,7 @@ def _add(store: Store, digest: RecipeDigest, numbers: range) -> None:
         raw = bytearray(file.read())
     key_at, item_at = raw.index(header.key.encode()), raw.index(first)
     found: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    with store._core.index.write() as conn:
+    with store.index.write() as conn:
         row = queries.recipe(conn, digest)
         assert row is not None
         generation = queries.raise_generation(conn, row.id, is_removal=False)

@@ -40,7 +40,6 @@ PATH_CHARS = 120
 WITHOUT = "without the cache"
 """After the warning that tells why: no daemon, or one that refuses."""
 NOT_KEPT = "PREPCACHE=readonly: new samples are not stored"
-DAMAGED = "some cached samples were damaged or wrong and were removed"
 NEW_CACHE = "nothing of this name is cached yet"
 """As the daemon says; of the new cache that it begins with it need not be asked."""
 NOT_KNOWN = "reason unknown: the daemon did not answer in time; try `prepcache explain`"
@@ -216,8 +215,7 @@ def _missing_items(artifacts: ArtifactSet, items: Sequence[Any], root: str | os.
     count = f"{len(missing):,} of {total:,} items" if total > 1 else "its data"
     which = f": {', '.join(names)}{more}" if names else ""
     all_are = "; none of the cached items is in this data set" if artifacts.has_mapped else ""
-    lost = f"; {DAMAGED}" if artifacts.is_damaged else ""
-    return f"{count} not cached{which}{all_are if len(missing) == total > 1 else ''}{lost}"
+    return f"{count} not cached{which}{all_are if len(missing) == total > 1 else ''}"
 
 
 def _name_of(item: Any, root: str | os.PathLike[str] | None) -> str:

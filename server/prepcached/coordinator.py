@@ -38,7 +38,6 @@ from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, digests
 from prepcached.misses import Miss, Misses
 from prepcached.sessions import Session
 from prepcached.store import scopes
-from prepcached.store.records import Resolved, StagedFile
 
 if TYPE_CHECKING:
     from prepcached.tier.tier import Tier
@@ -170,7 +169,6 @@ class Coordinator:
                 session.declined.pop(request.recipe, None)
                 self.served["leases"] += 1
                 self.served["leased_items"] += len(answer.lease.items)
-                daemon.note_leased()
                 break
             left_s = until - daemon.clock()
             if not (answer.held or others) or left_s <= 0 or daemon.stopping.is_set():
@@ -193,7 +191,7 @@ class Coordinator:
         Raises:
             LeaseLapsed, StagedFileRefused, Declined.
         """
-        staged = [StagedFile(file.name, file.size_bytes) for file in request.staged]
+        staged = request.staged
         for file in staged:
             if not file.name.startswith(session.id + "."):
                 raise StagedFileRefused(
@@ -235,23 +233,13 @@ class Coordinator:
 
     async def _resolve(self, holder: Session | None, recipe: str, since: int) -> wire.Resolved:
         daemon = self._daemon
-        found, told = await daemon.quick(self._look_up, recipe, since, None if holder is None else holder.id)
+        holder_id = None if holder is None else holder.id
+        found = await daemon.quick(daemon.store.resolve, recipe, since, holder=holder_id)
         self.served["resolves"] += 1
         self.served["artifacts"] += len(found.artifacts)
         if holder is not None:
             await self._check_holder(holder)
-        return told
-
-    def _look_up(self, recipe: str, since: int, holder: str | None) -> tuple[Resolved, wire.Resolved]:
-        """Runs in a worker thread, with all that grows with the number of artifacts."""
-        store = self._daemon.store
-        found = store.resolve(recipe, since, holder=holder)
-        chunks = {chunk.name: chunk.rows for ref in found.artifacts for chunk in ref.observed}
-        references = _references(found.artifacts)
-        told = wire.Resolved(
-            found.generation, found.is_complete, store.objects, references, chunks, found.is_damaged
-        )
-        return found, told
+        return found
 
     async def beat(self, session: Session, request: wire.BeatRequest) -> wire.BeatAnswer:
         """Keeps a session and its leases, and counts what the job found made."""
@@ -326,7 +314,7 @@ class Coordinator:
         self._daemon.leases.raise_generation(recipe, newest)
 
     async def _commit(
-        self, session: Session, owner_uid: int, commit: Commit, staged: Sequence[StagedFile]
+        self, session: Session, owner_uid: int, commit: Commit, staged: Sequence[wire.StagedFile]
     ) -> wire.Committed:
         daemon = self._daemon
         seen: list[bytes] = []
@@ -375,9 +363,9 @@ class Coordinator:
                 await daemon.clean_session(session.id)
         if session.id in daemon.sessions:
             await self._check_holder(session)
-        return wire.Committed(done.generation, _references(done.artifacts))
+        return done
 
-    async def _drop_uploads(self, session: Session, refused: Sequence[StagedFile]) -> None:
+    async def _drop_uploads(self, session: Session, refused: Sequence[wire.StagedFile]) -> None:
         """Deletes what was uploaded for a commit that is refused: a client uploads anew for its next one, and
         cannot delete what the daemon wrote."""
         for name in [file.name for file in refused if file.name in session.staged]:
@@ -403,19 +391,3 @@ class Coordinator:
 
 def _has_failed(task: asyncio.Task[Any]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
-
-
-def _references(artifacts: Sequence[Any]) -> tuple[wire.ArtifactRef, ...]:
-    return tuple(
-        wire.ArtifactRef(
-            artifact.key,
-            artifact.digest,
-            artifact.size_bytes,
-            artifact.items,
-            artifact.rows,
-            artifact.cost_s,
-            tuple(chunk.name for chunk in artifact.observed),
-            artifact.edition,
-        )
-        for artifact in artifacts
-    )

@@ -27,12 +27,13 @@ from typing import Any, ParamSpec, TypeVar
 
 from prepcache.errors import DaemonUnreachable, StoreError, UnknownSession
 from prepcache.protocol import wire
+from prepcache.protocol.inspection import Verified
 from prepcache.protocol.units import size_text
 from prepcached.auth import Auth, Caller
 from prepcached.leases import LeaseLimits, LeaseTable
 from prepcached.peer import Watch, user_name
 from prepcached.sessions import Session, Sessions
-from prepcached.store.records import Finding, Verified
+from prepcached.store.records import Finding
 from prepcached.store.store import Store
 
 LOG = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ LONG_THREADS = 1
 """For calls that read the whole store."""
 TICK_S = 0.5
 SWEEP_S = 60.0
-"""The staging folder is looked through for what no session staged this often."""
+"""The staging folder is looked through for what belongs to no open session this often."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Daemon:
         """Begins to watch."""
         self._loop = asyncio.get_running_loop()
         self._watch = Watch(self._loop, partial(self.end_session, why="its process ended"))
-        self.store.on_merged(self._note_merged)
+        self.store.on_merged = self._note_merged
         await self.sweep()
         self._ticker = self._loop.create_task(self._tick())
 
@@ -250,7 +251,7 @@ class Daemon:
             LOG.warning("files of session %s are not removed yet: %s", session_id[:8], error)
 
     async def sweep(self) -> None:
-        """Removes what lies in the staging folder and no lease names."""
+        """Removes what lies in the staging folder and belongs to no open session."""
         live = {session.id for session in self.sessions} | self.commits.keys()
         try:
             swept = await self.slow(self.store.sweep_staging, live)
@@ -258,13 +259,11 @@ class Daemon:
             LOG.warning("the staging folder cannot be swept: %s", error)
             return
         if swept.files:
-            LOG.info("removed %d staged files without a lease: %s", swept.files, size_text(swept.disk_bytes))
+            LOG.info(
+                "removed %d staged files of no open session: %s", swept.files, size_text(swept.disk_bytes)
+            )
         if swept.failed is not None:
             LOG.warning("cannot remove %s: %s", swept.failed.filename, swept.failed.strerror)
-
-    def note_leased(self) -> None:
-        """Tells the store who holds leases; what lapsed since is told by the next tick."""
-        self.store.note_leased({lease.session for lease in self.leases} | self.commits.keys())
 
     # -- inside
 
@@ -279,7 +278,6 @@ class Daemon:
                 for session in self.sessions.silent():
                     self.end_session(session.id, why="it was silent for too long")
                 self.leases.lapse()
-                self.note_leased()
                 if self.clock() - self._swept_at > SWEEP_S:
                     self._swept_at = self.clock()
                     self.spawn(self.sweep())

@@ -14,9 +14,7 @@ import pytest
 
 from prepcached.daemon import SLOW_THREADS
 from prepcached.routes import data
-from prepcached.store import room
 from support.serving import Job, Serving, raw, serving, wait_until
-from support.stores import OTHER_RECIPE
 
 DATA = bytes(range(256)) * 20_000
 
@@ -107,25 +105,6 @@ def test_an_upload_onto_a_full_disk_is_declined(
     monkeypatch.setattr(data, "_write", full)
     assert raw(served.uds, asked + DATA[:length]).startswith(b"HTTP/1.1 507 ")
     assert staged(served) == []
-
-
-def test_an_announcement_that_nothing_follows_evicts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(room, "STEP_BYTES", 1 << 16)
-    with serving(tmp_path, max_bytes=len(DATA)) as served:
-        job = served.job()
-        kept = job.fill(served.store.staging, ["kept"])["artifacts"]
-        job.close()
-        assert wait_until(lambda: not served.store.stats().held_bytes)
-        job = served.job()
-        job.recipe = OTHER_RECIPE
-        with connected(served, head(job, len(DATA) - 1), DATA[:100_000]):
-            assert wait_until(lambda: bool(staged(served)))
-            assert served.store.entry(kept[0]["key"]).items == 1
-        assert wait_until(lambda: ended(served))
-        assert raw(served.uds, head(job, len(DATA) - 1, item="b"), DATA[:-1]).startswith(b"HTTP/1.1 201 ")
-        assert served.store.stats().entries == 0
 
 
 def test_an_upload_without_its_lease_ends_and_frees_its_room(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def held_transaction(served: Serving) -> Iterator[None]:
 @contextlib.contextmanager
 def held_lock(served: Serving) -> Iterator[None]:
     """Another thread changes files and rows, as a merge or a commit that waits for the disk."""
-    with served.store._core.writer:
+    with served.store.writer:
         yield
 
 

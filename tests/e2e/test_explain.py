@@ -160,9 +160,9 @@ def test_explain_agrees_with_the_job_on_partial_misses(jobs: Jobs) -> None:
     _, second = run(jobs, {"config": {"max_len": 7}})
     jobs.box.python("-c", COMMAND, "purge", "--recipe", second["recipe"], "--yes")
     line, _ = run(jobs, {"config": {"max_len": 7}})
-    assert "it was cached, but has been evicted or purged; 4 items, 0 hit" in line
+    assert "it was cached, but has been evicted, purged or found damaged; 4 items, 0 hit" in line
     people = command(jobs)
-    assert "it was cached, but has been evicted or purged" in people
+    assert "it was cached, but has been evicted, purged or found damaged" in people
 
     (jobs.box.folder / "data" / "e.txt").write_text("new")
     line, _ = run(jobs)

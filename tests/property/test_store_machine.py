@@ -141,7 +141,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(key=keys)
     def pin(self, key: str) -> None:
         try:
-            assert self.store.pin(key).is_pinned
+            assert self.store.set_pin(key, True).is_pinned
             self.pinned.add(key)
         except errors.NotFound:
             assert key not in self.live_keys()
@@ -149,7 +149,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(key=keys)
     def unpin(self, key: str) -> None:
         try:
-            assert not self.store.unpin(key).is_pinned
+            assert not self.store.set_pin(key, False).is_pinned
         except errors.NotFound:
             assert key not in self.live_keys()
         self.pinned.discard(key)

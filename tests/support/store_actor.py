@@ -54,7 +54,7 @@ def prepare(root: str) -> None:
     store = Store(root, limits=stores.ROOMY, clock=Clock())
     for name in range(8):
         done = stores.put(store, name)
-    store.pin(done.artifacts[0].key)
+    store.set_pin(done.artifacts[0].key, True)
     store.close()
 
 

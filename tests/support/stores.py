@@ -17,9 +17,10 @@ from blake3 import blake3
 from prepcache import artifact
 from prepcache.digests import RecipeDigest
 from prepcache.errors import Declined
+from prepcache.protocol.wire import Committed, StagedFile
 from prepcached.store import commit, removal, room
 from prepcached.store.models import artifacts
-from prepcached.store.records import Committed, Limits, StagedFile
+from prepcached.store.records import Limits
 from prepcached.store.store import Store
 
 RECIPE = RecipeDigest(blake3(b"recipe").hexdigest())
@@ -105,7 +106,7 @@ def put(
 def evict_to_fit(store: Store, size_bytes: int) -> bool:
     """Makes room for so many bytes, as a commit does; False (and nothing evicted) when it cannot be made."""
     try:
-        with room.room(store._core, size_bytes, os.getuid()):
+        with room.room(store, size_bytes, os.getuid()):
             return True
     except Declined:
         return False
@@ -123,7 +124,7 @@ def disk_use(store: Store) -> int:
 
 def hold(store: Store, session: str, digest: str) -> None:
     """A hold on one artifact alone, used just now."""
-    core = store._core
+    core = store
     [row] = removal.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest)])
     core.holds.take(session, [(row.digest, row.disk_bytes, row.is_pinned)], core.monotonic())
     core.used[row.digest] = core.clock()

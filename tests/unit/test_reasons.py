@@ -71,7 +71,6 @@ def artifacts(
         "mode": mode,
         "reason": "",
         "has_any": False,
-        "is_damaged": False,
         "has_mapped": False,
         "why": "",
         "changed_inputs": {},
@@ -133,9 +132,6 @@ def test_that_nothing_of_what_is_cached_is_asked_for_is_said() -> None:
         "3 of 3 items not cached; none of the cached items is in this data set"
     ]
     assert why(artifacts(has_any=True, has_mapped=True, missing=2)) == ["2 of 3 items not cached"]
-    assert why(artifacts(has_any=True, has_mapped=True, missing=2, is_damaged=True)) == [
-        f"2 of 3 items not cached; {reasons.DAMAGED}"
-    ]
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,6 @@ class ArtifactSet:
         owner: the process that holds the artifacts: the one that opened the data set, or reads the stream.
         filling: held by the thread that fills it up.
         has_lost: items that were there are missing by now.
-        is_damaged: when it was opened, the last change to the recipe was that a damaged artifact was removed.
         is_known: the daemon answered the last look, so that it knows the recipe.
     """
 
@@ -145,7 +144,7 @@ class ArtifactSet:
         self.generation = 0
         self.reason = ""
         self.why = self.why_cue = ""  # something is missing, for the daemon to know
-        self.has_any = self.has_lost = self.is_damaged = self.is_known = False
+        self.has_any = self.has_lost = self.is_known = False
         self._lost = 0
         self._refused: PrepcacheError | None = None  # why the recipe itself was not taken
         self._root = None if root is None else os.fspath(root)
@@ -283,7 +282,6 @@ class ArtifactSet:
         )
         self.generation = resolved.generation
         self.has_any |= bool(resolved.artifacts)
-        self.is_damaged |= resolved.is_damaged
         self.drop(useless)
         return bool(len(found))
 

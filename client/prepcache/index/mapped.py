@@ -3,10 +3,10 @@
 NOTE [ Editions ]
     A job that refreshes writes artifacts of an edition above all that it found, and looks at no lower one.
     Every job that opens its data set later takes an item from the highest edition that has it; a running
-    job keeps what it has mapped. Older editions stay for the items that were not refreshed. The daemon
-    merges within an edition only, and when it removes an artifact, the lower editions of its recipe go
-    too: what was replaced never comes back. Who cannot map an artifact (it is bad, it has just gone, or an
-    input that it observed changed) does not know what it replaced: that job looks at no lower edition.
+    job keeps what it has mapped. The daemon merges within an edition only, and a commit removes the artifacts
+    of lower editions that share an item with it: what was replaced never comes back. Who cannot map an
+    artifact (it is bad, it has just gone, or an input that it observed changed) does not know what it
+    replaces: that job looks at no lower edition.
 
 Not here: where items lie in them (catalogue.py, and for a stream recipe_index.py).
 """

@@ -160,7 +160,7 @@ class ArtifactRef(Message):
     Args:
         observed: the inputs that its function was seen to take: the names of their chunks
             (prepcache.protocol.observed).
-        edition: how many refreshes came before; see catalogue.py.
+        edition: how many refreshes came before; see mapped.py.
     """
 
     key: KeyHex
@@ -191,7 +191,6 @@ class Resolved(Message):
     Args:
         objects: the folder of artifacts as the daemon sees it.
         observed: the chunks of inputs that the artifacts name.
-        is_damaged: asked from 0, what happened to the recipe last is that a damaged artifact was removed.
     """
 
     generation: Natural
@@ -199,7 +198,6 @@ class Resolved(Message):
     objects: Folder
     artifacts: tuple[ArtifactRef, ...]
     observed: Mapping[str, tuple[JsonObject, ...]] = field(default_factory=dict)
-    is_damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

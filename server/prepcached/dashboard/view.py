@@ -17,9 +17,9 @@ import jinja2
 from markupsafe import Markup, escape
 
 from prepcache.protocol import status_text
+from prepcache.protocol.inspection import NameSums
 from prepcache.protocol.units import age_text, count_text, size_text, span_text
 from prepcached.dashboard.history import HEIGHT, WIDTH, Chart, History, Sample
-from prepcached.store.records import NameSums
 
 MAX_SESSIONS = 30
 MAX_NAMES = 40

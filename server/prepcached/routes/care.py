@@ -16,7 +16,7 @@ from prepcached.daemon import Daemon
 from prepcached.routes import messages
 from prepcached.routes.entries import check_owned, log_purge, owner_of, told
 from prepcached.routes.openapi import endpoint
-from prepcached.store.records import Filter, Removed
+from prepcached.store.records import Filter
 from prepcached.store.store import Store
 
 TOLD_KEYS = 1000
@@ -47,8 +47,7 @@ def router(daemon: Daemon) -> APIRouter:
             listed = await daemon.listing(_first_to_go, daemon.store, wanted, asked.free_bytes, gone)
         else:
             log_purge(caller, gone)
-        others = {"keys": gone.keys[:TOLD_KEYS], "dry_run": asked.dry_run, "listed": listed}
-        return messages.answer(messages.taken_over(inspection.Purged, gone, **others))
+        return messages.answer(replace(gone, keys=gone.keys[:TOLD_KEYS], listed=listed))
 
     @api.post("/v1/verify", **endpoint(takes=inspection.VerifyRequest, gives=inspection.Verified))
     async def verify(request: Request) -> Response:
@@ -62,7 +61,7 @@ def router(daemon: Daemon) -> APIRouter:
 
         is_awaited = messages.waiting(request)
         found = await daemon.verify(asked.keys, is_awaited, messages.caller(request).confined_to)
-        return messages.answer(messages.taken_over(inspection.Verified, found))
+        return messages.answer(found)
 
     @api.post("/v1/check", **endpoint(gives=inspection.Checked))
     async def check(request: Request) -> Response:
@@ -104,7 +103,7 @@ def _filter(asked: inspection.PurgeRequest) -> Filter:
 
 
 def _first_to_go(
-    store: Store, wanted: Filter, free_bytes: int | None, gone: Removed
+    store: Store, wanted: Filter, free_bytes: int | None, gone: inspection.Purged
 ) -> tuple[inspection.Entry, ...]:
     """What a dry run lists."""
     if free_bytes is not None:

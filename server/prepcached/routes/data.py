@@ -35,7 +35,6 @@ from prepcached.http_protocol import PeerProtocol
 from prepcached.routes import messages
 from prepcached.routes.openapi import BYTES, endpoint
 from prepcached.sessions import Session
-from prepcached.store.room import Upload
 from prepcached.store.store import Store
 
 PIECE_BYTES = 4 << 20
@@ -108,22 +107,22 @@ async def _stage(
     coordinator.stage(session, name, size_bytes)
     try:
         with contextlib.ExitStack() as stack:
-            there = await daemon.slow(stack.enter_context, daemon.store.upload(name, size_bytes))
+            fd = await daemon.slow(stack.enter_context, daemon.store.upload(name, size_bytes))
             try:
                 if session.id not in daemon.sessions:  # it was swept before there was this file
                     raise UnknownSession(f"{session.label}: the session ended before its upload began")
-                await _receive(daemon, request, there, go_on)
+                await _receive(daemon, request, fd, go_on)
             except BaseException:
-                await asyncio.shield(daemon.spawn(daemon.quick(_drop, daemon.store, there.fd, name)))
+                await asyncio.shield(daemon.spawn(daemon.quick(_drop, daemon.store, fd, name)))
                 raise
-            await daemon.quick(os.close, there.fd)
+            await daemon.quick(os.close, fd)
     except BaseException:
         session.staged.pop(name, None)
         raise
     return wire.StagedFile(name, size_bytes)
 
 
-async def _receive(daemon: Daemon, request: Request, file: Upload, go_on: Callable[[], None]) -> None:
+async def _receive(daemon: Daemon, request: Request, fd: int, go_on: Callable[[], None]) -> None:
     """Writes the body as it comes. `go_on` raises where the rest is of no use any more.
 
     Raises:
@@ -139,7 +138,7 @@ async def _receive(daemon: Daemon, request: Request, file: Upload, go_on: Callab
         go_on()
         pieces.append(piece)
         if not piece or sum(map(len, pieces)) >= WRITE_BYTES or len(pieces) == MAX_PIECES:
-            writing = daemon.spawn(daemon.slow(_write, file, pieces))
+            writing = daemon.spawn(daemon.slow(_write, fd, pieces))
             try:
                 await asyncio.shield(writing)
             except asyncio.CancelledError:
@@ -150,11 +149,10 @@ async def _receive(daemon: Daemon, request: Request, file: Upload, go_on: Callab
             return
 
 
-def _write(file: Upload, pieces: list[bytes]) -> None:
-    file.expect(sum(map(len, pieces)))
+def _write(fd: int, pieces: list[bytes]) -> None:
     left = memoryview(b"".join(pieces))
     while left:
-        left = left[os.write(file.fd, left) :]
+        left = left[os.write(fd, left) :]
 
 
 def _drop(store: Store, fd: int, name: str) -> None:

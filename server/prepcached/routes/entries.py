@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -16,7 +16,7 @@ from prepcached.auth import TOKEN_UID, Caller, owner_name
 from prepcached.daemon import Daemon
 from prepcached.routes import messages
 from prepcached.routes.openapi import endpoint
-from prepcached.store.records import Entry, Filter, RecipeRecord, Removed
+from prepcached.store.records import Filter, RecipeRecord
 from prepcached.store.store import Store
 
 LOG = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def router(daemon: Daemon) -> APIRouter:
 
         def page() -> Response:  # in the thread: 1,000 entries would keep the event loop for 100 ms
             found = daemon.store.entries(wanted, sort=sort, cursor=cursor, limit=limit)
-            return messages.answer(inspection.EntryPage(tuple(map(told, found.entries)), found.cursor))
+            return messages.answer(replace(found, entries=tuple(map(told, found.entries))))
 
         return await daemon.listing(page)
 
@@ -77,7 +77,7 @@ def router(daemon: Daemon) -> APIRouter:
         owner = messages.caller(request).confined_to
         found = await daemon.listing(daemon.store.name_sums, MAX_NAMES, owner)
         found.sort(key=lambda one: one.size_bytes, reverse=True)
-        largest = tuple(inspection.NameSums(**asdict(one)) for one in found[:limit])
+        largest = tuple(found[:limit])
         return messages.answer(inspection.Names(largest, len(found) - len(largest)))
 
     @api.get("/v1/entries/{key}", **endpoint(gives=inspection.Entry))
@@ -92,7 +92,7 @@ def router(daemon: Daemon) -> APIRouter:
         # Its owner's: another user's may take its place meanwhile.
         gone = await daemon.slow(daemon.store.purge, Filter(keys=(key,), owner=owner))
         log_purge(messages.caller(request), gone)
-        return messages.answer(inspection.Purged(gone.entries, gone.size_bytes, gone.disk_bytes, gone.keys))
+        return messages.answer(gone)
 
     @api.put("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry))
     async def pin(key: messages.HexInPath, request: Request) -> Response:
@@ -107,21 +107,21 @@ def router(daemon: Daemon) -> APIRouter:
     return api
 
 
-def log_purge(caller: Caller, gone: Removed) -> None:
+def log_purge(caller: Caller, gone: inspection.Purged) -> None:
     """Says in the log who purged how much: others will miss it."""
     if gone.entries:
         entries, size = count_text(gone.entries, "entry", "entries"), size_text(gone.size_bytes)
         LOG.info("%s purged %s, %s", owner_name(caller.owner_uid), entries, size)
 
 
-async def set_pin(daemon: Daemon, request: Request, key: str, *, is_pinned: bool) -> Entry:
+async def set_pin(daemon: Daemon, request: Request, key: str, *, is_pinned: bool) -> inspection.Entry:
     """Pins or unpins an entry that the caller may change."""
     owner = await owner_of(daemon, request, key)
-    call = daemon.store.pin if is_pinned else daemon.store.unpin
-    return await daemon.writing(call, key, owner, messages.caller(request).scope)
+    scope = messages.caller(request).scope
+    return await daemon.writing(daemon.store.set_pin, key, is_pinned, owner, scope)
 
 
-async def found(daemon: Daemon, request: Request, key: str) -> Entry:
+async def found(daemon: Daemon, request: Request, key: str) -> inspection.Entry:
     """The entry of this key that the caller sees: where several users have one, that which he shares in."""
     caller = messages.caller(request)
     return await daemon.quick(daemon.store.entry, key, caller.confined_to, caller.scope)
@@ -130,22 +130,23 @@ async def found(daemon: Daemon, request: Request, key: str) -> Entry:
 async def owner_of(daemon: Daemon, request: Request, key: str) -> int:
     """The owner of an entry that the caller may purge and pin."""
     entry = await found(daemon, request, key)
-    check_owned(entry, messages.caller(request))
-    return entry.owner
+    return check_owned(entry, messages.caller(request))
 
 
-def check_owned(entry: Entry, caller: Caller) -> None:
-    """
+def check_owned(entry: inspection.Entry, caller: Caller) -> int:
+    """The owner of an entry.
+
     Raises:
         Forbidden: the entry is another's, and the caller no admin.
     """
-    caller.check_may_change(entry.owner, f"entry {entry.key[:12]} ({entry.name})")
+    owner = TOKEN_UID if entry.owner is None else entry.owner
+    caller.check_may_change(owner, f"entry {entry.key[:12]} ({entry.name})")
+    return owner
 
 
-def told(entry: Entry) -> inspection.Entry:
-    """An entry as a message; the owner is null for what came over TCP."""
-    owner = None if entry.owner == TOKEN_UID else entry.owner
-    return messages.taken_over(inspection.Entry, entry, owner=owner)
+def told(entry: inspection.Entry) -> inspection.Entry:
+    """An entry as it is told of: the owner is null for what came over TCP."""
+    return replace(entry, owner=None) if entry.owner == TOKEN_UID else entry
 
 
 def recipes(daemon: Daemon) -> APIRouter:

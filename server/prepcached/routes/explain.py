@@ -18,15 +18,14 @@ from prepcached.misses import Miss, Misses
 from prepcached.routes import messages
 from prepcached.routes.entries import recipe_of
 from prepcached.routes.openapi import endpoint
-from prepcached.store import relatives
+from prepcached.store import listing
 from prepcached.store.store import Store
 
 SHOWN_TEXT = 1000
 """Characters of a value in an answer; a line has fewer."""
 SUMMARY_TEXT = 4000
 """Characters of a summary, less than a message's text may have."""
-WAS_THERE = "it was cached, but has been evicted or purged"
-WAS_DAMAGED = "it was cached, but was damaged or wrong and has been removed"
+WAS_THERE = "it was cached, but has been evicted, purged or found damaged"
 NOT_ALL = (
     "some items are new or changed, or an input that the function uses has changed; the line that the job "
     "printed names them"
@@ -83,18 +82,15 @@ def _explain(
     subject = _subject(store, asked, None if missed is None else missed.recipe, caller)
     recipe = None if subject.digest is None else subject.digest + subject.scope
     with store.snapshot() as conn:
-        draws = () if recipe is None else relatives.draws(conn, recipe)
         told = inspection.Explanation(
-            subject.digest, shortened(subject.name, SHOWN_TEXT), subject.entries, False, None, draws=draws
+            subject.digest, shortened(subject.name, SHOWN_TEXT), subject.entries, False, None
         )
         if missed is not None and missed.is_partial:
             return replace(told, is_partial=True, summary=missed.why or NOT_ALL, cue=missed.cue)
-        if recipe is not None and not subject.entries and relatives.was_filled(conn, recipe):
-            why = WAS_DAMAGED if relatives.was_damaged(conn, recipe) else WAS_THERE
-            return replace(told, was_there=True, summary=why)
-        found = relatives.relatives(conn, subject.digest, subject.name, subject.scope)
-        read = relatives.with_parts(conn, found, subject.scope)
-        with_parts = {one.digest: (one, parts) for one, parts in read}
+        if recipe is not None and not subject.entries and listing.was_filled(conn, recipe):
+            return replace(told, was_there=True, summary=WAS_THERE)
+        found = listing.relatives(conn, subject.digest, subject.name, subject.scope)
+        with_parts = {one.recipe: (one, parts) for one, parts in found}
     try:
         best = explain.nearest(subject.parts, [(digest, parts) for digest, (_, parts) in with_parts.items()])
     except RecursionError:
@@ -107,7 +103,7 @@ def _explain(
     nearest, differences = with_parts[RecipeDigest(best[0])][0], best[1]
     return replace(
         told,
-        nearest=messages.taken_over(inspection.NearestRecipe, nearest, recipe=nearest.digest),
+        nearest=nearest,
         differences=tuple(map(_difference, differences[: inspection.MAX_DIFFERENCES])),
         more=max(0, len(differences) - inspection.MAX_DIFFERENCES),
         summary=shortened(explain.summary(differences), SUMMARY_TEXT),
@@ -130,7 +126,7 @@ def _subject(store: Store, asked: inspection.ExplainRequest, missed: str | None,
         digest = asked.recipe
     else:
         with store.snapshot() as conn:
-            digest = missed or relatives.newest_of(conn, asked.name, caller.scope)
+            digest = missed or listing.newest_of(conn, asked.name, caller.scope)
     if digest is None:
         what = "no job" if asked.name is None else f"no job of {asked.name!r}"
         raise NotFound(f"{what} has missed since the daemon started", name=asked.name)

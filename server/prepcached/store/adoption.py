@@ -20,9 +20,8 @@ import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from prepcache import artifact, errors
 from prepcache.digests import is_hex64
@@ -40,13 +39,11 @@ _NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENXIO)
 """What opening or reading a folder, a link and a socket gives."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A whole artifact: its row, but for what the index gives it."""
+class Found(NamedTuple):
+    """A whole artifact: its scoped recipe, and its row, but for what the index gives it."""
 
     name: str
-    recipe: str  # plain
-    scope: str
+    recipe: str
     values: Mapping[str, Any]
     producer: Mapping[str, Any]
 
@@ -98,7 +95,7 @@ def _read(fd: int, name: str) -> Found:
         "used_at": status.st_mtime,
         "is_pinned": False,
     }
-    return Found(name, header.recipe, staging.scope_of(fd), values, header.producer)
+    return Found(name, header.recipe + staging.scope_of(fd), values, header.producer)
 
 
 def _settle(core: Core, folder: str, name: str, error: Exception) -> str:
@@ -124,37 +121,35 @@ def _settle(core: Core, folder: str, name: str, error: Exception) -> str:
 def _index(core: Core, whole: Sequence[Found]) -> Counter[str]:
     """One transaction; returns how many were indexed, and how many others had the same key."""
     with core.index.write() as conn:
-        named = {_recipe(found): _name(found) for found in whole}
-        ids = {one: queries.add_recipe(conn, one, name, core.clock()).id for one, name in named.items()}
-    keys = {found.values["key"] for found in whole}
-    rows = removal.rows_of(core, artifacts.c.key, keys)
+        named = {found.recipe: found for found in whole}
+        ids = {
+            one: queries.add_recipe(conn, one, _name(found), core.clock()).id for one, found in named.items()
+        }
+    rows = removal.rows_of(core, artifacts.c.key, {found.values["key"] for found in whole})
     twins = {(row.recipe_id, row.key): row for row in rows}
-    there = {one: core.layout.object_path(row.digest.hex()) for one, row in twins.items()}
-    highest = {one: row.edition for one, row in twins.items() if durable.is_there(there[one])}
+    there = {one for one, row in twins.items() if durable.is_there(core.layout.object_path(row.digest.hex()))}
+    highest = {one: twins[one].edition for one in there}
     best: dict[tuple[int, bytes], Found] = {}
     for found in whole:
-        one, edition = (ids[_recipe(found)], found.values["key"]), found.values["edition"]
+        one, edition = (ids[found.recipe], found.values["key"]), found.values["edition"]
         if edition > highest.get(one, -1):
             highest[one], best[one] = edition, found
     removal.remove(core, [row for one, row in twins.items() if one in best])
     with core.index.write() as conn:
-        generations = {
-            recipe_id: queries.raise_generation(conn, recipe_id, is_removal=False)
-            for recipe_id in {recipe_id for recipe_id, _ in best}
-        }
-        of = {i: {"recipe_id": i, "generation": generation} for i, generation in generations.items()}
-        new = [({**found.values, **of[i]}, found.producer) for (i, _), found in best.items()]
+        raised = {of: queries.raise_generation(conn, of, is_removal=False) for of in {of for of, _ in best}}
+        new = [
+            ({**found.values, "recipe_id": of, "generation": raised[of]}, found.producer)
+            for (of, _), found in best.items()
+        ]
         queries.add_artifacts(conn, new)
+    with core.memory:
+        for values, _ in new:
+            removal.account_new(core, values)
     kept = {found.name for found in best.values()}
     doubled = [found.name for found in whole if found.name not in kept]
     for name in doubled:
         removal.unlink_object(core, name)
     return Counter(indexed=len(best), doubled=len(doubled))
-
-
-def _recipe(found: Found) -> str:
-    """Scoped."""
-    return found.recipe + found.scope
 
 
 def _name(found: Found) -> str:

@@ -5,7 +5,8 @@ Invariants:
     2. Placing, inserting and raising the generation happen under the writer lock, the last two in one
        transaction. When that fails, the placed file goes again, unless it cannot be
        told whether the row is there: then the next start decides.
-    3. Committing the same bytes again changes nothing and succeeds, with the generation that they came with:
+    3. Of artifacts of a recipe that share an item, only those of the highest edition stay (`superseded`).
+    4. Committing the same bytes again changes nothing and succeeds, with the generation that they came with:
        with a newer one, a client would take what others have brought since for seen. Where their file was
        lost they are new. The same key with other bytes replaces the old artifact.
 """
@@ -14,30 +15,35 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any
+from itertools import groupby
+from typing import Any, TypeVar
 
 import numpy as np
 import sqlalchemy as sa
 
-from prepcache import errors
+from prepcache import artifact, errors
 from prepcache.artifact import Header
 from prepcache.artifact.observed import WAY_OUT
-from prepcache.digests import RecipeDigest, entry_key
+from prepcache.digests import Digest, RecipeDigest, entry_key
 from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of
 from prepcache.protocol.units import size_text
+from prepcache.protocol.wire import ArtifactRef, Committed, StagedFile
 from prepcached.store import durable, observed, queries, removal, room, scopes, staging
 from prepcached.store.core import Core, io_told, log, no_space_declined
 from prepcached.store.integrity import lose
 from prepcached.store.models import artifacts
 from prepcached.store.queries import Doomable
-from prepcached.store.records import ArtifactRef, Committed, StagedFile
 from prepcached.store.staging import Taken
 
 AllowedItems = Callable[["np.ndarray[Any, np.dtype[np.uint8]]"], "np.ndarray[Any, np.dtype[np.bool_]]"]
 """uint8[n, 32] item digests -> bool[n]: which of them the committer's leases name."""
 MAX_OBSERVED_BYTES = wire.MAX_ANSWER_BYTES // 2
 """Of all chunks of a recipe, and their names: who looks it up is told of each, in one answer."""
+Items = np.ndarray[Any, np.dtype[Any]]
+"""An item table: one digest an element."""
+_ITEM = np.dtype("V32")
+T = TypeVar("T")
 
 
 def commit(
@@ -46,10 +52,24 @@ def commit(
     staged: Sequence[StagedFile],
     *,
     owner_uid: int,
-    allowed_items: AllowedItems | None,
-    holder: str | None,
+    allowed_items: AllowedItems | None = None,
+    holder: str | None = None,
 ) -> Committed:
-    """Takes staged files into the store, all or none. See `Store.commit`."""
+    """Takes staged files into the store, all or none (NOTE [ Commit order ] in durable.py).
+
+    Args:
+        recipe: the registered recipe that every file must be of.
+        staged: what the client announced.
+        owner_uid: whose files they must be, and who owns the entries.
+        allowed_items: uint8[n, 32] -> bool[n]: which items the leases name; None allows all.
+        holder: the session that takes holds on the new artifacts.
+
+    Raises:
+        StagedFileRefused, TooLarge: a file is not what was announced, or may not be.
+        UnknownRecipe: nobody registered it.
+        Declined: no room can be made.
+        StoreError: the disk or the index failed; nothing was committed.
+    """
     with no_space_declined(core), io_told("a commit failed"), contextlib.ExitStack() as stack:
         files = [stack.enter_context(_checked(core, s, recipe, owner_uid, allowed_items)) for s in staged]
         with core.writer:
@@ -70,7 +90,7 @@ def _checked(
             f"the artifact has {staged.size_bytes} bytes; the limit is {core.artifact_bytes}",
             name=staged.name,
         )
-    with staging.opened(core.layout, staged, owner_uid) as (fd, status), core.staged_area.taking(staged.name):
+    with staging.opened(core.layout, staged, owner_uid) as (fd, status), core.staged_area.busy(staged.name):
         _check_items(staged.name, staging.header_of(fd, staged), recipe, allowed_items)
         core.look_at_staging()
         with (
@@ -120,19 +140,28 @@ def _commit(
             recipe=scopes.digest(recipe),
         )
     digests = {bytes.fromhex(file.digest) for file in files}
-    known, lost = _known(core, digests)
+    rows_of_bytes = removal.rows_of(core, artifacts.c.digest, digests)
+    lost = {r for r in rows_of_bytes if not durable.is_there(core.layout.object_path(r.digest.hex()))}
+    for r in lost:  # else what is committed would be thrown away for it
+        lose(core, r)
+    known = [r for r in rows_of_bytes if r not in lost]
     if any(r.recipe_id != row.id for r in known):
         raise errors.Declined("the same artifact is another user's entry, and users are isolated")
-    new = _first_of_each({r.digest.hex() for r in known}, files)
-    keys = [bytes.fromhex(key) for key in new]
+    there = {r.digest.hex() for r in known}
+    of_key: dict[str, Taken] = {}
+    for file in files:
+        if file.digest not in there:
+            of_key.setdefault(file.key, file)
+    new = list(of_key.values())
+    keys = [bytes.fromhex(key) for key in of_key]
     older = removal.rows_of(core, artifacts.c.key, keys, artifacts.c.recipe_id == row.id)
-    if any(r.edition > new[r.key.hex()].header.edition for r in older):
-        raise errors.Declined("a refresh has replaced these items meanwhile")
     pinned = {r.key for r in (*older, *lost) if r.is_pinned and r.recipe_id == row.id}
-    rows = [_new_row(core, file, row.id, owner_uid, pinned) for file in new.values()]
-    generation = _place_and_insert(core, row, list(new.values()), rows, older, digests)
+    ids = {r.id for r in older}
+    older += [r for r in _replaced(core, row.id, new) if r.id not in ids]
+    rows = [_new_row(core, file, row.id, owner_uid, pinned) for file in new]
+    generation = _place_and_insert(core, row, new, rows, older, digests)
     removal.finish(core, older)
-    renamed = {file.name for file in new.values() if not file.is_copy}
+    renamed = {file.name for file in new if not file.is_copy}
     for file in files:
         if file.name not in renamed:
             try:
@@ -141,7 +170,7 @@ def _commit(
                 log.error("cannot unlink the staged file %s: %s; it goes with its session", file.name, error)
     pinned_digests = {r.digest.hex() for r in known if r.is_pinned}
     pinned_digests |= {r["digest"].hex() for r in rows if r["is_pinned"]}
-    answered = [new.get(file.key, file) for file in files]
+    answered = [of_key.get(file.key, file) for file in files]
     with core.memory:
         for values in rows:
             removal.account_new(core, values)
@@ -151,6 +180,53 @@ def _commit(
             taken = ((bytes.fromhex(digest), size, digest in pinned_digests) for digest, size in found)
             core.holds.take(holder, taken, core.monotonic())
     return generation, answered
+
+
+def _replaced(core: Core, recipe_id: int, new: Sequence[Taken]) -> list[Doomable]:
+    """The artifacts of lower editions that a refresh replaces by these.
+
+    Raises:
+        Declined: it was the other way round.
+    """
+    editions = {file.header.edition for file in new}
+    is_other = artifacts.c.edition.not_in(editions) if any(editions) else queries.IS_REFRESHED
+    others = removal.rows_of(core, artifacts.c.recipe_id, [recipe_id], is_other) if new else []
+    if not others:
+        return []
+    found: list[tuple[int, Items, Doomable | None]] = [(r.edition, items_of(core, r), r) for r in others]
+    found += [(file.header.edition, as_items(file.header), None) for file in new]
+    gone = superseded(found)
+    if None in gone:
+        raise errors.Declined("a refresh has replaced these items meanwhile")
+    return [row for row in gone if row is not None]
+
+
+def superseded(found: Iterable[tuple[int, Items, T]]) -> list[T]:
+    """Those of (edition, items, what) that share an item with one of a higher edition. Pure."""
+    newer = as_items()
+    gone: list[T] = []
+    by_edition = sorted(found, key=lambda one: -one[0])
+    for _, same in groupby(by_edition, key=lambda one: one[0]):
+        group = list(same)
+        gone += [what for _, items, what in group if np.isin(items, newer).any()]
+        newer = np.concatenate([newer, *(items for _, items, _ in group)])
+    return gone
+
+
+def as_items(header: Header | None = None) -> Items:
+    """The item table of an artifact; an empty one of none."""
+    if header is None:
+        return np.empty(0, _ITEM)
+    return np.ascontiguousarray(header.item_digests).view(_ITEM).ravel()
+
+
+def items_of(core: Core, row: Doomable) -> Items:
+    """The item table of an artifact; none where it is lost or damaged, which whoever reads it finds."""
+    try:
+        with open(core.layout.object_path(row.digest.hex()), "rb") as file:
+            return as_items(artifact.read_header(file.fileno()))
+    except (OSError, errors.ArtifactError):
+        return as_items()
 
 
 def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Iterable[Taken]) -> None:
@@ -166,25 +242,6 @@ def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Iterabl
             f"the observed inputs of {recipe.name} would take {size_text(size)} per look-up; the limit is "
             f"{size_text(MAX_OBSERVED_BYTES)}: {WAY_OUT}"
         )
-
-
-def _known(core: Core, digests: Collection[bytes]) -> tuple[list[Doomable], list[Doomable]]:
-    """Rows of these bytes, and those that had lost their files: they are gone now, else what is committed
-    would be thrown away for them. It takes on their pins."""
-    rows = removal.rows_of(core, artifacts.c.digest, digests)
-    lost = [row for row in rows if not durable.is_there(core.layout.object_path(row.digest.hex()))]
-    for row in lost:
-        lose(core, row)
-    return (removal.rows_of(core, artifacts.c.digest, digests) if lost else rows), lost
-
-
-def _first_of_each(known: set[str], files: Sequence[Taken]) -> dict[str, Taken]:
-    """By key, the files whose bytes are not in the store yet."""
-    new: dict[str, Taken] = {}
-    for file in files:
-        if file.digest not in known:
-            new.setdefault(file.key, file)
-    return new
 
 
 def _new_row(
@@ -224,7 +281,7 @@ def _place_and_insert(
             else:
                 generation = queries.newest_generation(conn, known)
             for file, values in zip(new, rows, strict=True):
-                queries.add_artifact(conn, {**values, "generation": generation}, file.header.producer)
+                queries.add_artifacts(conn, [({**values, "generation": generation}, file.header.producer)])
             _check_observed(conn, recipe, new)
         return generation
     except BaseException:
@@ -256,6 +313,6 @@ def _ref(file: Taken) -> ArtifactRef:
         items=len(header.item_digests),
         rows=header.rows,
         cost_s=header.cost_s,
-        observed=tuple(chunks_of(header.observed)),
+        observed=tuple(Digest(chunk.name) for chunk in chunks_of(header.observed)),
         edition=header.edition,
     )

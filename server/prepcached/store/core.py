@@ -9,11 +9,11 @@ Locking:
     Order: `writer`, then SQLite's own, then `memory`.
 
 NOTE [ Holds against removals ]
-    Who takes holds reads rows first, without locks, and takes them under `memory` afterwards. A
-    removal may come between. So what is condemned at that moment is left out, and `removals` rises
-    when rows are gone: a taker that sees it moved reads again; nobody waits for a writer. What a merge or a
-    replacement removes is not condemned: a taker who finds its file gone asks for a lease, and looks again,
-    since the lease table knows the new generation: of a merge by `on_merged`, of a commit as its leases end.
+    Who takes holds reads rows first, without locks, and takes them under `memory` afterwards. A removal may
+    come between. `removals` rises under `memory` when rows are gone: a taker that sees it moved reads again.
+    So nobody waits for a writer. A taker may still come between the DELETE and the count of a removal, and
+    finds a file gone: its session is told to let go, and its job makes the items again or, since the
+    generation has risen (of a merge, the lease table knows by `on_merged`), looks again.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from prepcache import errors
 from prepcached.store import queries
 from prepcached.store.db import Index
 from prepcached.store.eviction import Ledger, Quotas
 from prepcached.store.holds import Holds
-from prepcached.store.layout import Layout
+from prepcached.store.records import Counters, Limits
 from prepcached.store.root import Root
 from prepcached.store.staged_area import StagedArea
 
@@ -73,60 +72,54 @@ class Foreground:
         self._is_idle.wait(GIVE_WAY_S)
 
 
-@dataclass(slots=True)
-class Counters:
-    """Sums since the start, and those that the index was asked for at the start."""
-
-    entries: int = 0
-    size_bytes: int = 0
-    pinned_bytes: int = 0
-    cost_s: float = 0.0
-    commits: int = 0
-    declined: int = 0
-    evictions: int = 0
-    evicted_bytes: int = 0
-    merges: int = 0
-    merged_bytes: int = 0
-    damaged: int = 0
-    scrubbed_bytes: int = 0
-    recovered: dict[str, int] = field(default_factory=dict)
-
-
 class Core:
-    """The shared state of one open store."""
+    """The shared state of one open store.
+
+    Args:
+        disk: the root.
+        clock: when something was: written down, and told.
+        monotonic: for how long: holds, above all, which no clock that is set may weaken.
+    """
+
+    index: Index
 
     def __init__(
-        self,
-        root: Root,
-        index: Index,
-        holds: Holds,
-        ledger: Ledger,
-        clock: Callable[[], float],
-        monotonic: Callable[[], float],
-        artifact_bytes: int | None,
+        self, disk: Root, limits: Limits, clock: Callable[[], float], monotonic: Callable[[], float]
     ) -> None:
-        self.root = root
-        self.layout: Layout = root.layout
-        self.index = index
-        self.clock = clock  # when something was: written down, and told
-        self.monotonic = monotonic  # for how long: holds, above all, which no clock that is set may weaken
-        self.artifact_bytes = artifact_bytes
+        self.disk = disk
+        self.layout = disk.layout
+        self.clock = clock
+        self.monotonic = monotonic
         self.memory = threading.Lock()
+        self.writer = threading.RLock()
         self.foreground = Foreground()
         self.stopping = threading.Event()
-        self.holds = holds
-        self.ledger = ledger
+        self.holds = Holds(limits.hold_idle_s)
+        self.ledger = Ledger(0, 0)
         self.quotas = Quotas()
         self.counters = Counters()
-        self.used: dict[bytes, float] = {}
-        self.asked: dict[str, float] = {}  # recipes, and when they were asked for; see recipes.py
-        self.staged_area = StagedArea(root.layout.staging)
+        self.artifact_bytes: int | None = None
+        self.used: dict[bytes, float] = {}  # by digest, when: written behind
+        self.staged_area = StagedArea(disk.layout.staging)
         self.grown_recipes: set[int] = set()  # ids of recipes with new artifacts; see compaction.py
-        self.has_ended_session = False  # since the last look for a merge
         self.recent_evictions: deque[float] = deque(maxlen=100_000)
         self.removals = 0
         self.on_merged: Callable[[str, int], None] = lambda recipe, generation: None
-        self.writer = threading.RLock()
+        """Called with a recipe and its generation after each merge, by the thread that merges, before the
+        files of the parts go."""
+        self.set_limits(limits)
+
+    def set_limits(self, limits: Limits) -> None:
+        """Changes the budget while running; eviction follows in the background."""
+        with io_told("the disk could not be read"):
+            max_bytes, min_free_bytes = self.disk.filled_in(limits)
+        with self.memory:
+            self.ledger.max_bytes = max_bytes
+            self.ledger.min_free_bytes = min_free_bytes
+            self.holds.idle_s = limits.hold_idle_s
+            self.artifact_bytes = limits.artifact_bytes
+            self.quotas.default_bytes = limits.user_quota_bytes
+            self.quotas.by_owner = dict(limits.quotas)
 
     def count_again(self) -> None:
         """Sets counters and ledger from the index: at start, and after a repair."""
@@ -153,20 +146,14 @@ class Core:
 
     def look_at_staging(self) -> None:
         """Counts what lies in the staging folder."""
-        staged = self.staged_area.look()
+        staged_bytes = self.staged_area.disk_bytes()
         with self.memory:
-            self.ledger.staged_bytes, self.ledger.stray_bytes = staged
+            self.ledger.staged_bytes = staged_bytes
 
     def idle_bytes(self) -> int:
         """Bytes that neither a hold nor a pin protects. Call it with `memory`."""
         protected = self.counters.pinned_bytes + self.holds.held_bytes(self.monotonic(), pinned_too=False)
         return max(0, self.ledger.live_bytes - protected)
-
-    def fits(self, size_bytes: int, free_bytes: int) -> bool:
-        """Whether so many more bytes fit beside all that was announced, with what goes for them. Call it with
-        `memory`."""
-        short = self.ledger.shortfall(size_bytes + self.ledger.announced_bytes, free_bytes)
-        return short <= 0 or short <= self.idle_bytes()
 
 
 @contextlib.contextmanager

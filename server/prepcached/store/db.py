@@ -32,8 +32,7 @@ log = logging.getLogger("prepcached.store")
 
 BUSY_TIMEOUT_S = 30.0
 QUICK_CHECK_BYTES = 32 << 20
-"""Up to here the whole index is checked at every start (0.1 s); of a larger one its small tables."""
-_LARGE = {one.name for one in (models.artifacts, models.observed, models.recipes)}
+"""Up to here the whole index is checked at every start (0.1 s); a larger one as it is read."""
 _FILES = ("-wal", "-shm", "")  # in this order they go: a log that is left would be taken for the next index's
 _OTHER_SCHEMA = re.compile(r"no such (table|column)|table \S+ has no column")
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
@@ -63,20 +62,14 @@ class Index:
                     why = f"is of version {version}, not {models.VERSION}"
                     raise self._corrupt(why, version=version)
                 self.is_new = version == 0
-                self._check(conn)
+                if os.path.getsize(path) <= QUICK_CHECK_BYTES:
+                    found = "\n".join(conn.exec_driver_sql("PRAGMA quick_check(1)").scalars())
+                    if found != "ok":
+                        raise self._corrupt(f"is damaged ({found})")
                 models.metadata.create_all(conn)
-            self._files = self._there()
         except BaseException:
             self.close()
             raise
-
-    def look(self) -> None:
-        """Notes files that were removed or replaced: a new connection would open others.
-
-        Raises:
-            OSError: that cannot be told.
-        """
-        self.is_damaged |= self._there() != self._files
 
     def finish(self, conn: sa.Connection) -> None:
         """Marks a new index as one that holds what it must hold from its beginning."""
@@ -132,28 +125,6 @@ class Index:
         """Closes every connection; the last one folds the write-ahead log in."""
         self._reader.dispose()
         self._writer.dispose()
-
-    def _check(self, conn: sa.Connection) -> None:
-        if os.path.getsize(self.path) <= QUICK_CHECK_BYTES:
-            self._quick_check(conn, "1")
-            return
-        names = conn.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'").scalars().all()
-        for name in set(names) - _LARGE:
-            self._quick_check(conn, name)
-
-    def _there(self) -> list[tuple[int, int]]:
-        found = []
-        for suffix in _FILES:
-            with contextlib.suppress(FileNotFoundError):
-                status = os.stat(self.path + suffix)
-                found.append((status.st_dev, status.st_ino))
-        return found
-
-    def _quick_check(self, conn: sa.Connection, what: str) -> None:
-        """`what` is a table, or how many faults of all are to be told."""
-        found = "\n".join(conn.exec_driver_sql(f"PRAGMA quick_check({what})").scalars())
-        if found != "ok":
-            raise self._corrupt(f"is damaged ({found})")
 
     def _corrupt(self, why: str, **data: Any) -> errors.IndexCorrupt:
         self.is_damaged = True

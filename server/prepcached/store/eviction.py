@@ -2,9 +2,7 @@
 
 Invariants:
     1. `on_disk` is what the root takes now; a reservation is what somebody was promised and is still
-       to be written. Every reservation is given back in one place, where it was made. What was announced
-       and has not come yet (room.py) makes nothing go, and neither does what lies in staging without a
-       lease: it is swept.
+       to be written. Every reservation is given back in one place, where it was made.
     2. The effective limit is the budget, or less where the filesystem would fall under `min_free`.
     3. Eviction takes the least recently used of what is neither held nor pinned, all or nothing: when
        even that would not make enough room, nothing is evicted and the write is declined. So a data
@@ -42,9 +40,7 @@ class Ledger:
     live_bytes: int = 0
     unlinked_bytes: int = 0
     staged_bytes: int = 0
-    stray_bytes: int = 0
     reserved_bytes: int = 0
-    announced_bytes: int = 0
 
     @property
     def on_disk(self) -> int:
@@ -52,7 +48,6 @@ class Ledger:
 
     def limit(self, free_bytes: int) -> int:
         """The effective limit, given what the filesystem has free."""
-        free_bytes += self.stray_bytes
         return max(0, min(self.max_bytes, self.on_disk + free_bytes - self.min_free_bytes))
 
     def shortfall(self, size_bytes: int, free_bytes: int) -> int:
@@ -70,7 +65,7 @@ class Ledger:
             )
         if size_bytes > limit:
             return f"{size_text(size_bytes)} exceed the cache's limit: {may_hold}"
-        promised = self.announced_bytes + self.reserved_bytes
+        promised = self.reserved_bytes
         more = f"; {size_text(promised)} are reserved for uploads and commits under way" if promised else ""
         return (
             f"no room for {size_text(size_bytes)} more: the cache's limit is {may_hold}, "

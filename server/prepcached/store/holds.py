@@ -7,8 +7,6 @@ Invariants:
     2. A hold weakens when nobody touched it for `idle_s`; then it protects nothing, but is still known,
        so that its session can be told to let go. `now` is monotonic everywhere: a clock that is set
        forward must not weaken all of them at once.
-    3. What is condemned (about to be removed) can be neither held nor touched back to life: a removal
-       condemns first, then deletes, so no hold is ever given on a file that is being deleted.
 
 Locking: the caller's, who keeps others waiting: what looks at many digests looks at no hold twice. Memory is
 the product here: one dict slot a hold, the time shared by a batch.
@@ -40,19 +38,17 @@ class Holds:
         self._gone: dict[str, dict[bytes, int]] = {}
         self._bytes: dict[bytes, int] = {}
         self._pinned: set[bytes] = set()
-        self._condemned: set[bytes] = set()
 
     def take(self, session: str, found: Iterable[tuple[bytes, int, bool]], now: float) -> None:
-        """Holds what was found (digest, bytes on disk, is pinned), but for what is condemned."""
+        """Holds what was found (digest, bytes on disk, is pinned)."""
         held = self._held.setdefault(session, {})
         gone = self._gone.get(session, {})
         for digest, disk_bytes, is_pinned in found:
-            if digest not in self._condemned:
-                self._bytes.setdefault(digest, disk_bytes)
-                held[digest] = now
-                gone.pop(digest, None)
-                if is_pinned:
-                    self._pinned.add(digest)
+            self._bytes.setdefault(digest, disk_bytes)
+            held[digest] = now
+            gone.pop(digest, None)
+            if is_pinned:
+                self._pinned.add(digest)
 
     def touch(self, session: str, digests: Iterable[bytes], now: float) -> list[bytes]:
         """Marks holds as used; returns those that the session does hold."""
@@ -89,17 +85,6 @@ class Holds:
     def count(self, digest: bytes) -> int:
         """How many sessions hold it."""
         return sum(digest in held for held in self._held.values())
-
-    def condemn(self, digests: Iterable[bytes]) -> None:
-        """From now on nobody can take a hold on these."""
-        self._condemned.update(digests)
-
-    def is_condemned(self, digest: bytes) -> bool:
-        return digest in self._condemned
-
-    def pardon(self, digests: Iterable[bytes]) -> None:
-        """The removal failed, or is over."""
-        self._condemned.difference_update(digests)
 
     def removed(self, digests: Collection[bytes]) -> None:
         """Their files were unlinked: whoever held one keeps its bytes on disk until it lets go."""

@@ -3,27 +3,25 @@
 Invariants:
     1. An artifact with a wrong byte is removed; a read that fails is an error that is logged and
        counted, and the artifact stays: it could not be told.
-    2. The scrub does not push other people's data out of the page cache: what was not cached when it
-       came by is dropped again.
+    2. What was not in the page cache is dropped again, so that nobody's data is pushed out of it.
     3. The scrub goes round by row id and remembers where it is over restarts.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 from blake3 import blake3
 
 from prepcache.digests import Key
+from prepcache.protocol.inspection import Verified
 from prepcached.store import durable, queries, removal
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.listing import key_bytes, owned_by
 from prepcached.store.models import artifacts
 from prepcached.store.queries import Doomable
-from prepcached.store.records import Verified
 
 Progress = Callable[[int, int], None] | None
 """Called with (checked, of how many) after each artifact; its exception ends the work."""
@@ -38,52 +36,16 @@ REMEMBER_S = 60.0
 """The position is written down this often; a crash repeats a minute of reading."""
 
 
-class _Reading:
-    """An artifact that is being read from its beginning."""
-
-    def __init__(self, core: Core, row: Doomable) -> None:
-        self.row = row
-        self.offset = 0
-        self._core = core
-        self._fd = os.open(core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
-        self._hasher = blake3()
-        self._buffer = memoryview(bytearray(min(PIECE_BYTES, row.size_bytes + 1)))
-
-    def some(self, max_bytes: int) -> int:
-        """Reads on; returns the bytes read, 0 at the end."""
-        start = self.offset
-        while self.offset - start < max_bytes:
-            n = _read_kindly(self._fd, self._buffer, self.offset)
-            if n == 0:
-                break
-            self._hasher.update(self._buffer[:n])
-            self.offset += n
-        return self.offset - start
-
-    def judge(self) -> bool:
-        """At the end: whether the bytes make the artifact's name. If not, it is removed."""
-        core, digest = self._core, self._hasher.hexdigest()
-        if digest == self.row.digest.hex():
-            return True
-        with io_told("a damaged artifact could not be removed"), core.writer:
-            rows = removal.rows_of(core, artifacts.c.id, [self.row.id])
-            removal.remove_damaged(core, rows, f"its digest is {digest}")
-        return False
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-
 class Scrubber:
     """The background scrub. One thread calls `some`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._reading: _Reading | None = None
         with core.index.read() as conn:
             self._position = queries.note(conn, POSITION)
             self._round_at = queries.note(conn, ROUND_AT)
         self._remembered_at = core.clock()
+        self._pieces = self._go_round()
 
     def some(self, max_bytes: int) -> int:
         """Reads up to so many bytes, going on where the last call stopped; returns how many.
@@ -91,60 +53,44 @@ class Scrubber:
         0 when the round is done and the next not due yet.
         """
         read = 0
-        while read < max_bytes:
-            if self._reading is None:
-                self._core.foreground.give_way()
-                self._reading = self._next()
-                if self._reading is None:
-                    break
-            reading = self._reading
-            try:
-                n = reading.some(max_bytes - read)
-            except OSError as error:
-                _note_unread(reading.row, error)
-                self._let_go()
-                continue
-            read += n
-            if n == 0 or reading.offset >= reading.row.size_bytes:
-                reading.judge()
-                self._let_go()
+        try:
+            while read < max_bytes and (n := next(self._pieces)):
+                read += n
+        except BaseException:
+            self._pieces = self._go_round()
+            raise
         with self._core.memory:
             self._core.counters.scrubbed_bytes += read
         return read
 
     def close(self) -> None:
         """Writes down where the round is."""
-        self._let_go()
+        self._pieces.close()
         self._remember()
 
-    def _next(self) -> _Reading | None:
-        """The next artifact of the round, opened; None at its end."""
-        core, now = self._core, self._core.clock()
-        if self._position == 0:
-            if 0 <= now - self._round_at < ROUND_S:  # one of the future was begun under a wrong clock
-                return None
-            self._round_at = int(now)
-        if now - self._remembered_at >= REMEMBER_S:
-            self._remember()
+    def _go_round(self) -> Generator[int, None, None]:
+        """What was read, piece by piece, round after round; 0 where nothing is to be read just now."""
+        core = self._core
         while True:
+            now = core.clock()
+            if self._position == 0:
+                if 0 <= now - self._round_at < ROUND_S:  # one of the future was begun under a wrong clock
+                    yield 0
+                    continue
+                self._round_at = int(now)
+            if now - self._remembered_at >= REMEMBER_S:
+                self._remember()
+            core.foreground.give_way()
             with core.index.read() as conn:
-                row = queries.next_row(conn, self._position)
-            if row is None:
-                self._position = 0
-                return None
-            self._position = row.id
+                rows = queries.after(conn, self._position, 1)
+            self._position = rows[0].id if rows else 0
+            if not rows:
+                yield 0
+                continue
             try:
-                return _Reading(core, row)
-            except FileNotFoundError:
-                with contextlib.suppress(OSError):
-                    lose(core, row)
+                yield from _read_whole(core, rows[0])
             except OSError as error:
-                _note_unread(row, error)
-
-    def _let_go(self) -> None:
-        if self._reading is not None:
-            self._reading.close()
-            self._reading = None
+                _note_unread(rows[0], error)
 
     def _remember(self) -> None:
         self._remembered_at = self._core.clock()
@@ -153,8 +99,10 @@ class Scrubber:
             queries.set_note(conn, ROUND_AT, self._round_at)
 
 
-def verify(core: Core, keys: Iterable[str] | None, progress: Progress, owner: int | None) -> Verified:
-    """Reads artifacts whole, now. See `Store.verify`."""
+def verify(
+    core: Core, keys: Iterable[str] | None = None, *, progress: Progress = None, owner: int | None = None
+) -> Verified:
+    """Reads artifacts whole, now: all, or those of some keys, or an owner. Damaged ones are removed."""
     wanted = None if keys is None else [key_bytes(key) for key in keys]
     with core.memory:
         total = core.counters.entries if wanted is None else len(wanted)
@@ -163,63 +111,88 @@ def verify(core: Core, keys: Iterable[str] | None, progress: Progress, owner: in
     unreadable: list[Key] = []
     for row in _rows(core, wanted, owner):
         checked += 1
+        pieces = _read_whole(core, row)
         try:
-            is_whole, n = _is_whole(core, row)
+            while True:
+                n = next(pieces)
+                read += n
+                core.stopping.wait(n / VERIFY_BYTES_PER_S)
+                core.check_not_stopping()
+        except StopIteration as end:
+            if not end.value:
+                bad.append(Key(row.key.hex()))
         except OSError as error:
             _note_unread(row, error)
             unreadable.append(Key(row.key.hex()))
             continue
-        read += n
-        if not is_whole:
-            bad.append(Key(row.key.hex()))
+        finally:
+            pieces.close()
         if progress is not None:
             progress(checked, total)
     return Verified(checked, read, tuple(bad), tuple(unreadable))
 
 
-def lose(core: Core, row: Doomable) -> None:
-    """A row's file is not there: looks again with the writer lock, then drops the row.
+def lose(core: Core, row: Doomable) -> bool:
+    """A row's file is not there: looks again with the writer lock, then drops the row; whether it did.
 
     Raises:
         OSError: the second look could not tell.
     """
     with core.writer:
         rows = removal.rows_of(core, artifacts.c.id, [row.id])
-        if rows and not durable.is_there(core.layout.object_path(row.digest.hex())):
+        is_lost = bool(rows) and not durable.is_there(core.layout.object_path(row.digest.hex()))
+        if is_lost:
             its = "removing its entry, which was pinned" if row.is_pinned else "removing its entry"
             log.warning("artifact %s has lost its file; %s", row.digest.hex(), its)
             removal.remove(core, rows)
+    return is_lost
 
 
-def _rows(core: Core, wanted: list[bytes] | None, owner: int | None) -> Iterable[Doomable]:
+def _rows(core: Core, wanted: list[bytes] | None, owner: int | None) -> Iterator[Doomable]:
     if wanted is not None:
         yield from removal.rows_of(core, artifacts.c.key, wanted, *owned_by(owner))
         return
     position = 0
     while True:
         with core.index.read() as conn:
-            row = queries.next_row(conn, position, *owned_by(owner))
-        if row is None:
+            rows = queries.after(conn, position, 1, *owned_by(owner))
+        if not rows:
             return
-        position = row.id
-        yield row
+        position = rows[0].id
+        yield rows[0]
 
 
-def _is_whole(core: Core, row: Doomable) -> tuple[bool, int]:
-    """Whether the file has the bytes that its name says, and how many were read."""
+def _read_whole(core: Core, row: Doomable) -> Generator[int, None, bool]:
+    """Reads an artifact, yielding the bytes of each piece; returns whether it was neither lost nor damaged.
+    Else it is removed.
+
+    Raises:
+        OSError: it cannot be told.
+    """
     try:
-        reading = _Reading(core, row)
+        fd = os.open(core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        was_there = bool(removal.rows_of(core, artifacts.c.id, [row.id]))
-        lose(core, row)
-        return not was_there, 0
+        return not lose(core, row)
     try:
-        while n := reading.some(PIECE_BYTES):
-            core.stopping.wait(n / VERIFY_BYTES_PER_S)
-            core.check_not_stopping()
-        return reading.judge(), reading.offset
+        hasher, offset, last = blake3(), 0, 0
+        buffer = memoryview(bytearray(min(PIECE_BYTES, row.size_bytes + 1)))
+        while n := _read_kindly(fd, buffer, offset):
+            hasher.update(buffer[:n])
+            offset += n
+            if offset < row.size_bytes:
+                yield n
+            else:  # after the judgement: who asks for no more hears of it all the same
+                last += n
     finally:
-        reading.close()
+        os.close(fd)
+    is_whole = hasher.digest() == row.digest
+    if not is_whole:
+        with io_told("a damaged artifact could not be removed"), core.writer:
+            rows = removal.rows_of(core, artifacts.c.id, [row.id])
+            removal.remove_damaged(core, rows, f"its digest is {hasher.hexdigest()}")
+    if last:
+        yield last
+    return is_whole
 
 
 def _note_unread(row: Doomable, error: OSError) -> None:

@@ -1,4 +1,4 @@
-"""Listing entries and recipes: filters, orders and cursors, as statements.
+"""Listing entries and recipes, and finding relatives of a recipe: filters, orders and cursors, as statements.
 
 Invariants:
     1. No listing is unbounded: a page has at most `MAX_PAGE` rows.
@@ -10,21 +10,26 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
 
 from prepcache import errors
 from prepcache.digests import Digest, Key, RecipeDigest, is_hex64
+from prepcache.protocol.inspection import Entry, EntryPage, NameSums, NearestRecipe
 from prepcache.protocol.members import MAX_INT
-from prepcache.protocol.observed import Chunk
-from prepcached.store import observed
+from prepcached.store import observed, queries, scopes
+from prepcached.store.core import Core
 from prepcached.store.models import artifacts, producers, recipes
-from prepcached.store.queries import is_called
-from prepcached.store.records import Entry, Filter, NameSums, RecipeRecord
+from prepcached.store.records import Filter, RecipeRecord
 
 MAX_PAGE = 1000
+_NO_FILTER = Filter()
+MAX_RELATIVES = 32
+MAX_READ_BYTES = 1 << 20
+"""Of relatives' packed parts, which take some 5 kB as a rule."""
 
 SORTS: dict[str, sa.Column[Any]] = {
     "created_at": artifacts.c.created_at,
@@ -55,9 +60,9 @@ _COLUMNS = (
 """Subqueries and not joins: a page in the order of an index then reads only its own rows."""
 
 
-def conditions(filter: Filter, now: float) -> list[sa.ColumnElement[bool] | sa.TextClause]:
+def conditions(filter: Filter, now: float) -> list[queries.Where]:
     """What a filter asks of a row."""
-    where: list[sa.ColumnElement[bool] | sa.TextClause] = []
+    where: list[queries.Where] = []
     if filter.name is not None:
         where.append(_recipe_has(is_called(filter.name)))
     if filter.recipe is not None:
@@ -81,61 +86,12 @@ def conditions(filter: Filter, now: float) -> list[sa.ColumnElement[bool] | sa.T
     return where
 
 
-def ids_after(
-    conn: sa.Connection, where: list[sa.ColumnElement[bool] | sa.TextClause], after: int, limit: int
-) -> list[int]:
-    """Ids of matching rows beyond one, ascending: how a purge walks through millions in bounded memory."""
-    statement = (
-        sa.select(artifacts.c.id).where(*where, artifacts.c.id > after).order_by(artifacts.c.id).limit(limit)
-    )
-    return list(conn.execute(statement).scalars())
-
-
-def page(
-    conn: sa.Connection,
-    filter: Filter,
-    *,
-    sort: str,
-    cursor: str | None,
-    limit: int,
-    now: float,
-    holds: Callable[[bytes], int],
-) -> tuple[list[Entry], str | None]:
-    """One page of entries and the cursor of the next.
-
-    What they observed, which may be a hundred thousand files each, is told of one entry at a time.
-    """
-    column = SORTS.get(sort.removeprefix("-"))
-    if column is None:
-        raise errors.BadRequest(f"cannot sort by {sort[:40]!r}; use one of {', '.join(SORTS)}", field="sort")
-    limit = max(1, min(limit, MAX_PAGE))
-    is_down = sort.startswith("-")
-    statement = sa.select(*_COLUMNS).where(*conditions(filter, now))
-    if cursor is not None:
-        value, last = _cursor_read(cursor, sort)
-        seen = sa.tuple_(column, artifacts.c.id)
-        statement = statement.where(seen < (value, last) if is_down else seen > (value, last))
-    order = (column.desc(), artifacts.c.id.desc()) if is_down else (column.asc(), artifacts.c.id.asc())
-    rows = conn.execute(statement.order_by(*order).limit(limit + 1)).all()
-    more = rows[limit - 1] if len(rows) > limit else None
-    cursor = None if more is None else _cursor(sort, getattr(more, column.name), more.id)
-    return [_entry(row, holds, ()) for row in rows[:limit]], cursor
-
-
-def entry(
-    conn: sa.Connection, key: str, holds: Callable[[bytes], int], owner: int | None, scope: str
-) -> Entry:
-    """One entry; of several users' that have this key, that of this scope (scopes.py), else the oldest.
-
-    Raises:
-        NotFound: the index knows of none, or of none of this owner.
-    """
-    statement = sa.select(*_COLUMNS).where(artifacts.c.key == key_bytes(key), *owned_by(owner))
-    is_own = _of_recipe(recipes.c.scope) == scope
-    row = conn.execute(statement.order_by(is_own.desc(), artifacts.c.id).limit(1)).one_or_none()
-    if row is None:
-        raise errors.NotFound(f"there is no entry {key}", key=key)
-    return _entry(row, holds, observed.read(conn, [row.observed])[row.observed])
+def is_called(name: str) -> sa.ColumnElement[bool]:
+    """A recipe has this name, or one that begins so where it ends in `*`."""
+    prefix = name.removesuffix("*")
+    if prefix == name:
+        return recipes.c.name == name
+    return sa.func.substr(recipes.c.name, 1, len(prefix)) == prefix
 
 
 def owned_by(owner: int | None) -> list[sa.ColumnElement[bool]]:
@@ -143,34 +99,82 @@ def owned_by(owner: int | None) -> list[sa.ColumnElement[bool]]:
     return [] if owner is None else [artifacts.c.owner == owner]
 
 
-def recipe_page(
-    conn: sa.Connection, cursor: str | None, limit: int, scope: str | None, prefix: str | None
-) -> tuple[list[RecipeRecord], str | None]:
-    """Recipes without their parts, newest first.
+# Entries
+
+
+def page(
+    core: Core,
+    filter: Filter = _NO_FILTER,
+    *,
+    sort: str = "-used_at",
+    cursor: str | None = None,
+    limit: int = 100,
+) -> EntryPage:
+    """One page of entries and the cursor of the next.
+
+    What they observed, which may be a hundred thousand files each, is told of one entry at a time.
 
     Args:
-        scope: only of this one; None for all.
-        prefix: the first hex digits of their digests; None for all.
+        sort: one of `SORTS`, with "-" for descending.
     """
+    column = SORTS.get(sort.removeprefix("-"))
+    if column is None:
+        raise errors.BadRequest(f"cannot sort by {sort[:40]!r}; use one of {', '.join(SORTS)}", field="sort")
     limit = max(1, min(limit, MAX_PAGE))
-    of = [artifacts.c.recipe_id == recipes.c.id]
-    count = sa.select(sa.func.count()).where(*of).scalar_subquery()
-    size = sa.select(sa.func.coalesce(sa.func.sum(artifacts.c.size_bytes), 0)).where(*of).scalar_subquery()
-    columns = recipes.c.digest, recipes.c.name, recipes.c.generation, recipes.c.created_at
-    chosen = sa.select(*columns, count, size, recipes.c.scope, recipes.c.id)
-    if scope is not None:
-        chosen = chosen.where(recipes.c.scope == scope)
-    if prefix is not None:
-        chosen = chosen.where(_starts_with(recipes.c.digest, prefix, "digest"))
+    is_down = sort.startswith("-")
+    statement = sa.select(*_COLUMNS).where(*conditions(filter, core.clock()))
     if cursor is not None:
-        chosen = chosen.where(recipes.c.id < _cursor_read(cursor, "recipes")[1])
-    rows = conn.execute(chosen.order_by(recipes.c.id.desc()).limit(limit + 1)).all()
-    cursor = _cursor("recipes", 0, rows[limit - 1].id) if len(rows) > limit else None
-    found = [RecipeRecord(RecipeDigest(row.digest.hex()), *row[1:6], scope=row.scope) for row in rows[:limit]]
-    return found, cursor
+        value, last = _cursor_read(cursor, sort)
+        seen = sa.tuple_(column, artifacts.c.id)
+        statement = statement.where(seen < (value, last) if is_down else seen > (value, last))
+    order = (column.desc(), artifacts.c.id.desc()) if is_down else (column.asc(), artifacts.c.id.asc())
+    with core.index.read() as conn:
+        rows = conn.execute(statement.order_by(*order).limit(limit + 1)).all()
+    more = rows[limit - 1] if len(rows) > limit else None
+    cursor = None if more is None else _cursor(sort, getattr(more, column.name), more.id)
+    return EntryPage(tuple(_entry(core, row, ()) for row in rows[:limit]), cursor)
 
 
-def name_sums(conn: sa.Connection, limit: int, owner: int | None) -> list[NameSums]:
+def entry(core: Core, key: str, owner: int | None = None, scope: str = "") -> Entry:
+    """One entry; of several users' that have this key, that of this scope (scopes.py), else the oldest.
+
+    Raises:
+        NotFound: the index knows of none, or of none of this owner.
+    """
+    statement = sa.select(*_COLUMNS).where(artifacts.c.key == key_bytes(key), *owned_by(owner))
+    is_own = _of_recipe(recipes.c.scope) == scope
+    with core.index.read() as conn:
+        row = conn.execute(statement.order_by(is_own.desc(), artifacts.c.id).limit(1)).one_or_none()
+        if row is None:
+            raise errors.NotFound(f"there is no entry {key}", key=key)
+        names, chunks = observed.read(conn, [row.observed])
+    return _entry(core, row, (one for name in names[row.observed] for one in chunks[name]))
+
+
+def _entry(core: Core, row: Any, seen: Iterable[Mapping[str, Any]]) -> Entry:
+    with core.memory:
+        holds = core.holds.count(row.digest)
+    return Entry(
+        key=Key(row.key.hex()),
+        digest=Digest(row.digest.hex()),
+        recipe=RecipeDigest(row.recipe.hex()),
+        name=row.name,
+        size_bytes=row.size_bytes,
+        disk_bytes=row.disk_bytes,
+        items=row.items,
+        rows=row.rows,
+        cost_s=row.cost_s,
+        owner=row.owner,
+        created_at=row.created_at,
+        used_at=row.used_at,
+        is_pinned=row.is_pinned,
+        holds=holds,
+        producer=json.loads(row.producer),
+        observed=tuple(seen),
+    )
+
+
+def name_sums(core: Core, limit: int, owner: int | None = None) -> list[NameSums]:
     """What the entries of each name come to, latest used first."""
     live = (
         sa.select(
@@ -199,28 +203,152 @@ def name_sums(conn: sa.Connection, limit: int, owner: int | None) -> list[NameSu
         .order_by(used_at.desc(), recipes.c.name)
         .limit(limit)
     )
-    return [NameSums(*row) for row in conn.execute(statement)]
+    with core.index.read() as conn:
+        return [NameSums(*row) for row in conn.execute(statement)]
 
 
-def _entry(row: Any, holds: Callable[[bytes], int], chunks: Iterable[Chunk]) -> Entry:
-    return Entry(
-        key=Key(row.key.hex()),
-        digest=Digest(row.digest.hex()),
-        recipe=RecipeDigest(row.recipe.hex()),
-        name=row.name,
-        size_bytes=row.size_bytes,
-        disk_bytes=row.disk_bytes,
-        items=row.items,
-        rows=row.rows,
-        cost_s=row.cost_s,
-        owner=row.owner,
-        created_at=row.created_at,
-        used_at=row.used_at,
-        is_pinned=row.is_pinned,
-        holds=holds(row.digest),
-        producer=json.loads(row.producer),
-        observed=tuple(one for chunk in chunks for one in chunk.rows),
+# Recipes
+
+
+def _sums(owner: int | None = None) -> sa.Select[Any]:
+    """Recipes with what their entries come to; or those in which an owner has entries, as they would be were
+    these all: a recipe that is shared tells nobody of the others who share it."""
+    of = sa.and_(artifacts.c.recipe_id == recipes.c.id, *owned_by(owner))
+    seen: tuple[sa.ColumnElement[Any], ...] = (recipes.c.generation, recipes.c.created_at)
+    if owner is not None:
+        seen = (sa.func.max(artifacts.c.generation), sa.func.min(artifacts.c.created_at))
+    size = sa.func.coalesce(sa.func.sum(artifacts.c.size_bytes), 0)
+    return (
+        sa.select(recipes.c.digest, recipes.c.name, *seen, sa.func.count(artifacts.c.id), size)
+        .add_columns(recipes.c.scope, recipes.c.id)
+        .join_from(recipes, artifacts, of, isouter=owner is None)
+        .group_by(recipes.c.id)
     )
+
+
+def _recipe(row: Any, parts: Mapping[str, Any] | None = None) -> RecipeRecord:
+    digest, name, generation, created_at, entries, size_bytes, scope, _ = row
+    of = RecipeDigest(digest.hex())
+    return RecipeRecord(of, name, generation, created_at, entries, size_bytes, parts, scope)
+
+
+def recipe_page(
+    core: Core,
+    *,
+    cursor: str | None = None,
+    limit: int = 100,
+    scope: str | None = None,
+    prefix: str | None = None,
+) -> tuple[list[RecipeRecord], str | None]:
+    """Recipes without their parts, newest first.
+
+    Args:
+        scope: only of this one; None for all.
+        prefix: the first hex digits of their digests; None for all.
+    """
+    limit = max(1, min(limit, MAX_PAGE))
+    chosen = sa.select(recipes.c.id)
+    if scope is not None:
+        chosen = chosen.where(recipes.c.scope == scope)
+    if prefix is not None:
+        chosen = chosen.where(_starts_with(recipes.c.digest, prefix, "digest"))
+    if cursor is not None:
+        chosen = chosen.where(recipes.c.id < _cursor_read(cursor, "recipes")[1])
+    with core.index.read() as conn:
+        ids = conn.execute(chosen.order_by(recipes.c.id.desc()).limit(limit + 1)).scalars().all()
+        rows = conn.execute(_sums().where(recipes.c.id.in_(ids[:limit])).order_by(recipes.c.id.desc())).all()
+    cursor = _cursor("recipes", 0, ids[limit - 1]) if len(ids) > limit else None
+    return [_recipe(row) for row in rows], cursor
+
+
+def recipe(core: Core, recipe: str, *, any_scope: bool = False, owner: int | None = None) -> RecipeRecord:
+    """One recipe with its readable parts.
+
+    Args:
+        any_scope: the shared one of this digest, or else one of some user's own.
+        owner: one of this digest in which he has entries, as it would be were these all: a recipe that is
+            shared tells nobody of the others who share it.
+
+    Raises:
+        NotFound.
+    """
+    digest = scopes.digest(recipe)
+    is_own = queries.is_recipe(recipe)
+    if any_scope or owner is not None:
+        is_own = recipes.c.digest == bytes.fromhex(digest)
+    with core.index.read() as conn:
+        row = conn.execute(_sums(owner).where(is_own).order_by(recipes.c.scope).limit(1)).one_or_none()
+        if row is None:
+            raise errors.NotFound(f"there is no recipe {digest}", recipe=digest)
+        return _recipe(row, _unpacked(queries.parts(conn, digest + row.scope)))
+
+
+def _unpacked(packed: bytes | None) -> Mapping[str, Any] | None:
+    """A recipe's readable parts; None where they are not known, or damaged."""
+    try:
+        found: Mapping[str, Any] | None = None if packed is None else json.loads(zlib.decompress(packed))
+    except zlib.error:
+        return None
+    return found
+
+
+# Relatives: what a miss is explained by
+
+
+def newest_of(conn: sa.Connection, name: str | None, scope: str) -> RecipeDigest | None:
+    """The recipe of this name (or of any) that was registered last, of one scope."""
+    chosen = sa.select(recipes.c.digest).where(recipes.c.scope == scope)
+    if name is not None:
+        chosen = chosen.where(is_called(name))
+    found = conn.execute(chosen.order_by(recipes.c.id.desc()).limit(1)).scalar_one_or_none()
+    return None if found is None else RecipeDigest(found.hex())
+
+
+def was_filled(conn: sa.Connection, recipe: str) -> bool:
+    """Whether a recipe has, or has had, entries."""
+    row = queries.recipe(conn, recipe)
+    return row is not None and row.generation > queries.note(conn, "generation_base")
+
+
+def relatives(
+    conn: sa.Connection, digest: str | None, name: str, scope: str
+) -> Iterator[tuple[NearestRecipe, Mapping[str, Any]]]:
+    """Recipes with entries that a recipe may be compared with, and their parts, the last used first, as far
+    as the bounds go.
+
+    Only those of its full name: `prep.load` and `train.load` are two functions that have nothing in common.
+    Of a recipe that is known, older ones if there are any: a later job's recipe is no reason for its miss.
+
+    Args:
+        digest: the recipe itself, which is left out; None where it is not known.
+        scope: its own, and that of those others (scopes.py).
+    """
+    used_at = sa.func.max(artifacts.c.used_at)
+    sums = [sa.func.sum(artifacts.c[of]) for of in ("items", "size_bytes", "cost_s")]
+    statement = (
+        sa.select(recipes.c.digest, recipes.c.name, used_at, sa.func.count(), *sums)
+        .select_from(recipes.join(artifacts, artifacts.c.recipe_id == recipes.c.id))
+        .where(recipes.c.name == name, recipes.c.scope == scope)
+        .group_by(recipes.c.id)
+        .order_by(used_at.desc(), recipes.c.id.desc())
+        .limit(MAX_RELATIVES)
+    )
+    own = None
+    if digest is not None:
+        own = queries.recipe(conn, digest + scope)
+        statement = statement.where(recipes.c.digest != bytes.fromhex(digest))
+    rows = [] if own is None else conn.execute(statement.where(recipes.c.id < own.id)).all()
+    left = MAX_READ_BYTES
+    for found, *rest in rows or conn.execute(statement).all():
+        packed = queries.parts(conn, found.hex() + scope)
+        left -= len(packed or b"")
+        if left < 0:
+            return
+        if (parts := _unpacked(packed)) is not None:
+            yield NearestRecipe(RecipeDigest(found.hex()), *rest), parts
+
+
+# What statements and cursors are made of
 
 
 def _recipe_has(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-VERSION = 8
+VERSION = 9
 """`PRAGMA user_version`; an index of another version is deleted and made again."""
 
 metadata = sa.MetaData()
@@ -30,8 +30,7 @@ recipes = sa.Table(
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("removed_generation", sa.Integer, nullable=False),
     sa.Column("created_at", sa.Float, nullable=False),
-    sa.Column("asked_at", sa.Float, nullable=False),
-    sa.Column("parts", sa.LargeBinary),  # recipes.py; NULL where only artifacts are known
+    sa.Column("parts", sa.LargeBinary),  # JSON, compressed; NULL where only artifacts are known
     sqlite_autoincrement=True,
 )
 
@@ -59,7 +58,7 @@ artifacts = sa.Table(
     sa.Column("cost_s", sa.Float, nullable=False),
     sa.Column("owner", sa.Integer, nullable=False),
     sa.Column("producer_id", sa.Integer, nullable=False),
-    sa.Column("edition", sa.Integer, nullable=False),  # refreshes before it: catalogue.py of the client
+    sa.Column("edition", sa.Integer, nullable=False),  # refreshes before it: index/mapped.py of the client
     sa.Column("observed", sa.Text),  # ids of chunks: observed.py; NULL when nothing was observed
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("used_at", sa.Float, nullable=False),
@@ -70,6 +69,9 @@ artifacts = sa.Table(
 sa.Index("artifacts_digest", artifacts.c.digest, unique=True)
 sa.Index("artifacts_key", artifacts.c.key, artifacts.c.recipe_id, unique=True)
 sa.Index("artifacts_recipe", artifacts.c.recipe_id, artifacts.c.generation)
+sa.Index(
+    "artifacts_refreshed", artifacts.c.recipe_id, artifacts.c.edition, sqlite_where=sa.text("edition > 0")
+)
 sa.Index("artifacts_coldest", artifacts.c.used_at)
 sa.Index("artifacts_owner", artifacts.c.owner, artifacts.c.used_at)
 

@@ -10,28 +10,31 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import sqlalchemy as sa
 
 from prepcache.artifact.observed import unpack
-from prepcache.protocol.observed import RANDOM, Chunk, chunks_of, draws_in, text_of
+from prepcache.digests import Digest
+from prepcache.protocol.observed import chunks_of, text_of
 from prepcached.store.models import artifacts, observed
 
 NAME_BYTES = 68
 """Of a chunk's name in an answer."""
 
+Chunks = dict[str, tuple[Mapping[str, Any], ...]]
+"""Chunks of inputs by their names."""
 
-def keep(conn: sa.Connection, recipe_id: int, lists: Sequence[str | None]) -> list[str | None]:
-    """Keeps lists of inputs, as artifacts have them, for rows to be added; what the rows name them by.
+
+def keep(conn: sa.Connection, recipe_id: int, lists: Iterable[str]) -> dict[str, str]:
+    """Keeps lists of inputs, as artifacts have them, for rows to be added; what the rows name each by.
 
     Raises:
         ValueError: a list is malformed.
     """
-    cut = [chunks_of(unpack(packed)) if packed else [] for packed in lists]
-    wanted = {chunk.name: chunk for chunks in cut for chunk in chunks}
-    if not wanted:
-        return [None] * len(lists)
+    cut = {packed: chunks_of(unpack(packed)) for packed in dict.fromkeys(lists)}
+    wanted = {chunk.name: chunk for chunks in cut.values() for chunk in chunks}
     ids = _ids(conn, recipe_id)
     new = [chunk for name, chunk in wanted.items() if name not in ids]
     if new:
@@ -42,21 +45,26 @@ def keep(conn: sa.Connection, recipe_id: int, lists: Sequence[str | None]) -> li
         ]
         conn.execute(observed.insert(), rows)
         ids = _ids(conn, recipe_id)
-    return [",".join(str(ids[chunk.name]) for chunk in chunks) or None for chunks in cut]
+    return {packed: ",".join(str(ids[chunk.name]) for chunk in chunks) for packed, chunks in cut.items()}
 
 
-def read(conn: sa.Connection, lists: Iterable[str | None]) -> dict[str | None, tuple[Chunk, ...]]:
-    """The chunks of lists, by what rows name them by; equal chunks are one object."""
-    none: dict[str | None, tuple[Chunk, ...]] = {None: ()}
+def read(
+    conn: sa.Connection, lists: Iterable[str | None]
+) -> tuple[dict[str | None, tuple[Digest, ...]], Chunks]:
+    """The names of the chunks of lists, by what rows name these by, and the chunks."""
+    names: dict[str | None, tuple[Digest, ...]] = {None: ()}
     distinct = {text for text in lists if text}
     if not distinct:
-        return none
-    found: dict[str, Chunk] = {}
+        return names, {}
+    found: dict[str, Digest] = {}
+    chunks: Chunks = {}
     numbers = {int(number) for text in distinct for number in text.split(",")}
     wanted = sa.func.json_each(json.dumps(sorted(numbers))).table_valued("value")
     for row in conn.execute(sa.select(observed).where(observed.c.id.in_(sa.select(wanted.c.value)))):
-        found[str(row.id)] = Chunk(row.digest.hex(), tuple(json.loads(row.json)))
-    return none | {text: tuple(found[number] for number in text.split(",")) for text in distinct}
+        name = found[str(row.id)] = Digest(row.digest.hex())
+        chunks[name] = tuple(json.loads(row.json))
+    names |= {text: tuple(found[number] for number in text.split(",")) for text in distinct}
+    return names, chunks
 
 
 def size_bytes(conn: sa.Connection, recipe_id: int) -> int:
@@ -69,13 +77,6 @@ def size_bytes(conn: sa.Connection, recipe_id: int) -> int:
     return int(chunks or 0) + NAME_BYTES * int(conn.execute(named).scalar_one() or 0)
 
 
-def draws(conn: sa.Connection, recipe_id: int) -> set[str]:
-    """The random generators that samples of a recipe were drawn from."""
-    like = observed.c.json.like(f'%"kind": "{RANDOM}"%')
-    rows = conn.execute(sa.select(observed.c.json).where(observed.c.recipe_id == recipe_id, like))
-    return draws_in(one for row in rows for one in json.loads(row.json))
-
-
 def _ids(conn: sa.Connection, recipe_id: int) -> dict[str, int]:
     statement = sa.select(observed.c.digest, observed.c.id).where(observed.c.recipe_id == recipe_id)
     return {digest.hex(): number for digest, number in conn.execute(statement)}
@@ -86,7 +87,6 @@ def _sweep(conn: sa.Connection, recipe_id: int, kept: Collection[int]) -> None:
     lists = sa.select(artifacts.c.observed).distinct()
     lists = lists.where(artifacts.c.recipe_id == recipe_id, artifacts.c.observed.is_not(None))
     used = {int(number) for text in conn.execute(lists).scalars() for number in text.split(",")}
-    statement = sa.select(observed.c.id).where(observed.c.recipe_id == recipe_id)
-    idle = set(conn.execute(statement).scalars()) - used - set(kept)
+    idle = set(_ids(conn, recipe_id).values()) - used - set(kept)
     if idle:
         conn.execute(observed.delete().where(observed.c.id == sa.bindparam("n")), [{"n": n} for n in idle])

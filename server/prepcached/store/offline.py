@@ -33,11 +33,12 @@ def rebuild(root: str | PathLike[str]) -> dict[str, int]:
     try:
         with io_told("the old index could not be deleted"):
             discard(opened.layout.index)
-    finally:
+    except BaseException:
         opened.close()
-    store = Store(root)
+        raise
+    store = Store(opened)
     try:
-        return {name: n for name, n in store.stats().recovered.items() if name != NEW_INDEX}
+        return {name: n for name, n in store.counters.recovered.items() if name != NEW_INDEX}
     finally:
         store.close()
 

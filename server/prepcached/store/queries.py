@@ -7,39 +7,25 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from prepcache.digests import Digest, Key
+from prepcache.protocol.wire import ArtifactRef
 from prepcached.store import observed, scopes
 from prepcached.store.models import artifacts, doomed, notes, producers, recipes
 from prepcached.store.models import observed as observed_table
-from prepcached.store.records import ArtifactRef
 
 CHUNK = 500
 """Values in one IN (...) list; SQLite allows 32,766 in a statement."""
 
+T = TypeVar("T")
 Where = sa.TextClause | sa.ColumnElement[bool]
 _IS_UNPINNED = sa.text("artifacts.is_pinned = 0")
-
-
-def is_called(name: str) -> sa.ColumnElement[bool]:
-    """A recipe has this name, or one that begins so where it ends in `*`."""
-    prefix = name.removesuffix("*")
-    if prefix == name:
-        return recipes.c.name == name
-    return sa.func.substr(recipes.c.name, 1, len(prefix)) == prefix
-
-
-def is_recipe(recipe: str) -> sa.ColumnElement[bool]:
-    """A row is of this scoped recipe (scopes.py)."""
-    digest, scope = scopes.split(recipe)
-    return sa.and_(recipes.c.digest == digest, recipes.c.scope == scope)
-
-
-_RECIPE = sa.select(*(column for column in recipes.c if column.name not in ("asked_at", "parts")))
+IS_REFRESHED = sa.text("artifacts.edition > 0")
+"""By an index of its own, which has nothing else: a literal, or SQLite would not use it."""
 
 
 class RecipeRow(NamedTuple):
@@ -67,7 +53,12 @@ class Doomable(NamedTuple):
     is_pinned: bool
     edition: int
     owner: int
+    created_at: float
     used_at: float
+
+
+_RECIPE = sa.select(*(recipes.c[name] for name in RecipeRow._fields))
+_DOOMABLE = sa.select(*(artifacts.c[name] for name in Doomable._fields))
 
 
 class Totals(NamedTuple):
@@ -80,33 +71,19 @@ class Totals(NamedTuple):
     cost_s: float
 
 
+# Recipes
+
+
+def is_recipe(recipe: str) -> sa.ColumnElement[bool]:
+    """A row is of this scoped recipe (scopes.py)."""
+    digest, scope = scopes.split(recipe)
+    return sa.and_(recipes.c.digest == digest, recipes.c.scope == scope)
+
+
 def recipe(conn: sa.Connection, recipe: str) -> RecipeRow | None:
     """The row of a scoped recipe."""
     row = conn.execute(_RECIPE.where(is_recipe(recipe))).one_or_none()
     return None if row is None else RecipeRow(*row)
-
-
-def recipe_of_any_scope(conn: sa.Connection, digest: str) -> RecipeRow | None:
-    """The recipe that is shared, or else one of those that a user has for himself."""
-    of_digest = _RECIPE.where(recipes.c.digest == scopes.split(digest)[0])
-    row = conn.execute(of_digest.order_by(recipes.c.scope).limit(1)).one_or_none()
-    return None if row is None else RecipeRow(*row)
-
-
-def recipe_with(conn: sa.Connection, digest: str, owner: int) -> RecipeRow | None:
-    """A recipe of this digest in which an owner has entries, as it would be were these all: a recipe that is
-    shared tells nobody of the others who share it."""
-    sums = (sa.func.max(artifacts.c.generation), sa.func.min(artifacts.c.created_at))
-    statement = (
-        sa.select(recipes.c.id, recipes.c.digest, recipes.c.scope, recipes.c.name, *sums)
-        .join(artifacts, artifacts.c.recipe_id == recipes.c.id)
-        .where(recipes.c.digest == bytes.fromhex(digest), artifacts.c.owner == owner)
-        .group_by(recipes.c.id)
-        .order_by(recipes.c.scope)
-        .limit(1)
-    )
-    row = conn.execute(statement).one_or_none()
-    return None if row is None else RecipeRow(*row[:5], 0, row[5])
 
 
 def add_recipe(
@@ -117,15 +94,14 @@ def add_recipe(
     base = note(conn, "generation_base")
     digest, scope = scopes.split(recipe)
     values = {"digest": digest, "scope": scope, "name": name, "generation": base, "removed_generation": base}
-    statement = insert(recipes).values({**values, "created_at": now, "asked_at": now, "parts": parts})
-    given = {"name": name, "asked_at": now, "parts": parts}
+    statement = insert(recipes).values({**values, "created_at": now, "parts": parts})
     of = [recipes.c.digest, recipes.c.scope]
     if parts is None:
         conn.execute(statement.on_conflict_do_nothing(of))
     else:
+        given = {"name": name, "created_at": now, "parts": parts}
         conn.execute(statement.on_conflict_do_update(of, set_=given, where=recipes.c.parts.is_(None)))
-    row = conn.execute(_RECIPE.where(is_recipe(recipe))).one()
-    return RecipeRow(*row)
+    return RecipeRow(*conn.execute(_RECIPE.where(is_recipe(recipe))).one())
 
 
 def has_parts(conn: sa.Connection, recipe: str) -> bool:
@@ -135,29 +111,17 @@ def has_parts(conn: sa.Connection, recipe: str) -> bool:
 
 
 def parts(conn: sa.Connection, recipe: str) -> bytes | None:
-    """A recipe's readable parts, packed (recipes.py); None where they, or the recipe, are not known."""
+    """A recipe's readable parts, packed; None where they, or the recipe, are not known."""
     return conn.execute(sa.select(recipes.c.parts).where(is_recipe(recipe))).scalar_one_or_none()
 
 
-def note_asked(conn: sa.Connection, asked: Mapping[str, float]) -> None:
-    """Writes down when recipes were asked for."""
-    for recipe, at in asked.items():
-        conn.execute(recipes.update().where(is_recipe(recipe)).values(asked_at=at))
-
-
-def drop_idle_recipes(conn: sa.Connection, before: float, most_bytes: int) -> None:
-    """Forgets recipes without artifacts that were not asked for since, and of each scope all but the last so
-    many bytes; generations start beyond theirs from now on."""
+def drop_idle_recipes(conn: sa.Connection, before: float) -> None:
+    """Forgets recipes without artifacts that were registered before; generations start beyond theirs from now
+    on."""
     has_any = sa.exists().where(artifacts.c.recipe_id == recipes.c.id)
-    size = sa.func.coalesce(sa.func.length(recipes.c.parts), 0)
-    order = [recipes.c.asked_at.desc(), recipes.c.id.desc()]
-    newer = sa.func.sum(size).over(partition_by=recipes.c.scope, order_by=order)
-    idle = sa.select(recipes.c.id, recipes.c.asked_at, newer.label("bytes")).where(~has_any).subquery()
-    going = sa.select(idle.c.id).where(sa.or_(idle.c.asked_at < before, idle.c.bytes > most_bytes))
-    dropped = recipes.delete().where(recipes.c.id.in_(going))
+    dropped = recipes.delete().where(recipes.c.created_at < before, ~has_any)
     gone = conn.execute(dropped.returning(recipes.c.id, recipes.c.generation)).all()
     for chunk in chunks(recipe_id for recipe_id, _ in gone):
-        conn.execute(notes.delete().where(notes.c.name.in_([f"damaged {recipe_id}" for recipe_id in chunk])))
         conn.execute(observed_table.delete().where(observed_table.c.recipe_id.in_(chunk)))
     highest = max((generation for _, generation in gone), default=-1)
     set_note(conn, "generation_base", max(note(conn, "generation_base"), highest + 1))
@@ -178,20 +142,13 @@ def newest_generation(conn: sa.Connection, digests: Iterable[bytes]) -> int:
     return conn.execute(sa.select(newest).where(artifacts.c.digest.in_(digests))).scalar_one() or 0
 
 
-_REF = (
-    artifacts.c.key,
-    artifacts.c.digest,
-    artifacts.c.size_bytes,
-    artifacts.c["items"],
-    artifacts.c.rows,
-    artifacts.c.cost_s,
-    artifacts.c.observed,
-    artifacts.c.edition,
-    artifacts.c.disk_bytes,
-    artifacts.c.is_pinned,
-)
+# Artifacts
+
 _RESOLVE = (
-    sa.select(*_REF)
+    sa.select(
+        *(artifacts.c[name] for name in ("key", "digest", "size_bytes", "items", "rows", "cost_s")),
+        *(artifacts.c[name] for name in ("observed", "edition", "disk_bytes", "is_pinned")),
+    )
     .where(artifacts.c.recipe_id == sa.bindparam("recipe_id"))
     .where(artifacts.c.generation > sa.bindparam("since"))
     .order_by(artifacts.c.generation, artifacts.c.id)
@@ -200,81 +157,33 @@ _RESOLVE = (
 
 def of_recipe(
     conn: sa.Connection, recipe_id: int, since: int
-) -> tuple[list[ArtifactRef], list[tuple[bytes, int, bool]]]:
-    """A recipe's artifacts newer than a generation, and for each (digest, bytes on disk, is pinned)."""
+) -> tuple[list[ArtifactRef], observed.Chunks, list[tuple[bytes, int, bool]]]:
+    """A recipe's artifacts newer than a generation, the chunks of inputs that they name, and of each (digest,
+    bytes on disk, is pinned)."""
     refs, found = [], []
     answer = conn.execute(_RESOLVE, {"recipe_id": recipe_id, "since": since}).all()
-    chunks_of = observed.read(conn, (row.observed for row in answer))
+    names, chunks = observed.read(conn, (row.observed for row in answer))
     for key, digest, size, items, rows, cost_s, seen, edition, disk, is_pinned in answer:
-        names = Key(key.hex()), Digest(digest.hex())
-        refs.append(ArtifactRef(*names, size, items, rows, cost_s, chunks_of[seen], edition))
+        ids = Key(key.hex()), Digest(digest.hex())
+        refs.append(ArtifactRef(*ids, size, items, rows, cost_s, names[seen], edition))
         found.append((digest, disk, is_pinned))
-    return refs, found
-
-
-_DOOMABLE: sa.Select[Any] = sa.select(
-    artifacts.c.id,
-    artifacts.c.key,
-    artifacts.c.digest,
-    artifacts.c.recipe_id,
-    artifacts.c.size_bytes,
-    artifacts.c.disk_bytes,
-    artifacts.c.cost_s,
-    artifacts.c.is_pinned,
-    artifacts.c.edition,
-    artifacts.c.owner,
-    artifacts.c.used_at,
-)
-
-
-def doomable(conn: sa.Connection, *where: Where) -> Iterator[Doomable]:
-    """The rows that match, as a removal needs them."""
-    for row in conn.execute(_DOOMABLE.where(*where)):
-        yield Doomable(*row)
+    return refs, chunks, found
 
 
 def doomable_in(
     conn: sa.Connection, column: sa.Column[Any], values: Iterable[Any], *where: Where
 ) -> list[Doomable]:
     """The rows whose column has one of these values."""
-    return [row for chunk in chunks(values) for row in doomable(conn, column.in_(chunk), *where)]
+    rows: list[Doomable] = []
+    for chunk in chunks(values):
+        rows += map(Doomable._make, conn.execute(_DOOMABLE.where(column.in_(chunk), *where)))
+    return rows
 
 
-def replaced_by(conn: sa.Connection, rows: Iterable[Doomable]) -> list[Doomable]:
-    """The rows of lower editions than these of the same recipe: NOTE [ Editions ] in catalogue.py.
-
-    What another owner has pinned is not among them: who may purge one may not purge the other.
-    """
-    highest: dict[tuple[int, int], int] = {}
-    for row in rows:
-        if row.edition:
-            of = row.recipe_id, row.owner
-            highest[of] = max(highest.get(of, 0), row.edition)
-    lower: dict[int, Doomable] = {}
-    for (recipe_id, owner), edition in highest.items():
-        may_go = sa.or_(artifacts.c.owner == owner, sa.not_(artifacts.c.is_pinned))
-        below = artifacts.c.edition < edition
-        found = doomable(conn, artifacts.c.recipe_id == recipe_id, below, may_go)
-        lower.update((row.id, row) for row in found)
-    return list(lower.values())
-
-
-def below_others(conn: sa.Connection) -> list[Doomable]:
-    """The rows of recipes that have one of a higher edition."""
-    higher = artifacts.alias()
-    is_below = sa.exists().where(
-        higher.c.recipe_id == artifacts.c.recipe_id,
-        higher.c.edition > artifacts.c.edition,
-    )
-    return list(doomable(conn, is_below))
-
-
-def next_row(conn: sa.Connection, after: int, *where: Where) -> Doomable | None:
-    """The row with the next higher id."""
-    row = conn.execute(
-        _DOOMABLE.where(artifacts.c.id > after, *where).order_by(artifacts.c.id).limit(1)
-    ).one_or_none()
-    return None if row is None else Doomable(*row)
+def after(conn: sa.Connection, row_id: int, limit: int, *where: Where) -> list[Doomable]:
+    """The next rows with higher ids: how millions are walked through in bounded memory."""
+    statement = _DOOMABLE.where(artifacts.c.id > row_id, *where).order_by(artifacts.c.id).limit(limit)
+    return [Doomable(*row) for row in conn.execute(statement)]
 
 
 def coldest(conn: sa.Connection, owner: int | None = None, where: Sequence[Where] = ()) -> Iterator[Doomable]:
@@ -291,13 +200,8 @@ def coldest_used_at(conn: sa.Connection) -> float | None:
     return conn.execute(statement).scalar_one_or_none()
 
 
-def add_artifact(conn: sa.Connection, values: Mapping[str, Any], producer: Mapping[str, Any]) -> None:
-    """Inserts a row; a doomed digest is spared."""
-    add_artifacts(conn, [(values, producer)])
-
-
 def add_artifacts(conn: sa.Connection, rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
-    """Does that with many rows (values, producer), at most CHUNK."""
+    """Inserts rows (values, producer), at most CHUNK; a doomed digest is spared."""
     if not rows:
         return
     texts = [json.dumps(producer, sort_keys=True, default=str) for _, producer in rows]
@@ -305,26 +209,17 @@ def add_artifacts(conn: sa.Connection, rows: Sequence[tuple[Mapping[str, Any], M
     conn.execute(producers.insert().prefix_with("OR IGNORE"), [{"json": text} for text in distinct])
     known = sa.select(producers.c.json, producers.c.id).where(producers.c.json.in_(distinct))
     ids = {text: producer_id for text, producer_id in conn.execute(known)}  # noqa: C416
-    digests = [values["digest"] for values, _ in rows]
-    conn.execute(doomed.delete().where(doomed.c.digest.in_(digests)))
-    lists = _observed(conn, [values for values, _ in rows])
-    told = zip(rows, texts, lists, strict=True)
-    new = [{**v, "observed": seen, "producer_id": ids[text]} for (v, _), text, seen in told]
-    conn.execute(artifacts.insert(), new)
-
-
-def _observed(conn: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> list[str | None]:
-    """What they observed as the index names it; they have it as their files do."""
-    told: list[str | None] = [None] * len(rows)
-    places: dict[int, list[int]] = {}
-    for place, values in enumerate(rows):
+    spare(conn, [values["digest"] for values, _ in rows])
+    lists: dict[int, list[str]] = {}
+    for values, _ in rows:
         if values["observed"]:
-            places.setdefault(values["recipe_id"], []).append(place)
-    for recipe_id, of in places.items():
-        names = observed.keep(conn, recipe_id, [rows[place]["observed"] for place in of])
-        for place, name in zip(of, names, strict=True):
-            told[place] = name
-    return told
+            lists.setdefault(values["recipe_id"], []).append(values["observed"])
+    named = {of: observed.keep(conn, of, seen) for of, seen in lists.items()}
+    new = [
+        {**v, "observed": named.get(v["recipe_id"], {}).get(v["observed"]), "producer_id": ids[text]}
+        for (v, _), text in zip(rows, texts, strict=True)
+    ]
+    conn.execute(artifacts.insert(), new)
 
 
 def delete(conn: sa.Connection, rows: Sequence[Doomable]) -> None:
@@ -349,7 +244,7 @@ def doomed_digests(conn: sa.Connection) -> list[bytes]:
 
 
 def spare(conn: sa.Connection, digests: Iterable[bytes]) -> None:
-    """Forgets doomed digests whose files are gone."""
+    """Forgets doomed digests: their files are gone, or have rows."""
     for chunk in chunks(digests):
         conn.execute(doomed.delete().where(doomed.c.digest.in_(chunk)))
 
@@ -384,6 +279,9 @@ def digests_between(conn: sa.Connection, prefix: str) -> set[str]:
     return {row[0] for row in conn.exec_driver_sql(statement, (low, high))}
 
 
+# Sums and notes
+
+
 def totals(conn: sa.Connection) -> Totals:
     """One pass over all rows."""
     statement = sa.text(
@@ -399,14 +297,6 @@ def owner_bytes(conn: sa.Connection) -> Counter[int]:
     return Counter({row[0]: row[1] for row in conn.execute(sums)})
 
 
-def recipe_sums(conn: sa.Connection, recipe_id: int, owner: int | None = None) -> tuple[int, int]:
-    """(entries, size_bytes) of a recipe; of one owner, if any."""
-    sums = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(artifacts.c.size_bytes), 0))
-    whose = [] if owner is None else [artifacts.c.owner == owner]
-    row = conn.execute(sums.where(artifacts.c.recipe_id == recipe_id, *whose)).one()
-    return int(row[0]), int(row[1])
-
-
 def note(conn: sa.Connection, name: str) -> int:
     """A number that the store remembers; 0 when it never wrote it."""
     return conn.execute(sa.select(notes.c.value).where(notes.c.name == name)).scalar_one_or_none() or 0
@@ -416,20 +306,9 @@ def set_note(conn: sa.Connection, name: str, value: int) -> None:
     conn.execute(notes.insert().prefix_with("OR REPLACE"), {"name": name, "value": value})
 
 
-def note_damage(conn: sa.Connection, recipe_id: int) -> None:
-    """Remembers that the recipe lost a damaged artifact in its present generation."""
-    generation = conn.execute(sa.select(recipes.c.generation).where(recipes.c.id == recipe_id)).scalar_one()
-    set_note(conn, f"damaged {recipe_id}", generation)
-
-
-def is_damage(conn: sa.Connection, recipe: RecipeRow) -> bool:
-    """Whether what happened to the recipe last is that it lost a damaged artifact."""
-    return note(conn, f"damaged {recipe.id}") == recipe.generation
-
-
-def chunks(values: Iterable[Any], size: int = CHUNK) -> Iterator[list[Any]]:
+def chunks(values: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
     """`values` in lists of at most so many."""
-    chunk: list[Any] = []
+    chunk: list[T] = []
     for value in values:
         chunk.append(value)
         if len(chunk) == size:

@@ -1,4 +1,4 @@
-"""Opening a store, and making its index and its disk agree: at every start, and by `check`.
+"""Opening a store's index, and making it and the disk agree: at every start, and by `check`.
 
 What may lie there after a crash (NOTE [ Commit order ] in durable.py), and what becomes of it:
     temporary-file        half-written, in tmp/: unlinked
@@ -33,14 +33,12 @@ import sqlalchemy as sa
 from prepcache import artifact, errors
 from prepcached.store import db, disk_reserve, durable, queries, removal
 from prepcached.store.adoption import adopt
+from prepcached.store.commit import items_of, superseded
 from prepcached.store.core import Core, io_told, log
-from prepcached.store.db import Index
-from prepcached.store.eviction import Ledger
 from prepcached.store.layout import OBJECT_FOLDERS
 from prepcached.store.models import artifacts, recipes
 from prepcached.store.queries import Doomable
-from prepcached.store.records import Finding, Limits
-from prepcached.store.root import Root
+from prepcached.store.records import Finding
 
 Progress = Callable[[int, float], None]
 """(artifacts indexed, which share of the store was looked through), after each folder."""
@@ -48,62 +46,46 @@ NEW_INDEX = "new index"
 """What was done at a start where artifacts lay and no index that could be used."""
 
 
-def open_core(
-    root: Root,
-    limits: Limits,
-    make: Callable[[Index, Ledger], Core],
-    recover: bool,
-    progress: Progress | None,
-) -> Core:
-    """A store's core, ready.
+def open_index(core: Core, *, recover: bool, progress: Progress | None) -> None:
+    """Opens the core's index, and makes it agree with the disk.
 
     Args:
-        make: the core of an index and a ledger.
         recover: False leaves everything as it is.
 
     Raises:
         IndexCorrupt: the index is damaged, and must be left as it is, or a new one is damaged too.
     """
-    disk_reserve.give_up(root.layout)
+    disk_reserve.give_up(core.layout)
     try:
-        return _open(root, limits, make, recover, progress)
+        _open(core, recover, progress)
     except errors.IndexCorrupt as damage:
         if not recover:
             raise
         level = logging.WARNING if "version" in damage.data else logging.ERROR  # an upgrade is no fault
         log.log(level, "%s. This start rebuilds it, which may take a while", damage.message)
-    db.discard(root.layout.index)
-    return _open(root, limits, make, recover, progress)
+        db.discard(core.layout.index)
+        _open(core, recover, progress)
 
 
-def _open(
-    root: Root,
-    limits: Limits,
-    make: Callable[[Index, Ledger], Core],
-    is_recovering: bool,
-    progress: Progress | None,
-) -> Core:
-    opened = Index(root.layout.index)
+def _open(core: Core, is_recovering: bool, progress: Progress | None) -> None:
+    core.index = db.Index(core.layout.index)
     try:
-        core = make(opened, Ledger(*root.filled_in(limits)))
-        done = begin(core) if opened.is_new else {}
+        done = _begin(core) if core.index.is_new else {}
         core.count_again()
         if is_recovering:
             done |= recover(core, progress)
             if done:
                 log.info("recovered: %s", ", ".join(f"{n} {what}" for what, n in sorted(done.items())))
-                core.count_again()
             core.counters.recovered = done
         core.look_at_staging()
         if is_recovering:
-            disk_reserve.take(root.layout)  # others may fill the disk before housekeeping does
+            disk_reserve.take(core.layout)  # others may fill the disk before housekeeping does
     except BaseException:
-        opened.close()
+        core.index.close()
         raise
-    return core
 
 
-def begin(core: Core) -> dict[str, int]:
+def _begin(core: Core) -> dict[str, int]:
     """A new index; what was done, by name.
 
     Where a store was here before, generations start beyond any that a client can have seen: at the time in
@@ -111,7 +93,7 @@ def begin(core: Core) -> dict[str, int]:
     """
     has_artifacts = any(os.listdir(folder) for _, folder in core.layout.object_folders())
     with core.index.write() as conn:
-        if not core.root.is_new:
+        if not core.disk.is_new:
             queries.set_note(conn, "generation_base", int(core.clock() * 1000))
         core.index.finish(conn)
     return {NEW_INDEX: 1} if has_artifacts else {}
@@ -135,18 +117,30 @@ def recover(core: Core, progress: Progress | None = None) -> dict[str, int]:
                 done["lost"] += len(without_file)
             if progress is not None:
                 progress(done["indexed"], number / OBJECT_FOLDERS)
-        if done["damaged"] or done["unreadable"]:  # one may have been what replaced another
-            with core.index.read() as conn:
-                below = queries.below_others(conn)
-            removal.remove(core, below)
-            done["replaced"] = len(below)
+        if done["indexed"]:
+            done["replaced"] = _remove_superseded(core)
     return {name: count for name, count in done.items() if count}
 
 
-def check(core: Core, *, repair: bool, breaks_off: bool) -> list[Finding]:
-    """All findings. The writer lock is held for one folder of 256 at a time.
+def _remove_superseded(core: Core) -> int:
+    """Removes what files that were just indexed had replaced, or were replaced by; how many these are."""
+    refreshed = sa.select(artifacts.c.recipe_id).where(queries.IS_REFRESHED).distinct()
+    with core.index.read() as conn:
+        ids = conn.execute(refreshed).scalars().all()
+    count = 0
+    for recipe_id in ids:
+        rows = removal.rows_of(core, artifacts.c.recipe_id, [recipe_id])
+        gone = superseded((row.edition, items_of(core, row), row) for row in rows)
+        removal.remove(core, gone)
+        count += len(gone)
+    return count
+
+
+def check(core: Core, *, repair: bool = False, breaks_off: bool = False) -> list[Finding]:
+    """Compares index and disk. The writer lock is held for one folder of 256 at a time.
 
     Args:
+        repair: whether what is found is mended.
         breaks_off: a stop of the daemon ends it.
     """
     findings: list[Finding] = []
@@ -213,30 +207,22 @@ def _compared(core: Core, prefix: str, folder: str) -> tuple[list[str], list[Doo
 def _folder(core: Core, prefix: str, folder: str, repair: bool) -> Iterator[Finding]:
     without_row, without_file, both = _compared(core, prefix, folder)
     for name in without_row:
-        is_mended = False
-        if repair:
-            is_mended = not adopt(core, folder, [name])["unreadable"]
-            core.count_again()
-        what = f"{name} is in objects, but not in the index"
-        yield Finding("file-without-row", what, is_mended)
-    for row in sorted(without_file, key=_edition):  # or one takes along what comes later
-        if repair:
-            removal.remove(core, [row])
+        is_mended = repair and not adopt(core, folder, [name])["unreadable"]
+        yield Finding("file-without-row", f"{name} is in objects, but not in the index", is_mended)
+    if repair:
+        removal.remove(core, without_file)
+    for row in without_file:
         what = f"artifact {row.digest.hex()} is in the index, its file is missing"
         yield Finding("row-without-file", what, repair)
     with core.index.read() as conn:
         of = {one: digest.hex() for one, digest in conn.execute(sa.select(recipes.c.id, recipes.c.digest))}
-    for row in sorted(removal.rows_of(core, artifacts.c.digest, map(bytes.fromhex, both)), key=_edition):
+    for row in removal.rows_of(core, artifacts.c.digest, map(bytes.fromhex, both)):
         found = _wrong(os.path.join(folder, row.digest.hex()), row, of.get(row.recipe_id, "none"))
         if found is not None:
             code, wrong = found
             if repair:
                 removal.remove_damaged(core, [row], wrong)
             yield Finding(code, f"artifact {row.digest.hex()}: {wrong}", repair)
-
-
-def _edition(row: Doomable) -> int:
-    return row.edition
 
 
 def _wrong(path: str, row: Doomable, recipe: str) -> tuple[str, str] | None:

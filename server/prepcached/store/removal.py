@@ -1,18 +1,15 @@
 """Removing artifacts: rows first, files after (NOTE [ Commit order ] in durable.py).
 
 Invariants:
-    1. A digest is condemned before its row goes and pardoned after its file went, so nobody is given
-       a hold on a file that is being deleted (NOTE [ Holds against removals ] in core.py).
-    2. Eviction never takes what is held; purge, damage and replacement do. What goes takes the lower
-       editions of its recipe along, but for what others pinned.
+    1. Eviction never takes what is held; purge, damage and replacement do.
+    2. Rows go in batches, a transaction each, so that nobody waits long for a removal of many.
     3. A file that cannot be unlinked stays doomed. Housekeeping and the next start try again.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,46 +20,26 @@ from prepcached.store.core import Core, log
 from prepcached.store.models import artifacts
 from prepcached.store.queries import Doomable
 
+BATCH = 256
+"""Entries that one transaction deletes."""
 
-def remove(core: Core, rows: Sequence[Doomable], *, are_damaged: bool = False) -> None:
-    """Removes rows and files. Call it with the writer lock.
 
-    Args:
-        are_damaged: which is remembered of their recipes, in the same transaction.
-    """
-    if not rows:
-        return
+def remove(core: Core, rows: Sequence[Doomable]) -> None:
+    """Removes rows and files. Call it with the writer lock."""
     disk_reserve.give_up(core.layout)
-    with condemned(core, rows):
-        lower = replaced(core, rows)
+    for batch in queries.chunks(rows, BATCH):
         with core.index.write() as conn:
-            queries.delete(conn, [*rows, *lower])
-            for recipe_id in {row.recipe_id for row in rows} if are_damaged else ():
-                queries.note_damage(conn, recipe_id)
-        finish(core, [*lower, *rows])
+            queries.delete(conn, batch)
+        finish(core, batch)
 
 
 def remove_damaged(core: Core, rows: Sequence[Doomable], why: str) -> None:
     """Removes artifacts whose bytes are not what they must be. Call it with the writer lock."""
-    for row in sorted(rows, key=lambda row: row.edition):  # or one takes along what comes later
+    for row in rows:
         log.error("artifact %s is damaged (%s); removing it", row.digest.hex(), why)
-        remove(core, [row], are_damaged=True)
-        with core.memory:
-            core.counters.damaged += 1
-
-
-@contextlib.contextmanager
-def condemned(core: Core, rows: Sequence[Doomable]) -> Iterator[None]:
-    """Nobody can take holds on these inside. Call it with the writer lock."""
-    digests = [row.digest for row in rows]
+    remove(core, rows)
     with core.memory:
-        core.holds.condemn(digests)
-    try:
-        yield
-    finally:
-        with core.memory:
-            core.holds.pardon(digests)
-            core.removals += 1
+        core.counters.damaged += len(rows)
 
 
 def finish(core: Core, rows: Sequence[Doomable]) -> None:
@@ -80,13 +57,6 @@ def finish(core: Core, rows: Sequence[Doomable]) -> None:
         unlink_object(core, row.digest.hex())
 
 
-def replaced(core: Core, rows: Sequence[Doomable]) -> list[Doomable]:
-    """What goes with these: lower editions may hold items that a refresh made anew in them."""
-    leaving = {row.id for row in rows}
-    with core.index.read() as conn:
-        return [row for row in queries.replaced_by(conn, rows) if row.id not in leaving]
-
-
 def account(core: Core, row: Doomable, sign: int) -> None:
     """Counts a row in or out. Call it with `memory`."""
     core.ledger.live_bytes += sign * row.disk_bytes
@@ -99,12 +69,7 @@ def account(core: Core, row: Doomable, sign: int) -> None:
 
 def account_new(core: Core, values: Mapping[str, Any]) -> None:
     """Counts a new row in. Call it with `memory`."""
-    core.ledger.live_bytes += values["disk_bytes"]
-    core.quotas.used[values["owner"]] += values["disk_bytes"]
-    core.counters.entries += 1
-    core.counters.size_bytes += values["size_bytes"]
-    core.counters.cost_s += values["cost_s"]
-    core.counters.pinned_bytes += values["disk_bytes"] * values["is_pinned"]
+    account(core, Doomable._make(values.get(name) for name in Doomable._fields), 1)
     core.grown_recipes.add(values["recipe_id"])
 
 

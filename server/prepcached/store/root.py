@@ -2,8 +2,7 @@
 
 Invariants:
     1. While a `Root` is open, its flock keeps every other daemon out.
-    2. Everything that has to be on one filesystem is (layout, invariant 1), and that filesystem is
-       local: SQLite's WAL and shared maps do not work over a network.
+    2. The root's filesystem is local: SQLite's WAL and shared maps do not work over a network.
     3. The default budget is decided once, at the first start, and remembered: a store that filled
        the disk must not shrink its own budget at the next start.
 """
@@ -11,7 +10,6 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import os
@@ -27,57 +25,27 @@ from prepcached.store.layout import CACHEDIR_TAG, README, VERSION, Layout, other
 from prepcached.store.records import Limits
 
 GIB = 1 << 30
-NETWORK_FILESYSTEMS = {
-    0x6969: "nfs",
-    0x517B: "smb",
-    0xFE534D42: "smb2",
-    0xFF534D42: "cifs",
-    0x00C36400: "ceph",
-    0x0BD00BD0: "lustre",
-    0x5346414F: "afs",
-    0x6B414653: "kafs",
-    0x01021997: "9p",
-    0x73757245: "coda",
-    0x01161970: "gfs2",
-    0x7461636F: "ocfs2",
-    0x19830326: "beegfs",
-    0x47504653: "gpfs",
-    0xAAD7AAEA: "panfs",
-}
-"""f_type of filesystems that other machines write to. Source: statfs(2), linux/magic.h."""
-FUSE = 0x65735546
-NETWORK_FUSE = frozenset(
-    f"fuse.{name}"
-    for name in (
-        *("sshfs", "s3fs", "goofys", "geesefs", "mount-s3", "gcsfuse", "blobfuse", "blobfuse2", "rclone"),
-        *("glusterfs", "ceph", "ceph-fuse", "mfs", "juicefs", "seaweedfs", "davfs", "curlftpfs"),
+NETWORK_FILESYSTEMS = frozenset(
+    (
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "afs", "kafs", "9p", "coda", "gfs2"),
+        *("ocfs2", "beegfs", "gpfs", "panfs", "fuse.sshfs", "fuse.s3fs", "fuse.goofys", "fuse.geesefs"),
+        *("fuse.mount-s3", "fuse.gcsfuse", "fuse.blobfuse", "fuse.blobfuse2", "fuse.rclone"),
+        *("fuse.glusterfs", "fuse.ceph", "fuse.ceph-fuse", "fuse.mfs", "fuse.juicefs", "fuse.seaweedfs"),
+        *("fuse.davfs", "fuse.curlftpfs"),
     )
 )
-"""Of FUSE the mount tells what is behind it. Those that none of these is are taken for local: containers
-have their own folders through some."""
-
-
-def filesystem_type(path: str) -> int:
-    """`f_type` of the filesystem that holds `path`; 0 where it cannot be told."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    buffer = ctypes.create_string_buffer(256)  # struct statfs is 120 bytes; f_type comes first
-    if libc.statfs(os.fsencode(path), buffer) != 0:
-        return 0
-    return int.from_bytes(buffer.raw[: ctypes.sizeof(ctypes.c_long)], "little") & 0xFFFFFFFF
+"""Those that other machines write to, as /proc/self/mountinfo calls them. Source: proc_pid_mountinfo(5)."""
 
 
 def network_filesystem(path: str) -> str | None:
     """The name of the filesystem that holds `path`, if other machines may write to it."""
-    kind = filesystem_type(path)
-    if kind != FUSE:
-        return NETWORK_FILESYSTEMS.get(kind)
     device = os.stat(path).st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
+    number = f"{os.major(device)}:{os.minor(device)}".encode()
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
         for fields in map(bytes.split, mounts):
-            if fields[2] == number.encode():
+            if fields[2] == number:
                 name = os.fsdecode(fields[fields.index(b"-") + 1])
-                return name if name in NETWORK_FUSE else None
+                return name if name in NETWORK_FILESYSTEMS else None
     return None
 
 
@@ -89,7 +57,7 @@ class Root:
         probe: names the filesystem, if it is a network's (a seam for tests).
 
     Raises:
-        RootUnusable: not writable, on a network filesystem, or split over filesystems.
+        RootUnusable: not writable, or on a network filesystem.
         RootInUse: another daemon has it; the message names its pid.
     """
 
@@ -110,7 +78,6 @@ class Root:
         try:
             self._check_no_other_layout()
             self._make_folders()
-            self._check_one_filesystem()
             self._objects = os.stat(self.layout.objects)
             self.is_new = not durable.is_there(self.layout.instance)
             self.instance = self._remember(self.layout.instance, lambda: secrets.token_hex(16))
@@ -218,17 +185,6 @@ class Root:
             durable.fsync_folder(path)
         self._remember(os.path.join(layout.root, "CACHEDIR.TAG"), lambda: CACHEDIR_TAG)
         self._remember(os.path.join(layout.root, "README"), lambda: README)
-
-    def _check_one_filesystem(self) -> None:
-        layout = self.layout
-        home = os.stat(layout.objects).st_dev
-        for path in (layout.staging, layout.tmp):
-            if os.stat(path).st_dev != home:
-                raise errors.RootUnusable(
-                    f"{path} is on another filesystem than {layout.objects}; commits rename files between "
-                    "them: keep the whole root on one filesystem",
-                    root=layout.root,
-                )
 
     def _remember(self, path: str, first: Callable[[], str]) -> str:
         """The text of a small file, written at the first call ever."""

@@ -1,13 +1,11 @@
-"""The staging folder as the daemon sees it: how many bytes lie there, for whom, and what is swept.
+"""The staging folder as the daemon sees it: how many bytes lie there, and what is swept.
 
-Clients write there without asking, so the bytes are counted by looking. A file that is being taken or
-uploaded is left out: its bytes are reserved by the commit or the upload.
+Clients write there without asking, so the bytes are counted by looking. A file that is being committed or
+uploaded is left out: its bytes are reserved.
 
 Invariants:
-    1. Only files of sessions that hold a lease count against the budget. Everything else is stray: it makes
-       nothing go, it is counted apart, and it is swept.
-    2. A file of a live session without a lease is swept when two sweeps in a row found it so: a client
-       whose lease has lapsed may be leasing its items again.
+    1. A file stays as long as the session that its name says is open. What names no open session, and every
+       folder, is swept.
 
 Locking: its own, over names only; never held over I/O on file contents.
 """
@@ -19,19 +17,12 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from prepcached.store import durable
 from prepcached.store.layout import is_staged_name, session_of, staged_name
-
-
-class Staged(NamedTuple):
-    """Bytes on disk in the staging folder. Of folders, which are swept, only their own are counted."""
-
-    leased_bytes: int
-    stray_bytes: int
 
 
 class Swept(NamedTuple):
@@ -46,46 +37,32 @@ class StagedArea:
     """What lies in the staging folder."""
 
     def __init__(self, folder: str) -> None:
-        self.leased: frozenset[str] = frozenset()
-        """The sessions that hold leases."""
         self._folder = folder
         self._lock = threading.Lock()
-        self._taking: set[str] = set()
-        self._uploading: set[str] = set()
-        self._unleased: frozenset[str] = frozenset()
-        """Files of live sessions that the last sweep found without a lease."""
+        self._busy: Counter[str] = Counter()
 
-    def look(self) -> Staged:
-        """Bytes on disk of all that lies here and for which nothing is reserved."""
-        leased = stray = 0
-        leasing = self.leased
-        for entry in self._entries():
-            with contextlib.suppress(FileNotFoundError):
-                size = durable.disk_bytes(entry.stat(follow_symlinks=False))
-                is_file = not entry.is_dir(follow_symlinks=False)
-                if is_file and is_staged_name(entry.name) and session_of(entry.name) in leasing:
-                    leased += size
-                else:
-                    stray += size
-        return Staged(leased, stray)
-
-    def taking(self, name: str) -> AbstractContextManager[None]:
-        """Leaves one file out of `look` while a commit has it; no sweep takes it."""
-        return self._among(self._taking, name)
-
-    def uploading(self, name: str) -> AbstractContextManager[None]:
-        """Leaves one file out of `look` while it is uploaded; a sweep takes it with its session."""
-        return self._among(self._uploading, name)
+    def disk_bytes(self) -> int:
+        """Bytes on disk of the files here for which nothing is reserved."""
+        size = 0
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if not self._is_busy(entry.name):
+                    with contextlib.suppress(FileNotFoundError):
+                        size += durable.disk_bytes(entry.stat(follow_symlinks=False))
+        return size
 
     @contextlib.contextmanager
-    def _among(self, names: set[str], name: str) -> Iterator[None]:
+    def busy(self, name: str) -> Iterator[None]:
+        """A commit or an upload has this file: it is not counted here, and not swept."""
         with self._lock:
-            names.add(name)
+            self._busy[name] += 1
         try:
             yield
         finally:
             with self._lock:
-                names.discard(name)
+                self._busy[name] -= 1
+                if not self._busy[name]:
+                    del self._busy[name]
 
     def new(self, name: str) -> int:
         """A descriptor of a new staged file of the daemon's own, for an upload."""
@@ -103,44 +80,36 @@ class StagedArea:
         Raises:
             OSError: the first that could not be deleted; the others are.
         """
-        swept = self._remove(n for n in os.listdir(self._folder) if session_of(n) in sessions)
+        swept = self._remove(name for name in os.listdir(self._folder) if session_of(name) in sessions)
         if swept.failed is not None:
             raise swept.failed
         return swept.files
 
     def sweep(self, live: Collection[str]) -> Swept:
-        """Removes what no lease names: see invariants 1 and 2.
+        """Removes what belongs to no open session.
 
         Args:
             live: sessions that are open, or whose commit is under way.
         """
-        leasing, unleased, strays = self.leased, set(), []
-        for entry in self._entries():
-            is_named = is_staged_name(entry.name) and session_of(entry.name) in live
-            if not is_named or entry.is_dir(follow_symlinks=False):
-                strays.append(entry.name)
-            elif session_of(entry.name) not in leasing:
-                unleased.add(entry.name)
-        swept = self._remove((*strays, *(unleased & self._unleased)))
-        self._unleased = frozenset(unleased)
-        return swept
-
-    def _entries(self) -> Iterator[os.DirEntry[str]]:
-        """All that lies here, but for what a commit takes or an upload writes."""
         with os.scandir(self._folder) as entries:
-            for entry in entries:
-                with self._lock:
-                    is_ours = entry.name in self._taking or entry.name in self._uploading
-                if not is_ours:
-                    yield entry
+            return self._remove(
+                entry.name
+                for entry in entries
+                if session_of(entry.name) not in live
+                or not is_staged_name(entry.name)
+                or entry.is_dir(follow_symlinks=False)
+            )
 
-    def _remove(self, names: Iterator[str] | Collection[str]) -> Swept:
+    def _is_busy(self, name: str) -> bool:
+        with self._lock:
+            return name in self._busy
+
+    def _remove(self, names: Iterable[str]) -> Swept:
         files = size = 0
         failed: OSError | None = None
         for name in names:
-            with self._lock:
-                if name in self._taking:
-                    continue
+            if self._is_busy(name):
+                continue
             path = os.path.join(self._folder, name)
             try:
                 status = os.lstat(path)

@@ -32,9 +32,9 @@ from blake3 import blake3
 
 from prepcache import artifact, errors
 from prepcache.digests import Digest, Key, RecipeDigest, entry_key
+from prepcache.protocol.wire import StagedFile
 from prepcached.store import durable
 from prepcached.store.layout import Layout, staged_name
-from prepcached.store.records import StagedFile
 from prepcached.store.scopes import is_scope
 
 READ_BYTES = 4 << 20

@@ -18,11 +18,10 @@ from blake3 import blake3
 
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import LimitExceeded, PrepcacheError, StagedFileRefused
+from prepcache.protocol.wire import StagedFile
 from prepcached.daemon import Daemon
 from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, digests
 from prepcached.sessions import Session
-from prepcached.store.records import StagedFile
-from prepcached.store.room import Upload
 from prepcached.tier.bucket import STALL_S, Absent, CouldNotTell, Damaged
 from prepcached.tier.manifests import FRESH_S, Known, Manifests, Row
 
@@ -223,11 +222,11 @@ class ReadThrough:
         daemon, digest = self._daemon, blake3()
         limit_s = STALL_S + 2 * row.cost_s  # beyond that, to make it would have been quicker
         with contextlib.ExitStack() as stack:
-            upload = await daemon.slow(stack.enter_context, daemon.store.upload(name, row.size_bytes))
-            stack.callback(os.close, upload.fd)
+            fd = await daemon.slow(stack.enter_context, daemon.store.upload(name, row.size_bytes))
+            stack.callback(os.close, fd)
             bucket = self._manifests.bucket
             async for piece in bucket.stream(object_name(row.digest), row.size_bytes, limit_s):
-                await daemon.slow(_write, upload, piece, digest)
+                await daemon.slow(_write, fd, piece, digest)
         if digest.hexdigest() != row.digest:
             raise Damaged(f"{object_name(row.digest)} does not match its digest")
 
@@ -237,9 +236,8 @@ def object_name(digest: str) -> str:
     return f"cas/v1/{digest[:2]}/{digest}"
 
 
-def _write(upload: Upload, piece: bytes, digest: blake3) -> None:
-    upload.expect(len(piece))
+def _write(fd: int, piece: bytes, digest: blake3) -> None:
     view = memoryview(piece)
     digest.update(view)
     while view:
-        view = view[os.write(upload.fd, view) :]
+        view = view[os.write(fd, view) :]

@@ -18,9 +18,9 @@ from typing import BinaryIO
 
 from prepcache.artifact import header as artifact_format
 from prepcache.errors import ArtifactError, NotFound, PrepcacheError
+from prepcache.protocol.wire import ArtifactRef
 from prepcached.daemon import Daemon
 from prepcached.store import scopes
-from prepcached.store.records import ArtifactRef
 from prepcached.tier.bucket import UPLOAD_RATE, WRITE_S, CouldNotTell
 from prepcached.tier.manifests import Manifests, Row, is_told
 from prepcached.tier.outage import TICK_S, end
@@ -157,6 +157,5 @@ def _opened(path: Path, ref: ArtifactRef) -> tuple[BinaryIO, Row] | None:
         file.close()
         LOG.warning("%s is not copied to the tier: %s", path, error)
         return None
-    observed = tuple(chunk.name for chunk in ref.observed)
     items = header.item_digests.tobytes()
-    return file, Row(ref.digest, ref.size_bytes, items, ref.cost_s, ref.edition, observed)
+    return file, Row(ref.digest, ref.size_bytes, items, ref.cost_s, ref.edition, ref.observed)

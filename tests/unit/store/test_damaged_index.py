@@ -91,16 +91,6 @@ def test_an_index_found_damaged_later_is_rebuilt_at_start(
     assert open_store().stats().recovered == {}
 
 
-@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
-def test_an_index_removed_under_its_store_is_rebuilt_at_start(
-    root: Path, open_store: Callable[..., Store], suffix: str
-) -> None:
-    store = open_store()
-    (root / "v1" / f"index.sqlite{suffix}").unlink()
-    assert store.is_damaged()
-    assert open_store().stats().recovered == MADE_AGAIN
-
-
 def test_an_index_lost_without_artifacts_goes_on_beyond_all_seen(
     tmp_path: Path, open_store: Callable[..., Store], clock: Clock
 ) -> None:
@@ -116,21 +106,6 @@ def test_an_index_lost_without_artifacts_goes_on_beyond_all_seen(
     assert again.stats().recovered == {}
     assert put(again, 2).generation > seen
     assert again.resolve(RECIPE, seen).is_complete
-
-
-def test_a_large_index_is_looked_at_where_it_is_small(
-    root: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(db, "QUICK_CHECK_BYTES", 0)
-    path = root / "v1" / "index.sqlite"
-    with sqlite3.connect(path) as conn:
-        found = conn.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'notes'").fetchone()[0]
-        size = conn.execute("PRAGMA page_size").fetchone()[0]
-    conn.close()
-    data = bytearray(path.read_bytes())
-    data[(found - 1) * size : found * size] = b"\xff" * size
-    path.write_bytes(data)
-    assert open_store().stats().recovered == MADE_AGAIN
 
 
 def test_check_leaves_a_damaged_index_and_rebuild_mends_it(root: Path) -> None:

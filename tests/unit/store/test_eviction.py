@@ -12,7 +12,8 @@ def never(_: bytes) -> bool:
 
 def candidates(*sizes: int) -> list[Doomable]:
     return [
-        Doomable(n, b"", bytes([n]), 0, size, size, 0.0, False, 0, 0, 0.0) for n, size in enumerate(sizes)
+        Doomable(n, b"", bytes([n]), 0, size, size, 0.0, False, 0, 0, 0.0, 0.0)
+        for n, size in enumerate(sizes)
     ]
 
 
@@ -48,7 +49,6 @@ def test_everything_on_disk_counts_against_the_budget() -> None:
         100,
         0,
         live_bytes=30,
-        stray_bytes=1000,
         unlinked_bytes=20,
         staged_bytes=10,
         reserved_bytes=10,

@@ -130,27 +130,6 @@ def test_of_two_files_of_one_key_one_is_indexed(root: Path, open_store: Callable
     assert len(objects(root)) == 3
 
 
-def test_of_two_files_of_one_key_the_newer_edition_is_indexed(
-    root: Path, open_store: Callable[..., Store], tmp_path: Path
-) -> None:
-    by_prefix: dict[str, Path] = {}
-    for seed in range(1000):
-        path = tmp_path / f"{seed}"
-        with path.open("w+b") as file:
-            stores.write_artifact(file.fileno(), [1], seed=seed, edition=seed)
-        path = path.rename(tmp_path / blake3(path.read_bytes()).hexdigest())
-        first = by_prefix.setdefault(path.name[:2], path)
-        if path.name < first.name:
-            break  # so the higher edition is met first
-    for one in (first, path):
-        one.rename(root / "v1" / "objects" / one.name[:2] / one.name)
-    store = open_store()
-    assert store.stats().recovered == {"indexed": 1, "doubled": 1}
-    there = {ref.digest for ref in store.resolve(RECIPE).artifacts}
-    assert path.name in there and first.name not in there
-    assert store.check() == []
-
-
 def test_a_rebuild_indexes_in_batches_and_reports_progress(
     open_store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,16 +189,6 @@ def test_a_killed_rebuild_starts_over(root: Path, open_store: Callable[..., Stor
     assert stores.items_of(store) == sorted([item(1), item(2)])
     assert store.resolve(RECIPE, 2).is_complete, "a client of the old index must take the whole list"
     assert store.recipe(RECIPE).name == "tests.recipe"
-
-
-def test_check_leaves_an_index_of_another_version_as_it_is(root: Path) -> None:
-    sql(root, "PRAGMA user_version = 99")
-    before = (root / "v1" / "index.sqlite").read_bytes()
-    for repair in (False, True):
-        with pytest.raises(errors.IndexCorrupt, match=r"version 99, not .*prepcached rebuild"):
-            check_root(root, repair=repair)
-    assert (root / "v1" / "index.sqlite").read_bytes() == before
-    assert rebuild(root) == {"indexed": 3}
 
 
 @pytest.mark.parametrize("work", [check_root, rebuild])

@@ -16,10 +16,11 @@ from blake3 import blake3
 
 from prepcache import artifact, errors
 from prepcache.artifact import header as artifact_format
+from prepcache.protocol.wire import StagedFile
 from prepcached.leases import LeaseLimits
 from prepcached.store import staging
 from prepcached.store.layout import Layout
-from prepcached.store.records import Limits, StagedFile
+from prepcached.store.records import Limits
 from prepcached.store.store import Store
 from support import stores
 from support.artifacts import patch_tensor

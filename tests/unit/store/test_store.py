@@ -76,7 +76,7 @@ def test_committing_the_same_bytes_again_changes_nothing(store: Store) -> None:
 def test_committing_a_lost_artifact_brings_it_back(store: Store) -> None:
     first, other = put(store, 1), put(store, 2)
     digest = first.artifacts[0].digest
-    store.pin(first.artifacts[0].key)
+    store.set_pin(first.artifacts[0].key, True)
     pinned_bytes = store.stats().pinned_bytes
     (Path(store.objects) / digest[:2] / digest).unlink()
     again = put(store, 1)
@@ -90,7 +90,7 @@ def test_committing_a_lost_artifact_brings_it_back(store: Store) -> None:
 
 def test_the_log_says_which_lost_entries_were_pinned(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     pinned, other = put(store, 1).artifacts[0], put(store, 2).artifacts[0]
-    store.pin(pinned.key)
+    store.set_pin(pinned.key, True)
     for ref in (pinned, other):
         (Path(store.objects) / ref.digest[:2] / ref.digest).unlink()
     put(store, 1), put(store, 2)
@@ -102,7 +102,7 @@ def test_the_log_says_which_lost_entries_were_pinned(store: Store, caplog: pytes
 
 def test_another_users_entry_does_not_inherit_a_pin(store: Store) -> None:
     old = put(store, 1, scope=".1000", owner_uid=1000).artifacts[0]
-    store.pin(old.key)
+    store.set_pin(old.key, True)
     (Path(store.objects) / old.digest[:2] / old.digest).unlink()
     assert put(store, 1, scope=".1001", owner_uid=1001).artifacts == (old,)
     assert not store.entry(old.key).is_pinned
@@ -111,7 +111,7 @@ def test_another_users_entry_does_not_inherit_a_pin(store: Store) -> None:
 
 def test_other_bytes_of_the_same_key_take_the_old_ones_place(store: Store) -> None:
     old = put(store, 1, seed=0).artifacts[0]
-    store.pin(old.key)
+    store.set_pin(old.key, True)
     new = put(store, 1, seed=1).artifacts[0]
     assert (new.key, new.digest != old.digest) == (old.key, True)
     assert [ref.digest for ref in store.resolve(RECIPE).artifacts] == [new.digest]
@@ -197,7 +197,7 @@ def test_a_full_disk_declines_and_other_faults_are_errors(
 
 
 def test_an_index_that_cannot_grow_is_a_decline(store: Store) -> None:
-    with store._core.index.write() as conn:
+    with store.index.write() as conn:
         pages = conn.exec_driver_sql("PRAGMA page_count").scalar_one()
         conn.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(errors.Declined, match="is full"):
@@ -220,9 +220,9 @@ def test_a_staged_file_stays_the_clients_when_it_is_declined(tmp_path: Path) -> 
 def test_an_upload_has_a_staged_file_of_the_daemons_own(store: Store) -> None:
     store.register(RECIPE, "r", {})
     name = "session.name"
-    with store.upload(name, 1000) as upload:
-        written = stores.write_artifact(upload.fd, [1])
-        os.close(upload.fd)
+    with store.upload(name, 1000) as fd:
+        written = stores.write_artifact(fd, [1])
+        os.close(fd)
     staged = dataclasses.replace(stage(store, [2]), name=name, size_bytes=written.size_bytes)
     assert store.commit(RECIPE, [staged], owner_uid=12345).generation == 1
     assert store.entries().entries[0].owner == 12345
@@ -244,7 +244,7 @@ def test_an_undeletable_staged_file_leaves_the_commit_done(
         raise OSError(errno.EIO, "Input/output error", name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._core.staged_area, "unlink", fail)
+        patch.setattr(store.staged_area, "unlink", fail)
         done = store.commit(RECIPE, [again, new], owner_uid=os.getuid())
     assert len(done.artifacts) == store.stats().entries == 2
     assert store.discard_staged("s") == 1

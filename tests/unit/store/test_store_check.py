@@ -55,7 +55,7 @@ SPOILERS = {
 
 
 def sql(store: Store, statement: str) -> None:
-    with store._core.index.write() as conn:
+    with store.index.write() as conn:
         conn.exec_driver_sql(statement)
 
 
@@ -156,5 +156,5 @@ def test_repair_judges_no_row_that_went_with_another(store: Store, spoil: Callab
 
 def test_wrong_sums_are_found_while_running(store: Store) -> None:
     put(store, 1)
-    store._core.ledger.live_bytes += 1
+    store.ledger.live_bytes += 1
     assert [finding.code for finding in store.check(repair=True)] == ["wrong-sums"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from prepcache import errors
-from prepcached.store import housekeeping, removal, room
+from prepcached.store import removal, room
 from prepcached.store.records import Filter, Limits
 from prepcached.store.staged_area import StagedArea
 from prepcached.store.store import Store
@@ -50,7 +50,7 @@ def test_the_least_recently_used_goes(small: Store, clock: Clock) -> None:
 
 @pytest.mark.parametrize("how", ["pinned", "held"])
 def test_pinned_and_held_entries_are_not_evicted(small: Store, clock: Clock, how: str) -> None:
-    small.pin(put(small, 0).artifacts[0].key) if how == "pinned" else put(small, 0, holder="job")
+    small.set_pin(put(small, 0).artifacts[0].key, True) if how == "pinned" else put(small, 0, holder="job")
     for name in (1, 2, 3):
         clock.now += 1
         put(small, name)
@@ -60,7 +60,7 @@ def test_pinned_and_held_entries_are_not_evicted(small: Store, clock: Clock, how
 def test_a_write_is_declined_when_everything_is_held_or_pinned(small: Store) -> None:
     put(small, 0, holder="job")
     put(small, 1, holder="job")
-    small.pin(put(small, 2).artifacts[0].key)
+    small.set_pin(put(small, 2).artifacts[0].key, True)
     assert small.refusal(BLOCK)
     with pytest.raises(errors.Declined, match="in use by jobs, pinned"):
         put(small, 3)
@@ -74,8 +74,8 @@ def test_a_write_is_declined_when_everything_is_held_or_pinned(small: Store) -> 
 
 
 def test_evictions_are_told_and_protected_bytes_count_once(small: Store) -> None:
-    small.pin(put(small, 0).artifacts[0].key)
-    small.pin(put(small, 1, holder="job").artifacts[0].key)
+    small.set_pin(put(small, 0).artifacts[0].key, True)
+    small.set_pin(put(small, 1, holder="job").artifacts[0].key, True)
     ref = put(small, 2, holder="job").artifacts[0]
     assert small.stats().yielding_bytes == 0
     small.purge(Filter(keys=(ref.key,)))
@@ -135,7 +135,6 @@ def test_staged_bytes_count_and_removed_ones_too(small: Store) -> None:
     put(small, 0, holder="job")
     put(small, 0, seed=1)  # the old one's bytes stay while it is mapped
     staged = stage(small, [1])
-    small.note_leased(["s"])
     stats = small.stats()
     assert (stats.unlinked_bytes, stats.staged_bytes, stats.disk_bytes) == (BLOCK, BLOCK, 3 * BLOCK)
     assert small.refusal(BLOCK * 2)
@@ -145,46 +144,33 @@ def test_staged_bytes_count_and_removed_ones_too(small: Store) -> None:
     assert not small.refusal(BLOCK * 2)
 
 
-def test_an_upload_gets_the_room_that_it_announced(small: Store) -> None:
-    small.note_leased(["s"])
-    with small.upload("s.upload", 2 * BLOCK) as upload:
-        assert small.refusal(2 * BLOCK) and not small.refusal(BLOCK)
-        upload.expect(2 * BLOCK)
-        os.write(upload.fd, bytes(2 * BLOCK))
-        os.close(upload.fd)
-        assert not small.refusal(BLOCK)
+def test_an_upload_has_the_room_that_it_announced(small: Store) -> None:
+    for name in range(3):
+        put(small, name)
+    with small.upload("s.upload", 2 * BLOCK) as fd:
+        assert len(names(small)) == 1
+        assert small.stats().reserved_bytes == 2 * BLOCK
+        os.write(fd, bytes(2 * BLOCK))
+        os.close(fd)
+        put(small, 3)
         with pytest.raises(errors.Declined), small.upload("s.other", 2 * BLOCK):
             pass
     assert os.listdir(small.staging) == ["s.upload"]
-    small.maintain()
-    assert small.refusal(2 * BLOCK) and not small.refusal(BLOCK)
+    stats = small.stats()
+    assert (stats.reserved_bytes, stats.staged_bytes) == (0, 2 * BLOCK)
     small.discard_staged("s")
     small.maintain()
     assert not small.refusal(3 * BLOCK)
 
 
-def test_an_upload_evicts_only_for_the_bytes_that_come(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "STEP_BYTES", BLOCK)
-    for name in range(3):
-        put(small, name)
-    with small.upload("s.upload", 3 * BLOCK) as upload:
-        small.maintain()
-        for left in (2, 1, 0):
-            upload.expect(BLOCK)
-            assert len(names(small)) == left
-        os.close(upload.fd)
-    assert small.stats().reserved_bytes == 0
-    assert small.refusal(4 * BLOCK) and not small.refusal(3 * BLOCK)
-
-
-def test_a_staged_file_is_not_counted_while_it_is_taken(small: Store) -> None:
+def test_a_staged_file_is_not_counted_or_swept_while_it_is_taken(small: Store) -> None:
     area, staged = StagedArea(small.staging), stage(small, [1])
-    area.leased = frozenset({"s"})
-    assert area.look().leased_bytes == BLOCK
-    with area.taking(staged.name):
-        assert area.look().leased_bytes == 0
-    assert area.look().leased_bytes == BLOCK
-    small.unstage(staged.name)
+    assert area.disk_bytes() == BLOCK
+    with area.busy(staged.name):
+        assert area.disk_bytes() == 0
+        assert area.sweep([]).files == 0
+    assert area.sweep(["s"]).files == 0
+    assert area.sweep([]).files == 1
 
 
 def test_the_background_makes_room_ahead(open_store: Callable[..., Store]) -> None:
@@ -224,7 +210,7 @@ def test_a_piece_ends_by_bytes_too(open_store: Callable[..., Store], monkeypatch
         put(store, name)
     left: list[int] = []
     after_each_piece(monkeypatch, lambda: left.append(store.stats().entries))
-    monkeypatch.setattr(housekeeping, "PIECE_BYTES", 2 * BLOCK)
+    monkeypatch.setattr(room, "HEADROOM_PIECE_BYTES", 2 * BLOCK)
     store.set_limits(Limits(max_bytes=16 * BLOCK, min_free_bytes=0))
     store.maintain()
     assert left == [18, 16, 15]
@@ -239,7 +225,7 @@ def after_each_piece(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) 
         call()
 
     monkeypatch.setattr(room, "evict_chosen", evict_and_call)
-    monkeypatch.setattr(housekeeping, "PIECE_ENTRIES", 3)
+    monkeypatch.setattr(room, "HEADROOM_ENTRIES", 3)
 
 
 @pytest.mark.parametrize("how", ["held", "pinned", "used", "used and written"])
@@ -256,18 +242,18 @@ def test_what_comes_to_be_wanted_between_two_pieces_stays(
         is_due.clear()
         clock.now += how != "held"  # in the very moment, too
         if how == "pinned":
-            store.pin(refs[4].key)
+            store.set_pin(refs[4].key, True)
             return
         stores.hold(store, "job", refs[4].digest)
         if how != "held":
             store.release("job", [refs[4].digest])
             clock.now += 1000
         if how == "used and written":
-            removal.write_recency(store._core)
+            removal.write_recency(store)
 
     after_each_piece(monkeypatch, want)
     store.set_limits(Limits(max_bytes=10 * BLOCK, min_free_bytes=0))
-    housekeeping.make_room_ahead(store._core)
+    room.make_room_ahead(store)
     assert names(store) == sorted(item(name) for name in (4, *range(11, 20)))
 
 

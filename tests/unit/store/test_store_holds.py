@@ -40,16 +40,6 @@ def test_a_hold_weakens_when_idle_and_a_touch_keeps_it() -> None:
     assert holds.held_bytes(120) == 10
 
 
-def test_what_is_condemned_cannot_be_held() -> None:
-    holds = Holds(idle_s=100)
-    holds.condemn([A])
-    holds.take("s", held(A, B), now=0)
-    assert holds.count(A) == 0
-    holds.pardon([A])
-    holds.take("s", held(A), now=0)
-    assert holds.count(A) == 1
-
-
 def test_unlinked_bytes_count_until_every_holder_let_go() -> None:
     holds = Holds(idle_s=100)
     holds.take("s", held(A), now=0)

@@ -9,12 +9,11 @@ import sqlalchemy as sa
 
 from prepcache import errors
 from prepcache.protocol.observed import FEW
-from prepcached.store import commit, recipes
+from prepcached.store import commit
 from prepcached.store.models import observed
 from prepcached.store.offline import rebuild
-from prepcached.store.recipes import IDLE_S
 from prepcached.store.records import Filter
-from prepcached.store.store import Store
+from prepcached.store.store import IDLE_S, Store
 from support import stores
 from support.stores import OTHER_RECIPE, RECIPE, Clock, put
 
@@ -27,15 +26,14 @@ def masks(count: int, edited: int | None = None) -> list[dict[str, str]]:
     ]
 
 
-def seen(store: Store) -> list[list[dict[str, str]]]:
+def seen(store: Store, since: int = 0) -> list[list[dict[str, str]]]:
     """What the artifacts of the recipe observed, in the order of their commits."""
-    return [
-        [dict(row) for chunk in ref.observed for row in chunk.rows] for ref in store.resolve(RECIPE).artifacts
-    ]
+    told = store.resolve(RECIPE, since)
+    return [[dict(row) for name in ref.observed for row in told.observed[name]] for ref in told.artifacts]
 
 
 def kept_bytes(store: Store) -> int:
-    with store._core.index.read() as conn:
+    with store.index.read() as conn:
         return sum(map(len, conn.execute(sa.select(observed.c.json)).scalars()))
 
 
@@ -58,8 +56,7 @@ def test_a_file_for_each_item_costs_no_more_with_each_artifact(
 def test_a_partial_look_up_tells_all_inputs_that_it_names(store: Store) -> None:
     generation = put(store, 1, observed=masks(600)).generation
     put(store, 2, observed=masks(601))
-    (ref,) = store.resolve(RECIPE, since=generation).artifacts
-    assert [dict(row) for chunk in ref.observed for row in chunk.rows] == masks(601)
+    assert seen(store, since=generation) == [masks(601)]
 
 
 def test_what_no_artifact_names_goes_when_other_inputs_come(store: Store) -> None:
@@ -84,7 +81,7 @@ def test_chunks_go_with_their_recipe(store: Store, clock: Clock) -> None:
     before = kept_bytes(store)
     store.purge(Filter(keys=[key]))
     clock.now += IDLE_S + 86_400
-    recipes.sweep(store._core)
+    store.maintain()
     assert kept_bytes(store) == before / 2
 
 

@@ -10,8 +10,7 @@ import sqlalchemy as sa
 
 from prepcache import errors
 from prepcached.store.db import Index
-from prepcached.store.housekeeping import RECENCY_S
-from prepcached.store.store import Store
+from prepcached.store.store import RECENCY_S, Store
 from support import stores
 from support.stores import RECIPE, Clock, put
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from prepcache import errors
 from prepcached.store import eviction, models, queries, room
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
@@ -79,7 +78,7 @@ def test_a_file_that_would_not_go_is_tried_again(store: Store, stuck: pytest.Mon
 
 def test_a_file_with_a_row_is_never_unlinked(store: Store) -> None:
     ref = put(store, 1).artifacts[0]
-    with store._core.index.write() as conn:
+    with store.index.write() as conn:
         queries.doom(conn, [bytes.fromhex(ref.digest)])
     store.maintain()
     assert stores.items_of(store) == [item(1)]
@@ -103,7 +102,7 @@ def test_what_is_wanted_since_it_was_chosen_is_not_purged(
     def want_meanwhile(*given: Any, **kinds: Any) -> list[queries.Doomable]:
         chosen = choose(*given, **kinds)
         if how == "pinned":
-            store.pin(refs[0].key)
+            store.set_pin(refs[0].key, True)
         else:
             clock.now += 1
             stores.hold(store, "job", refs[0].digest)
@@ -115,42 +114,26 @@ def test_what_is_wanted_since_it_was_chosen_is_not_purged(
     assert stores.items_of(store) == [item(0)]
 
 
-def test_a_dry_run_hides_nothing_from_a_job_that_looks_up(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would never hear of what was hidden: nothing is removed, so no generation rises."""
-    ref = put(store, 0).artifacts[0]
-    look = queries.replaced_by
-    answers: list[object] = []
-
-    def resolve_meanwhile(*given: Any) -> Any:
-        answers.append(store.resolve(RECIPE, holder="job").artifacts)
-        return look(*given)
-
-    monkeypatch.setattr(queries, "replaced_by", resolve_meanwhile)
-    assert store.purge(Filter(), free_bytes=1, dry_run=True).keys == (ref.key,)
-    assert answers == [(ref,)]
-
-
 @pytest.mark.parametrize("how", ["evict", "purge"])
-def test_nobody_is_given_a_hold_on_what_is_being_removed(
+def test_a_hold_on_what_is_being_removed_is_called_back(
     store: Store, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(store, 0)
+    ref = put(store, 0).artifacts[0]
     delete = queries.delete
-    answers: list[object] = []
 
     def hold_meanwhile(conn: sa.Connection, rows: list[queries.Doomable]) -> None:
-        answers.append(store.resolve(RECIPE, holder="job").artifacts)
+        store.resolve(RECIPE, holder="job")
         delete(conn, rows)
 
     monkeypatch.setattr(queries, "delete", hold_meanwhile)
     if how == "evict":
-        assert evict_to_fit(store, stores.ROOMY.max_bytes or 0)
+        assert room.evict(store, 1)
     else:
         store.purge(Filter())
-    assert answers == [()]
-    assert store.to_let_go("job") == []
+    assert store.resolve(RECIPE, holder="job").artifacts == ()
+    assert store.to_let_go("job") == [ref.digest]
+    assert store.stats().unlinked_bytes == stores.BLOCK
+    store.release("job")
     assert store.stats().unlinked_bytes == 0
 
 
@@ -191,23 +174,6 @@ def test_what_came_to_be_held_after_it_was_chosen_is_not_evicted(
     limit = stores.ROOMY.max_bytes or 0
     assert evict_to_fit(store, limit - 2 * stores.BLOCK + 1)
     assert stores.items_of(store) == [item(0)]
-
-
-def test_that_an_artifact_was_damaged_is_noted_as_it_goes(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A crash between the two would make `explain` say that it was evicted."""
-    ref = put(store, 1).artifacts[0]
-
-    def fail(*_: object) -> None:
-        raise errors.StoreError("the disk says no")
-
-    with monkeypatch.context() as patch, pytest.raises(errors.StoreError):
-        patch.setattr(queries, "note_damage", fail)
-        store.remove_differing([ref.key], "a test says so")
-    assert stores.items_of(store) == [item(1)]
-    store.remove_differing([ref.key], "a test says so")
-    assert store.resolve(RECIPE).is_damaged
 
 
 def test_whether_a_user_may_store_more_is_told_without_a_walk(

@@ -12,7 +12,7 @@ import pytest
 from prepcache import errors
 from prepcached.store import root as root_module
 from prepcached.store.records import Limits
-from prepcached.store.root import GIB, Root, network_filesystem
+from prepcached.store.root import GIB, Root
 
 
 def test_a_new_root_carries_its_tag_readme_and_instance(tmp_path: Path) -> None:
@@ -36,24 +36,16 @@ def test_a_second_daemon_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
     Root(str(tmp_path)).close()
 
 
-def test_a_network_filesystem_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(root_module, "filesystem_type", lambda _: 0x6969)
-    with pytest.raises(errors.RootUnusable, match=r"\(nfs\).*--root"):
-        Root(str(tmp_path))
-    monkeypatch.setattr(root_module, "filesystem_type", lambda _: 0)
-    Root(str(tmp_path)).close()
-
-
-def test_what_is_behind_fuse_is_told_by_its_mount(
+def test_a_network_filesystem_is_refused(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = str(tmp_path_factory.mktemp("disk"))
     asked = ["findmnt", "--noheadings", "--output", "FSTYPE", "--target", folder]
     kind = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
-    monkeypatch.setattr(root_module, "filesystem_type", lambda _: root_module.FUSE)
-    assert network_filesystem(folder) is None
-    monkeypatch.setattr(root_module, "NETWORK_FUSE", {kind})
-    assert network_filesystem(folder) == kind
+    Root(folder).close()
+    monkeypatch.setattr(root_module, "NETWORK_FILESYSTEMS", {kind})
+    with pytest.raises(errors.RootUnusable, match=rf"\({kind}\).*--root"):
+        Root(folder)
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def fill(root: Path, count: int) -> None:
     store = Store(root, limits=stores.ROOMY)
     store.register(RECIPE, "r", {})
     store.register(OTHER_RECIPE, "s", {})
-    with store._core.index.write() as conn:
+    with store.index.write() as conn:
         conn.exec_driver_sql("INSERT INTO producers (id, json) VALUES (1, '{}')")
         conn.exec_driver_sql("UPDATE recipes SET generation = 1")
         for start in range(0, count, 10_000):
