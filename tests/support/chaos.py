@@ -233,7 +233,10 @@ class Chaos:
         self.tally[event.partition(":")[0]] += 1
 
     def _kill_job(self) -> None:
-        job = self._draw.choice([job for job in self.jobs if job.pid not in self._stalled])
+        jobs = [job for job in self.jobs if job.pid not in self._stalled]
+        if not jobs:
+            return
+        job = self._draw.choice(jobs)
         assert job.process is not None
         self._tell(f"kill a job: {job.kind} {job.items}")
         job.is_killed = True
