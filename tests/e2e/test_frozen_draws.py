@@ -1,7 +1,8 @@
-"""Draws that were frozen into samples are said by every job that is given these, and by show."""
+"""Draws that were frozen into samples are said by every job that is given these, by explain and by show."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -37,12 +38,17 @@ def test_frozen_draws_are_said_on_every_hit(jobs: Jobs, how: str) -> None:
         assert '"hit": 6' in told, said
         assert said.count(f"job.augment: {SAID}") == 1, said
         assert SAID in told, "the report says it, too"
-    command = [sys.executable, "-m", "prepcache", "ls", "--json"]
-    listed = subprocess.run(command, env=jobs.box.environ, capture_output=True, text=True, check=True).stdout
-    key = listed.partition('"key": "')[2][:64]
-    command = [sys.executable, "-m", "prepcache", "show", key]
-    shown = subprocess.run(command, env=jobs.box.environ, capture_output=True, text=True, check=True).stdout
-    assert "preprocessed with random draws (random)" in " ".join(shown.split()), shown
+    recipe = told.rpartition('"recipe": "')[2][:64]
+    entry = json.loads(prepcache(jobs, "ls", "--json"))[0]
+    for command in (["explain", recipe], ["show", entry["key"]]):
+        shown = prepcache(jobs, *command)
+        assert SAID in " ".join(shown.split()), shown
+
+
+def prepcache(jobs: Jobs, *arguments: str) -> str:
+    """What a command prints."""
+    command = [sys.executable, "-m", "prepcache", *arguments]
+    return subprocess.run(command, env=jobs.box.environ, capture_output=True, text=True, check=True).stdout
 
 
 UNSTEADY = """

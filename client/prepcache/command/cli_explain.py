@@ -11,6 +11,7 @@ from prepcache.command import cli_tables, digits_of
 from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import inspection
 from prepcache.protocol.explain import cues
+from prepcache.protocol.observed import draws_text
 from prepcache.protocol.units import age_text, count_text, size_text, span_text
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ def show(told: inspection.Explanation) -> None:
             f"size {size_text(near.size_bytes)}, cost {span_text(near.cost_s)}, "
             f"used {age_text(near.used_at, time.time())}"
         )
+    if told.draws:
+        rows["random"] = draws_text(told.draws)
     cli_tables.fields(rows)
     lines = []
     for one in cues(told):

@@ -13,6 +13,7 @@ from prepcache.protocol.wire import DigestHex, Folder, KeyHex, Progress, RecipeH
 
 MAX_DIFFERENCES = 500
 """Differences that one explanation lists; the rest are counted."""
+MAX_DRAWS = 100
 MAX_FINDINGS = 1000
 PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
@@ -126,6 +127,7 @@ class Explanation(Message):
         differences: from the nearest to this one, at most `MAX_DIFFERENCES`.
         more: differences beyond those.
         summary: all of it on one line.
+        draws: the random generators that samples of the recipe were drawn from.
         is_partial: the recipe had entries, but not of all items.
         cue: of such a miss, the kind of input that the job named: "data", "observed", or empty.
     """
@@ -138,6 +140,7 @@ class Explanation(Message):
     differences: Annotated[tuple[Difference, ...], at_most(MAX_DIFFERENCES)] = ()
     more: Natural = 0
     summary: Text = ""
+    draws: Annotated[tuple[Text, ...], at_most(MAX_DRAWS)] = ()
     is_partial: bool = False
     cue: Text = ""
 

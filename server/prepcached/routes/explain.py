@@ -82,9 +82,9 @@ def _explain(
     subject = _subject(store, asked, None if missed is None else missed.recipe, caller)
     recipe = None if subject.digest is None else subject.digest + subject.scope
     with store.snapshot() as conn:
-        told = inspection.Explanation(
-            subject.digest, shortened(subject.name, SHOWN_TEXT), subject.entries, False, None
-        )
+        draws = () if recipe is None else listing.draws(conn, recipe)[: inspection.MAX_DRAWS]
+        name = shortened(subject.name, SHOWN_TEXT)
+        told = inspection.Explanation(subject.digest, name, subject.entries, False, None, draws=draws)
         if missed is not None and missed.is_partial:
             return replace(told, is_partial=True, summary=missed.why or NOT_ALL, cue=missed.cue)
         if recipe is not None and not subject.entries and listing.was_filled(conn, recipe):

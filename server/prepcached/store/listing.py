@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +21,8 @@ from prepcache import errors
 from prepcache.digests import Digest, Key, RecipeDigest, is_hex64
 from prepcache.protocol.inspection import Entry, EntryPage, NameSums, NearestRecipe
 from prepcache.protocol.members import MAX_INT
-from prepcached.store import observed, queries, scopes
+from prepcache.protocol.observed import RANDOM, draws_in
+from prepcached.store import models, observed, queries, scopes
 from prepcached.store.core import Core
 from prepcached.store.models import artifacts, producers, recipes
 from prepcached.store.records import Filter, RecipeRecord
@@ -308,6 +310,15 @@ def was_filled(conn: sa.Connection, recipe: str) -> bool:
     """Whether a recipe has, or has had, entries."""
     row = queries.recipe(conn, recipe)
     return row is not None and row.generation > queries.note(conn, "generation_base")
+
+
+def draws(conn: sa.Connection, recipe: str) -> tuple[str, ...]:
+    """The random generators that samples of a recipe were drawn from."""
+    inputs = models.observed
+    statement = sa.select(inputs.c.json).join(recipes, recipes.c.id == inputs.c.recipe_id)
+    statement = statement.where(queries.is_recipe(recipe), inputs.c.json.contains(f'"kind": "{RANDOM}"'))
+    chunks = map(json.loads, conn.execute(statement).scalars())
+    return tuple(sorted(draws_in(itertools.chain.from_iterable(chunks))))
 
 
 def relatives(
