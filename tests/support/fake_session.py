@@ -133,15 +133,8 @@ class FakeSession:
     def spare_s(self) -> float:
         return max(0.0, waits.SPARE_S - self.daemon.vain_s)
 
-    def wait_at_end(self) -> float:
-        return 0.0
-
     def watch_for_return(self) -> None:
         self._called("watch_for_return")
-
-    def wait_for_return(self, seconds: float) -> bool:
-        """Nothing more may be spent."""
-        return False
 
     def at_return(self, callback: Callable[[], None]) -> None:
         """Nothing comes back."""
