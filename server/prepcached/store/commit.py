@@ -132,15 +132,20 @@ def _commit(
     owner_uid: int,
     holder: str | None,
 ) -> tuple[int, list[Taken]]:
+    digests = {bytes.fromhex(file.digest) for file in files}
+    keys = {bytes.fromhex(file.key) for file in files}
+    editions = {file.header.edition for file in files}
+    is_other = artifacts.c.edition.not_in(editions) if any(editions) else queries.IS_REFRESHED
     with core.index.read() as conn:
         row = queries.recipe(conn, recipe)
-    if row is None:
-        raise errors.UnknownRecipe(
-            f"recipe {scopes.digest(recipe)} is not registered; resolve with register first",
-            recipe=scopes.digest(recipe),
-        )
-    digests = {bytes.fromhex(file.digest) for file in files}
-    rows_of_bytes = removal.rows_of(core, artifacts.c.digest, digests)
+        if row is None:
+            raise errors.UnknownRecipe(
+                f"recipe {scopes.digest(recipe)} is not registered; resolve with register first",
+                recipe=scopes.digest(recipe),
+            )
+        rows_of_bytes = queries.doomable_in(conn, artifacts.c.digest, digests)
+        rows_of_keys = queries.doomable_in(conn, artifacts.c.key, keys, artifacts.c.recipe_id == row.id)
+        others = queries.doomable_in(conn, artifacts.c.recipe_id, [row.id], is_other)
     lost = {r for r in rows_of_bytes if not durable.is_there(core.layout.object_path(r.digest.hex()))}
     for r in lost:  # else what is committed would be thrown away for it
         lose(core, r)
@@ -153,11 +158,10 @@ def _commit(
         if file.digest not in there:
             of_key.setdefault(file.key, file)
     new = list(of_key.values())
-    keys = [bytes.fromhex(key) for key in of_key]
-    older = removal.rows_of(core, artifacts.c.key, keys, artifacts.c.recipe_id == row.id)
+    older = [r for r in rows_of_keys if r.key.hex() in of_key and r not in lost]
     pinned = {r.key for r in (*older, *lost) if r.is_pinned and r.recipe_id == row.id}
-    ids = {r.id for r in older}
-    older += [r for r in _replaced(core, row.id, new) if r.id not in ids]
+    replaced = _replaced(core, [r for r in others if r not in lost], new) if others and new else []
+    older += [r for r in replaced if r not in older]
     rows = [_new_row(core, file, row.id, owner_uid, pinned) for file in new]
     generation = _place_and_insert(core, row, new, rows, older, digests)
     removal.finish(core, older)
@@ -182,17 +186,12 @@ def _commit(
     return generation, answered
 
 
-def _replaced(core: Core, recipe_id: int, new: Sequence[Taken]) -> list[Doomable]:
-    """The artifacts of lower editions that a refresh replaces by these.
+def _replaced(core: Core, others: Sequence[Doomable], new: Sequence[Taken]) -> list[Doomable]:
+    """Those of other editions that a refresh replaces by these.
 
     Raises:
         Declined: it was the other way round.
     """
-    editions = {file.header.edition for file in new}
-    is_other = artifacts.c.edition.not_in(editions) if any(editions) else queries.IS_REFRESHED
-    others = removal.rows_of(core, artifacts.c.recipe_id, [recipe_id], is_other) if new else []
-    if not others:
-        return []
     found: list[tuple[int, Items, Doomable | None]] = [(r.edition, items_of(core, r), r) for r in others]
     found += [(file.header.edition, as_items(file.header), None) for file in new]
     gone = superseded(found)
