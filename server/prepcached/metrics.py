@@ -67,7 +67,7 @@ _GAUGES = {
     "size_bytes": ("entry_bytes", "Bytes of the entries' artifacts."),
     "disk_bytes": ("disk_bytes", "Bytes on disk that count against the budget."),
     "unlinked_bytes": ("unlinked_bytes", "Bytes on disk of removed artifacts that jobs still have mapped."),
-    "staged_bytes": ("staged_bytes", "Bytes on disk that jobs have staged but not committed."),
+    "staged_bytes": ("staged_bytes", "Bytes on disk in the staging folder."),
     "reserved_bytes": ("reserved_bytes", "Bytes promised to writes that are under way."),
     "index_bytes": ("index_bytes", "Bytes on disk of the index, not in the budget."),
     "held_bytes": ("held_bytes", "Bytes on disk of artifacts that jobs hold."),
