@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from prepcache.errors import UnkeyableError
+from prepcache.keys.code.labels import unique
 from prepcache.keys.encoding.objects import Unstable, parts_of
+from prepcache.keys.markers import plain, tree
 from prepcache.keys.recipes import recipe
 
 
@@ -91,3 +93,68 @@ NAMED = Named("NAMED")
 def test_an_object_reduced_to_a_missing_global_is_refused() -> None:
     with pytest.raises(UnkeyableError, match="which no module has"):
         digest_of(Named("NAMED"))
+
+
+@pytest.mark.parametrize("marked", [lambda path: Plain(at=path), lambda path: KeyedBy(path)])
+def test_a_directory_in_an_object_of_a_config_is_refused(tmp_path: Path, marked: Any) -> None:
+    with pytest.raises(UnkeyableError, match=r"config\.value\.at.* is a directory; pass prepcache\.tree"):
+        digest_of(marked(tmp_path))
+
+
+class KeyedBy:
+    def __init__(self, at: Any) -> None:
+        self.at = at
+
+    def __prepcache_key__(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+
+@pytest.mark.parametrize("is_config", [True, False])
+def test_a_key_method_may_name_a_tree(tmp_path: Path, is_config: bool) -> None:
+    def digest() -> str:
+        value = KeyedBy(tree(tmp_path))
+        return digest_of(value) if is_config else recipe(lambda x: value, config={}).digest
+
+    (tmp_path / "a").write_text("1")
+    before = digest()
+    assert digest() == before
+    (tmp_path / "a").write_text("2")
+    assert digest() != before
+
+
+def test_a_plain_object_names_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "q.bin"
+    path.write_text("1")
+    marked, before = plain(Plain(at=str(path))), digest_of(plain(Plain(at=str(path))))
+    path.write_text("2")
+    assert digest_of(marked) == before
+    assert digest_of(Plain(at=str(path))) != before
+    assert digest_of(plain(Plain(at="r.bin"))) != before
+
+
+def test_many_things_of_one_name_get_numbers_in_a_row() -> None:
+    asked = 0
+
+    class Counted(set[str]):
+        def __contains__(self, name: object) -> bool:
+            nonlocal asked
+            asked += 1
+            return super().__contains__(name)
+
+    taken, counts = Counted({"a#3"}), dict[str, int]()
+    for _ in range(1_000):
+        taken.add(unique("a", taken, counts))
+    assert len(taken) == 1_001
+    assert asked < 2_500
+
+
+def test_a_deep_tree_of_objects_counts_by_all_of_it() -> None:
+    def chain(leaf: Any) -> Any:
+        value = leaf
+        for _ in range(200):
+            value = Plain(children={"a.b.c": value})
+        return value
+
+    assert digest_of(chain(1)) == digest_of(chain(1))
+    assert digest_of(chain(1)) != digest_of(chain(2))
+    assert digest_of({"." * 200: Plain(k=1)}) != digest_of({"." * 200: Plain(k=2)})

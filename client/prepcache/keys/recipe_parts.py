@@ -19,13 +19,11 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code.dependencies import Dependencies
 from prepcache.keys.code.describe import Value, readable
 from prepcache.keys.code.import_graph import ImportGraph
-from prepcache.keys.code.values import ConfigEncoder
-from prepcache.keys.encoding.encoder import ENCODING_VERSION, length, text_bytes
+from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, length, text_bytes
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, python_version
-from prepcache.keys.files.digest import Trust, digest_file
+from prepcache.keys.files.digest import digest_file
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.outdated import check_machine_code
-from prepcache.keys.paths import path_hook
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
 
 _LABEL_WORDS = re.compile(r"\w+")
@@ -35,11 +33,10 @@ LEAF_LIMIT = 64
 """Elements of a list or dict in a config that are shown one by one; a longer one is one leaf."""
 
 
-def config_part(
-    given: dict[str, Any], reach: Dependencies, stat_cache: StatCache, trust: Trust
-) -> tuple[dict[str, Any], str]:
+def config_part(given: dict[str, Any], reach: Dependencies) -> tuple[dict[str, Any], str]:
     """The leaves of a config by their paths, and the digest of it all."""
-    leaves = _Leaves(ConfigEncoder(reach, path_hook(stat_cache, trust)), reach.is_again)
+    reach.encoder.is_config, reach.encoder.depth = True, 0
+    leaves = _Leaves(reach.encoder, reach.is_again)
     for key in sorted(given):
         leaves.add(given[key], key, key)
     return leaves.found, leaves.hasher.hexdigest()
@@ -52,7 +49,7 @@ class _Leaves:
         is_again: a leaf that has no stable bytes has changed, and is not refused.
     """
 
-    def __init__(self, encoder: ConfigEncoder, is_again: bool) -> None:
+    def __init__(self, encoder: Encoder, is_again: bool) -> None:
         self.found: dict[str, Any] = {}
         self.hasher = blake3()
         self._encoder = encoder

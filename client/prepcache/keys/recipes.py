@@ -45,7 +45,7 @@ from prepcache.keys.files.digest import Trust, digest_file
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.own_state import Before, State, Trial
-from prepcache.keys.paths import Read, looks_like_path
+from prepcache.keys.paths import Read, looks_like_path, path_hook
 from prepcache.keys.recipe_parts import code_part, config_part, environment_part
 
 RECIPE_VERSION = 10
@@ -224,12 +224,13 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     def file_digest(path: str) -> bytes:
         return digest_file(path, stat_cache, asked["trust"]).digest
 
-    reach = Dependencies(graph, places, untracked, root, file_digest, counts_code=code is not None)
+    on_path = path_hook(stat_cache, asked["trust"])
+    reach = Dependencies(graph, places, untracked, root, file_digest, on_path, counts_code=code is not None)
     reach.plain.update(asked.get("plain", ()))
     reach.is_again = is_again
     if code is not None:
         reach.add("preprocess", preprocess)
-    leaves, config_digest = config_part(asked["config"], reach, stat_cache, asked["trust"])
+    leaves, config_digest = config_part(asked["config"], reach)
     given = _copied(asked["config"])
     reach.run()
     if code == "script" and not is_again:

@@ -39,8 +39,8 @@ from prepcache.keys.code.partial_reads import cell_chains, is_attribute_bag, is_
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.settings import NONE, setting_of
 from prepcache.keys.code.source_files import read_source
-from prepcache.keys.code.values import ValueEncoder, identity_of, is_plain, marshalled
-from prepcache.keys.encoding.encoder import is_registered
+from prepcache.keys.code.values import Of, ValueEncoder, identity_of, is_plain, marshalled
+from prepcache.keys.encoding.encoder import Encoder, is_registered
 from prepcache.keys.encoding.objects import EMPTY, Parts, state_of
 from prepcache.keys.own_state import place_of
 from prepcache.keys.secrets import holds_secret
@@ -52,7 +52,7 @@ CLASS = "class"
 DEAR_S = 0.01
 """Seconds. What took longer to encode and is plain data is known again by its marshalled bytes."""
 MOST_OBJECTS = 1_000_000
-DEEPEST = 100
+DEEPEST = 1_000
 """Objects that hold one another."""
 _MOST_TEXTS = 512
 """Values of a recipe whose attributes it can show one by one."""
@@ -67,6 +67,7 @@ class Dependencies:
         untracked: names that do not count: bare, or dotted as errors and parts show them.
         root: the checkout; absolute paths under it count relative to it.
         file_digest: path -> digest of the file's bytes.
+        on_path: what paths in the config stand for.
         counts_code: whether functions and classes are visited; without, they are names in the config.
 
     Attributes:
@@ -81,6 +82,7 @@ class Dependencies:
         untracked: Iterable[str],
         root: str | None,
         file_digest: Callable[[str], bytes],
+        on_path: Callable[[Any, Encoder], bytes | None],
         counts_code: bool = True,
     ) -> None:
         self.definitions: dict[str, str] = {}
@@ -118,8 +120,10 @@ class Dependencies:
         """Methods of this walk and their arguments."""
         self._whole_objects: dict[int, str] = {}
         self._projects: dict[type, bool] = {}
-        self._encoder = ValueEncoder(weakref.proxy(self), file_digest)  # a ring would wait for a collection
+        # A ring would wait for a collection.
+        self.encoder = ValueEncoder(weakref.proxy(self), file_digest, on_path)
         self._slots: set[tuple[int, str]] = set()
+        self._counts: dict[str, int] = {}
         self._giver = object()
         """Owns what the walk starts from: in a ring, all that it holds would wait for a collection."""
         self._whole: set[int] = set()
@@ -228,10 +232,10 @@ class Dependencies:
         for name, value in (*attributes_of(cls), *described(cls)):
             self.count_value(f"{label}.{name}", value, cls)
 
-    def _visit_object(self, label: str, owner: Any, pairs: Parts, is_key: bool, is_config: bool) -> None:
+    def _visit_object(self, label: str, owner: Any, pairs: Parts, of: Of) -> None:
         for name, value in _numbered(pairs):
             place = label + name if name[:1] in ("(", "[", ".") else place_of(label, name)
-            self.count_value(place, value, owner, is_attribute=True, of=(is_key, is_config))
+            self.count_value(place, value, owner, is_attribute=True, of=of)
 
     def _named_variables(self, names: Iterable[Any]) -> None:
         for name in names:
@@ -396,22 +400,19 @@ class Dependencies:
         owner: Any,
         *,
         is_attribute: bool = False,
-        of: tuple[bool, bool] = (False, False),
+        of: Of = (False, False, 0),
     ) -> None:
         """Counts what `owner` (a namespace, function, class or object) holds under a label.
 
         Args:
             is_attribute: whether the owner is an object.
-            of: whether a key function gave it, and whether it is part of the config.
+            of: where the value comes from.
         """
         slot = (id(owner), label)
         if slot in self._slots or self.is_untracked(label):
             return
         self._slots.add(slot)
-        unique, count = label, 1
-        while unique in self.values:
-            count += 1
-            unique = f"{label}#{count}"
+        unique = labels.unique(label, self.values, self._counts)
         self.values[unique] = ABSENT
         self.owners[unique] = owner
         digest = self._digest(unique, value, *of)
@@ -424,13 +425,13 @@ class Dependencies:
         is_secret = known not in self.objects and holds_secret(value)  # attributes are rows of their own
         self.values[unique] = Value(digest, text, is_secret, kind, is_attribute)
 
-    def _digest(self, label: str, value: Any, is_key: bool, is_config: bool) -> str:
+    def _digest(self, label: str, value: Any, is_key: bool, is_config: bool, depth: int) -> str:
         """The digest of a value's bytes, the order of its dicts counted: nobody can put a global into
         canonical order before the function sees it."""
         if label in self.plain and self.plain[label][0] == marshalled(value):
             return self.plain[label][1]
-        encoder, hasher = self._encoder, blake3()
-        encoder.is_config = is_config
+        encoder, hasher = self.encoder, blake3()
+        encoder.is_config, encoder.depth = is_config, depth
         began, files = time.perf_counter(), encoder.files
         try:
             encoder.write(value, hasher.update, label, opaque_depth=1, is_key=is_key)
@@ -438,7 +439,7 @@ class Dependencies:
             self.unstable[label] = error
             return identity_of(value)
         digest = hasher.hexdigest()
-        is_dear = time.perf_counter() - began > DEAR_S
+        is_dear = time.perf_counter() - began > DEAR_S and not is_config  # whose texts may name files later
         if is_dear and files == encoder.files and is_plain(value) and (state := marshalled(value)):
             self.plain[label] = state, digest
         return digest
@@ -452,7 +453,7 @@ class Dependencies:
         value: Any,
         place: str,
         pairs: Parts,
-        of: tuple[bool, bool] = (False, False),
+        of: Of = (False, False, 0),
         *,
         is_whole: bool = True,
     ) -> str:
@@ -461,13 +462,13 @@ class Dependencies:
         Raises:
             UnkeyableError: there are too many objects, as where each look at one makes another.
         """
-        if len(self.objects) >= MOST_OBJECTS or place.count(".") + place.count("[") > DEEPEST:
+        if len(self.objects) >= MOST_OBJECTS or of[-1] > DEEPEST:
             raise UnkeyableError(f"{place}: it is nested too deeply, or holds too many objects", path=place)
         label = self.labels.known(value) or self.labels.give(value, place)
         if is_whole:
             self._whole_objects[id(value)] = label
         self.objects.add(label)
-        self._queue.append((self._visit_object, label, value, pairs, *of))
+        self._queue.append((self._visit_object, label, value, pairs, of))
         return label
 
     def is_project(self, cls: type) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+from collections.abc import Container
 from types import FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
@@ -154,12 +155,28 @@ def _is_made_elsewhere(cls: type, module: ModuleType) -> bool:
     return bool(codes) and not is_from_there and not is_named
 
 
+def unique(wanted: str, taken: Container[str], counts: dict[str, int]) -> str:
+    """A name that is not taken: the wanted one, or that and a number.
+
+    Args:
+        counts: the last number that each name was given: a thousand things of one name take no million steps.
+    """
+    name, count = wanted, counts.get(wanted, 1)
+    while name in taken:
+        count += 1
+        name = f"{wanted}#{count}"
+    if count > 1:
+        counts[wanted] = count
+    return name
+
+
 class Labels:
     """Gives each object its label, in the order in which they are met."""
 
     def __init__(self) -> None:
         self._given: dict[int, tuple[str, Any]] = {}
         self._names: set[str] = set()
+        self._counts: dict[str, int] = {}
 
     def known(self, value: Any) -> str | None:
         entry = self._given.get(id(value))
@@ -170,10 +187,7 @@ class Labels:
         return [value for _, value in self._given.values() if isinstance(value, FunctionType)]
 
     def give(self, value: Any, wanted: str) -> str:
-        label, count = wanted, 1
-        while label in self._names:
-            count += 1
-            label = f"{wanted}#{count}"
+        label = unique(wanted, self._names, self._counts)
         self._names.add(label)
         self._given[id(value)] = (label, value)  # kept alive: an id is unique only while it lives
         return label

@@ -32,6 +32,7 @@ from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.partial_reads import attributes_read
 from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Put, is_registered, text_bytes
 from prepcache.keys.encoding.objects import Parts, is_lock, kind_of, state_of
+from prepcache.keys.markers import Tree
 from prepcache.keys.outdated import check_machine_code
 from prepcache.keys.paths import looks_like_path, name_bytes
 
@@ -45,6 +46,9 @@ _WAYS_OUT = (
 _MOST_HELD = 16
 """Objects without weak references that are held for their names; a former one gets another name."""
 
+Of = tuple[bool, bool, int]
+"""Of a value: whether a key function gave it, whether it is part of the config, and its depth."""
+
 _identities: dict[int, tuple[Callable[[], Any], str]] = {}
 """What refers to an object, and its name, by its address."""
 _METHOD = ", or make preprocess a function that does not hold it"
@@ -56,17 +60,26 @@ class ValueEncoder(Encoder):
     Args:
         walk: visits what is referred to.
         file_digest: path -> digest of the file's bytes.
+        on_path: what paths stand for in a config, where they count as in items.
     """
 
-    def __init__(self, walk: Dependencies, file_digest: Callable[[str], bytes]) -> None:
+    def __init__(
+        self,
+        walk: Dependencies,
+        file_digest: Callable[[str], bytes],
+        on_path: Callable[[Any, Encoder], bytes | None],
+    ) -> None:
         super().__init__()
         self.texts = walk.texts
         self.files = 0
         """Files that values were seen to name."""
         self.is_config = False
         """Whether the present value is, or is part of, the config."""
+        self.depth = 0
+        """Objects that hold one another around the present value."""
         self._walk = walk
         self._file_digest = file_digest
+        self._on_path = on_path
 
     @property
     def ways_out(self) -> str:  # type: ignore[override]
@@ -87,7 +100,10 @@ class ValueEncoder(Encoder):
     # -- paths ---------------------------------------------------------------------------------------
 
     def path_bytes(self, value: Any) -> bytes | None:
-        """A path counts by its place in the checkout, if it lies there, and by the file's bytes."""
+        """Outside the config a path counts by its place in the checkout, if it lies there, and by the file's
+        bytes."""
+        if self.is_config or isinstance(value, Tree):
+            return self._on_path(value, self)
         text = os.fsdecode(value)
         is_text = isinstance(value, str)
         if is_text and not looks_like_path(text):
@@ -151,8 +167,8 @@ class ValueEncoder(Encoder):
         chunks: list[Any] = [b"reads"]
         self.put_class_of(owner, chunks.append)
         self.steps.append("__self__")
-        of = self.is_key, self.is_config
-        chunks.append(text_bytes(self._walk.refer_object(owner, self.where, read, of, is_whole=False)))
+        label = self._walk.refer_object(owner, self.where, read, self._of, is_whole=False)
+        chunks.append(text_bytes(label))
         self.steps.pop()
         return b"".join(chunks)
 
@@ -176,10 +192,14 @@ class ValueEncoder(Encoder):
             parts = [("__wrapped__", own["__wrapped__"])]
         if not parts:
             return name.encode()
-        label = self._walk.refer_object(function, self.where, parts, (self.is_key, self.is_config))
+        label = self._walk.refer_object(function, self.where, parts, self._of)
         return name.encode() + text_bytes(label)
 
     # -- objects -------------------------------------------------------------------------------------
+
+    @property
+    def _of(self) -> Of:
+        return self.is_key, self.is_config, self.depth + 1
 
     def put_known(self, value: Any, put: Put) -> bool:
         label = None if self.inline_depth else self._walk.label_of(value)
@@ -204,26 +224,9 @@ class ValueEncoder(Encoder):
         named = [pair for pair in pairs if pair[0][:1] != "<"]
         super().put_attributes(owner, [pair for pair in pairs if pair[0][:1] == "<"], put)
         if named or not pairs:
-            of = self.is_key, self.is_config
-            put(b"@" + text_bytes(self._walk.refer_object(owner, self.where, named, of)))
+            put(b"@" + text_bytes(self._walk.refer_object(owner, self.where, named, self._of)))
         else:
             put(b"-")
-
-
-class ConfigEncoder(ValueEncoder):
-    """Encodes a config, in which paths count as in items.
-
-    Args:
-        on_path: what paths stand for.
-    """
-
-    def __init__(self, walk: Dependencies, on_path: Callable[[Any, Encoder], bytes | None]) -> None:
-        super().__init__(walk, lambda path: b"")
-        self.is_config = True
-        self._on_path = on_path
-
-    def path_bytes(self, value: Any) -> bytes | None:
-        return self._on_path(value, self)
 
 
 def identity_of(value: Any) -> str:

@@ -100,7 +100,7 @@ class Encoder:
         self.opaque_depth = 0
         """Objects around the present value, in which the order of dicts counts."""
         self.inline_depth = 0
-        """Sets and members of enums around it, in which no object is written as a reference."""
+        """Sets, members of enums and `plain()` around it, in which no object is written as a reference."""
         self._is_plain = False
         self.is_key = False
         """Whether a key function made the present value."""
@@ -230,10 +230,12 @@ class Encoder:
     def put_plain(self, value: Any, put: Put) -> None:
         """Write a value in which nothing is looked up on the disk."""
         before, self._is_plain = self._is_plain, True
+        self.inline_depth += 1
         try:
             self.walk(value, put)
         finally:
             self._is_plain = before
+            self.inline_depth -= 1
 
     def put_code(self, value: Any, put: Put) -> None:
         """Write a function, class or module."""
