@@ -15,7 +15,7 @@ Invariants:
 
 Locking: `_opening` is held while the session is opened, and waited for within the budget; `_answering` while
 the answer is replaced, and never over a request.
-Not here: artifacts' bytes (transfer.py), what is leased and computed (dataset's).
+Not here: artifacts' bytes (transfer.py), what is leased and preprocessed (fill/).
 """
 
 from __future__ import annotations
