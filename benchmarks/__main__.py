@@ -28,7 +28,6 @@ from benchmarks.report import plot, table
 from benchmarks.workloads import MEASURED, WORKLOADS
 
 REPO = Path(__file__).resolve().parents[1]
-ANSWER_LIMIT_S = 1800
 
 
 class Process:

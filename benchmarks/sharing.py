@@ -25,8 +25,6 @@ from benchmarks import compile_sources  # noqa: E402
 from support.sandbox import Sandbox, sandbox  # noqa: E402
 
 COUNTS = (2, 4, 8)
-ITEM_S = 0.125
-"""The mean of 0.05 to 0.2 s."""
 TARGET = 1.15
 """K jobs need at most so many K-th parts of one job's wall."""
 

@@ -26,13 +26,12 @@ def note(one: OfProcess) -> None:
 class ForkLock:
     """A lock that is free in a forked child."""
 
-    def __init__(self, *, is_reentrant: bool = False) -> None:
-        self._make = threading.RLock if is_reentrant else threading.Lock
+    def __init__(self) -> None:
         self.after_fork()
         note(self)
 
     def after_fork(self) -> None:
-        self._lock = self._make()
+        self._lock = threading.Lock()
 
     def __enter__(self) -> None:
         self._lock.acquire()

@@ -79,7 +79,6 @@ class Daemon:
         store: Store,
         *,
         clock: Callable[[], float] = time.monotonic,
-        lapse_s: float = wire.LAPSE_S,
         bounds: Bounds | None = None,
         auth: Auth | None = None,
     ) -> None:
@@ -89,7 +88,7 @@ class Daemon:
         self.bounds = bounds or Bounds()
         self.started_at = time.time()
         self.started_clock = clock()
-        self.sessions = Sessions(clock, lapse_s=lapse_s)
+        self.sessions = Sessions(clock)
         self.leases = LeaseTable(clock, self.bounds.leases, on_change=self._ring)
         self.stopping = asyncio.Event()
         self.commits: dict[str, int] = {}

@@ -21,6 +21,7 @@ from prepcached.store.store import Store
 LOG = logging.getLogger(__name__)
 
 TURN_S = 1.0
+"""The pause between two turns."""
 DISK_BYTES_PER_S = 16 << 20
 """200 GiB in four hours."""
 SCRUB_STEP_BYTES = 256 << 10
@@ -35,12 +36,10 @@ class Maintenance:
 
     Args:
         store: what is maintained.
-        turn_s: between two turns.
     """
 
-    def __init__(self, store: Store, turn_s: float = TURN_S) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._turn_s = turn_s
         self._stop = threading.Event()
         self._merge_at = 0.0
         """When the next merge may begin."""
@@ -68,7 +67,7 @@ class Maintenance:
         self._try("scrub", self._scrub)
 
     def _merge(self) -> None:
-        until = time.monotonic() + MERGE_SHARE * self._turn_s
+        until = time.monotonic() + MERGE_SHARE * TURN_S
         while self._merge_at <= (now := time.monotonic()) < until and not self._stop.is_set():
             before = self._store.merged_bytes
             try:
@@ -78,8 +77,8 @@ class Maintenance:
                 self._merge_at = now + (self._store.merged_bytes - before) / DISK_BYTES_PER_S
 
     def _scrub(self) -> None:
-        until = time.monotonic() + SCRUB_SHARE * self._turn_s
-        left_bytes = DISK_BYTES_PER_S * self._turn_s
+        until = time.monotonic() + SCRUB_SHARE * TURN_S
+        left_bytes = DISK_BYTES_PER_S * TURN_S
         while left_bytes > 0 and time.monotonic() < until and not self._stop.is_set():
             read_bytes = self._store.scrub_some(SCRUB_STEP_BYTES)
             if not read_bytes:
@@ -87,7 +86,7 @@ class Maintenance:
             left_bytes -= read_bytes
 
     def _run(self) -> None:
-        while not self._stop.wait(self._turn_s):
+        while not self._stop.wait(TURN_S):
             self.turn()
 
     def _try(self, what: str, work: Callable[[], object]) -> None:

@@ -4,7 +4,7 @@ Invariants:
     1. A session acts only with its token, and only for the user who opened it.
     2. A session whose process the daemon watches ends with the process, and otherwise only after
        `WATCHED_LAPSE_S` of silence: a stopped process keeps its maps. One that cannot be watched (another
-       pid namespace, TCP) ends after `lapse_s` without a beat.
+       pid namespace, TCP) ends after `wire.LAPSE_S` without a beat.
 
 Locking: none. One thread (the daemon's event loop) calls everything here.
 Not here: watching processes (peer.py), leases (leases.py), holds (store/holds.py).
@@ -73,7 +73,6 @@ class Sessions:
 
     Args:
         clock: seconds, monotonic.
-        lapse_s: silence after which a session that cannot be watched ends.
         max_sessions: bound over all users; `max_per_user` bounds one user.
     """
 
@@ -81,12 +80,10 @@ class Sessions:
         self,
         clock: Callable[[], float],
         *,
-        lapse_s: float = 15.0,
         max_sessions: int = 4096,
         max_per_user: int = 1024,
     ) -> None:
         self._clock = clock
-        self._lapse_s = lapse_s
         self._max_sessions = max_sessions
         self._max_per_user = max_per_user
         self._sessions: dict[str, Session] = {}
@@ -179,7 +176,7 @@ class Sessions:
         return [
             session
             for session in self
-            if now - session.beat_at > (WATCHED_LAPSE_S if session.is_watched else self._lapse_s)
+            if now - session.beat_at > (WATCHED_LAPSE_S if session.is_watched else wire.LAPSE_S)
         ]
 
     def end(self, session_id: str) -> Session | None:

@@ -77,7 +77,7 @@ def test_removed_files_do_not_come_back_after_power_loss(
     index.execute("PRAGMA wal_checkpoint(RESTART)")
     index.close()
     stores.sync(disk.path)
-    gone = key_of(store, 0)
+    gone = key_of(0)
     if act == "purge":
         store.purge(Filter(keys=(gone,)))
     else:

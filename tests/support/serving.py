@@ -27,6 +27,8 @@ from support.stores import RECIPE, ROOMY, item, stage
 
 READY_S = 60.0
 """A start takes 2 s; a crowded test machine may need many times that."""
+SILENT_S = 10.0
+"""A socket that says nothing for so long says no more."""
 
 
 def http_client(uds: Path, **kinds: Any) -> httpx.Client:
@@ -172,17 +174,13 @@ def serving(
 
 @contextlib.contextmanager
 def process(
-    folder: Path, *options: str, environ: Mapping[str, str] = ROOM, within: Sequence[str] = ()
+    folder: Path, *options: str, environ: Mapping[str, str] = ROOM
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`prepcached serve` in a process of its own, ready; killed at the end of the block if it still runs.
-
-    Args:
-        within: a command that runs it, and dies with it.
-    """
+    """`prepcached serve` in a process of its own, ready; killed at the end of the block if it still runs."""
     uds = folder / "s.sock"
     command = [sys.executable, "-m", "prepcached", "serve", "--root", str(folder / "root"), "--uds", str(uds)]
     with open(folder / "log", "ab") as log:
-        daemon = subprocess.Popen([*within, *command, *options], stderr=log, env={**os.environ, **environ})
+        daemon = subprocess.Popen([*command, *options], stderr=log, env={**os.environ, **environ})
     try:
         is_ready = wait_until(lambda: daemon.poll() is not None or _answers(uds))
         assert is_ready and daemon.poll() is None, (folder / "log").read_text()
@@ -215,10 +213,10 @@ def _answers(uds: Path) -> bool:
         return False
 
 
-def raw(uds: Path, *parts: bytes, limit_s: float = 10.0) -> bytes:
+def raw(uds: Path, *parts: bytes) -> bytes:
     """What a socket answers to raw bytes, until it closes or is silent."""
     with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(limit_s)
+        sock.settimeout(SILENT_S)
         sock.connect(str(uds))
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for part in parts:

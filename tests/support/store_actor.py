@@ -33,9 +33,9 @@ def act(store: Store, name: str) -> Any:
     elif name == "replace":
         return stores.put(store, 0, seed=1).generation
     elif name == "delete":
-        return store.purge(Filter(keys=(key_of(store, 0),))).entries
+        return store.purge(Filter(keys=(key_of(0),))).entries
     elif name == "put-away":
-        return len(store.remove_differing([key_of(store, 0)], "the test says so"))
+        return len(store.remove_differing([key_of(0)], "the test says so"))
     elif name == "evict":
         return evict_to_fit(store, stores.BLOCK * 14)
     elif name == "merge":
@@ -58,7 +58,7 @@ def prepare(root: str) -> None:
     store.close()
 
 
-def key_of(store: Store, name: object) -> str:
+def key_of(name: object) -> str:
     """The key of the entry that holds just this item."""
     from prepcache.digests import entry_key
 

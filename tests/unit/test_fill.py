@@ -173,19 +173,15 @@ def test_a_second_interrupt_keeps_what_is_being_committed(
     assert wait_until(lambda: left_behind(daemon) == 0)
 
 
-def interrupt(
-    patch: pytest.MonkeyPatch, owner: Any, name: str, *, at: int = 1, is_after: bool = False
-) -> threading.Event:
-    """Ctrl-C at a call of a method, or as it returns; set by then."""
+def interrupt(patch: pytest.MonkeyPatch, owner: Any, name: str, *, at: int = 1) -> threading.Event:
+    """Ctrl-C at a call of a method; set by then."""
     method, numbers, is_done = getattr(owner, name), count(), threading.Event()
 
     def interrupted(*given: Any, **named: Any) -> Any:
-        is_now = next(numbers) == at
-        answer = method(*given, **named) if is_after or not is_now else None
-        if is_now:
+        if next(numbers) == at:
             is_done.set()
             raise KeyboardInterrupt
-        return answer
+        return method(*given, **named)
 
     patch.setattr(owner, name, interrupted)
     return is_done

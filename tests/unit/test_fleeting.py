@@ -65,7 +65,6 @@ def checked(function):
 
 HEAD = "import library as L\n"
 HELD = HEAD + "HELD = $\ndef f(x): return HELD"
-WRAPPED = HEAD + "@$\ndef g(x): return x\ndef f(x): return g(x)"
 
 ROWS = {
     "generators made from entropy": (HELD, "L.Unseeded(1)", "L.Unseeded(2)"),

@@ -17,13 +17,13 @@ BESIDE_THE_CODE = {
 }
 
 
-def source_folder(place: Path, *, is_checkout: bool, text: str = "one") -> Project:
+def source_folder(place: Path, *, is_checkout: bool) -> Project:
     """`place/src`, with `place/assets` beside it."""
     made = Project(place / "src")
     if not is_checkout:
         (made.folder / "pyproject.toml").unlink()
     (place / "assets").mkdir()
-    (place / "assets" / "v.txt").write_text(text)
+    (place / "assets" / "v.txt").write_text("one")
     return made
 
 

@@ -24,7 +24,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def sessions(clock: Clock) -> Sessions:
-    return Sessions(clock, lapse_s=15.0, max_sessions=3, max_per_user=2)
+    return Sessions(clock, max_sessions=3, max_per_user=2)
 
 
 def opened(sessions: Sessions, uid: int | None = 1, name: str = "job") -> Session:

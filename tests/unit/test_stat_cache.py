@@ -31,8 +31,8 @@ class Clock:
         return self.now_ns
 
 
-def stamp(number: int, *, age_ns: int = DAY_NS, device: int = 1) -> Stamp:
-    return (device, number, number * 3, NOW_NS - age_ns, NOW_NS - age_ns)
+def stamp(number: int) -> Stamp:
+    return (1, number, number * 3, NOW_NS - DAY_NS, NOW_NS - DAY_NS)
 
 
 def digest(number: int) -> bytes:

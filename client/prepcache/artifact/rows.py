@@ -32,16 +32,16 @@ _CHUNK_ROWS = 1 << 18
 """Rows checked at a time: a few MB."""
 
 
-def check(fd: int, *, size_bytes: int | None = None, max_items: int = MAX_ELEMENTS) -> Header:
+def check(fd: int, *, max_items: int = MAX_ELEMENTS) -> Header:
     """Checks an artifact completely without mapping it, for a file that its writer may still cut.
 
     Args:
-        size_bytes, max_items: see `read_header`.
+        max_items: see `read_header`.
 
     Raises:
         ArtifactError: it is not a whole, valid artifact.
     """
-    header = read_header(fd, size_bytes=size_bytes, max_items=max_items)
+    header = read_header(fd, max_items=max_items)
 
     def read(name: str, start: int, stop: int) -> Array:
         return read_array(fd, header.spans[name], table_dtype(name), start, stop)

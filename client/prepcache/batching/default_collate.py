@@ -17,7 +17,6 @@ Source: torch/utils/data/_utils/collate.py, and tests/property/test_batch_proper
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -132,10 +131,9 @@ def builder(spec: sample_tree.Tree, strings: type) -> Callable[[Sequence[Any]], 
     if isinstance(spec, int):
         return lambda leaves: strings(leaves[spec]) if isinstance(leaves[spec], list) else leaves[spec]
     word = spec[0]
-    if word in ("dict", "ordered"):
-        make = dict if word == "dict" else OrderedDict
+    if word == "dict":
         parts = [(key, builder(child, list)) for key, child in spec[1]]
-        return lambda leaves: make([(key, build(leaves)) for key, build in parts])
+        return lambda leaves: {key: build(leaves) for key, build in parts}
     children = [builder(child, tuple) for child in spec[-1]]
     if word == "named":
         named = sample_tree.named_class(spec[1], spec[2], tuple(spec[3]))._make

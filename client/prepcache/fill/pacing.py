@@ -84,12 +84,6 @@ class Pace:
         span_s = max(LEAST_S, min(LEASE_S, left_s / END_SHARE))
         return max(self.slots, min(self._most, int(span_s * self.slots / item_s)))
 
-    def want_all(self, fresh: int) -> int:
-        """How many items to lease of some that nobody else is known to want."""
-        if not self._count:
-            return self.slots
-        return max(self.slots, min(fresh, self._most, int(LEASE_S * self.slots / max(self.item_s, 1e-6))))
-
     @property
     def _most(self) -> int:
         """Items in a lease that a daemon takes, and that one commit holds."""

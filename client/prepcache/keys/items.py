@@ -152,10 +152,6 @@ class ItemHasher:
         stamps = Stamps(batches, items, self)
         return stamps.digests, stamps
 
-    def classes_of(self, item: Any) -> frozenset[type | FunctionType]:
-        """Of the project's instances in an item, and functions that it holds; reads no file."""
-        return frozenset(without_libraries(_probed(item, self.rules).classes))
-
     def probe(self, item: Any) -> tuple[list[str | bytes], list[int]]:
         """The names in an item, and the hashes of their stamps as they are now; reads no file."""
         encoder = _probed(item, self.rules)

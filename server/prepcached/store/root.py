@@ -54,18 +54,17 @@ class Root:
 
     Args:
         path: the folder; made if absent.
-        probe: names the filesystem, if it is a network's (a seam for tests).
 
     Raises:
         RootUnusable: not writable, or on a network filesystem.
         RootInUse: another daemon has it; the message names its pid.
     """
 
-    def __init__(self, path: str, *, probe: Callable[[str], str | None] = network_filesystem) -> None:
+    def __init__(self, path: str) -> None:
         self.layout = Layout(os.path.abspath(path))
         try:
             os.makedirs(self.layout.root, mode=0o2750, exist_ok=True)
-            network = probe(self.layout.root)
+            network = network_filesystem(self.layout.root)
             if network is not None:
                 raise errors.RootUnusable(
                     f"{self.layout.root} is on a network filesystem ({network}), where SQLite and shared "

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from .case import JOB, Case, must_change, swap, write
+from .case import Case, must_change, swap, write
 
 HELPER = "from helper import g\n\ndef f(x):\n    return g(x)\n"
 
 
-def one(name: str, source: str, old: str, new: str, job: str = JOB) -> Case:
+def one(name: str, source: str, old: str, new: str) -> Case:
     """A case whose project is one module, prep.py."""
-    return must_change(name, {"prep.py": source}, swap("prep.py", old, new), job=job)
+    return must_change(name, {"prep.py": source}, swap("prep.py", old, new))
 
 
 def two(

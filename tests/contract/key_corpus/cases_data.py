@@ -114,9 +114,9 @@ CASES: list[Case] = [
 ]
 
 
-def value(name: str, before: str, after: str, setup: str = "", stays: bool = False) -> Case:
+def value(name: str, before: str, after: str, stays: bool = False) -> Case:
     """A case in which the item itself is another value."""
-    code = f"import numpy as np, torch\n{setup}\nfrom prep import f as fn\nitems = [{{}}]\n"
+    code = "import numpy as np, torch\n\nfrom prep import f as fn\nitems = [{}]\n"
     edit = swap("job.py", f"items = [{before}]", f"items = [{after}]") if before != after else nothing
     make = must_stay if stays else must_change
     return make(

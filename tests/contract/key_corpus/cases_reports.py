@@ -28,15 +28,14 @@ def alike(name: str, source: str, job: str = JOB) -> Case:
     return must_stay(name, {"prep.py": source}, nothing, job=job)
 
 
-def set_to(name: str, source: str, job: str, old: str = "5", new: str = "6", **files: str) -> Case:
+def set_to(name: str, source: str, job: str, **files: str) -> Case:
     """A case in which only the entry script is edited."""
-    return must_change(name, {"prep.py": source, **files}, swap("job.py", old, new), job=JOB + job)
+    return must_change(name, {"prep.py": source, **files}, swap("job.py", "5", "6"), job=JOB + job)
 
 
-def config(
-    name: str, made: str, old: str = "5", new: str = "6", source: str = "def f(x, c):\n    return c\n"
-) -> Case:
+def config(name: str, made: str, old: str = "5", new: str = "6") -> Case:
     """A case in which the config is made otherwise."""
+    source = "def f(x, c):\n    return c\n"
     return must_change(
         name, {"prep.py": source}, swap("job.py", old, new), job=f"{JOB}{made}\nconfig = {{'c': c}}\n"
     )

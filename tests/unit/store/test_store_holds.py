@@ -7,8 +7,8 @@ from prepcached.store.holds import Holds
 A, B = b"a" * 32, b"b" * 32
 
 
-def held(*digests: bytes, size: int = 10, pinned: bool = False) -> list[tuple[bytes, int, bool]]:
-    return [(digest, size, pinned) for digest in digests]
+def held(*digests: bytes, pinned: bool = False) -> list[tuple[bytes, int, bool]]:
+    return [(digest, 10, pinned) for digest in digests]
 
 
 def test_a_hold_protects_until_the_last_session_lets_go() -> None:
