@@ -118,7 +118,8 @@ def taken_from(
 
 
 def refuse_unordered(items: Any) -> None:
-    """
+    """Refuses items that are no sequence.
+
     Raises:
         UnkeyableError: it is one item, or has no order that is the same in every process.
     """

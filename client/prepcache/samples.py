@@ -227,7 +227,8 @@ class Samples:
             raise error.with_traceback(None) from error.__cause__
 
     def refuse_draws(self, drawn: set[str]) -> None:
-        """
+        """Refuses a wrapped dataset that draws.
+
         Raises:
             UnkeyableError: a wrapped dataset has drawn random numbers.
         """

@@ -64,7 +64,8 @@ class Caller:
         return TOKEN_UID if self.uid is None else self.uid
 
     def check_may_change(self, owner: int, what: str) -> None:
-        """
+        """Refuses to change what somebody else owns.
+
         Raises:
             Forbidden: the caller is neither the owner nor an admin.
         """

@@ -288,7 +288,8 @@ def _merged(
 
 
 def _checked(model: type[P], values: Mapping[str, Any], labels: Mapping[str, str]) -> P:
-    """
+    """The model of what was given.
+
     Raises:
         ConfigError: naming the first fault.
     """

@@ -181,7 +181,8 @@ class LeaseTable:
         return self._by_item.get(recipe, {})
 
     def check_live(self, session: str, lease_id: str) -> None:
-        """
+        """Refuses a lease that is not in force.
+
         Raises:
             LeaseLapsed: the session has no such lease.
         """

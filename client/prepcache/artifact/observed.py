@@ -43,7 +43,8 @@ def pack(observed: Iterable[Mapping[str, str]]) -> str:
 
 
 def unpack(packed: Any) -> list[dict[str, str]]:
-    """
+    """Takes observed inputs apart, as `pack` put them together.
+
     Raises:
         ValueError: these are no observed inputs, or more than any artifact has.
     """

@@ -1,1 +1,1 @@
-"""Samples one after the other: of a sequence in shares, or of a stream, a chunk at a time."""
+"""Samples one after the other, of items that are read and prepared a chunk at a time."""

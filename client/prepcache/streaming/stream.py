@@ -203,7 +203,8 @@ class Stream:
         return Samples(by, items, distinct, stamps, catalogue, numbers)
 
     def _prepare(self, chunk: Samples) -> None:
-        """
+        """Verifies what was found of a chunk, and makes what is missing.
+
         Raises:
             PreprocessError, SampleError, VerifyError: as at the opening of a `CachedDataset`.
         """
