@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from prepcache.keys.observation.calls import JobCode
 from prepcache.keys.observation.inputs import (
     ABSENT,
     CHANGED,
@@ -26,6 +29,7 @@ BEFORE = (
     IN_C
     + """
 import contextlib, functools, glob, shutil, subprocess, tempfile, threading
+from concurrent.futures import ThreadPoolExecutor
 from os.path import exists as is_there
 
 def tried(call):
@@ -42,9 +46,17 @@ def in_thread(call):
     thread.start()
     thread.join()
 
+def in_pool(call, path):
+    with ThreadPoolExecutor(1) as pool:
+        return list(pool.map(call, [path]))
+
+def by_default(path, ask=os.path.exists):
+    return ask(path)
+
 def f(x):
 """
 )
+IS_MONITORED = sys.version_info >= (3, 12)
 TEXT = "f'{HERE}/a.json'"
 WAYS = {
     "exists": f"os.path.exists({TEXT})",
@@ -63,11 +75,46 @@ WAYS = {
     "glob": f"glob.glob({TEXT})",
     "a pattern": "glob.glob(f'{HERE.parent}/{HERE.name[:-1]}?/a.json')",
     "in a thread": f"in_thread(lambda: os.path.exists({TEXT}))",
+    "in a pool": f"in_pool(os.path.exists, {TEXT})",
+    "by a default": f"by_default({TEXT})",
 }
 if sys.version_info < (3, 12):
-    del WAYS["in a thread"]  # only the thread that is watched is
     # Python 3.12 lists each folder, and 3.13 asks by `os.lstat`.
     WAYS["a pattern of a path"] = "list(HERE.parent.glob(f'{HERE.name[:-1]}?/a.json'))"
+
+
+ASKERS = {
+    "name": "def g(path): return os.path.exists(path)",
+    "text": "def g(path): return getattr(os.path, 'exists')(path)",
+    "value": "ASK = {1: os.path.exists}\ndef g(path): return ASK[1](path)",
+}
+
+
+@pytest.mark.parametrize("way", ASKERS)
+def test_the_first_question_of_a_module_imported_there_counts(project: Project, way: str) -> None:
+    project.write(asker="import os\n" + ASKERS[way])
+    watched = Watched(project, "def f(x):\n    import asker\n    asker.g(f'{HERE}/a.json')\n")
+    assert files_in(watched.taken)["project:a.json"] == ABSENT
+
+
+def test_what_asks_is_found_in_defaults_where_there_is_no_file() -> None:
+    code = JobCode([])
+    code.look(eval("lambda path, ask=ask: ask(path)", {"ask": os.path.exists}))  # as in a notebook
+    assert code.asks
+
+
+def test_a_profile_for_threads_is_left_in_place(project: Project) -> None:
+    """One that stands there before makes what is watched incomplete; none is taken away, or left behind."""
+    before = threading.getprofile()
+    watched = Watched(project, lines_of("os.path.exists('a')", "threading.setprofile(print)"))
+    found = threading.getprofile()
+    again = Watched(project, lines_of("os.path.exists('a')"))
+    left = threading.getprofile()
+    threading.setprofile(None)  # type: ignore[arg-type]
+    assert before is None and found is left is print
+    assert [watched.failure, again.failure] == ["", "" if IS_MONITORED else "a profiler is running"]
+    assert Watched(project, lines_of("os.path.exists('a')")).failure == ""
+    assert threading.getprofile() is None
 
 
 def lines_of(*lines: str) -> str:

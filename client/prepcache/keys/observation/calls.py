@@ -7,7 +7,7 @@
 Calls are heard while a function is watched, and the functions stay as they are. On Python >= 3.12
 `sys.monitoring` tells of them, by events on single code objects alone: those of what asks, and those of the
 job, whose calls of libraries are looked at. On Python 3.11 it is `sys.setprofile`, in the thread that is
-watched, and only where the job's code names what asks.
+watched and in those that start meanwhile, and only where a file that counts, loaded or not, names what asks.
 
 Not seen: `os.stat`, `os.lstat` and `os.access`, which are in C; what a library asks; of a call of a library's
 arguments but the first, and names with neither a separator nor a dot.
@@ -18,8 +18,9 @@ Invariants:
     2. Ids that the interpreter keeps for debuggers, coverage and profilers are left to them. Where no other
        is free, or a profiler runs on Python 3.11, a function that asks is not observed completely, and what
        it makes is not stored.
-    3. Only what code of the job's asks counts. glob and pathlib ask for who calls them; but `resolve` and
-       `mkdir` ask for nothing: one looks for loops of links, and after the other the folder is there.
+    3. Only what code of the job's asks counts. glob, pathlib and threads ask for who calls them; but
+       `resolve` and `mkdir` ask for nothing: one looks for loops of links, and after the other the folder
+       is there.
     4. A file whose name goes to a library counts as named, where that may open it: not the standard library,
        whose events tell, nor functions and classes of the job's, whose own calls are looked at.
 """
@@ -35,7 +36,7 @@ import os
 import pathlib
 import sys
 import threading
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import (
     BuiltinFunctionType,
@@ -50,6 +51,9 @@ from types import (
 )
 from typing import Any
 
+from prepcache.errors import UnkeyableError
+from prepcache.keys.code.dynamic_lookups import texts_in
+from prepcache.keys.code.source_files import read_source
 from prepcache.keys.observation import context
 from prepcache.keys.observation.context import ASKED, MODULE_NAME, NAMED, OWN_FOLDER, STATE, Watch
 
@@ -80,10 +84,10 @@ class JobCode:
         files: the source files that the recipe counts.
     """
 
-    def __init__(self, files: Container[str]) -> None:
+    def __init__(self, files: Collection[str]) -> None:
         self.codes: dict[int, CodeType] = {}
         """By address."""
-        self.asks = False
+        self.asks = any(map(_names_what_asks, files))
         """Whether it asks what is there, or imports by text."""
         self._files = files
         self._looked: tuple[int, int] = (0, 0)
@@ -115,6 +119,7 @@ class JobCode:
             for cell in value.__closure__ or ():
                 with contextlib.suppress(ValueError):  # there is nothing in it yet
                     inner.append(cell.cell_contents)
+            inner += value.__defaults__ or ()
             inner.append(value.__dict__.get("__wrapped__"))
         elif kind in _HOLD_CODE and kind is not type:
             inner = [getattr(value, name, None) for name in _WRAPPED]
@@ -133,6 +138,16 @@ class JobCode:
             for const in code.co_consts:
                 if isinstance(const, CodeType):
                     self._add_code(const)
+
+
+def _names_what_asks(path: str) -> bool:
+    """Whether a source file of the job's names what asks, or has its name as a text (`getattr`)."""
+    try:
+        source = read_source(path, path) if path.endswith(".py") else None
+        words = () if source is None else (*source.names, *texts_in(source.code))
+        return not _ASKING.isdisjoint(words)
+    except UnkeyableError:  # it is gone, or being written
+        return True
 
 
 def _file_of_class(cls: type) -> str:
@@ -180,6 +195,9 @@ _FILES = frozenset(
     {code.co_filename for code in _CODES} | {str(getattr(module, "__file__", "")) for module in _MODULES}
 )
 """Of the code that asks for who calls it. Modules that Python starts with say where they are in it alone."""
+_POOLS = ("threading.py", "concurrent/futures/thread.py", "multiprocessing/pool.py")
+_HANDED_ON = _FILES | {os.path.join(os.path.dirname(os.__file__), name) for name in _POOLS}
+"""Also of threads, which a job may have given what asks to call."""
 
 
 def _note(frame: FrameType) -> None:
@@ -192,11 +210,11 @@ def _note(frame: FrameType) -> None:
         return
     path = frame.f_locals.get(_CODES.get(code, ""))
     caller = frame.f_back
-    while caller is not None and caller.f_code.co_filename in _FILES:
+    while caller is not None and caller.f_code.co_filename in _HANDED_ON:
         if caller.f_code.co_name in ("resolve", "mkdir"):
             return
         caller = caller.f_back
-    if caller is None or not is_file_of_job(caller.f_code.co_filename):
+    if caller is not None and not is_file_of_job(caller.f_code.co_filename):
         return
     if isinstance(path, str | bytes | os.PathLike) and path:  # else the call says so, or it is a descriptor
         context.note(ASKED, os.fsdecode(path))
@@ -214,15 +232,31 @@ def heard(code: JobCode, watch: Watch) -> Iterator[None]:
             _tool.end()
     elif not code.asks:
         yield
-    elif (before := sys.getprofile()) is not None and before is not _profiled:
+    elif {before := sys.getprofile(), threading.getprofile()} - {None, _profiled}:
         watch.failure = "a profiler is running"
         yield
     else:
+        _profile_threads(1)
         sys.setprofile(_profiled)
         try:
             yield
         finally:
             sys.setprofile(before)
+            _profile_threads(-1)
+
+
+def _profile_threads(more: int) -> None:
+    """Lets threads that start while a function is watched be profiled, as long as they live: they work for
+    it (NOTE [ Which threads work for a watch ])."""
+    global _profiling
+    with STATE.lock:
+        _profiling += more
+        if threading.getprofile() in (None, _profiled):  # the job may have set its own meanwhile
+            threading.setprofile(_profiled if _profiling else None)
+
+
+_profiling = 0
+"""How many watches profile at the time. Locking: under `STATE.lock`."""
 
 
 def _asked(code: CodeType, offset: int) -> None:
