@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Generic, Optional, TypeVar
 
+import pydantic
 import pytest
 
 from prepcache.errors import UnkeyableError
@@ -102,3 +103,46 @@ def test_a_models_fields_count_in_the_config_and_in_a_global(project: Project) -
     assert given[0] == given[1] != given[2] == given[3]
     assert keys[0] == keys[1] and keys[2] == keys[3]
     assert keys[0][0] != keys[2][0] and keys[0][1] != keys[2][1]
+
+
+def test_the_first_use_of_a_model_changes_no_key() -> None:
+    space: dict[str, Any] = {"__name__": "made", "pydantic": pydantic, "Optional": Optional}
+    exec("class A(pydantic.BaseModel):\n    s: Optional['B'] = None\n", space)
+    exec("class B(pydantic.BaseModel):\n    k: int = 2\n", space)
+
+    def f(x: Any, kind: Any = space["A"]) -> Any:
+        return kind
+
+    before = recipe(f, code="function").digest
+    space["A"].model_rebuild(_types_namespace=space)
+    assert recipe(f, code="function").digest == before
+
+
+def test_the_config_of_a_validated_call_counts() -> None:
+    def held(config: Any) -> str:
+        def g(x: str) -> str:
+            return x
+
+        checked = pydantic.validate_call(config=config)(g)
+        return recipe(lambda x: checked(x), code="function").digest
+
+    assert held({"str_to_lower": True}) != held({"str_to_upper": True})
+    assert held({"str_to_lower": True}) == held({"str_to_lower": True})
+
+
+T = TypeVar("T")
+
+
+class Holder(pydantic.BaseModel, Generic[T]):
+    value: T
+
+
+def test_what_a_generic_model_is_given_counts() -> None:
+    def digest(k: int) -> str:
+        class Given(pydantic.BaseModel):
+            number: ClassVar[int] = k
+
+        kind = Holder[Given]
+        return recipe(lambda x: kind, code="function").digest
+
+    assert digest(1) != digest(2)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import random
 import sys
+from datetime import timedelta
+from fractions import Fraction
 from pathlib import Path
+from types import MappingProxyType, ModuleType
 from typing import Any
 
+import attr
 import pytest
 
 from prepcache.errors import UnkeyableError
@@ -158,3 +165,84 @@ def test_a_deep_tree_of_objects_counts_by_all_of_it() -> None:
     assert digest_of(chain(1)) == digest_of(chain(1))
     assert digest_of(chain(1)) != digest_of(chain(2))
     assert digest_of({"." * 200: Plain(k=1)}) != digest_of({"." * 200: Plain(k=2)})
+
+
+def test_attributes_beside_a_reduction_count_whatever_they_are() -> None:
+    class Ratio(Fraction):
+        scale: int
+
+    class Span(timedelta):
+        lo: int
+
+    class Dice(random.Random):
+        sides: int
+
+    for kind in (Ratio, Span, Dice):
+        one, other = kind(1), kind(1)
+        vars(one).update(scale=1, lo=1, sides=1)
+        vars(other).update(scale=0, lo=1, sides=1)
+        assert digest_of(one) != digest_of(other), kind
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    p: int = 1
+
+
+@attr.frozen(cache_hash=True)
+class SlottedByAttrs:
+    p: str = "a"
+
+
+@pytest.mark.parametrize("base", [Slotted, SlottedByAttrs])
+def test_a_subclass_of_a_class_with_slots_counts_its_own(base: Any) -> None:
+    kind = type("Own", (base,), {})
+
+    def made(k: int) -> Any:
+        value = kind()
+        object.__setattr__(value, "k", k)
+        return value
+
+    assert digest_of(made(1)) != digest_of(made(2))
+    used = made(1)
+    hash(used)
+    assert digest_of(used) == digest_of(made(1))
+
+
+def test_the_order_of_a_mapping_proxy_counts() -> None:
+    one, other = ({"a": 1, "b": 2}, {"b": 2, "a": 1})
+    assert digest_of(one) == digest_of(other)
+    assert digest_of(MappingProxyType(one)) != digest_of(MappingProxyType(other))
+
+
+def test_a_member_of_an_enum_counts_by_what_it_holds(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_text("1")
+    member = enum.Enum("Files", {"A": path}).A  # type: ignore[attr-defined]
+    seen = [digest_of(member)]
+    path.write_text("2")
+    seen.append(digest_of(member))
+    member._scale_ = 1
+    seen.append(digest_of(member))
+    assert len(set(seen)) == 3
+
+
+def test_a_class_that_only_has_the_name_of_a_librarys_is_an_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("tokenizers.mine")
+    module.__file__ = str(tmp_path / "tokenizers" / "mine.py")
+    monkeypatch.setitem(sys.modules, "tokenizers.mine", module)
+    kind = type("Tokenizer", (Plain,), {"__module__": "tokenizers.mine"})
+    assert digest_of(kind(k=1)) != digest_of(kind(k=2))
+
+
+def test_parameters_with_long_numbers_count_by_name() -> None:
+    def f(x: Any, k111111: int = 1) -> Any:
+        return x
+
+    def g(x: Any, k222222: int = 1) -> Any:
+        return x
+
+    g.__code__ = g.__code__.replace(co_name="f", co_qualname=f.__code__.co_qualname)
+    assert recipe(f, code="function").digest != recipe(g, code="function").digest

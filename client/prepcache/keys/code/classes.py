@@ -71,6 +71,9 @@ def described(cls: type) -> Iterator[tuple[str, Any]]:
     for name, field in vars(cls).get("__dataclass_fields__", {}).items():
         if field.metadata:
             yield f"{name}.metadata", dict(field.metadata)
+    for base in cls.__mro__:  # also a library's generic model, of which only the name counts
+        if arguments := vars(base).get("__pydantic_generic_metadata__", {}).get("args"):
+            yield f"<arguments of {base.__name__}>", arguments
     if isinstance(cls, abc.ABCMeta) and (registered := _registered(cls)):
         yield "<registered>", registered
 

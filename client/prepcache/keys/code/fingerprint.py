@@ -62,10 +62,10 @@ def fingerprint(code: CodeType) -> str:
     return known[1]
 
 
-def without_address(name: str) -> str:
-    """The name of a variable without a long number at its end: code that a decorator makes from text may
-    call its parameters by the addresses of objects (beartype does)."""
-    return _ADDRESS.sub("", name)
+def without_address(name: str, code: CodeType) -> str:
+    """The name of a variable; in code that was made from text, without a long number at its end: decorators
+    may call parameters by the addresses of objects (beartype does)."""
+    return _ADDRESS.sub("", name) if code.co_filename.startswith("<") else name
 
 
 def nested(code: CodeType) -> Iterator[CodeType]:
@@ -112,7 +112,10 @@ def _shape(code: CodeType) -> tuple[Any, ...]:
     return (
         steps,
         handlers,
-        *(tuple(map(without_address, t)) for t in (code.co_varnames, code.co_freevars, code.co_cellvars)),
+        *(
+            tuple(without_address(name, code) for name in names)
+            for names in (code.co_varnames, code.co_freevars, code.co_cellvars)
+        ),
         code.co_argcount,
         code.co_posonlyargcount,
         code.co_kwonlyargcount,

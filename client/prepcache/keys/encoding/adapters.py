@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding.encoder import length, register_adapter, text_bytes
 from prepcache.keys.encoding.instances import attributes_of
+from prepcache.keys.observation.calls import is_library_file
 
 Key = Callable[[Any], Any]
 """From a value to what counts of it; NotImplemented where its copies say it."""
@@ -34,8 +35,20 @@ def teach(kind: type) -> None:
     """Register what values of a class count by, and of its bases, where adapters know them."""
     for base in kind.__mro__:
         name = base.__module__.partition(".")[0], base.__name__
-        if (key := _KEYS.get(name)) is not None:
+        if (key := _KEYS.get(name)) is not None and _is_of_library(base):
             register_adapter(base, key)
+
+
+def _is_of_library(cls: type) -> bool:
+    """Whether a class is the library's, and not one of a project that has a folder of the library's name."""
+    names = (cls.__module__, cls.__module__.partition(".")[0])
+    file = next((file for name in names if (file := getattr(sys.modules.get(name), "__file__", None))), None)
+    if file is None or is_library_file(file):
+        return True
+    from prepcache.keys.code.project import Place, Places  # where a library is installed is hardly ever asked
+    from prepcache.keys.environment import lately
+
+    return Places(lately().installed).of(file) is not Place.PROJECT
 
 
 # -- numpy ------------------------------------------------------------------------------------------------
@@ -208,6 +221,11 @@ def _public(value: Any) -> dict[str, Any]:
     return {name: part for name, part in attributes_of(value).items() if not name.startswith("_")}
 
 
+def _field(value: Any) -> dict[str, Any]:
+    """A field of pydantic's, less its annotation: the class has it, too, and use resolves the names in it."""
+    return {name: part for name, part in _public(value).items() if name != "annotation"}
+
+
 def _container(value: Any) -> dict[str, Any]:
     """A config of OmegaConf's by its items, resolved."""
     to_container = sys.modules["omegaconf"].OmegaConf.to_container
@@ -272,7 +290,7 @@ _KEYS: dict[tuple[str, str], Key] = {
     ("albumentations", "Compose"): _seeded_transform,
     ("omegaconf", "Container"): _container,
     ("pydantic", "BaseModel"): _model,
-    ("pydantic", "FieldInfo"): _public,  # the rest is filled by use
+    ("pydantic", "FieldInfo"): _field,
     ("pydantic", "ModelPrivateAttr"): _public,
     ("pydantic", "Decorator"): lambda value: {
         "info": value.info
@@ -280,6 +298,7 @@ _KEYS: dict[tuple[str, str], Key] = {
     ("pydantic", "ValidateCallWrapper"): lambda value: {
         "function": value.function,
         "validates_return": value.validate_return,
+        "config": value.config_wrapper.config_dict,
     },
     ("pydantic", "TypeAdapter"): _refused("create it in the function"),
     ("numba", "Dispatcher"): _jitted,

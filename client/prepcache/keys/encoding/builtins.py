@@ -220,7 +220,9 @@ def _raw_buffer(_: Encoder, value: Any, put: Put) -> None:
 
 def _mapping_proxy(encoder: Encoder, value: Any, put: Put) -> None:
     put(b"x" + length(12) + b"mappingproxy")
+    encoder.opaque_depth += 1  # the function receives it as it is
     encoder.step(dict(value), "items", put)
+    encoder.opaque_depth -= 1
 
 
 def _singleton(_: Encoder, value: Any, put: Put) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
-import re
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -23,8 +22,8 @@ from prepcache.keys.encoding.builtins import path_writer, put_code
 from prepcache.keys.encoding.encoder import Encoder, Put, Writer, text_bytes
 from prepcache.namedtuples import is_namedtuple
 
-_SUNDER = re.compile(r"_.*_")
-"""Names that the enum module keeps for itself."""
+_OF_ENUM = frozenset({"_name_", "_value_", "_sort_order_", "__objclass__", "_inverted_"})
+"""What the enum module keeps in a member."""
 
 
 def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
@@ -34,13 +33,15 @@ def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
     put(b"n" if name is None else text_bytes(name))
     encoder.opaque_depth += 1
     encoder.inline_depth += 1
-    encoder.steps.append("value")
-    encoder.put_plain(value._value_, put)
-    encoder.steps.pop()
+    encoder.step(value._value_, "value", put)
     own = attributes_of(value)
-    put_state(encoder, {name: own[name] for name in own if not _SUNDER.fullmatch(name)}, value, put)
+    put_state(encoder, {name: own[name] for name in own if name not in _OF_ENUM}, value, put)
     encoder.inline_depth -= 1
     encoder.opaque_depth -= 1
+
+
+_FILLED_BY_USE = ("__pydantic_", "_attrs_cached")
+"""Beginnings of the names of libraries' slots."""
 
 
 def put_state(encoder: Encoder, state: dict[str, Any], value: Any, put: Put) -> None:
@@ -59,7 +60,7 @@ def slots_of(*classes: type) -> tuple[str, ...]:
         slots = base.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
             is_private = slot.startswith("__") and not slot.endswith("__")
-            if slot not in ("__dict__", "__weakref__") and not slot.startswith("__pydantic_"):
+            if slot not in ("__dict__", "__weakref__") and not slot.startswith(_FILLED_BY_USE):
                 found.append(f"_{base.__name__.lstrip('_')}{slot}" if is_private else slot)
     return tuple(found)
 

@@ -51,6 +51,8 @@ _LOCKS = frozenset(
 _REDUCED = ("<callable>", "<args>", "<state>", "<items>", "<pairs>", "<setter>")
 _OF_TYPES = ("__supertype__", "__bound__", "__constraints__", "__value__")
 """What new types, type variables and aliases of types are given beside their name."""
+_NAMING_FIELDS = ("dataclasses", "attr")
+"""What gives classes with slots a `__getstate__` of their fields alone, and not of what subclasses add."""
 _OBJECT: Any = object
 """Untyped: its slots are compared with those of classes, which are typed as bound."""
 _GENERATORS = frozenset(
@@ -102,6 +104,8 @@ def _held(value: Any) -> Parts | None:
     for name in ("stdout", "stderr"):
         if type(value) is io.TextIOWrapper and value in (getattr(sys, name), getattr(sys, f"__{name}__")):
             return [("<stream>", name)]
+    if kind_of(value) == "multiprocessing.synchronize.Event":
+        return [("is_set", value.is_set())]
     if type(value) in (weakref.ref, weakref.KeyedRef):
         return [("<referent>", value())]
     if type(value) is functools._lru_cache_wrapper:
@@ -127,7 +131,8 @@ def _copied(value: Any, is_library: bool) -> Parts:
         return _reduced(value, reduce(value), is_library)
     if cls.__reduce_ex__ is not _OBJECT.__reduce_ex__ or cls.__reduce__ is not _OBJECT.__reduce__:
         return _reduced(value, value.__reduce_ex__(4), is_library)
-    if cls.__getstate__ is not _OBJECT.__getstate__:
+    by = str(getattr(cls.__getstate__, "__module__", None)).partition(".")[0]
+    if cls.__getstate__ is not _OBJECT.__getstate__ and by not in _NAMING_FIELDS:
         return _given_state(value.__getstate__())
     object.__reduce_ex__(value, 2)  # refuses state in C that it does not know of
     return sorted(attributes_of(value).items())
@@ -156,9 +161,9 @@ def _held_beside(value: Any, told: Parts, is_library: bool) -> Parts:
     """What a reduction does not say: functions, as `toolz.curry` holds; all of what the job's own class keeps
     beside a base that says how it is copied."""
     is_of_base = not is_library and _is_reduced_by_library(type(value))
-    ids = {id(part) for _, held in told for part in (held if isinstance(held, tuple | list) else (held,))}
+    names = {name for name, _ in told}
     own = sorted(attributes_of(value).items())
-    return [(n, part) for n, part in own if id(part) not in ids and (is_of_base or _is_function(part))]
+    return [(n, part) for n, part in own if n not in names and (is_of_base or _is_function(part))]
 
 
 def _is_reduced_by_library(cls: type) -> bool:
@@ -221,7 +226,7 @@ def state_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     given = [*zip(named[len(named) - len(defaults) :], defaults, strict=True)]
     given += sorted((function.__kwdefaults__ or {}).items(), key=lambda pair: pair[0])
     for name, value in given:
-        yield f"({without_address(name)}=)", value
+        yield f"({without_address(name, code)}=)", value
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
             content = cell.cell_contents
