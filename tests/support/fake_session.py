@@ -136,6 +136,10 @@ class FakeSession:
     def watch_for_return(self) -> None:
         self._called("watch_for_return")
 
+    def wait_for_return(self, seconds: float) -> bool:
+        """Nothing more may be spent."""
+        return False
+
     def at_return(self, callback: Callable[[], None]) -> None:
         """Nothing comes back."""
 

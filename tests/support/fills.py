@@ -162,6 +162,7 @@ class AccessJob:
 
 @pytest.fixture(name="daemon")
 def daemon_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # locks of items are of this test alone
     # A busy machine is no slow daemon.
     monkeypatch.setattr(waits, "SPARE_S", 60.0)
     monkeypatch.setattr(waits, "COMMIT_LIMIT_S", 120.0)

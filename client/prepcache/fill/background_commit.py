@@ -370,6 +370,7 @@ class Committer:
     def _put_aside(self, batch: Batch) -> None:
         if batch.share is not None:
             batch.share.settle(batch.indices)
+            batch.locks = batch.share.locks
         batch.cover, batch.share = dict.fromkeys(batch.cover), None
         self.keep(batch)
         if batch.files is not None:

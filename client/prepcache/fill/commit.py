@@ -42,6 +42,7 @@ from prepcache.errors import (
     StoreError,
     UnknownSession,
 )
+from prepcache.fill.item_locks import ItemLocks
 from prepcache.fill.leases import MAX_LOOKS, HeldLease, forsake
 from prepcache.fill.overflow import Spilled
 from prepcache.index.mapped import open_or_miss
@@ -78,6 +79,7 @@ class Batch:
         indices: the distinct items in them.
         cover: every digest in the item tables, and the lease that covers it.
         share: where the items are settled; None where they are.
+        locks: under which they were made; kept as long as the batch is.
         on_end: called when it has a last outcome, or its samples are in files of this job.
     """
 
@@ -88,6 +90,7 @@ class Batch:
     share: Share | None = None
     on_end: Callable[[Sequence[int]], None] | None = None
     has_failed: bool = False
+    locks: ItemLocks | None = None
 
     @property
     def bare(self) -> list[bytes]:

@@ -4,8 +4,8 @@ Invariants:
     1. Every item of the share is in one state: fresh (not asked for yet), held (another job has it),
        ours (under a live lease of this job), handed in (being committed), or settled (there, refused, or
        given up).
-    2. An item is preprocessed only while it is ours: under a lease or, while the daemon is away, without
-       one. Jobs then take items at places drawn by each: few are made twice in a short outage.
+    2. An item is preprocessed only while it is ours: under a lease or, while the daemon is away, under a
+       lock (item_locks.py), which is kept until what was made is committed.
     3. The generation never skips an artifact: it rises only with an answer that named all those between.
 
 NOTE [ Windows ]
@@ -19,6 +19,7 @@ Not here: how much to ask for (pacing.py), preprocessing (filler.py), the daemon
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from prepcache.errors import DaemonError, Declined, FutureGeneration
+from prepcache.fill.item_locks import MAX_LOCKS, ItemLocks
 from prepcache.index.catalogue import Catalogue
 from prepcache.index.item_index import MISSING, Array
 from prepcache.protocol import wire
@@ -35,6 +37,8 @@ MAX_LOOKS = 32
 """Times in a row that a daemon says to look again, and there is nothing of what is missing."""
 MIN_WINDOW = 256
 """Fewest items that a request names while there are as many: it passes over most of what others hold."""
+LEFT_S = 2.0
+"""After an outage, what others have locked is left to them for so long: the daemon does not know of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +86,8 @@ class Share:
         self._state[todo] = FRESH
         self._leases: dict[int, HeldLease] = {}
         self._unleased_here: set[int] = set()
+        self.locks = ItemLocks(artifacts.recipe.digest)
+        self._left_until = 0.0
         self._asked_as: str | None = None
         self._offset = 0
         self._looks = 0
@@ -141,6 +147,8 @@ class Share:
             window = fresh[: min(wire.MAX_ITEMS, max(MIN_WINDOW, 8 * want))]
             if not len(window):
                 return []
+            if not len(window := self._unlocked(window)):
+                continue
             granted = self._ask(window, want, cost_s, nbytes, 0.0, generation)
             if self.reason:
                 return []
@@ -170,7 +178,7 @@ class Share:
         """
         if self._session.is_away:
             has_waited = self._session.wait_for_return(wait_s)
-            return [] if has_waited else self._take_alone(self._in_state(HELD, among), want)
+            return [] if has_waited else self._take_alone(self._in_state(HELD, among), want, is_forced=True)
         generation = self._artifacts.generation
         self._settle_found(among)
         held = self._in_state(HELD, among)
@@ -179,6 +187,9 @@ class Share:
         if len(held) > wire.MAX_ITEMS:
             self._offset = (self._offset + wire.MAX_ITEMS) % len(held)
             held = np.roll(held, -self._offset)[: wire.MAX_ITEMS]
+        if not len(held := self._unlocked(held)):
+            time.sleep(0.05)
+            return []
         granted = self._ask(held, want, cost_s, nbytes, wait_s, generation) or []
         if granted and not self.holders:  # the job that had them has ended, and none has the others
             with self._lock:
@@ -225,6 +236,7 @@ class Share:
         # A restarted daemon knows of no lease: what was made under one is committed before others make it.
         known, self._asked_as = self._asked_as, self._session.header
         self.is_waited_for |= answer.is_waited_for or known not in (None, self._asked_as)
+        self.is_waited_for |= bool(self._unleased_here)
         if answer.is_declined:
             self.reason = answer.reason or "the cache has no room"
         if answer.lease is None:
@@ -237,10 +249,33 @@ class Share:
             self._leases.update(dict.fromkeys(granted, held))
         return granted
 
-    def _take_alone(self, window: Array, want: int) -> list[int]:
-        """Takes items without a lease: no daemon answers."""
-        drawn = np.random.default_rng().choice(window, min(want, len(window)), replace=False)
-        granted: list[int] = drawn.tolist()
+    def _unlocked(self, window: Array) -> Array:
+        """What of these may be asked for: not what others have locked, shortly after an outage."""
+        if not self._unleased_here:  # batches that wait keep the locks that they were made under
+            self.locks = ItemLocks(self._artifacts.recipe.digest)
+        if not self.locks.is_taken():
+            self._left_until = 0.0
+            return window
+        self._left_until = self._left_until or time.monotonic() + LEFT_S
+        if time.monotonic() > self._left_until:
+            return window
+        digests = self._catalogue.distinct.digests[window := window[:MAX_LOCKS]]
+        is_locked = np.array([self.locks.is_taken(bytes(digest)) for digest in digests], "?")
+        self._state[window[is_locked]] = HELD
+        free: Array = window[~is_locked]
+        return free
+
+    def _take_alone(self, window: Array, want: int, *, is_forced: bool = False) -> list[int]:
+        """Takes items without a lease: no daemon answers. By force, also what others have locked."""
+        granted: list[int] = []
+        self._left_until = 0.0
+        for index in np.random.default_rng().permutation(window).tolist():
+            if self.locks.take(self._catalogue.distinct.digest(index)) or is_forced:
+                granted.append(index)
+            else:
+                self._state[index] = HELD
+            if len(granted) == want:
+                break
         self._state[granted] = OURS
         self._unleased_here.update(granted)
         return granted

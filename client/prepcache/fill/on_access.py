@@ -6,8 +6,8 @@ those that were purged while it is open.
 Invariants:
     1. Every process has its own: a DataLoader worker leases and commits under its own session, and commits at
        the latest when it ends.
-    2. While the daemon answers, a sample is made under a lease: jobs and workers that read one cold data set
-       call the function once for each item. What others have leased is waited for. One request leases a share
+    2. A sample is made under a lease or, in an outage, under a lock: jobs and workers that read one cold data
+       set call the function once for each item. What others have is waited for. One request leases a share
        of what is missing of a batch. Only items that are asked for one by one and cost less than a request
        may be made twice.
     3. A process that waits for others has a thread commit what it made: no two wait for each other. What was
@@ -182,7 +182,7 @@ class OnAccess:
                 granted = share.wait(want, cost_s, nbytes, WAIT_S, among)
         except PrepcacheError:
             if artifacts.session.is_away:
-                return []  # without a lease then
+                return []  # under a lock then
             granted = self._unleased(todo)
         if share.reason:
             self.committer.decline(share.reason)
