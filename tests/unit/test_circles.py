@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from prepcache.errors import UnkeyableError
+from prepcache.keys.encoding import encoder
 from prepcache.keys.recipes import recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
 
@@ -32,6 +33,16 @@ def test_a_parser_of_arguments_counts_by_what_it_takes(project: Project) -> None
     assert not changes(project, lambda: None, code="function")
     assert not changes(project, lambda: project.load().PARSER.parse_args([]), code="function")
     assert changes(project, lambda: project.write(prep=PARSER.format(2)), code="function")
+
+
+@pytest.mark.parametrize("is_set", [False, True])
+def test_what_doubles_with_each_step_is_refused(is_set: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder, "MOST_ENTERED", 1 << 12)
+    doubled: Any = [1]
+    for _ in range(20):
+        doubled = Plain((doubled, doubled)) if is_set else [doubled, doubled]
+    with pytest.raises(UnkeyableError, match="the same ones too often"):
+        digest_of({doubled} if is_set else doubled)
 
 
 def test_a_list_inside_itself_is_refused_by_name() -> None:

@@ -48,7 +48,7 @@ from prepcache.keys.own_state import Before, State, Trial
 from prepcache.keys.paths import Read, looks_like_path, path_hook
 from prepcache.keys.recipe_parts import code_part, config_part, environment_part
 
-RECIPE_VERSION = 10
+RECIPE_VERSION = 11
 """First input of the digest; raised whenever the inputs or their order change."""
 
 RECIPE_DOMAIN = b"prepcache recipe v10\0"

@@ -114,6 +114,47 @@ CLASSES = [
     one("function inside np.vectorize", "import numpy as np\nG = np.vectorize(lambda x: x * 1)\n\ndef f(x):\n    return G(x)\n", "* 1", "* 2"),
 ]  # fmt: skip
 
+PUT = [
+    *(
+        by_job(f"{what} put in the place of a library's function", f"import {module}\n\ndef f(x):\n    return {module}.{name}(x)\n",
+               f"import functools, json, math, {module}\n\nclass P:\n    k = 5\n    def g(self, x):\n        return self.k\n\n{module}.{name} = {value}\n")
+        for what, module, name, value in (
+            ("part of it", "json", "loads", "functools.partial(json.loads, parse_float=P.k)"),
+            ("part of a function that it imports", "torch", "load", "functools.partial(torch.load, map_location=P.k)"),
+            ("bound method", "json", "loads", "P().g"),
+            ("cached function", "json", "loads", "functools.lru_cache(P().g)"),
+            ("function in C of another", "json", "loads", "math.floor if P.k % 2 else math.ceil"),
+        )
+    ),
+    by_job("part put in the place of a function that the function imports", "def f(x):\n    from json import loads\n    return loads(x)\n",
+           "import functools, json\njson.loads = functools.partial(json.loads, parse_float=5)\n"),
+    one("method in C of another class as a class attribute", "class P:\n    norm = str.lower\n\ndef f(x):\n    return P.norm(x)\n", "lower", "upper"),
+    one("method of a tensor as a class attribute", "import torch\n\nclass P:\n    norm = torch.Tensor.sum\n\ndef f(x):\n    return P.norm(x)\n", "sum", "mean"),
+    one("default of msgspec", "import msgspec\n\nclass A(msgspec.Struct):\n    n: int = 1\n\ndef f(x):\n    return A().n\n", "= 1", "= 2"),
+    one("factory of msgspec", "import msgspec\n\nclass A(msgspec.Struct):\n    n: object = msgspec.field(default_factory=list)\n\ndef f(x):\n    return A().n\n", "list", "dict"),
+    one("names in files of msgspec", "import msgspec\n\nclass A(msgspec.Struct, rename='camel'):\n    n_n: int\n\ndef f(x):\n    return msgspec.json.encode(A(x))\n", "camel", "kebab"),
+    one("option of msgspec", "import msgspec\n\nclass A(msgspec.Struct, array_like=True):\n    n: int\n\ndef f(x):\n    return msgspec.json.encode(A(x))\n", "True", "False"),
+    one("config of a pydantic dataclass", "from pydantic.dataclasses import dataclass\n\n@dataclass(config=dict(str_to_upper=True))\nclass A:\n    n: str\n\n"
+        "def f(x):\n    return A(x).n\n", "upper", "lower"),
+    one("config of a typed dict", "import typing_extensions as t\nimport pydantic\n\nclass D(t.TypedDict):\n    __pydantic_config__ = dict(str_to_upper=True)\n    n: str\n\n"
+        "def f(x):\n    return pydantic.TypeAdapter(D).validate_python({'n': x})\n", "upper", "lower"),
+    by_job("attribute of a cached function", "import functools\n\n@functools.lru_cache\ndef g(x):\n    return x * g.k\n\ndef f(x):\n    return g(x)\n", "import prep\nprep.g.k = 5\n"),
+    by_job("attribute of a single dispatch", "import functools\n\n@functools.singledispatch\ndef g(x):\n    return x * g.k\n\ndef f(x):\n    return g(x)\n",
+           "import prep\nprep.g.k = 5\n"),
+    one("cache that tells types apart", "import functools\n\n@functools.lru_cache(typed=True)\ndef g(x):\n    return repr(x)\n\ndef f(x):\n    return g(x)\n", "True", "False"),
+    one("content of an enum's member apart from its value", "import enum\n\nclass E(str, enum.Enum):\n    def __new__(cls, text, n):\n        made = str.__new__(cls, text)\n"
+        "        made._value_ = n\n        return made\n    A = ('a', 1)\n\nM = E.A\n\ndef f(x, m=M):\n    return m.upper()\n", "'a'", "'b'"),
+    by_job("class method in C of a class", "class D(dict):\n    k = 1\n    def __setitem__(self, key, value):\n        super().__setitem__(key, self.k)\n\nmake = D.fromkeys\n\n"
+           "def f(x):\n    return make([x])\n", "import prep\nprep.D.k = 5\n"),
+    by_job("descriptor that keeps its value under its own name", "class Scaled:\n    def __set_name__(self, owner, name):\n        self.name = name\n"
+           "    def __get__(self, owner, kind=None):\n        return vars(owner)[self.name] * owner.scale\n    def __set__(self, owner, value):\n"
+           "        vars(owner)[self.name] = value\n\nclass P:\n    size = Scaled()\n    def run(self, x):\n        return self.size\n\n"
+           "p = P()\np.size = 3\nf = p.run\n", "import prep\nprep.p.scale = 5\n"),
+    by_job("defaults beyond the arguments", "def f(x=1):\n    return x\n", "import prep\nprep.f.__defaults__ = (1, 5)\n"),
+    must_stay("annotations that somebody has asked a class for", {"prep.py": "class P:\n    k = 1\n\ndef f(x):\n    return P.k\n"},
+              swap("job.py", "5", "prep.P.__annotations__"), job=JOB + "import prep\n5\n"),
+]  # fmt: skip
+
 STATE = [
     by_job("slots of a subclass of dict", "class D(dict):\n    __slots__ = ('k',)\n\nd = D()\n\ndef f(x):\n    return d.k\n", "import prep\nprep.d.k = 5\n"),
     by_job("private slots of a subclass of list", "class D(list):\n    __slots__ = ('__k',)\n    def set(self, k):\n        self.__k = k\n\nd = D()\n\ndef f(x):\n"
@@ -258,4 +299,4 @@ REPLACED = [
     keyed("a module under torch.compile", "import torch\nM = torch.compile(torch.nn.Dropout(0.5))\n\ndef f(x):\n    return M(x)\n"),
 ]  # fmt: skip
 
-CASES: list[Case] = [*LOOKUPS, *CLASSES, *STATE, *VARIABLES, *OBSERVED, *REPLACED, *CALM]
+CASES: list[Case] = [*LOOKUPS, *CLASSES, *PUT, *STATE, *VARIABLES, *OBSERVED, *REPLACED, *CALM]

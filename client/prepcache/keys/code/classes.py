@@ -32,7 +32,11 @@ _SKIPPED = frozenset(
 )  # fmt: skip
 """What the text of the class says already, what is bookkeeping, and what is filled by use."""
 _DESCRIBED = ("__annotations__", "__slots__", "__match_args__", "__orig_bases__")
-_OF_PYDANTIC = frozenset({"__pydantic_fields__", "__pydantic_decorators__", "__private_attributes__"})
+_OF_STRUCTS = ("__struct_defaults__", "__struct_encode_fields__", "__struct_config__")
+"""What msgspec keeps of a class outside of its attributes."""
+_OF_PYDANTIC = frozenset(
+    {"__pydantic_fields__", "__pydantic_decorators__", "__private_attributes__", "__pydantic_config__"}
+)
 _C_DESCRIPTORS = (
     types.MemberDescriptorType,
     types.GetSetDescriptorType,
@@ -46,9 +50,8 @@ def attributes_of(cls: type) -> Iterator[tuple[str, Any]]:
     """The attributes of a class that count, with their values, in the order of their names."""
     for name, value in sorted(vars(cls).items(), key=lambda pair: str(pair[0])):
         is_kept = not (name in _SKIPPED or name.startswith("__pydantic")) or name in _OF_PYDANTIC
-        is_made = (
-            isinstance(value, _C_DESCRIPTORS) or type(value).__name__ == "CField"
-        )  # of ctypes' `_fields_`
+        is_made = isinstance(value, _C_DESCRIPTORS) and value.__objclass__ is cls
+        is_made = is_made or type(value).__name__ == "CField"  # of ctypes' `_fields_`
         if is_kept and not is_made and not (name == "__hash__" and _is_generated(cls, value)):
             yield name, value
 
@@ -67,7 +70,10 @@ def described(cls: type) -> Iterator[tuple[str, Any]]:
     """What counts of a class beside its attributes: labels below the class, and values."""
     if type(cls) is not type:
         yield "__class__", type(cls)
-    yield from ((name, vars(cls)[name]) for name in _DESCRIBED if name in vars(cls))
+    for name in _DESCRIBED:
+        if (said := vars(cls).get(name, {})) != {}:  # who asks a class for annotations leaves an empty dict
+            yield name, said
+    yield from ((name, getattr(cls, name)) for name in _OF_STRUCTS if hasattr(type(cls), name))
     for name, field in vars(cls).get("__dataclass_fields__", {}).items():
         if field.metadata:
             yield f"{name}.metadata", dict(field.metadata)

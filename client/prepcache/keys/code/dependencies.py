@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import builtins
+import functools
 import os
 import sys
 import time
@@ -21,7 +22,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
-from types import CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from blake3 import blake3
@@ -360,17 +361,32 @@ class Dependencies:
             self.count_module(value, chain[1:])
         elif self.is_untracked(label):
             return
-        elif (setting := value if self._is_put_there(value) else setting_of(label, value)) is not NONE:
+        elif self._is_put_there(label, value):
+            self.count_value(label, value, space)
+        elif (setting := setting_of(label, value)) is not NONE:
             module, _, name = label.rpartition(".")
             if not (self.modules.is_settling and self.modules.is_as_installed(module, name, value)):
                 self.count_value(label, setting, space)
         elif isinstance(value, type):
             self._library_attribute(label, vars(value), chain[1:])
 
-    def _is_put_there(self, value: Any) -> bool:
-        """Whether what a library holds is a function of the project's, or an instance of its classes."""
+    def _is_put_there(self, label: str, value: Any) -> bool:
+        """Whether what a library holds is a function of the project's or an instance of its classes, also
+        wrapped, or another's in the place of its own: part of what has that name, or from C elsewhere."""
+        home, name = label.partition(".")[0], label.rpartition(".")[2]
         if isinstance(value, FunctionType):
             return not self.is_library(value)
+        if isinstance(value, MethodType):
+            return any(self._is_put_there(label, part) for part in (value.__self__, value.__func__))
+        if isinstance(value, functools.partial):
+            is_of_name = getattr(value.func, "__name__", None) == name
+            return is_of_name or not self.modules.is_settling or self._is_put_there(label, value.func)
+        if isinstance(value, functools._lru_cache_wrapper):
+            return self._is_put_there(label, value.__wrapped__)
+        if isinstance(value, BuiltinFunctionType) and isinstance(value.__module__, str):
+            other = value.__module__.partition(".")[0]
+            is_alias = value.__name__ == name and other in sys.stdlib_module_names  # `os.open` is posix's
+            return not is_alias and other.strip("_") != home.strip("_")
         return not isinstance(value, type) and self.is_project(type(value))
 
     def _whole_module(self, module: ModuleType) -> None:

@@ -73,7 +73,7 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
             elif isinstance(member, functools.cached_property):
                 queue.append(member.func)
                 found.update({name: state[name]} if name in state else {})
-            elif name in state:
+            elif name in state and not hasattr(type(member), "__set__"):
                 found[name] = state[name]
             elif isinstance(member, FunctionType):
                 queue.append(member)

@@ -31,7 +31,7 @@ from prepcache.keys.code.describe import SCALARS
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.partial_reads import attributes_read
 from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Put, is_registered, text_bytes
-from prepcache.keys.encoding.objects import Parts, is_lock, kind_of, state_of
+from prepcache.keys.encoding.objects import Parts, is_lock, kind_of, own_attributes, state_of
 from prepcache.keys.markers import Tree
 from prepcache.keys.outdated import check_machine_code
 from prepcache.keys.paths import looks_like_path, name_bytes
@@ -45,6 +45,8 @@ _WAYS_OUT = (
 )
 _MOST_HELD = 16
 """Objects without weak references that are held for their names; a former one gets another name."""
+
+_OF_DISPATCH = ("registry", "register", "dispatch", "_clear_cache")
 
 Of = tuple[bool, bool, int]
 """Of a value: whether a key function gave it, whether it is part of the config, and its depth."""
@@ -152,7 +154,8 @@ class ValueEncoder(Encoder):
                 return f"library:{name}".encode()  # `random.randint`, owner and all
         if isinstance(value, MethodType):
             return b"method:" + self._owner(value) + self.part(value.__func__, "__func__")
-        if owner is None or isinstance(owner, ModuleType | type):
+        is_theirs = isinstance(owner, type) and self.is_library(owner)  # the project's may be called
+        if owner is None or is_theirs or isinstance(owner, ModuleType):
             return f"builtin:{name}".encode()
         return f"builtin:{name}:".encode() + self.part(owner, "__self__")
 
@@ -185,6 +188,7 @@ class ValueEncoder(Encoder):
             parts = [("compiled", own["_torchdynamo_orig_callable"])]
         elif isinstance(own.get("registry"), types.MappingProxyType):  # singledispatch, which holds a cache
             parts = [("registry", dict(own["registry"]))]
+            parts += [pair for pair in own_attributes(function) if pair[0] not in _OF_DISPATCH]
         elif "<" in name:
             name += f":{fingerprint(function.__code__)}"
             parts = [*state_of(function)]

@@ -289,6 +289,8 @@ _KEYS: dict[tuple[str, str], Key] = {
     ("albumentations", "BaseCompose"): _seeded_transform,
     ("albumentations", "Compose"): _seeded_transform,
     ("omegaconf", "Container"): _container,
+    ("msgspec", "StructConfig"): lambda value: {n: getattr(value, n) for n in dir(value) if n[0] != "_"},
+    ("msgspec", "Factory"): lambda value: value.factory,
     ("pydantic", "BaseModel"): _model,
     ("pydantic", "FieldInfo"): _field,
     ("pydantic", "ModelPrivateAttr"): _public,

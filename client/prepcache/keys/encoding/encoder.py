@@ -30,6 +30,11 @@ from prepcache.keys import markers
 ENCODING_VERSION = 5
 """First byte of every encoding; raised when the bytes of any value change."""
 
+MOST_ENTERED = 1 << 23
+"""Containers and objects that one value may be written with, each as often as it is met."""
+_OF_A_SET = 16
+"""How many of these one counts as in a set, where objects that refer to one another are written in full."""
+
 Put = Callable[[Any], object]
 Writer = Callable[["Encoder", Any, Put], None]
 
@@ -105,6 +110,7 @@ class Encoder:
         self.is_key = False
         """Whether a key function made the present value."""
         self.active: dict[int, None] = {}
+        self._entered = 0
 
     def encode(self, value: Any, path: str = "config") -> bytes:
         """The canonical bytes of `value`; `path` starts the place named in errors.
@@ -122,6 +128,7 @@ class Encoder:
         self.opaque_depth, self.is_key = opaque_depth, is_key
         self.inline_depth, self._is_plain = 0, False
         self.active.clear()
+        self._entered = 0
         try:
             self.walk(value, put)
         except RecursionError:
@@ -166,6 +173,10 @@ class Encoder:
         """Mark a value as being written; it may not be met again inside itself."""
         if id(value) in self.active:
             raise self.refuse(f"this {type(value).__name__} contains itself")
+        self._entered += _OF_A_SET if self.inline_depth else 1
+        if self._entered > MOST_ENTERED:
+            del self.steps[8:]
+            raise self.refuse(f"it holds too many objects, or the same ones too often; {self.ways_out}")
         self.active[id(value)] = None
 
     def leave(self, value: Any) -> None:

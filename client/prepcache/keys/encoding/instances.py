@@ -34,6 +34,10 @@ def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
     encoder.opaque_depth += 1
     encoder.inline_depth += 1
     encoder.step(value._value_, "value", put)
+    base = next((base for base in type(value).__mro__ if base in _CONTENT), None)
+    maker = getattr(value, "_new_member_", None)
+    if base is not None and (getattr(maker, "__module__", None) or "enum") != "enum":
+        encoder.step(_CONTENT[base](value), "content", put)  # which the project's `__new__` may set apart
     own = attributes_of(value)
     put_state(encoder, {name: own[name] for name in own if name not in _OF_ENUM}, value, put)
     encoder.inline_depth -= 1

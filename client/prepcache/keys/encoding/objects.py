@@ -109,7 +109,8 @@ def _held(value: Any) -> Parts | None:
     if type(value) in (weakref.ref, weakref.KeyedRef):
         return [("<referent>", value())]
     if type(value) is functools._lru_cache_wrapper:
-        return [("__wrapped__", value.__wrapped__), ("cache", _contents_of_cache(value))]
+        kept = [("__wrapped__", value.__wrapped__), ("cache", _contents_of_cache(value))]
+        return kept + own_attributes(value)
     if isinstance(value, types.CodeType):
         return [("<code>", fingerprint(value))]
     held = next((names for base in type(value).__mro__ if (names := _HELD.get(base))), None)
@@ -218,11 +219,17 @@ def _contents_of_cache(cached: Any) -> list[tuple[Any, Any]]:
     raise ValueError("its contents are not accessible")
 
 
+def own_attributes(function: Any) -> Parts:
+    """The attributes of what wraps a function, less those that `functools.wraps` copied."""
+    return sorted((name, part) for name, part in vars(function).items() if name[:2] != "__")
+
+
 def state_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """What a function holds beside its code: what to put behind its label, and values; `EMPTY` for none."""
     code = function.__code__
-    named = code.co_varnames[: code.co_argcount]
     defaults = function.__defaults__ or ()
+    named = code.co_varnames[: code.co_argcount]
+    named = ("",) * (len(defaults) - len(named)) + named  # the job may have set more than there are arguments
     given = [*zip(named[len(named) - len(defaults) :], defaults, strict=True)]
     given += sorted((function.__kwdefaults__ or {}).items(), key=lambda pair: pair[0])
     for name, value in given:
