@@ -101,6 +101,18 @@ def test_modules_that_take_from_each_other_are_followed(project: Project) -> Non
     assert recipe(module.f).digest != before
 
 
+@BOTH
+def test_a_module_bound_by_a_computed_name_counts(project: Project, code: str) -> None:
+    project.write(
+        be_a="def g(x): return x",
+        helper="import importlib\nimpl = importlib.import_module('be_' + 'A'.lower())\n",
+    )
+    project.write(prep="import helper as loaded\ndef f(x):\n    import helper\n    return helper.impl.g(x)\n")
+    before = project.recipe(code=code)
+    project.write(be_a="def g(x): return -x")
+    assert project.recipe(code=code).digest != before.digest
+
+
 def test_a_function_reached_in_two_ways_counts_by_definition(project: Project) -> None:
     text = "def h(x): return {}\ndef g(x): return h(x)"
     project.write(

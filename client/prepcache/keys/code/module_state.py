@@ -106,9 +106,13 @@ class ModuleState:
             elif is_any or type(loaded) is not ModuleType:
                 self._walk.count_module(loaded, ())
             else:
+                stated = sources[name].imports if name in sources else ()
+                homes = set(_homes(stated, name, hasattr(loaded, "__path__")))
                 for one in sorted((names & vars(loaded).keys()) - SKIPPED_GLOBALS):
-                    # A module counts if it is imported itself.
-                    if not (isinstance(vars(loaded)[one], ModuleType) or _is_closed(vars(loaded)[one])):
+                    held = vars(loaded)[one]
+                    # A module counts by itself if it is imported by a statement, and whole otherwise.
+                    is_stated = isinstance(held, ModuleType) and held.__name__ in homes
+                    if not (is_stated or _is_closed(held)):
                         self._walk.count_global(vars(loaded), name, one, {()})
 
     def _note(self, name: str, source: SourceFile) -> None:
