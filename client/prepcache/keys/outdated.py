@@ -126,6 +126,8 @@ def is_as_written(module: ModuleType, path: str, *, is_library: bool = False) ->
             return False
         literal = source.literals.get(name, value)
         is_fixed = not is_library or (literal is not None and isinstance(literal, SCALARS))
+        if not is_young and type(literal) is type(value) and type(literal) in (dict, list, set):
+            is_fixed &= not source.alters.may_alter(name, type(literal))  # as a registry is filled
         if literal is not value and is_fixed and not source.says(name, value):
             return False
     return True

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
+from prepcache.keys.code.alters import Alters
 from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
 from prepcache.keys.code.names import all_names
 from prepcache.keys.files.stamps import stamp_of
@@ -81,6 +82,11 @@ class SourceFile:
     def names(self) -> set[str]:
         """Every attribute and global name in its code."""
         return all_names(self.code)
+
+    @cached_property
+    def alters(self) -> Alters:
+        """What its own code may alter."""
+        return Alters([self.code])
 
     @cached_property
     def _codes(self) -> dict[str, list[CodeType]]:
