@@ -18,8 +18,10 @@ from prepcache.collate import Padded
 from prepcache.device import map_tensors
 from prepcache.loader import Loader
 from support.artifacts import same
-from support.gpu import Gpu
+from support.gpu import Gpu, gpu
 from support.rows import Stored, rows_of
+
+__all__ = ["gpu"]
 
 COUNT = 40
 
