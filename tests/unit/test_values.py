@@ -158,7 +158,7 @@ def test_many_things_of_one_name_get_numbers_in_a_row() -> None:
 def test_a_deep_tree_of_objects_counts_by_all_of_it() -> None:
     def chain(leaf: Any) -> Any:
         value = leaf
-        for _ in range(200):
+        for _ in range(140):
             value = Plain(children={"a.b.c": value})
         return value
 
@@ -227,7 +227,7 @@ def test_a_member_of_an_enum_counts_by_what_it_holds(tmp_path: Path) -> None:
     assert len(set(seen)) == 3
 
 
-def test_a_class_that_only_has_the_name_of_a_librarys_is_an_object(
+def test_a_class_only_named_as_a_librarys_is_an_object(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = ModuleType("tokenizers.mine")

@@ -53,8 +53,8 @@ CLASS = "class"
 DEAR_S = 0.01
 """Seconds. What took longer to encode and is plain data is known again by its marshalled bytes."""
 MOST_OBJECTS = 1_000_000
-DEEPEST = 1_000
-"""Objects that hold one another."""
+DEEPEST = 150
+"""Objects that hold one another. Each look at a mock makes more: it is refused before it fills the memory."""
 _MOST_TEXTS = 512
 """Values of a recipe whose attributes it can show one by one."""
 
