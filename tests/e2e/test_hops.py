@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pytest
 import torch
 from torch.utils.data import default_collate
 
 from prepcache import CachedDataset, Client
-from prepcache.daemon.session import Session
-from support.serving import serving
-
-
-@pytest.fixture
-def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with serving(tmp_path):
-        client = Client(f"unix://{tmp_path}/s.sock")
-        yield client
-        Session.current(client).close()
 
 
 def make(item: int) -> tuple[torch.Tensor, int]:
