@@ -185,8 +185,8 @@ def ended_early(error: BaseException, kept: int, total: int, *, is_part: bool) -
     """
     is_interrupt = isinstance(error, KeyboardInterrupt)
     how = "interrupted" if is_interrupt else "ended by an error"
-    # Who mends the function has another key, and all is made anew.
-    unless = "" if is_interrupt else ", unless the function is edited"
+    # An edit of the code changes the key, and everything is preprocessed again.
+    unless = "" if is_interrupt else ", unless the code is edited"
     onward = f"; the next run continues from there{unless}" if kept else ""
     items = f"the {total:,} items in progress" if is_part else f"{total:,} items"
     return f"{how}: {kept:,} of {items} are stored{onward}"

@@ -65,7 +65,7 @@ def test_a_function_that_raises_reports_what_was_stored(
     jobs: Jobs,
 ) -> None:
     said = jobs.run(jobs.write(RAISING), exit_code=1).splitlines()
-    kept = "7 of 20 items are stored; the next run continues from there, unless the function is edited"
+    kept = "7 of 20 items are stored; the next run continues from there, unless the code is edited"
     assert f"prepcache: job.make: ended by an error: {kept}" in said
     assert said[-1].endswith("preprocessing item 7 (7) failed: ValueError: no image")
     assert not any("job.made: ended" in line for line in said)

@@ -276,7 +276,7 @@ def purge(
             typer.echo(f"{'would remove' if dry_run else 'removed'} {_amount(gone)}")
     if free_bytes and gone.disk_bytes < free_bytes:
         told = f"only {size_text(gone.disk_bytes)} of {size_text(free_bytes)}"
-        why = "the other entries do not match, are pinned or in use, or are another user's"
+        why = "entries that do not match, are pinned, in use, or another user's stay"
         typer.echo(f"prepcache: {told}: {why}", err=True)
 
 
