@@ -145,14 +145,15 @@ class _Collate:
             if sent is not None:
                 return sent
             collation = collation_of(samples.table)
-            if collation.planned is None or collation.planned[0] is not self:
+            planned = collation.planned
+            if planned is None or planned[0] is not self:
                 self._check(collation.paths)
                 plan = [
                     self._column(samples.table, number, path) for number, path in enumerate(collation.paths)
                 ]
-                collation.planned = self, plan
+                planned = collation.planned = self, plan
             try:
-                return collation.build([collate(samples) for collate in collation.planned[1]])
+                return collation.build([collate(samples) for collate in planned[1]])
             except (RuntimeError, TypeError, NotAStack):
                 pass  # raised again below, where the samples say why
         indices = samples.indices if isinstance(samples, Batch) else None

@@ -248,7 +248,8 @@ class Making:
             if held is not None:
                 made[index] = held.artifact.sample(row)
             else:  # the next call may give the same memory
-                made[index] = copied(self._call(index, self._originals.item(index)).samples[0])
+                part, _ = self._call(index, self._originals.item(index))
+                made[index] = copied(part.samples[0])
         return made
 
     def _kept_call(self, index: int) -> tuple[Part, bool]:
@@ -257,15 +258,15 @@ class Making:
         Raises:
             SampleError: no column can hold it.
         """
-        part = self._call(index, self._originals.compared(index))
-        if part.unobserved or self._originals.changed(index):
+        part, has_changed = self._call(index, self._originals.compared(index))
+        if part.unobserved or has_changed:
             return part, False
         if (refusal := part.looked_at().refusal) is not None:
             raise self._task().refusal(index, refusal)
         return part, True
 
-    def _call(self, index: int, item: Any) -> Part:
-        """Makes a sample of an item; says what is to be said of that."""
+    def _call(self, index: int, item: Any) -> tuple[Part, bool]:
+        """Makes a sample of an item, and says what is to be said of that; whether the item has changed."""
         (part,) = self._by.job.parts(index, item)
         self._by.steady.settle()
         if part.error is not None:
@@ -274,11 +275,12 @@ class Making:
             self._of.refuse_draws(self._watched.drawn())
         self._tally.note_made(index, part.cost_s)
         self._say_notices(part.notices)
+        changed = self._originals.changed(index)
         if part.unobserved:
             self._say_unobserved(index, part.unobserved)
-        elif changed := self._originals.changed(index):
+        elif changed:
             self._say_changed({index: changed})
-        return part
+        return part, bool(changed)
 
     @property
     def _is_keeping(self) -> bool:

@@ -81,3 +81,25 @@ def test_a_file_that_a_large_value_names_is_looked_at_again(module: Any, project
     made = recipe(module.f)
     project.put("v.txt", "another")
     assert list(drift(made)) == ["prep.FILES"]
+
+
+def test_variables_that_a_plain_table_names_are_looked_at_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dependencies, "DEAR_S", -1.0)
+    project.write(prep='import os\nNAMES = {0: "MY_RATE"}\ndef f(x): return os.environ[NAMES[x]]\n')
+    module = project.load()
+    monkeypatch.setenv("MY_RATE", "16000")
+    made = recipe(module.f)
+    assert drift(made) == {}
+    monkeypatch.setenv("MY_RATE", "8000")
+    assert drift(made)
+
+
+def test_bytes_are_told_from_a_bytearray_of_them(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dependencies, "DEAR_S", -1.0)
+    project.write(prep='DATA = b"abc"\ndef f(x): return type(DATA).__name__\n')
+    module = project.load()
+    made = recipe(module.f)
+    module.DATA = bytearray(module.DATA)
+    assert drift(made)

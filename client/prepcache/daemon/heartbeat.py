@@ -90,6 +90,9 @@ class Heartbeat:
         if session is None or not session.is_away:
             return
         self._is_back.clear()
+        if not session.is_away:  # it came back meanwhile
+            self._is_back.set()
+            return
         self._woken.set()
         with contextlib.suppress(RuntimeError):
             self.start(self._pause_s)

@@ -279,10 +279,14 @@ class Session:
     def close(self) -> None:
         """Says goodbye, quickly and quietly; the session can be used again, and is a new one then."""
         while self._at_close:
-            with contextlib.suppress(PrepcacheError):
-                callback = self._at_close.pop()()
+            callback = self._at_close.pop()()
+            try:
                 if callback is not None:
                     callback()
+            except PrepcacheError:
+                pass
+            except Exception:
+                log.exception("prepcache: internal error at the end of the process")
         self.heartbeat.stop()
         answer, self._answer = self._answer, None
         if answer is not None and not self.is_gone:

@@ -5,9 +5,9 @@ something is to be committed.
 
 Invariants:
     1. A batch stays here until it is committed, or the job goes on without storing it.
-    2. A job waits for commits only so that it makes no more than its disk takes. What takes longer than its
-       bytes is charged to the process's wait budget, and then is waited for no more: the samples go into
-       files of this job, the job goes on, and the commit goes on in the thread.
+    2. A job waits for commits only so that it does not preprocess faster than the daemon stores. What takes
+       longer than its bytes is charged to the process's wait budget, and then is waited for no more: the
+       samples go into files of this job, the job goes on, and the commit goes on in the thread.
     3. After a commit that was waited for in vain, none is waited for before that one is answered: a daemon
        that hangs in one hangs in the next.
     4. While the daemon is away, what was made waits in files of this job, up to `AWAY_BYTES` of it. What a
@@ -16,8 +16,7 @@ Invariants:
        but the data set does.
     6. A process that ends waits for its commits as long as a fill would. A job that has made something while
        its daemon was away gives a daemon that lives `HANDOVER_S` in all to take it.
-    7. A worker that is at its last commits takes a SIGTERM after them: a job that was interrupted ends its
-       DataLoader's workers while they, interrupted with it, are at that.
+    7. A DataLoader worker that gets SIGTERM during its last commits ends after them.
 
 Locking: `_flushing`, held over commits; `changed` guards what waits, and is never held over a request.
 """
@@ -95,11 +94,11 @@ class _Thread:
         if self._due.get(one, math.inf) <= at:  # to wake it for each sample costs more than the sample
             return
         with self._changed, contextlib.suppress(RuntimeError):
-            self._due[one] = at
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="prepcache-commit", daemon=True)
-                thread.start()
+                thread.start()  # where it fails, the next call tries again
                 self._thread = thread
+            self._due[one] = at
             self._changed.notify_all()
 
     def cancel(self, one: Due) -> None:
@@ -128,22 +127,26 @@ class _Thread:
 
 
 _LATE: weakref.WeakSet[Batch] = weakref.WeakSet()
-"""What was waited for in vain, and has had no answer since."""
+"""Batches whose commit took too long and is not answered yet."""
 THREAD = _Thread()
-_WAITING: weakref.WeakSet[Batch] = weakref.WeakSet()
-"""What waits in files of this process."""
+_WAITING: weakref.WeakValueDictionary[int, Batch] = weakref.WeakValueDictionary()
+"""What waits in files of this process, by identity: a `WeakSet` cannot be read while another thread adds."""
+
+
+def _waiting() -> list[Batch]:
+    return [batch for ref in _WAITING.valuerefs() if (batch := ref()) is not None]
 
 
 def waiting_bytes() -> int:
     """How much waits in files of this process for a daemon that is away or slow."""
-    return sum(batch.nbytes for batch in list(_WAITING))
+    return sum(batch.nbytes for batch in _waiting())
 
 
 def waiting_of(recipe: str) -> list[Batch]:
     """What waits in files of this process, of one recipe: batches of any data set's."""
     return [
         batch
-        for batch in list(_WAITING)
+        for batch in _waiting()
         if (files := batch.files) and all(file.artifact.recipe == recipe for file in files)
     ]
 
@@ -265,7 +268,7 @@ class Committer:
         else:
             self._task.catalogue.add_local(files)
             if is_to_come:
-                _WAITING.add(batch)
+                _WAITING[id(batch)] = batch
                 self._task.catalogue.note_waiting([batch])
         if batch.on_end is not None:
             batch.on_end(batch.indices)
@@ -330,7 +333,7 @@ class Committer:
         artifacts, batch, outcome = self._artifacts, result.batch, result.outcome
         share, indices = batch.share, batch.indices
         is_filling = batch.files is None and batch.on_end is None  # a fill waits, and says what is wrong
-        _WAITING.discard(batch)
+        _WAITING.pop(id(batch), None)
         if outcome is Outcome.COMMITTED:
             assert result.committed is not None
             self._take_in(result.committed, batch)
@@ -396,9 +399,10 @@ class Committer:
             collect()
         if self.is_idle:
             return
-        session, began, nbytes, given_s = self._artifacts.session, time.monotonic(), self.nbytes, 0.0
+        session, nbytes, given_s = self._artifacts.session, self.nbytes, 0.0
         if session.is_away and parent_process() is None and not _LATE:
             given_s = session.wait_at_end()
+        began = time.monotonic()
         limit_s = max(waits.FREE_S, given_s, self._allowed_s(nbytes))
         with on_own_time(limit_s):
             self.flush(began + limit_s)

@@ -139,22 +139,25 @@ class Cut:
         self._sample_bytes = 0
         self._piece_s = 0.0
 
-    def add(self, part: Part) -> None:
+    def add(self, part: Part, observed: list[dict[str, Any]]) -> None:
         """Takes the next part.
+
+        Args:
+            observed: what the function was seen to read so far; the last piece has all of it.
 
         Raises:
             SampleError: no column can hold a sample of it.
         """
         if self._samples and self._sample_bytes >= COMMIT_BYTES << (len(self.pieces) // _DOUBLE_EVERY):
-            self._end_piece(is_last=False)
+            self._end_piece(observed, is_last=False)
         self._samples += part.samples
         self._sample_bytes += sum(map(weight, part.samples))
         self._piece_s += part.cost_s
         self.cost_s += part.cost_s
         if part.is_last:
-            self._end_piece(is_last=True)
+            self._end_piece(observed, is_last=True)
 
-    def _end_piece(self, *, is_last: bool) -> None:
+    def _end_piece(self, observed: list[dict[str, Any]], *, is_last: bool) -> None:
         number = len(self.pieces)
         writer = artifact.Writer(self._task.recipe.digest, self._task.catalogue.edition)
         digests = [piece_digest(self._item, number)]
@@ -164,7 +167,7 @@ class Cut:
             writer.add(digests[1], [], 0.0)
         self.nbytes += writer.nbytes
         self._digests += digests
-        self.pieces.append(Spilled(writer, self._task.producer))
+        self.pieces.append(Spilled(writer, self._task.producer, observed))
         self._begin()
 
     def batch(self, share: Share, observed: list[dict[str, Any]]) -> Batch:

@@ -147,7 +147,9 @@ class Batch:
             writer.add(digest, samples, float(whole.item_cost[row]))
             cover[digest] = self.cover[digest]
         indices = [self.indices[row] for row in rows]
-        return Batch([writer], indices, cover, self.observed, self.share, self.on_end, self.has_failed)
+        return Batch(
+            [writer], indices, cover, self.observed, self.share, self.on_end, self.has_failed, self.locks
+        )
 
 
 @dataclass(slots=True)

@@ -249,7 +249,7 @@ class Fill:
         try:
             return ask()
         except LimitExceeded as error:
-            if self._collected.is_empty and self._committer.is_idle:
+            if self._collected.is_empty and (self._committer.is_idle or self._committer.late_items):
                 self._stop(error.message)
             self._flush()
             self._committer.wait()
@@ -279,7 +279,7 @@ class Fill:
             return
         if cut is None:
             cut = self._unfinished[part.index] = Cut(self._task, part.index)
-        self._named(part.index, lambda: cut.add(part))
+        self._named(part.index, lambda: cut.add(part, self._observed()))
         if part.is_last:
             del self._unfinished[part.index]
             self._pace.note(cut.cost_s, cut.nbytes)

@@ -1,4 +1,4 @@
-"""Locks of items: which of a user's jobs makes what, while no daemon tells them.
+"""File locks by which a user's jobs share out items while the daemon does not answer.
 
 A lock is on one byte of a file (open file description locks, fcntl(2)). Recipes whose digests begin alike
 share a file, which is empty and stays. Where the filesystem has no such locks, everything may be taken.
@@ -14,7 +14,8 @@ from prepcache import forks
 from prepcache.protocol.places import cache_folder
 
 MAX_LOCKS = 4096
-"""For each, the kernel looks through all of a file. More items are cheap ones, which may be made twice."""
+"""Most locks that one object takes: for each, the kernel searches all locks of the file. Items beyond are not
+locked, and other jobs may make them too."""
 _FLOCK = struct.Struct("hhqqi0q")
 
 

@@ -2,10 +2,11 @@
 
 Invariants:
     1. Every item of the share is in one state: fresh (not asked for yet), held (another job has it),
-       ours (under a live lease of this job), handed in (being committed), or settled (there, refused, or
+       ours (this job makes it), handed in (being committed), or settled (there, refused, or
        given up).
     2. An item is preprocessed only while it is ours: under a lease or, while the daemon is away, under a
-       lock (item_locks.py), which is kept until what was made is committed.
+       lock (item_locks.py), which is kept until what was made is committed. Exceptions: items that cost
+       less than a request, more than `MAX_LOCKS` items, and an outage in which nothing more may be waited.
     3. The generation never skips an artifact: it rises only with an answer that named all those between.
 
 NOTE [ Windows ]

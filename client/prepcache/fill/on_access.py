@@ -8,8 +8,8 @@ Invariants:
        the latest when it ends.
     2. A sample is made under a lease or, in an outage, under a lock: jobs and workers that read one cold data
        set call the function once for each item. What others have is waited for. One request leases a share
-       of what is missing of a batch. Only items that are asked for one by one and cost less than a request
-       may be made twice.
+       of what is missing of a batch. Items that are asked for one by one and cost less than a request may be
+       made twice, and so may those of an outage that leasing names (leases.py).
     3. A process that waits for others has a thread commit what it made: no two wait for each other. What was
        made is committed after `COMMIT_S` in any case.
     4. Until then it is in memory, and is given from there. While `MAX_BYTES` of it wait, samples are made
@@ -157,6 +157,9 @@ class OnAccess:
         mine: list[int] = []
         try:
             mine = self._leased(todo)
+        except BaseException:  # an interrupt after the grant
+            self._share.settle([index for index in todo if self._share.is_taken(index)])
+            raise
         finally:
             with self._changed:
                 self._is_asking = False
@@ -269,8 +272,8 @@ class OnAccess:
         with self._changed:
             indices, self._uncollected, self._grants = self._uncollected, [], 0
         collected, left = Collected(self._task), set(indices)
-        if indices and not self._has_changed():
-            for index in indices:
+        try:
+            for index in indices if indices and not self._has_changed() else ():
                 with contextlib.suppress(SampleError):  # too many trees: it was looked at when it was made
                     collected.add(self._made[index], self._share.lease_of(index))
                 is_over = index == indices[-1] and not collected.is_empty
@@ -280,7 +283,8 @@ class OnAccess:
                     left.difference_update(batch.indices)
                     self.committer.submit(batch)
                     collected = Collected(self._task)
-        self._forget(list(left))
+        finally:
+            self._forget(list(left))
 
     def _forget(self, indices: Sequence[int]) -> None:
         """What was made of these waits no more: it is committed, or in a file of this job, or dropped."""

@@ -77,7 +77,7 @@ class Spilled:
         return found
 
     def write(self, fd: int, *, producer: dict[str, Any], observed: Sequence[dict[str, Any]] = ()) -> None:
-        """Writes the same artifact elsewhere; its producer is in it already."""
+        """Writes the same artifact elsewhere; its producer and what was observed are in it already."""
         artifact.copy(self._fd, fd, self.nbytes)
 
 

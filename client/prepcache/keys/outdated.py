@@ -1,8 +1,8 @@
 """Whether code that this process has loaded is outdated: other code lies on the disk now.
 
 Source that was edited after it was loaded counts as it was loaded. A distribution that was installed again
-and machine code that was built again are refused: nothing is left to be read of what runs here, and after a
-restart it is the same.
+and machine code that was built again are refused: the code that runs here is no longer on the disk, so it
+cannot be keyed. A restart loads the new one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from types import FunctionType, ModuleType
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.describe import SCALARS
+from prepcache.keys.code.labels import space_of
 from prepcache.keys.code.source_files import RACY_S, read_source
 
 _MACHINE_CODE = re.compile(r"\.so(\.|$)")
@@ -84,7 +85,7 @@ def is_other_machine_code(path: str) -> bool:
         return False
     # An installer may have moved the old file before it removed it: of that the folder says nothing.
     gone = os.sep + os.path.basename(real) + _DELETED
-    is_loaded = any(getattr(module, "__file__", None) == path for module in list(sys.modules.values()))
+    is_loaded = any(space_of(module).get("__file__") == path for module in list(sys.modules.values()))
     return is_loaded or any(name[0].endswith(gone) for _, *name in mapped if name)
 
 
@@ -103,7 +104,7 @@ def _is_other(module: ModuleType) -> bool:
 def runs_as_written(path: str) -> bool:
     """Whether the modules that were loaded from a file hold what its text says now, as far as functions and
     constants show. A file that no module was loaded from is as it is."""
-    loaded = [one for one in list(sys.modules.values()) if getattr(one, "__file__", None) == path]
+    loaded = [one for one in list(sys.modules.values()) if space_of(one).get("__file__") == path]
     return all(is_as_written(one, path) for one in loaded if type(one) is ModuleType)
 
 
@@ -117,7 +118,7 @@ def is_as_written(module: ModuleType, path: str, *, is_library: bool = False) ->
         source = read_source(path, module.__name__)
     except UnkeyableError:
         return False
-    # Of several definitions of one name it is not told which was loaded, unless the file is older.
+    # If the file may have changed since this process began, all definitions of a name must match.
     is_young = not is_library and max(source.stamp[3:]) / 1e9 + RACY_S > started_ns() / 1e9
     for name, value in list(vars(module).items()):
         functions = _own_functions(value) if isinstance(value, type) else [value]

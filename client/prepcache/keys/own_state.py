@@ -192,7 +192,7 @@ def learn(made: Recipe, now: Recipe, trial: Trial, *, is_same: bool) -> None:
     """
     own = trial.own | made.own
     before = made.state._replace(values={**trial.came, **made.state.values})
-    if differing(before, now.state, own=own):  # another thread of the job's, while items were made again
+    if differing(before, now.state, own=own):  # something else changed it, as another thread
         return
     if len(_known) >= MOST_STATES:
         _known.clear()

@@ -82,7 +82,8 @@ async def _take_away(
         raise BadRequest("`differs` needs `keys`", field="keys")
     of: dict[int, list[str]] = {}
     for key in asked.keys:
-        of.setdefault(await owner_of(daemon, request, key), []).append(key)
+        with contextlib.suppress(NotFound):  # it was evicted meanwhile
+            of.setdefault(await owner_of(daemon, request, key), []).append(key)
     gone: list[Key] = []
     for owner, keys in of.items():  # of a key that several users have, only whose the job was given
         gone += await daemon.slow(daemon.store.remove_differing, keys, asked.differs, owner)

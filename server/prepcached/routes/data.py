@@ -2,8 +2,7 @@
 
 Invariants:
     1. Down: in pieces, never the whole file in memory; an open file keeps its bytes when the entry is
-       removed meanwhile. The ETag is the artifact's digest, so a download can be resumed and checked. What a
-       session holds it can have, whatever took its place since the look-up that named it.
+       removed meanwhile. The ETag is the artifact's digest, so a download can be resumed and checked.
     2. Up: a MiB at a time into the daemon's own staging file, of announced length, which counts against the
        session's staged bytes, and for which there must be room, before a byte is read. It ends with its
        lease: what drips would keep the room from all others. What breaks off leaves no file.
@@ -54,7 +53,7 @@ def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
     async def download(key: messages.HexInPath, request: Request) -> Response:
         """The artifact's bytes, or a range of them.
 
-        With `If-Match: "DIGEST"` those of an artifact that a session holds, though it was merged meanwhile.
+        With `If-Match: "DIGEST"`, those of that artifact, if it is still an entry.
         """
         condition = request.headers.get("if-match", "*")
         wanted = _DIGEST_TAG.match(condition)

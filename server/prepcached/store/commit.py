@@ -7,8 +7,9 @@ Invariants:
        told whether the row is there: then the next start decides.
     3. Of artifacts of a recipe that share an item, only those of the highest edition stay (`superseded`).
     4. Committing the same bytes again changes nothing and succeeds, with the generation that they came with:
-       with a newer one, a client would take what others have brought since for seen. Where their file was
-       lost they are new. The same key with other bytes replaces the old artifact.
+       a newer one would make the client skip what others committed in between. If their file was lost, they
+       are committed as new. The same key with other bytes replaces the old artifact.
+    5. What replaces a pinned artifact is pinned.
 """
 
 from __future__ import annotations
@@ -135,6 +136,8 @@ def _commit(
     digests = {bytes.fromhex(file.digest) for file in files}
     keys = {bytes.fromhex(file.key) for file in files}
     editions = {file.header.edition for file in files}
+    if len(editions) > 1:
+        raise errors.StagedFileRefused("the files of one commit must be of one edition")
     is_other = artifacts.c.edition.not_in(editions) if any(editions) else queries.IS_REFRESHED
     with core.index.read() as conn:
         row = queries.recipe(conn, recipe)
@@ -161,6 +164,8 @@ def _commit(
     older = [r for r in rows_of_keys if r.key.hex() in of_key and r not in lost]
     pinned = {r.key for r in (*older, *lost) if r.is_pinned and r.recipe_id == row.id}
     replaced = _replaced(core, [r for r in others if r not in lost], new) if others and new else []
+    if any(r.is_pinned for r in replaced):
+        pinned |= keys
     older += [r for r in replaced if r not in older]
     rows = [_new_row(core, file, row.id, owner_uid, pinned) for file in new]
     generation = _place_and_insert(core, row, new, rows, older, digests)
@@ -220,11 +225,15 @@ def as_items(header: Header | None = None) -> Items:
 
 
 def items_of(core: Core, row: Doomable) -> Items:
-    """The item table of an artifact; none where it is lost or damaged, which whoever reads it finds."""
+    """The item table of an artifact; none where it is lost or damaged, which whoever reads it finds.
+
+    Raises:
+        OSError: it could not be read, so what it holds is not known.
+    """
     try:
         with open(core.layout.object_path(row.digest.hex()), "rb") as file:
             return as_items(artifact.read_header(file.fileno()))
-    except (OSError, errors.ArtifactError):
+    except (FileNotFoundError, errors.ArtifactError):
         return as_items()
 
 

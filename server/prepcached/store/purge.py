@@ -1,8 +1,8 @@
 """Purging: what the user asked to be gone, held and pinned entries too.
 
 Invariants:
-    1. Rows go in batches, a transaction each: a purge of millions neither blocks commits nor fills
-       memory. What is committed while it runs may stay.
+    1. Rows go in batches, a transaction each: a purge of millions neither blocks commits nor, by a filter,
+       fills memory. What is committed while it runs may stay.
     2. A purge that frees a number of bytes takes the least recently used first, and neither pinned nor held
        entries, also where they come to be so meanwhile.
 """

@@ -130,7 +130,13 @@ def _remove_superseded(core: Core) -> int:
     count = 0
     for recipe_id in ids:
         rows = removal.rows_of(core, artifacts.c.recipe_id, [recipe_id])
-        gone = superseded((row.edition, items_of(core, row), row) for row in rows)
+        found = []
+        for row in rows:
+            try:
+                found.append((row.edition, items_of(core, row), row))
+            except OSError as error:
+                log.error("cannot tell what the artifact %s holds: %s", row.digest.hex(), error)
+        gone = superseded(found)
         removal.remove(core, gone)
         count += len(gone)
     return count
@@ -154,6 +160,8 @@ def check(core: Core, *, repair: bool = False, breaks_off: bool = False) -> list
             with core.writer:
                 findings += _folder(core, prefix, folder, repair)
         with core.writer:
+            if repair and any(one.code == "file-without-row" for one in findings):
+                _remove_superseded(core)
             findings += _sums(core, repair)
     return findings
 

@@ -65,7 +65,7 @@ RECENCY_S = 5.0
 RECIPES_S = 3600.0
 """Recipes are looked through this often, and at the start."""
 IDLE_S = 30 * 86_400.0
-"""Longer than a job takes from its opening to its first commit."""
+"""Seconds from its registration after which a recipe without artifacts is deleted; jobs register it again."""
 _OF_LEDGER = "unlinked_bytes", "staged_bytes", "reserved_bytes", "max_bytes", "min_free_bytes"
 _NO_LIMITS = Limits()
 _NO_FILTER = Filter()
@@ -342,8 +342,8 @@ class Store(Core):
     # Background work, a bounded piece a call
 
     def maintain(self) -> None:
-        """Call it about every second. Recency is written behind. Doomed files that could not be unlinked are.
-        Room is made ahead of commits. Recipes that have no artifacts are deleted."""
+        """Call it about every second. Recency is written behind. Files that could not be unlinked before are
+        unlinked. Room is made ahead of commits. Recipes that have no artifacts are deleted."""
         now = self.monotonic()
         with io_told("housekeeping failed"):
             if room.headroom_lacking(self) > 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +16,7 @@ from prepcache.protocol.wire import ArtifactRef
 from prepcached.store.commit import superseded
 from prepcached.store.offline import rebuild
 from prepcached.store.store import Store
-from support.stores import OTHER_RECIPE, RECIPE, digests_on_disk, put
+from support.stores import OTHER_RECIPE, RECIPE, digests_on_disk, put, stage
 
 
 def answered(store: Store) -> list[tuple[int, int]]:
@@ -54,6 +56,42 @@ def test_a_refresh_replaces_what_it_overlaps(store: Store) -> None:
     assert {beside.digest, new.digest} < digests_on_disk(store)
     assert old.digest not in digests_on_disk(store)
     assert len(store.resolve(OTHER_RECIPE).artifacts) == 1
+
+
+def test_what_replaces_a_pinned_entry_is_pinned(store: Store) -> None:
+    store.set_pin(only(store, "a", "b").key, True)
+    new = only(store, "a", edition=1)
+    unpinned = only(store, "d", edition=1)
+    assert [store.entry(ref.key).is_pinned for ref in (new, unpinned)] == [True, False]
+
+
+def test_a_refresh_that_cannot_read_what_is_there_commits_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = only(store, "a", "b")
+    staged = stage(store, "a", edition=1)
+    opened = builtins.open
+
+    def unreadable(path: object, *mode: object, **more: object) -> object:
+        if str(path).endswith(old.digest):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(path, *mode, **more)  # type: ignore[call-overload]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(builtins, "open", unreadable)
+        with pytest.raises(errors.StoreError):
+            store.commit(RECIPE, [staged], owner_uid=os.getuid())
+    assert store.resolve(RECIPE).artifacts == (old,)
+    store.discard_staged("s")
+
+
+def test_files_of_one_commit_are_of_one_edition(store: Store) -> None:
+    new = only(store, "a", edition=1)
+    both = [stage(store, "a"), stage(store, "b", edition=1)]
+    with pytest.raises(errors.StagedFileRefused, match="one edition"):
+        store.commit(RECIPE, both, owner_uid=os.getuid())
+    assert store.resolve(RECIPE).artifacts == (new,)
+    store.discard_staged("s")
 
 
 def test_a_failed_refresh_replaces_nothing(store: Store) -> None:

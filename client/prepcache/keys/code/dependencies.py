@@ -40,7 +40,7 @@ from prepcache.keys.code.partial_reads import cell_chains, is_attribute_bag, is_
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.settings import NONE, setting_of
 from prepcache.keys.code.source_files import read_source
-from prepcache.keys.code.values import Of, ValueEncoder, identity_of, is_plain, marshalled
+from prepcache.keys.code.values import Of, ValueEncoder, identity_of, plain_state
 from prepcache.keys.encoding.encoder import Encoder, is_registered
 from prepcache.keys.encoding.objects import EMPTY, Parts, state_of
 from prepcache.keys.own_state import place_of
@@ -121,7 +121,7 @@ class Dependencies:
         """Methods of this walk and their arguments."""
         self._whole_objects: dict[int, str] = {}
         self._projects: dict[type, bool] = {}
-        # A ring would wait for a collection.
+        # A proxy: a reference cycle would keep all values alive until the next garbage collection.
         self.encoder = ValueEncoder(weakref.proxy(self), file_digest, on_path)
         self._slots: set[tuple[int, str]] = set()
         self._counts: dict[str, int] = {}
@@ -444,7 +444,7 @@ class Dependencies:
     def _digest(self, label: str, value: Any, is_key: bool, is_config: bool, depth: int) -> str:
         """The digest of a value's bytes, the order of its dicts counted: nobody can put a global into
         canonical order before the function sees it."""
-        if label in self.plain and self.plain[label][0] == marshalled(value):
+        if label in self.plain and self.plain[label][0] == plain_state(value, self.texts):
             return self.plain[label][1]
         encoder, hasher = self.encoder, blake3()
         encoder.is_config, encoder.depth = is_config, depth
@@ -456,7 +456,7 @@ class Dependencies:
             return identity_of(value)
         digest = hasher.hexdigest()
         is_dear = time.perf_counter() - began > DEAR_S and not is_config  # whose texts may name files later
-        if is_dear and files == encoder.files and is_plain(value) and (state := marshalled(value)):
+        if is_dear and files == encoder.files and (state := plain_state(value, self.texts)):
             self.plain[label] = state, digest
         return digest
 

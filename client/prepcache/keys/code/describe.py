@@ -80,7 +80,8 @@ def _is_long(value: Any) -> bool:
 
 
 def _container(value: Any) -> str:
-    elements = [*value, *value.values()] if isinstance(value, dict) else list(value)
+    if len(value) <= _SHOWN_ELEMENTS:
+        elements = [*value, *value.values()] if isinstance(value, dict) else list(value)
     if len(value) > _SHOWN_ELEMENTS or any(type(e) not in SCALARS or _is_long(e) for e in elements):
         return f"{type(value).__name__} of {len(value)}"
     return repr(sorted(value, key=repr)) if isinstance(value, set | frozenset) else repr(value)

@@ -44,7 +44,7 @@ _WAYS_OUT = (
     "`register_key(type, function)`, or exclude it with untracked=({name!r},)"
 )
 _MOST_HELD = 16
-"""Objects without weak references that are held for their names; a former one gets another name."""
+"""Objects without weak references that are kept alive so that their names stay theirs. The oldest go."""
 
 _OF_DISPATCH = ("registry", "register", "dispatch", "_clear_cache")
 
@@ -253,23 +253,22 @@ def identity_of(value: Any) -> str:
     return name
 
 
-def is_plain(value: Any) -> bool:
-    """Whether a value is built-in containers of numbers and text all the way down."""
+def plain_state(value: Any, texts: set[str]) -> str:
+    """What tells a state of plain data (built-in containers of numbers and text) from others; empty for what
+    is none. Adds the texts in it to `texts`."""
+    try:
+        state = blake3(marshal.dumps(value, 2)).hexdigest()  # version 2 does not depend on reference counts
+    except ValueError:  # it is none, or contains itself
+        return ""
     rest = [value]
     while rest:
         one = rest.pop()
-        if type(one) is dict:
+        if type(one) is str:
+            texts.add(one)
+        elif type(one) is dict:
             rest += [*one, *one.values()]
         elif type(one) in (list, tuple, set, frozenset):
             rest += one
-        elif type(one) not in SCALARS:
-            return False
-    return True
-
-
-def marshalled(value: Any) -> str:
-    """What tells a state of plain data from others; empty for what is none."""
-    try:
-        return blake3(marshal.dumps(value, 2)).hexdigest()  # version 2 does not depend on reference counts
-    except ValueError:
-        return ""
+        elif type(one) not in SCALARS:  # marshal writes any buffer as bytes
+            return ""
+    return state

@@ -248,7 +248,7 @@ class StatCache:
                 self._write_pending()
             except OSError as error:
                 log.debug("the cache of file digests in %s cannot be written: %s", self.folder, error)
-                if len(self._pending) >= 4 * MAX_PENDING:
+                if len(self._pending) >= MAX_PENDING:
                     self._pending.clear()
 
     def _opened(self) -> dict[str, _Segment]:

@@ -1,7 +1,7 @@
 """The audit hook: notes what Python's events tell of files while a function is watched.
 
 It is added when a function is watched first, and stays, as audit hooks do. While none is watched it costs one
-look at a tuple, and it never walks the stack.
+look at a tuple. While one is, it looks at two or three frames of the stack, for `.py` files and listings.
 
 Invariants:
     1. It raises nothing into the user's call. Its own error marks the watches in progress as incomplete.

@@ -53,6 +53,7 @@ from typing import Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.dynamic_lookups import texts_in
+from prepcache.keys.code.labels import space_of
 from prepcache.keys.code.source_files import read_source
 from prepcache.keys.observation import context
 from prepcache.keys.observation.context import ASKED, MODULE_NAME, NAMED, OWN_FOLDER, STATE, Watch
@@ -99,7 +100,7 @@ class JobCode:
             return
         self._looked = looked
         seen: set[int] = set()
-        spaces = [getattr(module, "__dict__", {}) for module in list(sys.modules.values())]
+        spaces = [space_of(module) for module in list(sys.modules.values())]
         for space in (_globals_of(function), *(one for one in spaces if one.get("__file__") in self._files)):
             for value in list(space.values()):
                 self._add(value, seen)
@@ -265,7 +266,8 @@ def _asked(code: CodeType, offset: int) -> None:
     try:
         _note(sys._getframe(1))
     except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
-        context.fail(error)
+        for watch in STATE.running:  # no call: there may be no room left on the stack
+            watch.failure = watch.failure or error.__class__.__name__
 
 
 def _profiled(frame: FrameType, event: str, arg: Any, files: frozenset[str] = _FILES) -> None:
@@ -367,12 +369,15 @@ def _called(code: CodeType, place: int, function: Any, first: Any) -> Any:
                 if path is not None:
                     context.note(NAMED, path)
                 return None
+            if path is not None:  # the next one may be handed to a library
+                return None
         if count is None or first is None:
             return None
         places[place] = count + 1
         return _MONITORING.DISABLE if count >= _VAIN_CALLS else None
     except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
-        context.fail(error)
+        for watch in STATE.running:  # no call: there may be no room left on the stack
+            watch.failure = watch.failure or error.__class__.__name__
         return None
 
 

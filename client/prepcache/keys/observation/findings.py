@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import ImportGraph
+from prepcache.keys.code.labels import space_of
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.environment import lately
 from prepcache.keys.files.digest import Trust, is_directory, is_regular
@@ -164,7 +165,8 @@ class Findings:
         if modules:
             paths = {fact.full for fact in facts if not watch.owns(fact.full)}
             read = [one for one in self.log if one.path in paths and one.kind != "module"]
-            loads.append((modules, read))
+            if (modules, read) not in loads:
+                loads.append((modules, read))
 
     def _take_fact(self, fact: Fact, watch: Watch, uses: dict[str, _Use]) -> None:
         if fact.kind == MODULE_NAME:
@@ -303,7 +305,7 @@ class Findings:
 
 def _file_of(module: Any) -> str | None:
     """The file of a loaded module, if it says one."""
-    return getattr(module, "__dict__", {}).get("__file__")
+    return space_of(module).get("__file__")
 
 
 def _files_of_module(module: str) -> list[str]:
