@@ -65,7 +65,7 @@ def test_what_replaces_a_pinned_entry_is_pinned(store: Store) -> None:
     assert [store.entry(ref.key).is_pinned for ref in (new, unpinned)] == [True, False]
 
 
-def test_a_refresh_that_cannot_read_what_is_there_commits_nothing(
+def test_a_refresh_that_cannot_read_what_is_there_is_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = only(store, "a", "b")
