@@ -120,10 +120,10 @@ def test_entries_of_others_are_not_there(served: Serving) -> None:
         http.post("/v1/explain", json={"key": hers["key"]}),
         http.post("/v1/explain", json={"recipe": RECIPE}),
         http.post("/v1/explain", json={"name": "tests.recipe"}),
-        http.post("/v1/verify", json={"keys": [hers["key"]], "differs": "they do"}),
     ]
     assert [answer.json()["code"] for answer in not_there] == ["not-found"] * len(not_there)
     assert http.post("/v1/verify", json={"keys": [hers["key"]]}).json()["checked"] == 0
+    assert http.post("/v1/verify", json={"keys": [hers["key"]], "differs": "they do"}).json()["bad"] == []
     assert http.post("/v1/verify").json()["checked"] == 0
     assert http.get("/v1/recipes").json()["recipes"] == []
     assert http.post("/v1/purge", json={"keys": [hers["key"]]}).json()["entries"] == 0
