@@ -40,12 +40,12 @@ def test_a_file_is_read_again_only_if_it_may_have_changed(
     tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = put(tmp_path / "a.py", "K = 1")
-    monkeypatch.setattr(source_files, "RACY_S", -1e9)  # its change time is of now
+    monkeypatch.setattr(source_files, "racy_window_ns", lambda device: -1 << 60)  # its change time is of now
     first = read_source(path, "a")
     assert read_source(path, "a") is first and len(reads) == 1
     put(tmp_path / "a.py", "K = 2")
     assert read_source(path, "a").digest != first.digest
-    monkeypatch.setattr(source_files, "RACY_S", 1e9)
+    monkeypatch.setattr(source_files, "racy_window_ns", lambda device: 1 << 60)
     read_source(path, "a")
     assert len(reads) == 3, "a young stamp does not tell a later write"
 

@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlparse
 
 from blake3 import blake3
 
-from prepcache.keys.code.source_files import stamp_at
+from prepcache.keys.files.stamps import path_stamp
 from prepcache.protocol.places import cache_folder
 
 MEMO_VERSION = 2
@@ -86,7 +86,7 @@ def installed_in(folders: Iterable[str]) -> list[Distribution]:
     found: list[Distribution] = []
     is_stale = False
     for path in (path for folder in folders for path in _metadata_in(folder)):
-        stated = [stamp_at(os.path.join(path, part) if part else path) for part in _STATED]
+        stated = [path_stamp(os.path.join(path, part) if part else path) for part in _STATED]
         stamps = [stamp and list(stamp) for stamp in stated]
         distribution = _from_row(memo[path][1]) if path in memo and memo[path][0] == stamps else None
         if distribution is None:

@@ -18,8 +18,8 @@ from typing import Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.project import SELF_MODULES
-from prepcache.keys.code.source_files import stamp_at
 from prepcache.keys.distributions import Distribution, installed_in, normalised
+from prepcache.keys.files.stamps import path_stamp
 from prepcache.keys.outdated import check_distribution
 
 ENVIRONMENT_VERSION = 2
@@ -120,7 +120,7 @@ def lately() -> Environment:
     """
     global _latest
     search = tuple(sys.path)
-    state = search, [stamp_at(folder or ".") for folder in search]
+    state = search, [path_stamp(folder or ".") for folder in search]
     if _latest is None or _latest[0] != state:
         _latest = state, Environment(search)
     return _latest[1]

@@ -19,7 +19,8 @@ from types import FunctionType, ModuleType
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.describe import SCALARS
 from prepcache.keys.code.labels import space_of
-from prepcache.keys.code.source_files import RACY_S, read_source
+from prepcache.keys.code.source_files import read_source
+from prepcache.keys.files.stamps import racy_window_ns
 
 _MACHINE_CODE = re.compile(r"\.so(\.|$)")
 _DELETED = " (deleted)"
@@ -119,7 +120,8 @@ def is_as_written(module: ModuleType, path: str, *, is_library: bool = False) ->
     except UnkeyableError:
         return False
     # If the file may have changed since this process began, all definitions of a name must match.
-    is_young = not is_library and max(source.stamp[3:]) / 1e9 + RACY_S > started_ns() / 1e9
+    changed_ns = max(source.stamp[3:])
+    is_young = not is_library and changed_ns + racy_window_ns(source.stamp[0]) > started_ns()
     for name, value in list(vars(module).items()):
         functions = _own_functions(value) if isinstance(value, type) else [value]
         codes = [one.__code__ for one in functions if isinstance(one, FunctionType)]

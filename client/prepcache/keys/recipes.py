@@ -38,10 +38,10 @@ from prepcache.keys.code.dependencies import Dependencies
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.item_code import name_of, refer
 from prepcache.keys.code.project import Places, checkout_of
-from prepcache.keys.code.source_files import stamp_at
 from prepcache.keys.encoding.encoder import Encoder, canonical_order
 from prepcache.keys.environment import Environment, default_dtype, lately
 from prepcache.keys.files.digest import Trust, digest_file
+from prepcache.keys.files.stamps import path_stamp
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.own_state import Before, State, Trial
@@ -331,7 +331,7 @@ def _stamp(path: str, graph: ImportGraph) -> tuple[int, ...] | None:
     """The stamp of a source file that counts, as it was read; None for other files, and one that is gone."""
     if path in graph.sources:
         return graph.sources[path].stamp
-    return stamp_at(path) if path.endswith(".py") else None
+    return path_stamp(path) if path.endswith(".py") else None
 
 
 def _digest(parts: dict[str, Any], config_digest: str, reach: Dependencies) -> RecipeDigest:

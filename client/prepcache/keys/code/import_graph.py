@@ -22,7 +22,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code.dynamic_lookups import texts_in
 from prepcache.keys.code.labels import folders_of
 from prepcache.keys.code.project import SELF_MODULES, Place, Places, file_name
-from prepcache.keys.code.source_files import Import, SourceFile, read_source
+from prepcache.keys.code.source_files import Import, SourceFile, archive_of, read_source
 
 
 class Found(NamedTuple):
@@ -188,7 +188,7 @@ class ImportGraph:
         """What a file, or the folders of a namespace package, stand for; None where there are none."""
         if name.partition(".")[0] in (*SELF_MODULES, *sys.builtin_module_names):
             return Found()
-        if not isinstance(path, str) or not os.path.isfile(path):
+        if not isinstance(path, str) or not (os.path.isfile(path) or archive_of(path)):
             return Found("", tuple(folders)) if folders else None
         place = self._places.of(path)
         if place is not Place.PROJECT:

@@ -22,8 +22,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from importlib.machinery import SourceFileLoader
+from io import BytesIO
 from types import CodeType
 from typing import Any, NamedTuple
+from zipfile import BadZipFile, ZipFile
 
 from blake3 import blake3
 
@@ -31,18 +33,14 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code.alters import Alters
 from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
 from prepcache.keys.code.names import all_names
-from prepcache.keys.files.stamps import stamp_of
+from prepcache.keys.files.stamps import Stamp, is_racy, racy_window_ns, stamp_of
 
-RACY_S = 2.0
-"""Seconds. A file changed this shortly before it was read may change again under the same stamp."""
-
-Stamp = tuple[int, int, int, int, int]
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _LOAD_CONST, _LOAD_SMALL_INT = dis.opmap["LOAD_CONST"], dis.opmap.get("LOAD_SMALL_INT", -1)
 _IMPORTERS = frozenset({"import_module", "__import__"})
 _LOOKED_FOR = _IMPORTERS | {"TYPE_CHECKING"}
 _FALSE_JUMPS = frozenset(op for name, op in dis.opmap.items() if "JUMP" in name and name.endswith("IF_FALSE"))
-_read: dict[str, tuple[SourceFile, float]] = {}
+_read: dict[str, tuple[SourceFile, int]] = {}
 _READ_LIMIT = 4096
 
 
@@ -133,12 +131,14 @@ class SourceFile:
             return False
 
 
-def stamp_at(path: str) -> Stamp | None:
-    """The stamp of a file or folder; None where there is none."""
-    try:
-        return stamp_of(os.stat(path))
-    except OSError:
-        return None
+def archive_of(path: str) -> str | None:
+    """The archive that holds a module's source, which has this path in there; None for other paths."""
+    above = os.path.dirname(path)
+    while above and not os.path.isdir(above):
+        if os.path.isfile(above):
+            return above
+        above = os.path.dirname(above)
+    return None
 
 
 def read_source(path: str, name: str) -> SourceFile:
@@ -150,15 +150,25 @@ def read_source(path: str, name: str) -> SourceFile:
     Raises:
         UnkeyableError: it cannot be read or compiled; the message names it and the ways out.
     """
+    read_at_ns = time.time_ns()
     try:
-        known, stamp = _read.get(path), stamp_of(os.stat(path))
-        if known is not None and known[0].stamp == stamp and known[1] - max(stamp[3:]) / 1e9 > RACY_S:
+        archive = None if os.path.isfile(path) else archive_of(path)
+        known, stamp = _read.get(path), stamp_of(os.stat(archive or path))
+        if (
+            known is not None
+            and known[0].stamp == stamp
+            and not is_racy(stamp, known[1], racy_window_ns(stamp[0]))
+        ):
             return known[0]
-        data, stamp = _read_stamped(path)
+        data, stamp = _read_stamped(archive or path)
+        if archive is not None:
+            with ZipFile(BytesIO(data)) as files:
+                data = files.read(os.path.relpath(path, archive))
         found = SourceFile(path, stamp, data, _code_of(path, stamp, data))
-    except OSError as error:
+    except (OSError, BadZipFile, KeyError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise UnkeyableError(
-            f"{name}: its source cannot be read ({error.strerror or error}: {path}); restore it, or use "
+            f"{name}: its source cannot be read ({reason}: {path}); restore it, or use "
             f"code=None and version=",
             path=path,
         ) from error
@@ -170,7 +180,7 @@ def read_source(path: str, name: str) -> SourceFile:
         ) from error
     if len(_read) >= _READ_LIMIT:
         _read.clear()
-    _read[path] = (found, time.time())
+    _read[path] = (found, read_at_ns)
     return found
 
 

@@ -45,6 +45,14 @@ def stamp_of(info: os.stat_result) -> Stamp:
     return (_signed(info.st_dev), _signed(info.st_ino), info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
 
+def path_stamp(path: str) -> Stamp | None:
+    """The stamp of a file or folder; None where there is none."""
+    try:
+        return stamp_of(os.stat(path))
+    except OSError:
+        return None
+
+
 def _signed(number: int) -> int:
     """A 64-bit inode or device number as the signed number with the same bits."""
     return number - (1 << 64) if number >> 63 else number
