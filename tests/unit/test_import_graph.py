@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -67,6 +68,25 @@ def test_a_syntax_error_in_a_helper_names_the_file_and_a_way_out(project: Projec
     project.write(prep="def f(x):\n    import broken\n    return x", broken="def (")
     with pytest.raises(UnkeyableError, match=r"broken\.py cannot be parsed.*version="):
         project.recipe()
+
+
+@pytest.mark.parametrize("code", ["script", "function"])
+@pytest.mark.parametrize("edited", ["prep.py", "helper.py"])
+@pytest.mark.parametrize("text", ["def (", None])
+def test_a_loaded_file_that_no_longer_says_anything_is_keyed(
+    project: Project, code: Literal["script", "function"], edited: str, text: str | None
+) -> None:
+    """By what was loaded from it."""
+    digests = []
+    for k in (1, 2):
+        project.write(
+            prep=f"import helper\nK = {k}\ndef f(x):\n    import helper\n    return helper.g(x) * K",
+            helper=f"def g(x): return x * {k}",
+        )
+        module = project.load()
+        (project.folder / edited).unlink() if text is None else project.put(edited, text)
+        digests.append(recipe(module.f, code=code).digest)
+    assert digests[0] != digests[1]
 
 
 def test_a_module_that_is_only_bytecode_is_refused_by_name(project: Project) -> None:

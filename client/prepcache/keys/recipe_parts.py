@@ -152,11 +152,13 @@ def _shown_variable(name: str, value: str | None) -> str | None:
 
 
 def source_digest(path: str, graph: ImportGraph, stat_cache: StatCache) -> str:
-    """The digest of a counted file.
+    """The digest of a counted file; `EDITED` for one that can no longer be read.
 
     Raises:
         UnkeyableError: it is machine code that was built again after this process had loaded it.
     """
+    if path in graph.edited:
+        return EDITED
     source = graph.sources.get(path)
     if source is not None:
         return source.digest

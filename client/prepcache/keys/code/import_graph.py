@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.dynamic_lookups import texts_in
-from prepcache.keys.code.labels import folders_of
+from prepcache.keys.code.labels import folders_of, space_of
 from prepcache.keys.code.project import SELF_MODULES, Place, Places, file_name
 from prepcache.keys.code.source_files import Import, SourceFile, archive_of, read_source
 
@@ -51,6 +51,7 @@ class ImportGraph:
         modules: module name to path, of project files.
         top_levels: top-level names of what is imported from installed distributions.
         sources: path to the source file; extension modules have none.
+        edited: paths of loaded files that can no longer be read or parsed: what was loaded counts alone.
     """
 
     def __init__(self, places: Places, search: Sequence[str] | None = None) -> None:
@@ -58,6 +59,7 @@ class ImportGraph:
         self.modules: dict[str, str] = {}
         self.top_levels: set[str] = set()
         self.sources: dict[str, SourceFile] = {}
+        self.edited: set[str] = set()
         self._places = places
         self._search = search
         self._found: dict[str, Found] = {}
@@ -116,9 +118,16 @@ class ImportGraph:
             count += 1
             name = f"{wanted}#{count}"  # another file of the same name counts already
         self.files[name] = self.modules[module] = path
-        if not path.endswith(tuple(EXTENSION_SUFFIXES)):
+        if path.endswith(tuple(EXTENSION_SUFFIXES)):
+            return
+        try:
             source = self.sources[path] = read_source(path, name)
-            self._follow(source.imports, module, is_package(path))
+        except UnkeyableError:
+            if self._search is not None or not _is_loaded_from(path):
+                raise
+            self.edited.add(path)
+            return
+        self._follow(source.imports, module, is_package(path))
 
     def _add_parents(self, module: str) -> None:
         parts = module.split(".")
@@ -194,6 +203,11 @@ class ImportGraph:
         if place is not Place.PROJECT:
             return Found(is_installed=place is Place.SITE)
         return Found(path, tuple(folders))
+
+
+def _is_loaded_from(path: str) -> bool:
+    files = (space_of(module).get("__file__") for module in list(sys.modules.values()))
+    return any(isinstance(file, str) and os.path.abspath(file) == path for file in files)
 
 
 def resolve(statement: Import, module: str, is_of_package: bool) -> str | None:

@@ -24,10 +24,10 @@ from prepcache.keys.code.project import file_name
 from prepcache.keys.code.source_files import (
     Import,
     SourceFile,
-    Stamp,
     imports_in,
     read_source,
 )
+from prepcache.keys.files.stamps import Stamp
 from prepcache.keys.outdated import started_ns
 
 if TYPE_CHECKING:
