@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import difflib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -258,9 +259,15 @@ def places(options: Mapping[str, Any], environ: Mapping[str, str], config: Path 
     """The root and the socket.
 
     Raises:
-        ConfigError: as `load`, for these two, and for a file that cannot be read or has unknown names.
+        ConfigError: as `load`, for these two, and for a file that cannot be read or has unknown names. A
+            variable that means nothing does not keep a daemon from being stopped.
     """
-    return _checked(Places, *_merged(options, environ, config))
+    known = {
+        name: text
+        for name, text in environ.items()
+        if not name.startswith(PREFIX) or name.removeprefix(PREFIX).lower() in (*KNOWN, "config")
+    }
+    return _checked(Places, *_merged(options, known, config))
 
 
 def _merged(
@@ -280,7 +287,9 @@ def _merged(
     labels |= {name: "--" + name.replace("_", "-") for name in given}
     for name in values:
         if name not in KNOWN:
-            raise ConfigError(f"{labels[name]}: there is no such setting; known are {', '.join(KNOWN)}")
+            close = difflib.get_close_matches(name, KNOWN, 1)
+            told = f"did you mean {close[0]}?" if close else f"known are {', '.join(KNOWN)}"
+            raise ConfigError(f"{labels[name]}: there is no such setting; {told}")
     values.setdefault("root", own_root(environ))
     if "uds" not in values:
         values["uds"] = own_socket(environ, Path(os.path.abspath(str(values["root"]))))

@@ -128,7 +128,7 @@ def test_pin_and_unpin(run: Run, keys: list[str]) -> None:
     pinned = run("pin", keys[0][:12], keys[1]).out.splitlines()
     assert [line.partition(" (")[0] for line in pinned] == [f"pinned {key[:12]}" for key in keys[:2]]
     assert {one["key"] for one in run("ls", "--pinned", "--json").json} == set(keys[:2])
-    assert "held" in run("ls").out and "pinned" in run("ls").out
+    assert "in use" in run("ls").out and "pinned" in run("ls").out
     assert run("unpin", *keys[:2]).out.startswith(f"unpinned {keys[0][:12]} (")
     assert run("ls", "--pinned", "--json").json == []
 

@@ -83,22 +83,22 @@ def test_the_line_at_open_says_hit_or_miss_and_why(jobs: Jobs) -> None:
     assert told["why"] == []
 
     line, told = run(jobs, {"config": {"max_len": 3}})
-    assert line.startswith("miss prep.tokenize: config.max_len (not there) -> 3 (nearest: ")
-    assert " of work); 4 items, 0 hit, 4 to preprocess; recipe " in line
+    assert line.startswith("miss prep.tokenize: config.max_len (not there) -> 3; ")
+    assert "; 4 items, 0 hit, 4 to preprocess; recipe " in line
     assert told["first"] == "tex"
 
     line, told = run(jobs, {"config": {"max_len": 2}})
-    assert line.startswith("miss prep.tokenize: config.max_len 3 -> 2 (nearest: ")
+    assert line.startswith("miss prep.tokenize: config.max_len 3 -> 2; ")
     [why] = told["why"]
     assert why in line
 
     edit(jobs, "text.lower()", "text.upper()")
     line, _ = run(jobs)
-    assert "miss prep.tokenize: prep.py: def normalise changed (nearest: " in line
+    assert "miss prep.tokenize: prep.py: def normalise changed; 4 items" in line
 
     edit(jobs, "return 1", "return 2")
     line, _ = run(jobs)
-    assert "miss prep.tokenize: prep.py changed (nearest: " in line
+    assert "miss prep.tokenize: prep.py changed (with code=" in line
 
     (jobs.box.folder / "data" / "b.txt").write_text("edited")
     (jobs.box.folder / "data" / "e.txt").write_text("new")
@@ -110,7 +110,7 @@ def test_the_line_at_open_says_hit_or_miss_and_why(jobs: Jobs) -> None:
 def test_a_job_that_may_not_write_hears_why_too(jobs: Jobs) -> None:
     run(jobs)
     line, told = run(jobs, {"config": {"max_len": 1}}, PREPCACHE="readonly")
-    assert "miss prep.tokenize: config.max_len (not there) -> 1 (nearest: " in line
+    assert "miss prep.tokenize: config.max_len (not there) -> 1; PREPCACHE=readonly" in line
     assert "; PREPCACHE=readonly: new samples are not stored; 4 items, 0 hit, 4 to preprocess" in line
     assert told["first"] == "t"
     assert "readonly" not in run(jobs, PREPCACHE="readonly")[0], "where all is there, nothing is made"

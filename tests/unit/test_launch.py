@@ -297,15 +297,23 @@ def test_status_tells_who_may_not_use_the_system_service(
     assert first == "prepcache: not open to you" and "nothing is cached in" in second
 
 
-def test_a_daemon_started_long_ago_is_not_starting(
-    make: Callable[..., Launcher], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_or_a_stopped_daemon_is_not_starting(make: Callable[..., Launcher]) -> None:
     """One that hangs is told as silent, and noted for the next jobs."""
     launcher = make()
     launcher.root.mkdir(parents=True, exist_ok=True)
     lock = launcher.root / launcher_module.LOCK_NAME
-    lock.write_text(f"{os.getpid():<20}")
-    monkeypatch.setattr(launcher_module, "_is_running", lambda pid: pid == os.getpid())
-    assert launcher.is_running and launcher.is_starting
-    os.utime(lock, (time.time() - 60, time.time() - 60))
-    assert launcher.is_running and not launcher.is_starting
+    code = "import signal; print(flush=True); signal.pause()"
+    with subprocess.Popen([sys.executable, "-c", code, "prepcached"], stdout=subprocess.PIPE) as daemon:
+        try:
+            assert daemon.stdout is not None and daemon.stdout.readline()
+            lock.write_text(f"{daemon.pid:<20}")
+            assert launcher.is_running and launcher.is_starting
+            daemon.send_signal(signal.SIGSTOP)
+            os.waitpid(daemon.pid, os.WUNTRACED)
+            assert launcher.is_running and not launcher.is_starting
+            daemon.send_signal(signal.SIGCONT)
+            os.waitpid(daemon.pid, os.WCONTINUED)
+            os.utime(lock, (time.time() - 60, time.time() - 60))
+            assert launcher.is_running and not launcher.is_starting
+        finally:
+            daemon.kill()

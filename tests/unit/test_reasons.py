@@ -91,7 +91,7 @@ def test_a_hit_asks_nobody() -> None:
 def test_a_miss_asks_once_and_briefly_by_the_digest_alone() -> None:
     found = artifacts(explanation().to_json())
     [line] = why(found)
-    assert line.startswith("config.max_len 128 -> 256 (nearest: ")
+    assert line == "config.max_len 128 -> 256"
     [(path, body, limit_s)] = found.session.client.transport.asked
     assert path == "/v1/explain" and limit_s == reasons.ASK_S
     assert body["recipe"] == "2" * 64 and body["parts"] is None
@@ -155,7 +155,7 @@ def test_items_are_named_by_their_file_short_of_the_root(tmp_path: Path) -> None
     assert why(artifacts(has_any=True, missing=1, of=1), ["text"]) == ["its data not cached"]
 
 
-def test_the_nearest_is_told_with_what_it_holds() -> None:
-    line = reasons.told(explanation(), NEAR.used_at + 2 * 86400)
-    assert line == "config.max_len 128 -> 256 (nearest: 2.0 d ago, 1.1 GiB, 41 s of work)"
-    assert reasons.told(explanation(nearest=None, summary="nothing"), 0.0) == "nothing"
+def test_a_changed_file_is_told_with_the_way_to_count_less() -> None:
+    changed = inspection.Difference("file", "prep.py", "1", "2", "prep.py changed")
+    line = reasons.told(explanation(differences=(changed,), summary="prep.py changed"))
+    assert line.startswith('prep.py changed (with code="function" only ')

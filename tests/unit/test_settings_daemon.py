@@ -137,10 +137,10 @@ def test_a_file_that_holds_no_text_is_refused(tmp_path: Path, text: bytes) -> No
 
 def test_a_setting_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"prepcached.toml: max_byte: there is no such setting; known are root"
+        ConfigError, match=r"prepcached.toml: max_byte: there is no such setting; did you mean max_bytes"
     ):
         load({}, {}, toml(tmp_path, "max_byte = 1\n"))
-    with pytest.raises(ConfigError, match=r"PREPCACHED_MAX_BYTE: there is no such setting"):
+    with pytest.raises(ConfigError, match=r"PREPCACHED_MAX_BYTE: there .* did you mean max_bytes"):
         load({}, {"PREPCACHED_MAX_BYTE": "1"})
     with pytest.raises(ConfigError, match="is not TOML"):
         load({}, {}, toml(tmp_path, "max_bytes = \n"))
@@ -195,6 +195,7 @@ def test_stop_and_check_need_only_the_places_to_be_valid(tmp_path: Path) -> None
     environ = {"HOME": "/home/x"}
     own = Places(root=Path("/home/x/.cache/prepcache"), uds=own_socket(environ))
     assert places({}, environ) == own
+    assert places({}, environ | {"PREPCACHED_MAXBYTES": "1"}) == own  # `stop` works all the same
 
 
 def test_stop_and_check_need_valid_places(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from rich.text import Text
 from prepcache.command import cli_tables, digits_of
 from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import inspection
-from prepcache.protocol.explain import cues
+from prepcache.protocol.explain import COUNTS_FILES, cues
 from prepcache.protocol.observed import draws_text
 from prepcache.protocol.units import age_text, count_text, size_text, span_text
 
@@ -53,6 +53,8 @@ def show(told: inspection.Explanation) -> None:
         rows["recipe"] = told.recipe
     rows["entries"] = f"{told.entries:,}"
     rows["why"] = told.summary
+    if any(one.section == "file" for one in told.differences):
+        rows["hint"] = COUNTS_FILES
     if near is not None:
         rows["nearest"] = (
             f"{near.recipe[: cli_tables.KEY_DIGITS]}: {count_text(near.items, 'item', 'items')}, "

@@ -67,7 +67,7 @@ def show(*lines: RenderableType) -> None:
     out.file.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
 
 
-_NUMBERS = ("ENTRIES", "ITEMS", "SIZE", "COST", "USED", "PID", "SINCE", "HOLDS")
+_NUMBERS = ("ENTRIES", "ITEMS", "SIZE", "COST", "IDLE", "PID", "SINCE", "HOLDS")
 NAMES_SHOWN = 5
 
 
@@ -103,13 +103,13 @@ def rows_of(found: Sequence[inspection.Entry]) -> None:
             f"{one.items:,}",
             size_text(one.size_bytes),
             span_text(one.cost_s),
-            age_text(one.used_at, now),
+            span_text(now - one.used_at),
             _kept(one),
         ]
         for one in found
     ]
     if rows:
-        show(table(["KEY", "NAME", "RECIPE", "OWNER", "ITEMS", "SIZE", "COST", "USED", "KEPT"], rows))
+        show(table(["KEY", "NAME", "RECIPE", "OWNER", "ITEMS", "SIZE", "COST", "IDLE", "KEPT"], rows))
 
 
 @functools.cache
@@ -125,7 +125,7 @@ def user_name(uid: int | None) -> str:
 
 def _kept(one: inspection.Entry) -> str:
     """Why an entry is not evicted."""
-    return ", ".join(["pinned"] * one.is_pinned + [f"held by {one.holds}"] * bool(one.holds))
+    return ", ".join(["pinned"] * one.is_pinned + ["in use"] * bool(one.holds))
 
 
 def entry(one: inspection.Entry, recipe: inspection.Recipe | None) -> None:
@@ -176,9 +176,13 @@ def parts(of: Mapping[str, Any]) -> None:
 
 
 def fields(rows: Mapping[str, str]) -> None:
-    """Prints names and values, one a line; nothing is cut off."""
-    width = max((len(name) for name in rows), default=0)
-    show(*(Text.assemble((f"{name:<{width}}", "bold"), "  ", value) for name, value in rows.items()))
+    """Prints names and values. A value that is wider than the terminal goes on below itself."""
+    shown = Table.grid(padding=(0, 2, 0, 0))
+    shown.add_column(style="bold", no_wrap=True)
+    shown.add_column(overflow="fold")
+    for name, value in rows.items():
+        shown.add_row(name, Text(value))
+    show(shown)
 
 
 def _flat(path: str, value: Any) -> Iterable[tuple[str, str]]:
@@ -242,7 +246,8 @@ def _daemon(look: Status) -> list[str]:
     info, stats = look.info, look.stats
     up = span_text(stats.get("uptime_s", 0.0))
     lines = [
-        f"prepcached {info.version}, pid {info.pid}, up {up}, at {look.url}",
+        f"prepcached {info.version}, pid {info.pid}, up {up}",
+        f"at {look.url}",
         f"root {_value(info.root)}",
     ]
     if info.version != __version__:
@@ -261,7 +266,7 @@ def _cached(look: Status) -> list[RenderableType]:
             f"{one.items:,}",
             size_text(one.size_bytes),
             span_text(one.cost_s),
-            age_text(one.used_at, now),
+            span_text(now - one.used_at),
         ]
         for one in look.names.names
     ]
@@ -271,7 +276,7 @@ def _cached(look: Status) -> list[RenderableType]:
     if "new index" in stats.get("recovered", {}):
         lines.append(Text(f"index {_REBUILT}"))
     if rows:
-        lines.append(table(["NAME", "ENTRIES", "ITEMS", "SIZE", "COST", "USED"], rows))
+        lines.append(table(["NAME", "ENTRIES", "ITEMS", "SIZE", "COST", "IDLE"], rows))
     if look.names.more:
         lines.append(Text(f"and {count_text(look.names.more, 'more name', 'more names')}", style="dim"))
     return lines

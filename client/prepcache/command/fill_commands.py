@@ -5,6 +5,7 @@ Unlike all other commands, these run the user's file: what is to be preprocessed
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import inspect
 import re
@@ -48,8 +49,8 @@ def fill(
 ) -> None:
     """Preprocess what is missing of a data set, without training.
 
-    FILE is run, as an import runs it: put its training loop under `if __name__ == "__main__":`, or into a
-    function. With --shard, only the items of that part are preprocessed.
+    FILE is imported, which runs its top level: put its training loop under `if __name__ == "__main__":`, or
+    into a function. With --shard, only the items of that part are preprocessed.
 
     Commands and jobs that fill the same data set at once divide the work, with or without --shard.
 
@@ -81,13 +82,14 @@ def fill(
 def plan(target: Target, as_json: AsJson = False) -> None:
     """Say how much a fill would make, what that takes, and why.
 
-    FILE is run, as an import runs it: put its training loop under `if __name__ == "__main__":`, or into a
-    function. No data set is preprocessed; `prepcache.cached()` computes what is missing as always.
+    FILE is imported, which runs its top level: put its training loop under `if __name__ == "__main__":`, or
+    into a function. A loop at the top level runs, and preprocesses what it reads; so does `cached()`.
 
     Seconds and bytes are estimated from what this function's items have taken before.
 
     Example: prepcache plan train.py:make_dataset
     """
+    from prepcache.command import cli_tables
     from prepcache.dataset_options import OpeningMode
 
     plans = [_plan(ds) for ds in _opened(target, OpeningMode(prepares=False))]
@@ -100,9 +102,7 @@ def plan(target: Target, as_json: AsJson = False) -> None:
             cost = f"about {span_text(one['seconds'])} of work and {size_text(one['bytes'])}"
         typer.echo(f"{one['name']}: {one['items']:,} items, {one['hit']:,} hit, {one['missing']:,} missing")
         if one["missing"]:
-            typer.echo(f"  to come  {cost}")
-            for line in one["why"]:
-                typer.echo(f"  why      {line}")
+            cli_tables.fields({"  to come": cost, "  why": "\n".join(one["why"])})
 
 
 def _plan(ds: Any) -> dict[str, Any]:
@@ -154,7 +154,10 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
     try:
         with opened_as(mode):
             spec.loader.exec_module(module)
-            found = getattr(module, name, None)
+            if not hasattr(module, name):
+                close = difflib.get_close_matches(name, vars(module), 1)
+                raise ConfigError(f"{file} defines no {name}{f': did you mean {close[0]}?' if close else ''}")
+            found = getattr(module, name)
             if callable(found) and _takes_nothing(found):
                 found()
                 found = next(iter(mode.opened), None)

@@ -152,9 +152,13 @@ class Launcher:
     @property
     def is_running(self) -> bool:
         """Whether the daemon that was started last, by whomever, lives."""
+        return _is_running(self._last_pid)
+
+    @property
+    def _last_pid(self) -> int:
         with contextlib.suppress(OSError, ValueError):
-            return _is_running(int((self.root / LOCK_NAME).read_text(encoding="ascii")))
-        return False
+            return int((self.root / LOCK_NAME).read_text(encoding="ascii"))
+        return 0
 
     @property
     def starts_for_long(self) -> str:
@@ -171,7 +175,8 @@ class Launcher:
         """Whether it lives, and was started so shortly ago that it may not be ready yet."""
         with contextlib.suppress(OSError):
             age_s = time.time() - (self.root / LOCK_NAME).stat().st_mtime
-            return age_s < waits.STARTING_S and self.is_running
+            is_stopped = _state(self._last_pid) in ("T", "t")  # SIGSTOP, or a debugger
+            return age_s < waits.STARTING_S and self.is_running and not is_stopped
         return False
 
     def elsewhere(self) -> Launcher | None:
@@ -318,7 +323,14 @@ def _is_running(pid: int) -> bool:
     """Whether that process lives and is a daemon of ours: ids are used again, and zombies linger."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
+    except OSError:
         return False
-    return pid > 0 and state != "Z" and b"prepcached" in command
+    return pid > 0 and _state(pid) not in ("", "Z") and b"prepcached" in command
+
+
+def _state(pid: int) -> str:
+    """The letter for what a process does (proc_pid_stat(5)); "" where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""

@@ -70,7 +70,8 @@ def verify(
                 raise VerifyError(
                     f"{name}, preprocessed again, differs from the cached sample: the "
                     "function depends on something that is not in its key (time, network, randomness, a "
-                    f"file read by a C library); put it in config, or change version={fate}",
+                    "file read by a C library, what untracked= names); "
+                    f"put it in config, or change version={fate}",
                     index=originals.position(index),
                 )
             compared += 1

@@ -20,9 +20,11 @@ from prepcache.protocol.units import printable, shortened
 if TYPE_CHECKING:
     from prepcache.protocol.inspection import Explanation
 
-LINE_CHARS = 200
+LINE_CHARS = 100
 """Characters of differences that the line at open shows, after the first one, before it counts the rest."""
 
+COUNTS_FILES = 'with code="function" only the definitions that the function uses count'
+"""What to do where a file counted as a whole."""
 SECRET = "secret"
 """What parts show in the place of a value whose name looks secret."""
 
