@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from prepcache.fill.recipe_guard import Steady
-from prepcache.keys import distributions, environment
+from prepcache.keys import environment
 from prepcache.keys.drift import drift
 from prepcache.keys.environment import Environment, default_dtype, lately
 from prepcache.keys.observation.observer import Observer
@@ -82,11 +82,11 @@ def test_a_memo_that_others_may_write_is_not_used(site: Path, tmp_path: Path) ->
     (memo,) = (tmp_path / "cache" / "prepcache").glob("distributions-*")
     memo.write_text(memo.read_text().replace('"version":"1"', '"version":"666"'))
     memo.chmod(0o666)
-    distributions._memoised.cache_clear()
+    environment._memoised.cache_clear()
     assert counted(site) == before
     memo.write_text(memo.read_text().replace('"version":"1"', '"version":"666"'))
     memo.chmod(0o600)
-    distributions._memoised.cache_clear()
+    environment._memoised.cache_clear()
     assert counted(site) != before
 
 

@@ -1,50 +1,112 @@
-"""The environment part of a recipe: Python, format versions, torch's default dtype, distributions.
+"""The environment part of a recipe: Python, torch's default dtype, and installed distributions.
 
-A distribution counts by name, version and hash (distributions.py); with it count, transitively, those of its
-requirements that are installed. Tools that install or describe packages count only where counted files import
-them: half of all distributions require one, and nothing that a function computes is made with them.
+A distribution counts by name, version and the hash of its RECORD, which holds the hash of every file that was
+installed; one without a RECORD, or installed editable, by the bytes of its code files. With it count,
+transitively, those of its requirements that are installed. Tools that install or describe packages count only
+where counted files import them: half of all distributions require one, and no function computes with them.
 
 Invariants:
     1. Nothing is imported to find out; torch is asked only if it is loaded.
-    2. What was installed again after this process had loaded it is refused (outdated.py).
+    2. What an installer writes for itself (INSTALLER, direct_url.json, bytecode, scripts that hold the
+       environment's path) is not in a hash: the same wheels in another folder give the same hash.
+    3. What was installed again after this process had loaded it is refused (outdated.py).
+    4. What was read of distributions is kept per user, and used only if nobody else may write it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import json
+import os
+import re
 import sys
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from importlib.metadata import PathDistribution
 from itertools import filterfalse
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlparse
+
+from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.project import SELF_MODULES
-from prepcache.keys.distributions import Distribution, installed_in, normalised
 from prepcache.keys.files.stamps import path_stamp
 from prepcache.keys.outdated import check_distribution
+from prepcache.protocol.places import cache_folder
 
 ENVIRONMENT_VERSION = 2
 """Rises when what counts of an environment changes; joins the recipe."""
-
-PACKAGING_TOOLS = frozenset(
-    {"setuptools", "pip", "wheel", "packaging", "pkg-resources", "build", "installer"}
-)
-"""Not counted as requirements. Neither are stubs for type checkers (`types-*`, `*-stubs`)."""
-
 REPLACED = "reinstalled after it was loaded"
+
+_MEMO_NAME = "distributions-v3.json"
+_TOOLS = re.compile(
+    "(setuptools|pip|wheel|packaging|pkg-resources|build|installer|types-.*|.*-stubs)", re.DOTALL
+)
+"""Normalised names that do not count as requirements; stubs are for type checkers."""
+_OWN_ENTRIES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"})
+_CODE_SUFFIXES = (".py", ".so", ".pyd")
+_SITE_NAMES = ("site-packages", "dist-packages")
+_STATED = ("", "METADATA", "PKG-INFO", "RECORD", "direct_url.json")
+_REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+_OF_EXTRA = re.compile(r"\bextra\s*(==|in)")
+
+
+class Distribution(NamedTuple):
+    """An installed distribution.
+
+    Args:
+        record: the hash of its RECORD; empty where there is none.
+        requires: normalised names.
+        path: where its metadata is.
+        editable_root: the folder that it was installed from to be edited.
+    """
+
+    name: str
+    version: str
+    record: str
+    top_levels: list[str]
+    requires: list[str]
+    path: str
+    editable_root: str | None
+
+    @property
+    def folder(self) -> str:
+        """Where its modules are."""
+        return os.path.dirname(self.path)
+
+    def hash(self) -> str:
+        """The hash of what was installed."""
+        if self.editable_root is not None:
+            return _bytes_hash(self.editable_root, _code_files(self.editable_root))
+        return self.record or _bytes_hash(self.folder, self._modules())
+
+    def _modules(self) -> Iterator[str]:
+        for top in self.top_levels:
+            if os.path.isfile(os.path.join(self.folder, f"{top}.py")):
+                yield f"{top}.py"
+            else:
+                yield from (os.path.join(top, name) for name in _code_files(os.path.join(self.folder, top)))
 
 
 class Environment:
-    """The distributions that `sys.path` offers. Lives for one fingerprint."""
+    """The distributions that `sys.path` offers. Lives for one fingerprint.
+
+    Attributes:
+        installed: folder on the path to the top-level modules that distributions installed there.
+    """
 
     def __init__(self, search: Iterable[str] | None = None) -> None:
         self._hashes: dict[str, str] = {}
         self.distributions: dict[str, Distribution] = {}
         self.installed: dict[str, set[str]] = {}
-        """Folder on the path to the top-level modules that distributions installed there."""
         self._owners: dict[str, list[str]] = {}
         for distribution in installed_in(dict.fromkeys(sys.path if search is None else search)):
             self.installed.setdefault(distribution.folder, set()).update(distribution.top_levels)
-            name = normalised(distribution.name)
+            name = _normalised(distribution.name)
             if name in self.distributions:
                 continue  # an earlier folder on the path wins, as it does for imports
             self.distributions[name] = distribution
@@ -52,25 +114,19 @@ class Environment:
                 self._owners.setdefault(top, []).append(name)
 
     def counted(self, top_levels: Iterable[str], only: Iterable[str] | None = None) -> dict[str, str]:
-        """The distributions that count, by what they are.
+        """The distributions that count: name to "version hash".
 
         Args:
             top_levels: the top-level modules that the counted files import.
             only: the distributions that count instead, by name: just these.
 
-        Returns:
-            Name to "version hash".
-
         Raises:
             UnkeyableError: if `only` names what is not installed, or one was installed again after this
                 process had loaded it.
         """
-        if only is None:
-            names = self._owning(top_levels)
-        else:
-            names = {normalised(name) for name in only}
-            for name in names - set(self.distributions):
-                raise UnkeyableError(f"environment= names {name!r}, which is not installed; leave it out")
+        names = self._owning(top_levels) if only is None else {_normalised(name) for name in only}
+        for name in names - self.distributions.keys():
+            raise UnkeyableError(f"environment= names {name!r}, which is not installed; leave it out")
         return {name: self._state(name) for name in sorted(names)}
 
     def observed(self, top_levels: Iterable[str]) -> dict[str, str]:
@@ -92,7 +148,7 @@ class Environment:
             name = queue.pop()
             if name not in found and name in self.distributions and name not in SELF_MODULES:
                 found.add(name)
-                queue += filterfalse(_is_tool, self.distributions[name].requires)
+                queue += filterfalse(_TOOLS.fullmatch, self.distributions[name].requires)
         return found
 
     def _state(self, name: str) -> str:
@@ -105,18 +161,13 @@ class Environment:
         return f"{distribution.version} {self._hashes[name]}"
 
 
-def _is_tool(name: str) -> bool:
-    return name in PACKAGING_TOOLS or name.startswith("types-") or name.endswith("-stubs")
-
-
 _latest: tuple[Any, Environment] | None = None
 
 
 def lately() -> Environment:
     """What `sys.path` offered when this was last asked, as long as nothing is installed in its folders.
 
-    For who asks again and again while a function runs: to read it takes milliseconds, and to hash what is
-    installed from its sources, or has no RECORD, far more.
+    For questions while a function runs: to read it takes milliseconds, and to hash what has no RECORD more.
     """
     global _latest
     search = tuple(sys.path)
@@ -127,19 +178,18 @@ def lately() -> Environment:
 
 
 def differing(counted: Mapping[str, str]) -> list[str]:
-    """The names of the distributions that this process has loaded, and that are not as a recipe says, or were
-    installed again since.
+    """The distributions that this process has loaded and that are not as a recipe says, by name.
 
     Args:
         counted: those of the recipe, as `Environment.counted` gives them.
     """
     now = lately()
-    loaded = [
+    return [
         name
         for name in sorted(counted.keys() & now.distributions.keys())
         if not sys.modules.keys().isdisjoint(now.distributions[name].top_levels)
+        and now.observed_one(name) != counted[name]
     ]
-    return [name for name in loaded if now.observed_one(name) != counted[name]]
 
 
 def default_dtype() -> str:
@@ -155,5 +205,131 @@ def default_dtype() -> str:
     return str(get()) if get is not None else "torch.float32"
 
 
-def python_version() -> str:
-    return f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
+def installed_in(folders: Iterable[str]) -> list[Distribution]:
+    """The distributions whose metadata lies in folders, in their order."""
+    memo_path = os.path.join(cache_folder(os.environ), _MEMO_NAME)
+    memo = _memoised(memo_path)
+    found: list[Distribution] = []
+    is_stale = False
+    for path in (path for folder in folders for path in _metadata_in(folder)):
+        stamps = [list(path_stamp(os.path.join(path, part) if part else path) or ()) for part in _STATED]
+        known = memo.get(path)
+        if known is not None and known[0] == stamps:
+            found.append(Distribution(*known[1]))
+        elif (distribution := _read(path)) is not None:
+            memo[path] = [stamps, distribution]
+            is_stale = True
+            found.append(distribution)
+    if is_stale:
+        _save(memo_path, memo)
+    return found
+
+
+def _metadata_in(folder: str) -> Iterator[str]:
+    # An .egg-info beside a project's sources says that it was installed from there.
+    is_site = os.path.basename(folder) in _SITE_NAMES
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(folder or ".")):
+            if name.endswith((".dist-info", ".egg-info") if is_site else ".dist-info"):
+                yield os.path.join(folder, name)
+
+
+def _read(path: str) -> Distribution | None:
+    """Reads one `.dist-info` or `.egg-info`; None if it names no distribution."""
+    distribution = PathDistribution(Path(path))
+    try:
+        metadata: Any = distribution.metadata
+        name, version = metadata["Name"], metadata["Version"]
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):
+        return None
+    if not name:
+        return None
+    requires = [line for line in metadata.get_all("Requires-Dist") or () if not _OF_EXTRA.search(line)]
+    named = {_normalised(match[1]) for line in requires if (match := _REQUIREMENT.match(line)) is not None}
+    record = distribution.read_text("RECORD")
+    if record is not None:
+        rows = [row for row in csv.reader(record.splitlines()) if row]
+        tops, digest = _top_levels(row[0] for row in rows), _record_hash(rows)
+    else:  # Debian's packages and old eggs have no RECORD
+        tops = sorted((distribution.read_text("top_level.txt") or name.replace("-", "_")).split())
+        digest = ""
+    editable_root = None
+    with contextlib.suppress(ValueError, KeyError, AttributeError, TypeError):
+        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+        if origin.get("dir_info", {}).get("editable"):
+            editable_root = unquote(urlparse(origin["url"]).path)
+    return Distribution(name, version or "", digest, tops, sorted(named), path, editable_root)
+
+
+def _normalised(name: str) -> str:
+    """The form of a distribution's name under which all spellings are one."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _record_hash(rows: list[list[str]]) -> str:
+    counted = []
+    for row in rows:
+        name = row[0]
+        if name.startswith(("..", "/")) or name.endswith(".pyc"):
+            continue
+        if os.path.dirname(name).endswith(".dist-info") and os.path.basename(name) in _OWN_ENTRIES:
+            continue
+        counted.append("\0".join(row[:2]))
+    return blake3("\n".join(sorted(counted)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _top_levels(names: Iterable[str]) -> list[str]:
+    tops: set[str] = set()
+    for name in names:
+        if not name.endswith(_CODE_SUFFIXES) or name.startswith(".."):
+            continue
+        first, is_within, _ = name.partition("/")
+        if not is_within:
+            tops.add(first.partition(".")[0])
+        elif not first.endswith((".dist-info", ".egg-info", ".data")) and first != "__pycache__":
+            tops.add(first)
+    return sorted(tops)
+
+
+def _code_files(root: str) -> list[str]:
+    """The code files under a folder, relative to it; hidden folders and environments are left out."""
+    names = []
+    for base, folders, files in os.walk(root):
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name != "__pycache__"
+            and not os.path.exists(os.path.join(base, name, "pyvenv.cfg"))
+        ]
+        names += [os.path.relpath(os.path.join(base, f), root) for f in files if f.endswith(_CODE_SUFFIXES)]
+    return sorted(names)
+
+
+def _bytes_hash(folder: str, names: Iterable[str]) -> str:
+    hasher = blake3()
+    for name in names:
+        with contextlib.suppress(OSError):
+            data = Path(folder, name).read_bytes()
+            hasher.update(b"%d:%s\0%d:" % (len(os.fsencode(name)), os.fsencode(name), len(data)))
+            hasher.update(data)
+    return hasher.hexdigest()[:32]
+
+
+@lru_cache(maxsize=8)
+def _memoised(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            info = os.fstat(file.fileno())
+            return dict(json.load(file)) if info.st_uid == os.geteuid() and not info.st_mode & 0o022 else {}
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _save(path: str, memo: dict[str, Any]) -> None:
+    folder = os.path.dirname(path)
+    with contextlib.suppress(OSError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".tmp-", delete=False) as file:
+            json.dump({p: row for p, row in memo.items() if os.path.exists(p)}, file, separators=(",", ":"))
+        os.replace(file.name, path)

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import FunctionType, ModuleType
@@ -31,7 +31,7 @@ _compared: dict[tuple[str, int], bool] = {}
 it: what is loaded later is what was installed."""
 
 
-def check_distribution(name: str, metadata: str, folder: str, top_levels: tuple[str, ...]) -> None:
+def check_distribution(name: str, metadata: str, folder: str, top_levels: Collection[str]) -> None:
     """Refuses a distribution of which this process has loaded what was there before it was installed.
 
     Args:

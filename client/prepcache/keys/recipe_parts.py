@@ -20,7 +20,7 @@ from prepcache.keys.code.dependencies import Dependencies
 from prepcache.keys.code.describe import Value, readable
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, length, text_bytes
-from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, python_version
+from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment
 from prepcache.keys.files.digest import digest_file
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.outdated import check_machine_code
@@ -185,7 +185,7 @@ def environment_part(
         by_file: whether some code counts by its file.
     """
     return {
-        "python": python_version(),
+        "python": f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}",
         # Asserts and `if __debug__` are there or not by this.
         "optimize": sys.flags.optimize if by_file else None,
         "formats": {"encoding": ENCODING_VERSION, "environment": ENVIRONMENT_VERSION},
