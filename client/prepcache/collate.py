@@ -29,12 +29,10 @@ import numpy as np
 
 from prepcache.artifact import columns
 from prepcache.artifact.sample_tree import rebuilt, rows_of_leaves
-from prepcache.batching import by_index
 from prepcache.batching.batch import Batch
-from prepcache.batching.default_collate import NotAStack, collation_of
+from prepcache.batching.collation import NotAStack, collation_of, leaf_text, raise_explained, sent_instead
+from prepcache.batching.gather import Table
 from prepcache.batching.ragged import Ragged, join
-from prepcache.batching.tables import Table
-from prepcache.batching.unequal import leaf_text, raise_explained
 from prepcache.protocol.units import count_text
 
 CollateBatch = Callable[[Batch], Any]
@@ -138,10 +136,10 @@ class _Collate:
         """The batch of some samples.
 
         Args:
-            asked_by: who gets it; a DataLoader worker is given what it sends in its place (by_index.py).
+            asked_by: who gets it; a DataLoader worker is given what it sends in its place (collation.py).
         """
         if isinstance(samples, Batch) and samples.is_untouched:
-            sent = by_index.in_place_of(samples, self, asked_by)
+            sent = sent_instead(samples, self, asked_by)
             if sent is not None:
                 return sent
             collation = collation_of(samples.table)
@@ -200,7 +198,7 @@ class _Collate:
     def _column(self, table: Table, number: int, path: tuple[str, ...]) -> CollateBatch:
         """How one leaf of the table's batches is collated."""
         column, axis = table.columns[number], None
-        if column.leaf.kind in ("tensor", "ndarray"):
+        if column is not None and column.leaf.kind in ("tensor", "ndarray"):
             axis = self.axis(path, column.leaf.ndim)
         if axis is None:
             return self._default(table, number)
@@ -319,7 +317,7 @@ class _Pack(_Collate):
         to_tensor, from_numpy = _maker(column), torch.from_numpy
 
         def collate(batch: Batch) -> Any:
-            ranges = column.take(batch.numbers, batch.pool)
+            ranges = column.gather(batch.numbers, batch.pool)
             values, offsets = ranges.values, ranges.offsets
             if tail:
                 values, offsets = values.reshape(-1, *tail), offsets // math.prod(tail)

@@ -27,10 +27,10 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
-from prepcache.batching import by_index
 from prepcache.batching.batch import Batch
+from prepcache.batching.collation import receives
 from prepcache.daemon.client import Client
 from prepcache.dataset_options import Options, check, opening_mode, sequence_of, taken_from
 from prepcache.errors import UnkeyableError
@@ -46,10 +46,12 @@ from prepcache.progress import say
 from prepcache.protocol.units import shortened
 from prepcache.reasons import barred_line
 from prepcache.samples import Preprocessing, Samples
-from prepcache.torch_types import Dataset, T_co
 from prepcache.wrapped import MapStyle, Wrapped, wrapped
 
 if TYPE_CHECKING:
+    from torch.utils.data import Dataset as Dataset
+    from torch.utils.data import IterableDataset as IterableDataset
+
     from prepcache.keys.files.digest import Trust
     from prepcache.keys.paths import Read
     from prepcache.keys.recipes import Recipe
@@ -57,6 +59,20 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 """What a function returns."""
+T_co = TypeVar("T_co", covariant=True)
+"""What a sample of a data set is."""
+
+if not TYPE_CHECKING:
+    try:
+        from torch.utils.data import Dataset, IterableDataset
+    except ImportError:  # a job of numpy alone
+
+        class Dataset(Generic[T_co]):
+            """Stands for torch's."""
+
+        class IterableDataset(Generic[T_co]):
+            """Stands for torch's."""
+
 
 _OWN_ATTRIBUTES = frozenset({"items", "transform", "lazy", "_samples"})
 """Others are of a derived class, whose methods may use them."""
@@ -208,7 +224,7 @@ class CachedDataset(Dataset[T_co]):
 
             tell_of(artifacts, recipe.name, progress)
         samples.originals.end_opening()
-        by_index.register(self)
+        receives(self)
 
     @classmethod
     def wrap(
@@ -317,7 +333,7 @@ class CachedDataset(Dataset[T_co]):
         for index in range(len(self)):
             yield self[index]
 
-    # -- batches that DataLoader workers name by their positions: see by_index.py
+    # -- batches that DataLoader workers name by their positions: see collation.py
 
     @property
     def token(self) -> str:
@@ -362,7 +378,7 @@ class CachedDataset(Dataset[T_co]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        by_index.register(self)
+        receives(self)
 
 
 def open_recipe(

@@ -19,13 +19,13 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from prepcache.daemon.client import Client
+from prepcache.dataset import IterableDataset, T_co
 from prepcache.dataset_options import Options, check, taken_from
 from prepcache.errors import UnkeyableError
 from prepcache.progress import Once, say
 from prepcache.report import Report
 from prepcache.streaming.sharding import Ranks, Split, ranks_here, split_here
 from prepcache.streaming.stream import Stream
-from prepcache.torch_types import IterableDataset, T_co
 
 if TYPE_CHECKING:
     from prepcache.keys.files.digest import Trust

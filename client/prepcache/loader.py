@@ -38,9 +38,9 @@ from typing import Any, Never
 import numpy as np
 import numpy.typing as npt
 
-from prepcache.batching import default_collate
 from prepcache.batching.batch import Batch
 from prepcache.batching.buffers import KEPT_BLOCKS, Pool
+from prepcache.batching.collation import collate_plain
 from prepcache.dataset import CachedDataset
 from prepcache.errors import ConfigError
 from prepcache.keys.randomness import LOADER_THREAD
@@ -375,7 +375,7 @@ def _default_collate(samples: Any) -> Any:
     import torch.utils.data
 
     if isinstance(samples, Batch) and samples.is_untouched:
-        return default_collate.collate_plain(samples)
+        return collate_plain(samples)
     return torch.utils.data.default_collate(samples)
 
 

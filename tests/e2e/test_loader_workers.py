@@ -257,8 +257,8 @@ def main():
         assert lazy.report().computed in (0, COUNT)
 
     # And what names no data set here says so, in its turn.
-    from prepcache.batching import by_index
-    wrapped = by_index.arrived("0" * 16, 1, "B", bytes(1), None, 0)
+    from prepcache.batching import collation
+    wrapped = collation.arrived("0" * 16, 1, "B", bytes(1), None, 0)
     try:
         wrapped.reraise()
     except RuntimeError as error:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from torch._utils import ExceptionWrapper
 
-from prepcache.batching import by_index
+from prepcache.batching import collation
 
 
 class Copy:
@@ -19,7 +19,7 @@ class Copy:
 
     def __init__(self, token: str, count: int) -> None:
         self.token, self.count = token, count
-        by_index.register(self)
+        collation.receives(self)
 
     def __len__(self) -> int:
         return self.count
@@ -33,7 +33,7 @@ class Copy:
 
 def arrive(token: str, count: int) -> Any:
     raw = np.array([2, 0], np.uint8).tobytes()
-    return by_index.arrived(token, count, "B", raw, list, 0)
+    return collation.arrived(token, count, "B", raw, list, 0)
 
 
 @pytest.mark.parametrize("counts", [(3, 4), (4, 3)])

@@ -36,18 +36,36 @@ from prepcache.artifact.header import (
 from prepcache.artifact.rows import check_rows
 from prepcache.errors import ArtifactError
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int64,
-]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_MAP_FAILED = ctypes.c_void_p(-1).value
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+class Mapping:
+    """Mapped memory, given up when the last array that looks into it is gone: `numpy.asarray(mapping)`.
+
+    The mmap module keeps a descriptor for each map of a file (until Python 3.13), and a thousand artifacts
+    would use up what a process may have: so the C library is called directly, and keeps none.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+
+    def __init__(self, size_bytes: int, protection: int, flags: int, fd: int) -> None:
+        address = libc.mmap(None, size_bytes, protection, flags, fd, 0)
+        if address in (None, ctypes.c_void_p(-1).value):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        self._place = (address, size_bytes)
+        self.__array_interface__ = {
+            "data": (address, True), "shape": (size_bytes,), "typestr": "|u1", "version": 3,
+        }  # fmt: skip
+
+    def __del__(self) -> None:
+        place = self.__dict__.pop("_place", None)
+        if place is not None:
+            libc.munmap(*place)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,7 +188,7 @@ def open(path_or_fd: str | os.PathLike[str] | int, *, size_bytes: int | None = N
 
 def _open_fd(fd: int, path: str | None, size_bytes: int | None) -> Artifact:
     header = read_header(fd, size_bytes=size_bytes)
-    base = np.asarray(_Map(fd, header.size_bytes))
+    base = np.asarray(Mapping(header.size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd))
 
     def read(name: str, start: int, stop: int) -> Array:
         return _view(header, base, name, np.dtype(table_dtype(name))).reshape(-1)[start:stop]
@@ -184,32 +202,6 @@ def _open_fd(fd: int, path: str | None, size_bytes: int | None) -> Artifact:
         item_cost=_view(header, base, ITEM_COST, np.dtype("<f8")),
     )
     return Artifact(header, base, path)
-
-
-class _Map:
-    """A read-only map of a whole file, unmapped when the last array that looks into it is gone.
-
-    The mmap module keeps a descriptor for each map (until Python 3.13), and a thousand artifacts would
-    use up what a process may have: so the C library is called directly, and keeps none.
-    """
-
-    def __init__(self, fd: int, size_bytes: int) -> None:
-        address = _libc.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
-        if address in (None, _MAP_FAILED):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-        self._place = (address, size_bytes)
-        self.__array_interface__ = {
-            "data": (address, True),
-            "shape": (size_bytes,),
-            "typestr": "|u1",
-            "version": 3,
-        }
-
-    def __del__(self) -> None:
-        place = self.__dict__.pop("_place", None)
-        if place is not None:
-            _libc.munmap(*place)
 
 
 def _view(header: Header, base: Array, name: str, dtype: np.dtype[Any]) -> Array:

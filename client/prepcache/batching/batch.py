@@ -20,18 +20,20 @@ Invariants:
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from prepcache.artifact import columns, sample_tree
-from prepcache.batching import default_collate
+from prepcache.batching import collation
 from prepcache.batching.buffers import Pool
-from prepcache.batching.ragged import Ragged, Ranges
-from prepcache.batching.tables import Dense, Nothing, Table
+from prepcache.batching.ragged import Ranges
 from prepcache.batching.windows import Numbers
+
+if TYPE_CHECKING:
+    from prepcache.batching.gather import Table
 
 Array = npt.NDArray[Any]
 Gathered = Array | Ranges | None
@@ -49,6 +51,7 @@ class _Row:
 
 
 _ROW = _Row()
+collation.register(_Row)
 
 
 class Batch(list[Any]):
@@ -62,7 +65,7 @@ class Batch(list[Any]):
 
     Attributes:
         source: the data set that `indices` are positions in, where another process may gather them; see
-            by_index.py.
+            collation.py.
     """
 
     __slots__ = ("_gathered", "_is_handed_out", "indices", "numbers", "pool", "source", "table")
@@ -76,8 +79,6 @@ class Batch(list[Any]):
         self._is_handed_out = False
         self._gathered: list[Gathered] | None = None
         list.__init__(self, [_ROW] * numbers.size)
-        if default_collate.torch_code is None:
-            default_collate.register(_Row)
 
     @property
     def is_untouched(self) -> bool:
@@ -87,12 +88,28 @@ class Batch(list[Any]):
     def gathered(self) -> list[Gathered]:
         """The columns of these rows; gathered once."""
         if self._gathered is None:
-            self._gathered = [_gather(column, self.numbers, self.pool) for column in self.table.columns]
+            self._gathered = [
+                None if column is None else column.gather(self.numbers, self.pool)
+                for column in self.table.columns
+            ]
         return self._gathered
 
     def leaf(self, number: int) -> Any:
         """The values of one leaf, as the samples hold them: views of what was gathered."""
-        return _leaves(self.table.columns[number], self.gathered()[number], self.numbers.size)
+        column, rows, count = self.table.columns[number], self.gathered()[number], self.numbers.size
+        if column is None or rows is None:
+            return [None] * count
+        leaf = column.leaf
+        if isinstance(rows, Ranges):
+            if leaf.kind in columns.BYTE_KINDS:
+                return list(map(columns.decode_bytes(leaf), rows.octets()))
+            return [columns.to_leaf(rows.row(i), leaf) for i in range(count)]
+        if leaf.kind in columns.FIXED_KINDS:
+            return rows.tolist()
+        if leaf.kind == "tensor":
+            return columns.to_leaf(rows, leaf).unbind(0)
+        is_scalar = leaf.kind == "ndarray" and rows.ndim == 1
+        return [rows[i, ...] for i in range(count)] if is_scalar else list(rows)
 
     def _samples(self) -> list[Any]:
         build = sample_tree.builder(self.table.tree)
@@ -109,7 +126,7 @@ class Batch(list[Any]):
     def __getitem__(self, index: Any) -> Any:
         if not self._is_handed_out and type(index) is int and index == 0:
             asked_by = sys._getframe(1)
-            is_torch = asked_by.f_code is default_collate.torch_code
+            is_torch = asked_by.f_code is collation.COLLATE_CODE
             if is_torch and _Row in (asked_by.f_locals.get("collate_fn_map") or ()):
                 return _ROW
         self._hand_out()
@@ -143,34 +160,3 @@ for _name in (
     *("reverse", "sort"),
 ):
     setattr(Batch, _name, _handing_out(_name))
-
-
-# --- columns -> leaves of samples ---
-
-
-def _gather(column: Dense | Ragged | Nothing, numbers: Numbers, pool: Pool) -> Gathered:
-    if isinstance(column, Dense):
-        return column.gather(numbers, pool)
-    return column.take(numbers, pool) if isinstance(column, Ragged) else None
-
-
-def _leaves(column: Dense | Ragged | Nothing, rows: Gathered, count: int) -> Any:
-    """The leaves of `count` samples, as they were before they were stored; views of `rows`."""
-    leaf = column.leaf
-    if rows is None:
-        return [None] * count
-    if isinstance(rows, Ranges):
-        return list(_ragged_leaves(leaf, rows, count))
-    if leaf.kind in columns.FIXED_KINDS:
-        return rows.tolist()
-    if leaf.kind == "tensor":
-        return columns.to_leaf(rows, leaf).unbind(0)
-    return [rows[i, ...] for i in range(count)] if leaf.kind == "ndarray" and rows.ndim == 1 else list(rows)
-
-
-def _ragged_leaves(leaf: columns.Leaf, rows: Ranges, count: int) -> Iterator[Any]:
-    if leaf.kind in columns.BYTE_KINDS:
-        decode = columns.decode_bytes(leaf)
-        yield from map(decode, rows.octets())
-    else:
-        yield from (columns.to_leaf(rows.row(i), leaf) for i in range(count))

@@ -1,15 +1,22 @@
 """Gathering: the samples of a data set as rows of mapped artifacts, taken a batch at a time.
 
+Artifacts hold rows in groups of equal trees. All groups of one tree, whatever artifact they are in, are
+the parts of one table; a row is named by its number, which is counted through all parts (windows.py).
+
 Invariants:
     1. Position i of the data set is one row of one artifact; which one is in arrays, at most 24 bytes a
        sample, and nothing is kept for each sample besides.
-    2. What is returned is the caller's own, a copy or as good as one. A write into it never reaches an
-       artifact.
+    2. A gather only reads the artifacts; its result is memory of its own, so writes never reach an artifact.
+    3. Every number comes from an artifact that was checked when it was opened, so `mode="clip"` (the one
+       mode of `take` that copies once) never clips.
+
+Source: the measurements behind pieces and buffers are in docs/decisions (0012 to 0014).
 """
 
 from __future__ import annotations
 
 import json
+import math
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -17,12 +24,98 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prepcache.artifact.reader import Group
+from prepcache.artifact.columns import Leaf
+from prepcache.artifact.reader import Column, Group
 from prepcache.batching.batch import Batch
 from prepcache.batching.buffers import Pool
-from prepcache.batching.tables import Table
+from prepcache.batching.ragged import Ragged
+from prepcache.batching.windows import Numbers, first_numbers, side_by_side
 
 Array = npt.NDArray[Any]
+
+
+class Dense:
+    """A column whose rows have one shape.
+
+    Args:
+        parts: its rows in each part, `[n, *shape]`.
+        first: the number of each part's first row.
+    """
+
+    def __init__(self, leaf: Leaf, parts: Sequence[Array], first: Numbers) -> None:
+        self.leaf = leaf
+        self.shape: tuple[int, ...] = parts[0].shape[1:]
+        self.dtype: np.dtype[Any] = parts[0].dtype
+        self.row_bytes = _row_bytes(parts[0])
+        self._values = side_by_side(parts, first)
+        self._parts = parts
+        self._first = first
+
+    def gather(self, numbers: Numbers, pool: Pool) -> Array:
+        """Rows, `[len(numbers), *shape]`, as the caller's own."""
+        count = numbers.size
+        return self.take(numbers, pool.empty((count, *self.shape), self.dtype, count * self.row_bytes))
+
+    def take(self, numbers: Numbers, out: Array) -> Array:
+        """Copies rows.
+
+        Args:
+            out: `[len(numbers), *shape]`, C-contiguous, of the column's dtype.
+
+        Returns:
+            `out`.
+        """
+        if self._values is not None:
+            self._values.take(numbers, 0, out, "clip")
+            return out
+        part_of = np.searchsorted(self._first, numbers, "right") - 1
+        rows = zip(part_of.tolist(), (numbers - self._first[part_of]).tolist(), strict=True)
+        for place, (part, row) in enumerate(rows):
+            out[place] = self._parts[part][row]
+        return out
+
+
+class Table:
+    """The groups of one tree.
+
+    Args:
+        groups: the reader's groups; their trees and leaves are equal.
+
+    Attributes:
+        first: the number of the first row of each group, and last the one behind all.
+        columns: one for each leaf; None for a leaf that is always None.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.tree = groups[0].tree
+        columns = list(zip(*(group.columns for group in groups), strict=True))
+        sizes = [_row_bytes(parts[0].values) for parts in columns if _is_dense(parts)]
+        counts = [group.rows for group in groups]
+        try:
+            self.first = first_numbers(counts, sizes)
+            self.columns = [_column(parts, self.first) for parts in columns]
+        except OSError:  # there are not so many addresses: rows without gaps, gathered one by one
+            self.first = first_numbers(counts, [])
+            self.columns = [_column(parts, self.first) for parts in columns]
+        self.collation: Any = None  # kept by collation.py
+
+
+def _row_bytes(values: Array) -> int:
+    return values.dtype.itemsize * math.prod(values.shape[1:])
+
+
+def _is_dense(parts: Sequence[Column]) -> bool:
+    row_shape = parts[0].values.shape[1:]
+    return all(part.offsets is None and part.values.shape[1:] == row_shape for part in parts)
+
+
+def _column(parts: Sequence[Column], first: Numbers) -> Dense | Ragged | None:
+    leaf = parts[0].leaf
+    if leaf.kind == "none":
+        return None
+    if _is_dense(parts):
+        return Dense(leaf, [part.values for part in parts], first)
+    return Ragged(leaf, parts, first)
 
 
 class Rows:
@@ -102,23 +195,20 @@ class Rows:
             TypeError: something that is no integer.
         """
         at = positions(indices, self._row_of.size)
-        if len(at) == 0:
+        if at.size == 0:
             return []
-        numbers = self._numbers(at)
+        # (`max` would go through Python once more.)
+        if self._is_straight and int(np.maximum.reduce(at.view(np.uint64))) < self._row_of.size:
+            numbers = at
+        else:
+            try:
+                numbers = self._number_of.take(at)
+            except IndexError:
+                raise _out_of_range(at, len(self)) from None
         shown = at if shown is None else shown
         if self._table_of is None:
             return Batch(self.tables[0], numbers, shown, self.pool)
         return self._take_of_tables(self._table_of.take(at), numbers, shown)
-
-    def _numbers(self, at: Array) -> Array:
-        """The number of each sample in its table; checks positions on the way."""
-        # (`max` would go through Python once more.)
-        if self._is_straight and int(np.maximum.reduce(at.view(np.uint64))) < self._row_of.size:
-            return at
-        try:
-            return self._number_of.take(at)
-        except IndexError:
-            raise _out_of_range(at, len(self)) from None
 
     def _take_of_tables(self, table_of: Array, numbers: Array, at: Array) -> list[Any]:
         tables = np.unique(table_of).tolist()

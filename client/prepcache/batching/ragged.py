@@ -58,8 +58,7 @@ class Ragged:
         first: the number of each part's first row.
     """
 
-    def __init__(self, name: str, leaf: Leaf, parts: Sequence[Any], first: Numbers) -> None:
-        self.name = name
+    def __init__(self, leaf: Leaf, parts: Sequence[Any], first: Numbers) -> None:
         self.leaf = leaf
         flat = [part.values.reshape(-1) for part in parts]
         self.dtype: np.dtype[Any] = flat[0].dtype
@@ -101,7 +100,7 @@ class Ragged:
         part_of = np.searchsorted(self._first, numbers, "right") - 1
         return [self._held[part][a:b] for part, (a, b) in zip(part_of.tolist(), bounds, strict=True)]
 
-    def take(self, numbers: Numbers, pool: Pool) -> Ranges:
+    def gather(self, numbers: Numbers, pool: Pool) -> Ranges:
         """Gathers rows end to end."""
         begin, end = self.bounds(numbers)
         offsets = np.zeros(len(begin) + 1, np.int64)

@@ -36,6 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prepcache.artifact.header import FOLIO_BYTES, MAPPED_BYTES, PAGE_BYTES
+from prepcache.artifact.reader import Mapping, libc
 
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]
@@ -52,46 +53,19 @@ NORESERVE = 0x4000
 """mmap(2): no memory is counted before it is used."""
 NO_HUGE_PAGES: int | None = getattr(mmap, "MADV_NOHUGEPAGE", None)
 """madvise(2): what lies between gaps takes small pages. By itself a kernel may give 2 MiB to each part."""
-_PROT_NONE, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
 _PROT_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _MREMAP_MAYMOVE_FIXED = 1 | 2
-_FAILED = ctypes.c_void_p(-1).value
 
 
 @functools.cache
 def _libc() -> ctypes.CDLL | None:
     if not sys.platform.startswith("linux") or mmap.PAGESIZE != PAGE_BYTES:
         return None
-    libc = ctypes.CDLL(None, use_errno=True)
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
-    libc.mmap.restype = libc.mremap.restype = pointer
-    libc.mmap.argtypes = [pointer, size, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+    libc.mremap.restype = pointer
     libc.mremap.argtypes = [pointer, size, size, ctypes.c_int, pointer]
-    libc.mprotect.argtypes = [pointer, size, ctypes.c_int]
-    libc.munmap.argtypes = [pointer, size]
-    libc.madvise.argtypes = [pointer, size, ctypes.c_int]
+    libc.mprotect.argtypes = libc.madvise.argtypes = [pointer, size, ctypes.c_int]
     return libc
-
-
-class _Range:
-    """Reserved addresses; arrays made of it keep it, and it unmaps what is mapped there with itself."""
-
-    def __init__(self, libc: ctypes.CDLL, size_bytes: int) -> None:
-        self._munmap = libc.munmap
-        self._all_bytes = size_bytes + FOLIO_BYTES
-        self._all = libc.mmap(None, self._all_bytes, _PROT_NONE, _MAP_PRIVATE_ANONYMOUS_NORESERVE, -1, 0)
-        if self._all == _FAILED:
-            raise MemoryError
-        if NO_HUGE_PAGES is not None:  # a kernel that refuses has none
-            libc.madvise(self._all, self._all_bytes, NO_HUGE_PAGES)
-        self.address = _up(self._all, FOLIO_BYTES)
-        self.__array_interface__: dict[str, Any] = {
-            "data": (self.address, True), "shape": (size_bytes,), "typestr": "|u1", "version": 3,
-        }  # fmt: skip
-
-    def __del__(self) -> None:
-        if self._all != _FAILED:
-            self._munmap(self._all, self._all_bytes)
 
 
 def first_numbers(counts: Sequence[int], row_sizes: Sequence[int]) -> Numbers:
@@ -124,35 +98,37 @@ def side_by_side(parts: Sequence[Array], first: Numbers) -> Array | None:
         return parts[0]
     row_bytes = parts[0].dtype.itemsize * math.prod(parts[0].shape[1:])
     size_bytes = int(first[-1]) * row_bytes
-    libc = _libc()
-    if libc is None or len(parts) > MAX_PARTS or not 0 < size_bytes <= MAX_RANGE_BYTES:
+    if _libc() is None or len(parts) > MAX_PARTS or not 0 < size_bytes <= MAX_RANGE_BYTES:
         return None
     is_small = row_bytes <= SMALL_ROW_BYTES
     is_little = is_small and sum(part.nbytes for part in parts) < MAPPED_BYTES * len(parts)
     try:
-        reserved = _Range(libc, size_bytes)
-    except MemoryError:
+        reserved = Mapping(size_bytes + FOLIO_BYTES, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE, -1)
+    except OSError:
         return None
-    if is_little and libc.mprotect(reserved.address, _up(size_bytes, PAGE_BYTES), _PROT_READ_WRITE):
+    whole = np.asarray(reserved)
+    if NO_HUGE_PAGES is not None:  # a kernel that refuses has none
+        libc.madvise(whole.ctypes.data, whole.nbytes, NO_HUGE_PAGES)
+    window = whole[-whole.ctypes.data % FOLIO_BYTES :][:size_bytes]
+    begin = window.ctypes.data
+    if is_little and libc.mprotect(begin, _up(size_bytes, PAGE_BYTES), _PROT_READ_WRITE):
         return None
     for part, row in zip(parts, first.tolist(), strict=False):
-        place = reserved.address + row * row_bytes
         is_copied = is_little or part.nbytes < MAPPED_BYTES
-        if part.size and not (_copied if is_copied else _mapped_again)(libc, part, place):
+        if part.size and not (_copied if is_copied else _mapped_again)(part, begin + row * row_bytes):
             return None
-    return np.asarray(reserved).view(parts[0].dtype).reshape(-1, *parts[0].shape[1:])
+    return window.view(parts[0].dtype).reshape(-1, *parts[0].shape[1:])
 
 
-def _mapped_again(libc: ctypes.CDLL, part: Array, address: int) -> bool:
+def _mapped_again(part: Array, address: int) -> bool:
     begin = part.ctypes.data
     if begin % PAGE_BYTES or address % PAGE_BYTES:
         return False
-    return bool(
-        libc.mremap(begin, 0, _up(part.nbytes, PAGE_BYTES), _MREMAP_MAYMOVE_FIXED, address) == address
-    )
+    size_bytes = _up(part.nbytes, PAGE_BYTES)
+    return bool(libc.mremap(begin, 0, size_bytes, _MREMAP_MAYMOVE_FIXED, address) == address)
 
 
-def _copied(libc: ctypes.CDLL, part: Array, address: int) -> bool:
+def _copied(part: Array, address: int) -> bool:
     page = address - address % PAGE_BYTES
     if libc.mprotect(page, _up(address + part.nbytes, PAGE_BYTES) - page, _PROT_READ_WRITE):
         return False
