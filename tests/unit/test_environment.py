@@ -80,11 +80,11 @@ def test_a_memo_that_others_may_write_is_not_used(site: Path, tmp_path: Path) ->
     install(site, "one")
     before = counted(site)
     (memo,) = (tmp_path / "cache" / "prepcache").glob("distributions-*")
-    memo.write_text(memo.read_text().replace('"version":"1"', '"version":"666"'))
+    memo.write_text(memo.read_text().replace('"one","1"', '"one","666"'))
     memo.chmod(0o666)
     environment._memoised.cache_clear()
     assert counted(site) == before
-    memo.write_text(memo.read_text().replace('"version":"1"', '"version":"666"'))
+    memo.write_text(memo.read_text().replace('"one","1"', '"one","666"'))
     memo.chmod(0o600)
     environment._memoised.cache_clear()
     assert counted(site) != before

@@ -185,9 +185,13 @@ def environment_part(
         by_file: whether some code counts by its file.
     """
     return {
-        "python": f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}",
+        "python": python_version(),
         # Asserts and `if __debug__` are there or not by this.
         "optimize": sys.flags.optimize if by_file else None,
         "formats": {"encoding": ENCODING_VERSION, "environment": ENVIRONMENT_VERSION},
         "distributions": installed.counted(top_levels, only),
     }
+
+
+def python_version() -> str:
+    return f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
