@@ -29,7 +29,7 @@ from prepcache.settings import Mode
 if TYPE_CHECKING:
     from prepcache.daemon.client import Client
     from prepcache.index.artifact_set import ArtifactSet
-    from prepcache.keys.snapshot import Stamps
+    from prepcache.keys.items import Stamps
     from prepcache.protocol import inspection
     from prepcache.report import Tally
 

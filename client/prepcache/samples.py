@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from prepcache.fill.on_access import OnAccess
     from prepcache.index.artifact_set import ArtifactSet
     from prepcache.index.catalogue import Catalogue
+    from prepcache.keys.items import Stamps
     from prepcache.keys.recipes import Recipe
-    from prepcache.keys.snapshot import Stamps
     from prepcache.making import Making
 
 

@@ -10,7 +10,7 @@ Invariants:
     3. An item that was found altered once stays so, though it be put back: another thread may be at a sample
        of what it was in between.
 
-Not here: files that change (keys/snapshot.py), what counts in a recipe (recipe_guard.py).
+Not here: files that change (keys/items.py), what counts in a recipe (recipe_guard.py).
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from typing import Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.index.item_index import Array, Distinct
-from prepcache.keys.items import BLOCK_ITEMS, ItemHasher
-from prepcache.keys.snapshot import Stamps
+from prepcache.keys.items import BLOCK_ITEMS, ItemHasher, Stamps
 from prepcache.protocol.units import shortened
 
 SHOWN = 500

@@ -14,7 +14,7 @@ Invariants:
 
 The libraries that are loaded meanwhile, and what an executor had loaded before, are looked at too (drift.py).
 
-Not here: data that changes (keys/snapshot.py), files and modules that the function opens (keys/observation).
+Not here: data that changes (keys/items.py), files and modules that the function opens (keys/observation).
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""Items: their digests, in bulk, and what the preprocessing function receives for them.
+"""Items: their digests, what tells later that they changed, and what the function receives for them.
 
 Invariants:
     1. An item's digest depends on the item alone (and `root=`, `read=`): not on other items, their order,
        the working directory or the time. `tests/golden` pins it.
-    2. A digest and its stamp come from one reading; `Stamps.changed` compares with that stamp.
+    2. A digest and its stamp come from one reading. `Stamps.changed(i)` is empty only if the files of item i
+       are those whose bytes its digest counts. Where the stamps alone cannot tell (they were young, or nobody
+       trusts them) the bytes are read again.
+    3. Stamps take 4 bytes for each item and 8 for each path in it, beside the digest.
 """
 
 from __future__ import annotations
@@ -16,17 +19,16 @@ from collections.abc import Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding.encoder import canonical_order
 from prepcache.keys.files.digest import Trust
 from prepcache.keys.files.stamps import mix
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
-from prepcache.keys.item_batches import Batch, Digests
-from prepcache.keys.item_encoder import ItemEncoder, without_libraries
+from prepcache.keys.item_batches import Batch, Digests, ItemEncoder, digest_of, is_library
 from prepcache.keys.markers import rebuild
 from prepcache.keys.options import check_reading
 from prepcache.keys.paths import PathRules, Read
-from prepcache.keys.snapshot import Stamps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,16 +51,13 @@ def item_digest(item: Any, *, root: str | os.PathLike[str] | None = None, read: 
     Raises:
         UnkeyableError: something in the item has no stable bytes.
     """
-    hasher = ItemHasher(root, read)
-    hasher.says_text_files = False
-    digests, _ = hasher.digest_many([item])
-    return bytes(digests[0]).hex()
+    return ItemHasher(root, read).read_again(item).hex()
 
 
 def names_in(item: Any) -> list[str]:
     """The paths that count in an item, whatever holds them; reads no file. None where it cannot be keyed."""
     with contextlib.suppress(UnkeyableError):
-        return [os.fsdecode(name) for name in _probed(item, PathRules()).names]
+        return [os.fsdecode(name) for name in ItemHasher().probe(item)[0]]
     return []
 
 
@@ -101,8 +100,6 @@ class ItemHasher:
         stat_cache: StatCache | None = None,
     ) -> None:
         check_reading(read, trust)
-        self.root = root
-        self.read = read
         self.trust = trust
         self.stat_cache = stat_cache
         self.rules = PathRules(root, read)
@@ -128,16 +125,18 @@ class ItemHasher:
         if self.stat_cache is not None:
             self.stat_cache.refresh()
         batches: list[Digests] = []
-        text_file, text_files = "", 0
+        text_files: list[str] = []
         for start in range(0, len(items), BLOCK_ITEMS):
             stop = min(start + BLOCK_ITEMS, len(items))
             some = items[start:stop] if type(items) is list else [items[i] for i in range(start, stop)]
-            encoder = ItemEncoder(self.rules, self.stat_cache, self.trust)
+            encoder = ItemEncoder(self.rules, self.stat_cache, self.trust, digests="later")
             batch = Batch(encoder, first + start * step, step)
             batch.collect(some)
             batches.append(batch.read())
-            self.classes.update(dict.fromkeys(without_libraries(encoder.classes)))
-            text_file, text_files = text_file or encoder.text_file, text_files + encoder.text_files
+            text_files += encoder.text_files
+            for one in encoder.classes:
+                if isinstance(one, FunctionType) or not is_library(one):
+                    self.classes[one] = None
         if self.stat_cache is not None:
             self.stat_cache.flush()
         if text_files and self.says_text_files:
@@ -146,15 +145,16 @@ class ItemHasher:
                 "prepcache: %d str in the items name files, such as %r, so the bytes of these files count. "
                 "Pass prepcache.plain(text) if it is only text, or a pathlib.Path to confirm it (these items "
                 "are then preprocessed again).",
-                text_files,
-                text_file,
+                len(text_files),
+                text_files[0],
             )
         stamps = Stamps(batches, items, self)
         return stamps.digests, stamps
 
     def probe(self, item: Any) -> tuple[list[str | bytes], list[int]]:
         """The names in an item, and the hashes of their stamps as they are now; reads no file."""
-        encoder = _probed(item, self.rules)
+        encoder = ItemEncoder(self.rules, digests="never")
+        encoder.write(item, lambda raw: None, "item")
         return encoder.names, [mix(encoder.rows[at : at + 5]) for at in range(0, len(encoder.rows), 5)]
 
     def digests_now(self, items: Sequence[Any]) -> list[bytes]:
@@ -165,22 +165,72 @@ class ItemHasher:
         """
         if self.stat_cache is None:
             self.stat_cache = user_stat_cache()  # it was left behind when this was pickled
-        batch = Batch(ItemEncoder(self.rules, self.stat_cache))
+        if len(items) == 1:  # as a lazy data set asks: no arrays for that
+            return [digest_of(items[0], ItemEncoder(self.rules, self.stat_cache))]
+        batch = Batch(ItemEncoder(self.rules, self.stat_cache, digests="later"))
         batch.collect(items)
         return [row.tobytes() for row in batch.read().of_items]
 
     def read_again(self, item: Any) -> bytes:
         """The digest of an item by the bytes that its files have now."""
-        batch = Batch(ItemEncoder(self.rules))
-        batch.collect([item])
-        return bytes(batch.read().of_items[0])
+        return digest_of(item, ItemEncoder(self.rules))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "stat_cache": None, "classes": {}}
 
 
-def _probed(item: Any, rules: PathRules) -> ItemEncoder:
-    """What an item holds; reads no file."""
-    encoder = ItemEncoder(rules, is_probe=True)
-    encoder.write(item, lambda raw: None, "item")
-    return encoder
+class Stamps:
+    """What tells whether items changed since they were digested.
+
+    Args:
+        batches: what was learned of the items, in order.
+
+    Attributes:
+        digests: uint8[n, 32].
+        typed_names: paths in items that named nothing when the data set was opened.
+        files_read: how many files the stat cache did not know.
+    """
+
+    def __init__(self, batches: Sequence[Digests], items: Sequence[Any], hasher: ItemHasher) -> None:
+        import numpy as np
+
+        none = np.empty((0, DIGEST_BYTES), np.uint8)
+        self.digests = np.concatenate([none, *(batch.of_items for batch in batches)])
+        self._hashes = np.concatenate([np.empty(0, np.uint64), *(batch.hashes for batch in batches)])
+        slots = np.cumsum([0, *(len(batch.hashes) for batch in batches)])
+        ends = [batch.ends + before for batch, before in zip(batches, slots.tolist(), strict=False)]
+        self._ends = np.concatenate([np.empty(0, np.int64), *ends]).astype(np.uint32)
+        self._items = items
+        self._hasher = hasher
+        self.typed_names = [os.fsdecode(name) for batch in batches for name in batch.missing]
+        self.files_read = sum(batch.files_read for batch in batches)
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it takes, in bytes, without items and digests."""
+        return self._hashes.nbytes + self._ends.nbytes
+
+    def digests_now(self, items: Sequence[Any]) -> list[bytes]:
+        """The digests of some of the items as they are now."""
+        return self._hasher.digests_now(items)
+
+    def changed(self, i: int) -> list[str]:
+        """The names of files of item i that are no longer what they were; empty if all are."""
+        before = self._hashes[self._ends[i - 1] if i else 0 : self._ends[i]].tolist()
+        item = self._items[i]
+        try:
+            names, now = self._hasher.probe(item)
+            if now == before:
+                return []
+            differ = [pair for pair in zip(names, before, now, strict=False) if pair[1] != pair[2]]
+            is_untold = len(now) == len(before) and all(then == 0 for _, then, _ in differ)
+            if is_untold and self._hasher.read_again(item) == self.digests[i].tobytes():
+                return []
+        except UnkeyableError as error:
+            return [error.data.get("name") or f"item {i}"]
+        if len(now) != len(before):
+            return [os.fsdecode(name) for name in names] or [f"item {i}"]
+        return [os.fsdecode(name) for name, then, _ in differ if then or is_untold]

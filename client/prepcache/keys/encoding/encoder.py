@@ -14,7 +14,7 @@ Invariants:
     4. The order of a plain dict does not count exactly where `canonical_order` can put it right before
        the function sees it; inside objects that cannot be rebuilt the order counts.
 
-Not here: the disk and code, which derived encoders know (`item_encoder`, `code/values`).
+Not here: the disk and code, which derived encoders know (`item_batches`, `code/values`).
 """
 
 from __future__ import annotations
