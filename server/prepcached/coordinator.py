@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,18 +122,17 @@ class Coordinator:
                 reason=refusal,
                 is_waited_for=recipe in self._waited_for(session),
             )
-        queued: Collection[bytes] = ()
         if self.tier is not None:
             if not table.knows(recipe):
                 await self._catch_up(session, request)
             if request.generation >= table.generation(recipe):
-                queued = await self.tier.reading.claim(recipe, request.items, session)
-        return await self._grant(session, request, is_awaited, queued)
+                await self.tier.claim(recipe, request.items, session)
+        return await self._grant(session, request, is_awaited)
 
     async def _grant(
-        self, session: Session, request: wire.LeaseRequest, is_awaited: Alive, queued: Collection[bytes] = ()
+        self, session: Session, request: wire.LeaseRequest, is_awaited: Alive
     ) -> wire.LeaseAnswer:
-        """As `lease`, once the tier was asked; `queued` are items that it will fetch."""
+        """As `lease`, once the tier was asked."""
         daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe + session.scope
         upstream = None if self.tier is None or request.is_for_machine else self.tier.upstream
         until = daemon.clock() + min(request.wait_s, wire.MAX_WAIT_S)
@@ -146,10 +145,6 @@ class Coordinator:
             if upstream is not None and request.generation >= table.generation(recipe):
                 wait_s = max(0.0, until - daemon.clock())
                 allowed, others = await upstream.share(recipe, request, session, wait_s)
-            if queued:
-                free = (item for item in digests(request.items) if item not in queued)
-                allowed = {item for item in free if allowed is None or item in allowed}
-                others = (*others, wire.Holder(TIER_NAME, len(queued)))
             if session.id not in daemon.sessions:
                 raise UnknownSession(f"{session.label}: the session ended while it waited; open a new one")
             answer = table.grant(
@@ -270,8 +265,7 @@ class Coordinator:
         table = self._daemon.leases
         found = table.waited_for(session.id)
         if self.tier is not None and self.tier.upstream is not None:
-            mine = {lease.recipe for lease in table.of_session(session.id)}
-            found |= {recipe for recipe in mine if self.tier.upstream.is_waited_for(recipe)}
+            found |= self.tier.upstream.waited_for(lease.recipe for lease in table.of_session(session.id))
         return found
 
     async def _check_holder(self, session: Session) -> None:

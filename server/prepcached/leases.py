@@ -262,22 +262,30 @@ class LeaseTable:
                 self._waits[session, recipe] = (frozenset(held), self._clock() + WAITING_S)
             return Answer(held=held)
         self._waits.pop((session, recipe), None)
+        lease = self._lease(lease_id, session, job, recipe, taken, cost_s)
+        return Answer(lease=lease, granted=granted, held=held)
+
+    def begin_fetch(self, session: str, job: str, recipe: str, items: bytes) -> Commit | None:
+        """Leases the free ones of these items for one commit, which begins at once and whose end frees them;
+        None where none is free."""
+        free = set(digests(items)).difference(self.leased(recipe))
+        if not free:
+            return None
+        lease = self._lease(secrets.token_hex(16), session, job, recipe, free, 0.0)
+        lease.is_committing = lease.is_orphaned = True
+        return Commit(session, recipe, (lease,), frozenset(free))
+
+    def _lease(
+        self, lease_id: str, session: str, job: str, recipe: str, items: set[bytes], cost_s: float
+    ) -> Lease:
         now = self._clock()
         lease = Lease(
-            id=lease_id,
-            token=secrets.token_hex(16),
-            session=session,
-            job=job,
-            recipe=recipe,
-            items=taken,
-            cost_s=max(0.0, cost_s),
-            deadline=now,
-            progress_at=now,
+            lease_id, secrets.token_hex(16), session, job, recipe, items, max(0.0, cost_s), now, now
         )
         lease.deadline = now + lease.span_s
-        self._leases[lease.id] = lease
-        by_item.update(dict.fromkeys(taken, lease))
-        return Answer(lease=lease, granted=granted, held=held)
+        self._leases[lease_id] = lease
+        self._by_item.setdefault(recipe, {}).update(dict.fromkeys(items, lease))
+        return lease
 
     def beat(self, session: str, progressed: Iterable[str] = ()) -> None:
         """Renews the session's leases.

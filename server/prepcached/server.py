@@ -286,7 +286,8 @@ def _tier(daemon: Daemon, settings: Settings) -> Tier | None:
     if settings.tier is None:
         return None
     try:
-        from prepcached.tier import bucket, lead, tier
+        from prepcached.tier import bucket, tier
+        from prepcached.tier.upstream import Lead
     except ModuleNotFoundError as error:
         if error.name != "obstore":
             raise
@@ -295,7 +296,7 @@ def _tier(daemon: Daemon, settings: Settings) -> Tier | None:
     upstream, file = settings.tier.upstream, settings.tier.upstream_token_file
     leader = None
     if upstream is not None and file is not None:
-        leader = lead.Lead(upstream, read_token("tier.upstream_token_file", file))
+        leader = Lead(upstream, read_token("tier.upstream_token_file", file))
     return tier.Tier(daemon, bucket.opened(settings.tier.url), is_read_only=is_read_only, lead=leader)
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from prepcache.errors import ConfigError
 from prepcached.config import load
-from prepcached.tier import bucket, manifests, read_through
+from prepcached.tier import bucket
+from prepcached.tier import tier as tiers
 from prepcached.tier.manifests import Manifests
 from support.fleet import be_patient, box
 from support.serving import Job, serving, wait_until
@@ -69,23 +70,6 @@ def test_a_second_box_fetches_what_the_first_has_made(tmp_path: Path, tier: Path
         page = second.http().get("/").text
         assert "<dt>fetched</dt><dd><bdi>1 artifact," in page
         assert not second.store.check()
-
-
-def test_what_waits_for_a_download_is_granted_to_nobody(
-    tmp_path: Path, tier: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    more = ["d", "e"]
-    with box(tmp_path / "first", tier) as first:
-        for names in (ITEMS, more):
-            first.job().fill(first.store.staging, names)
-        assert first.http().post("/v1/tier/push").status_code == 200
-    monkeypatch.setattr(read_through, "QUEUED", 1)
-    with box(tmp_path / "second", tier) as second:
-        job = second.job()
-        granted, found = asked(job, [*ITEMS, *more])
-        assert (granted, found) in ((0, 3), (0, 2))
-        left = more if found == 3 else ITEMS
-        assert asked(job, left) == (0, len(left))
 
 
 def test_items_that_the_bucket_lacks_are_granted(tmp_path: Path, tier: Path) -> None:
@@ -193,7 +177,7 @@ def test_could_not_tell_is_no_miss_that_is_remembered(
         raise bucket.CouldNotTell("the test says so")
         yield b""
 
-    monkeypatch.setattr(manifests, "RETRY_S", 0.0)
+    monkeypatch.setattr(tiers, "RETRY_S", 0.0)
     filled(tmp_path / "first", tier)
     with box(tmp_path / "second", tier) as second:
         with monkeypatch.context() as patched:

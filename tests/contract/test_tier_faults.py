@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prepcached.tier import bucket, manifests, outage, read_through
+from prepcached.tier import bucket, outage, tier
 from support.fake_s3 import SECRETS, FakeS3, fake_s3
 from support.fleet import be_patient, box
 from support.serving import Job, Serving, wait_until
@@ -37,7 +36,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeS3]:
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
         be_patient(monkeypatch)
-        monkeypatch.setattr(manifests, "RETRY_S", 0.0)
+        monkeypatch.setattr(tier, "RETRY_S", 0.0)
         yield made
 
 
@@ -82,7 +81,7 @@ def test_a_bucket_that_fails_at_reading_stops_no_job(
     s3.fault = fault
     if fault == "slow":
         monkeypatch.setattr(bucket, "STALL_S", 2.0)
-        monkeypatch.setattr(read_through, "ASKED_S", 1.5)
+        monkeypatch.setattr(tier, "ASKED_S", 1.5)
     with box(tmp_path / "second", URL) as second:
         job = second.job()
         assert len(asked(job, OLD)["granted"]) == 3
@@ -129,7 +128,7 @@ def test_a_bucket_whose_clock_is_wrong_is_used(clock_s: float, s3: FakeS3, tmp_p
 
 def test_jobs_wait_five_seconds_an_hour_for_a_bucket() -> None:
     now = [0.0]
-    bucket = outage.Outage("the tier", "jobs preprocess", 30.0, 2.0, lambda: now[0])
+    bucket = outage.Outage("the tier", "jobs preprocess", 30.0, lambda: now[0])
     waits = 0
     for _ in range(200):
         if bucket.is_usable:
@@ -140,31 +139,6 @@ def test_jobs_wait_five_seconds_an_hour_for_a_bucket() -> None:
         now[0] += 30.0
         bucket.note_answer()
     assert waits == 4, "two in each of two hours"
-
-
-def test_a_service_is_asked_until_it_answers(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever goes wrong with the asking."""
-    monkeypatch.setattr(outage, "TICK_S", 0.0)
-    service = outage.Outage("the tier", "jobs preprocess", 0.0, 2.0, lambda: 0.0)
-    errors: list[Exception] = [bucket.CouldNotTell("away"), ValueError("unforeseen")]
-
-    async def ask() -> None:
-        if errors:
-            raise errors.pop()
-
-    async def watched() -> None:
-        watching = asyncio.create_task(service.watch(ask))
-        service.note_failure(bucket.CouldNotTell("away"))
-        while service.is_on:
-            await asyncio.sleep(0)
-        await outage.end([watching])
-        assert watching.done()
-
-    asyncio.run(watched())
-    assert (service.failures, service.is_usable) == (3, True)
-    assert [one.levelname for one in caplog.records if one.exc_info] == ["ERROR"]
 
 
 def test_no_credential_is_written_anywhere(

@@ -19,7 +19,7 @@ from prepcache.protocol import wire
 from prepcached.config import load
 from prepcached.tier import upstream as upstreams
 from prepcached.tier.bucket import Bucket, CouldNotTell
-from prepcached.tier.lead import Lead
+from prepcached.tier.upstream import Lead
 from support.fleet import TOKEN, be_patient, box, lead, upstream
 from support.serving import Job, Serving, wait_until
 

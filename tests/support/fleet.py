@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from prepcached.tier import bucket as bucket_module
-from prepcached.tier import lead as lead_module
-from prepcached.tier import outage, read_through
+from prepcached.tier import outage
+from prepcached.tier import tier as tier_module
 from prepcached.tier import upstream as upstream_module
 from support.serving import Serving, serving
 
@@ -23,10 +23,9 @@ TOKEN = "correct-horse-battery-staple"
 def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Daemons of this process wait a minute for buckets and leads: on a busy machine slow is not broken."""
     for module, name in (
-        (lead_module, "CALL_S"),
         (upstream_module, "CALL_S"),
         (upstream_module, "LOOK_S"),
-        (read_through, "ASKED_S"),
+        (tier_module, "ASKED_S"),
         (bucket_module, "STALL_S"),
     ):
         monkeypatch.setattr(module, name, 60.0)

@@ -18,7 +18,6 @@ from prepcached.tier.bucket import Bucket, CouldNotTell, Damaged
 from prepcached.tier.manifests import Manifests, Row
 
 RECIPE = "ab" * 32
-LARGEST = 1 << 30
 
 
 def row(number: int, items: int = 2, edition: int = 0, observed: tuple[str, ...] = ()) -> Row:
@@ -30,7 +29,7 @@ def row(number: int, items: int = 2, edition: int = 0, observed: tuple[str, ...]
 def test_rows_come_back_as_they_were() -> None:
     rows = [row(number, edition=number, observed=("a", "b")[:number]) for number in range(5)]
     [data] = manifest.encode(rows)
-    assert manifest.decode(data, LARGEST) == rows
+    assert manifest.decode(data) == rows
 
 
 def test_many_rows_are_split_into_objects_that_can_be_read() -> None:
@@ -38,7 +37,7 @@ def test_many_rows_are_split_into_objects_that_can_be_read() -> None:
     objects = list(manifest.encode(rows))
     assert len(objects) > 1
     assert all(len(data) <= manifest.MAX_OBJECT_BYTES for data in objects)
-    assert [one for data in objects for one in manifest.decode(data, LARGEST)] == rows
+    assert [one for data in objects for one in manifest.decode(data)] == rows
 
 
 def told(**members: Any) -> bytes:
@@ -83,19 +82,19 @@ def told(**members: Any) -> bytes:
 )
 def test_what_is_no_manifest_is_refused(data: bytes) -> None:
     with pytest.raises(Damaged):
-        manifest.decode(data, LARGEST)
+        manifest.decode(data)
 
 
 def test_what_was_refreshed_or_read_other_inputs_is_new() -> None:
     old = row(1, items=3)
     told = manifest.index([old, row(2, observed=("a",)), row(3, observed=("b",))])
-    assert manifest.is_told(old, told)
-    assert not manifest.is_told(row(1, items=4), told), "one item more"
-    assert not manifest.is_told(row(1, items=3, edition=1), told), "refreshed"
-    assert not manifest.is_told(row(2, observed=("c",)), told), "an observed input has changed"
+    assert manifest.brings_nothing(old, told)
+    assert not manifest.brings_nothing(row(1, items=4), told), "one item more"
+    assert not manifest.brings_nothing(row(1, items=3, edition=1), told), "refreshed"
+    assert not manifest.brings_nothing(row(2, observed=("c",)), told), "an observed input has changed"
     parts = [row(2, observed=("a",)), row(3, observed=("b",))]
     merged = Row(Digest("f" * 64), 9, parts[0].items + parts[1].items, 1.0, 0, ("a", "b"))
-    assert manifest.is_told(merged, told), "a merged artifact brings nothing new"
+    assert manifest.brings_nothing(merged, told), "a merged artifact brings nothing new"
 
 
 def test_of_an_item_the_highest_edition_is_read() -> None:
@@ -106,14 +105,14 @@ def test_of_an_item_the_highest_edition_is_read() -> None:
     assert all(len(rows) == 2 for rows in both.values())
 
 
-def test_artifacts_over_the_budget_are_left_out() -> None:
-    assert manifest.decode(told(size_bytes=11), 10) == []
+def test_artifacts_too_large_for_a_store_are_left_out() -> None:
+    assert manifest.decode(told(size_bytes=manifest.MAX_ARTIFACT_BYTES + 1)) == []
 
 
 def test_garbage_beside_a_manifest_is_ignored() -> None:
     async def work() -> set[str]:
         bucket = Bucket(MemoryStore(), "memory:///")
-        manifests = Manifests(bucket, LARGEST)
+        manifests = Manifests(bucket)
         await manifests.add(RECIPE, [row(1)])
         await bucket.put(f"manifests/v1/{RECIPE}/shared/garbage.json", b"\0garbage")
         return set((await manifests.of(RECIPE, max_age_s=0)).rows)
@@ -123,7 +122,7 @@ def test_garbage_beside_a_manifest_is_ignored() -> None:
 
 def test_scopes_have_manifests_of_their_own() -> None:
     async def work() -> list[set[str]]:
-        manifests = Manifests(Bucket(MemoryStore(), "memory:///"), LARGEST)
+        manifests = Manifests(Bucket(MemoryStore(), "memory:///"))
         await manifests.add(RECIPE, [row(1)])
         await manifests.add(f"{RECIPE}.1000", [row(2)])
         return [set((await manifests.of(one)).rows) for one in (RECIPE, f"{RECIPE}.1000", f"{RECIPE}.1001")]
@@ -136,16 +135,16 @@ def test_what_the_bucket_lost_is_named_no_longer() -> None:
 
     async def work() -> list[set[str]]:
         store = Bucket(MemoryStore(), "memory:///")
-        manifests, found = Manifests(store, LARGEST), []
+        manifests, found = Manifests(store), []
         for number in range(2):
             await manifests.add(RECIPE, [row(number)])
         known = await manifests.of(RECIPE)
-        known.note_lacking(row(1))
+        known.lost.add(row(1).digest)
         found.append(set((await manifests.of(RECIPE, max_age_s=0)).rows))
         assert not known.offered(row(1).each_item(), 0.0) and known.offered(row(0).each_item(), 0.0)
         await manifests.compact(RECIPE)
-        found.append(set((await Manifests(store, LARGEST).of(RECIPE)).rows))
-        await Manifests(store, LARGEST).add(RECIPE, [row(1)])
+        found.append(set((await Manifests(store).of(RECIPE)).rows))
+        await Manifests(store).add(RECIPE, [row(1)])
         found.append(set((await manifests.of(RECIPE, max_age_s=0)).rows))
         return found
 
@@ -199,7 +198,7 @@ def test_a_compaction_that_fails_at_any_step_loses_nothing() -> None:
     async def work(steps: int) -> tuple[bool, set[str]]:
         store = MemoryStore()
         bucket = Failing(store, "memory:///")
-        manifests = Manifests(bucket, LARGEST)
+        manifests = Manifests(bucket)
         for number in range(3):
             await manifests.add(RECIPE, [row(number)])
         bucket.left = steps
@@ -208,7 +207,7 @@ def test_a_compaction_that_fails_at_any_step_loses_nothing() -> None:
             has_failed = False
         except CouldNotTell:
             has_failed = True
-        return has_failed, set((await Manifests(Bucket(store, ""), LARGEST).of(RECIPE)).rows)
+        return has_failed, set((await Manifests(Bucket(store, "")).of(RECIPE)).rows)
 
     written = {row(number).digest for number in range(3)}
     outcomes = [asyncio.run(work(steps)) for steps in range(5)]
@@ -221,7 +220,7 @@ def test_daemons_that_compact_at_once_lose_nothing() -> None:
 
     async def work(seed: int) -> set[str]:
         store = MemoryStore()
-        daemons = [Manifests(Racing(store, seed * 2 + at), LARGEST) for at in range(2)]
+        daemons = [Manifests(Racing(store, seed * 2 + at)) for at in range(2)]
 
         async def write(at: int) -> None:
             for number in range(4):
@@ -229,7 +228,7 @@ def test_daemons_that_compact_at_once_lose_nothing() -> None:
                 await daemons[at].compact(RECIPE)
 
         await asyncio.gather(write(0), write(1))
-        return set((await Manifests(Bucket(store, ""), LARGEST).of(RECIPE)).rows)
+        return set((await Manifests(Bucket(store, "")).of(RECIPE)).rows)
 
     written = {row(10 * at + number).digest for at in range(2) for number in range(4)}
     for seed in range(50):  # 4 compactions by 2 daemons each

@@ -4,9 +4,8 @@
     recipes/v1/<digest>.json                      a recipe's name and readable parts
     manifests/v1/<recipe>/<scope>/<random>.json   rows: an artifact's digest, size, items, cost
 
-upstream.py leases what the bucket lacks from a lead daemon (lead.py), so that one machine makes it.
-bucket.py is the only module that talks to the object store. Reading (read_through.py) and writing
-(write_back.py) share one `Manifests` (manifests.py).
+tier.py fetches and copies artifacts, manifests.py says which there are, bucket.py alone talks to the object
+store. upstream.py leases what the bucket lacks from a lead daemon, so that one machine makes it.
 
 Invariants:
     1. "Absent" and "could not tell" differ: any failure but a missing object is counted, pauses the tier for

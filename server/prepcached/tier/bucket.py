@@ -31,7 +31,7 @@ STALL_S = 2.0
 """Longest wait for an answer to a small request, or for the next piece of a large one; a job waits for it."""
 WRITE_S = 30.0
 """Longest wait for a small write, for which no job waits."""
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 4 << 20
 UPLOAD_RATE = 256 << 10
 """Bytes a second: an upload that is slower is given up."""
 
@@ -65,7 +65,7 @@ class Bucket:
                 raise Damaged(f"{name} has {found.meta['size']} bytes; the limit is {limit}")
             return bytes(await _soon(found.bytes_async()))
 
-    async def stream(self, name: str, size_bytes: int, limit_s: float) -> AsyncIterator[bytes]:
+    async def stream(self, name: str, size_bytes: int, limit_s: float) -> AsyncIterator[memoryview]:
         """The pieces of a large object. Raises Absent, or Damaged where it has another size.
 
         It is given up when, at the rate so far, all of it would take longer than `limit_s`.
@@ -82,7 +82,7 @@ class Bucket:
                 past_s = loop.time() - began
                 if past_s > STALL_S and past_s * size_bytes > limit_s * count:
                     raise CouldNotTell(f"{name} would take longer than {limit_s:.0f} s")
-                yield bytes(piece)
+                yield memoryview(piece)
 
     async def put(self, name: str, data: Any, *, timeout_s: float = WRITE_S) -> None:
         """Writes an object: bytes, or an open file."""

@@ -7,13 +7,13 @@ coding and indexing run in threads.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Annotated, Literal
 
 import msgspec
@@ -21,17 +21,13 @@ from msgspec import Meta
 
 from prepcache.digests import DIGEST_BYTES, Digest
 from prepcached.store import scopes
-from prepcached.tier.bucket import STALL_S, Absent, Bucket, CouldNotTell, Damaged
-from prepcached.tier.outage import Outage
+from prepcached.tier.bucket import Absent, Bucket, CouldNotTell, Damaged
 
 LOG = logging.getLogger(__name__)
 
 PREFIX = "manifests/v1"
 FRESH_S = 10.0
 """How long a manifest that was read counts as the newest."""
-RETRY_S = 30.0
-"""How often a bucket that could not tell is asked until it answers."""
-KEPT_RECIPES = 64
 KEPT_ITEMS = 4_000_000
 """Of all recipes together: about 600 MB; what was used longest ago is read again when it is asked for."""
 MAX_OBJECTS = 4096
@@ -41,12 +37,14 @@ TRIES = 4
 """Readings of a list whose objects are compacted away meanwhile."""
 MAX_OBJECT_BYTES = 32 << 20
 """A larger object is not read: rows of about 500,000 items."""
-MAX_ROWS = 100_000
+MAX_ROWS = 20_000
 """Of one recipe, over all its objects."""
 MAX_ITEMS = 1 << 18
 """Of one artifact, so that its row always fits into an object."""
 MAX_OBSERVED = 4096
 """Chunks of observed inputs that one artifact names."""
+MAX_ARTIFACT_BYTES = 64 << 30
+"""Larger artifacts are ignored."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -78,7 +76,7 @@ class Row(msgspec.Struct, frozen=True):
             yield self.items[start : start + DIGEST_BYTES]
 
     @property
-    def can_be_told(self) -> bool:
+    def fits(self) -> bool:
         """Whether it is small enough for a manifest."""
         return len(self.items) <= MAX_ITEMS * DIGEST_BYTES and len(self.observed) <= MAX_OBSERVED
 
@@ -106,15 +104,14 @@ def index(rows: Iterable[Row]) -> Index:
     return found
 
 
-def is_told(row: Row, told: Index) -> bool:
-    """Whether others are told of all items of an artifact, in as new an edition, and of the same observed
-    inputs.
+def brings_nothing(row: Row, known: Index) -> bool:
+    """Whether all items of an artifact are in others, in as new an edition, with the same observed inputs.
 
-    A merged artifact observed what its parts observed, so it is told by them.
+    A merged artifact observed what its parts observed, so it brings nothing beside them.
     """
     observed: set[str] = set()
     for item in row.each_item():
-        others = told.get(item)
+        others = known.get(item)
         if others is None or others[0].edition < row.edition:
             return False
         observed.update(*(one.observed for one in others))
@@ -135,12 +132,8 @@ def encode(rows: Iterable[Row]) -> list[bytes]:
     return [msgspec.json.encode({"version": 1, "artifacts": part}) for part in parts]
 
 
-def decode(data: bytes, max_artifact_bytes: int) -> list[Row]:
-    """The rows of an object.
-
-    Args:
-        data: the object; at most `MAX_OBJECT_BYTES`.
-        max_artifact_bytes: artifacts that say they are larger are left out: no store could take them.
+def decode(data: bytes) -> list[Row]:
+    """The rows of an object, but those of artifacts that are too large for any store.
 
     Raises:
         Damaged: it is not a manifest of this version.
@@ -149,7 +142,7 @@ def decode(data: bytes, max_artifact_bytes: int) -> list[Row]:
         found = msgspec.json.decode(data, type=_Object)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Damaged(f"not a manifest of this version ({error})") from None
-    return [row for row in found.artifacts if row.size_bytes <= max_artifact_bytes]
+    return [row for row in found.artifacts if row.size_bytes <= MAX_ARTIFACT_BYTES]
 
 
 @dataclass(eq=False)
@@ -157,20 +150,18 @@ class Known:
     """What was read of one recipe.
 
     Args:
-        rows: by digest, without those in `lacking`.
-        objects: the rows of each object.
-        refused: objects that are not manifests.
-        lacking: artifacts that a manifest names and that the bucket lacks, or has damaged. They count again
-            when an object names them that was not there before.
+        objects: the rows of each object; None: it is not a manifest.
+        rows: all of them by digest, but those that are `lost`.
+        lost: artifacts that the bucket lacks, or has damaged. They count again when an object names them
+            that was not there before.
         tried: until when artifacts are not fetched, since they were or could not be.
         is_whole: False where an object was refused or a limit reached, so that there may be more artifacts.
     """
 
+    objects: dict[str, list[Row] | None] = field(default_factory=dict)
     rows: dict[str, Row] = field(default_factory=dict)
     by_item: Index = field(default_factory=dict)
-    objects: dict[str, list[Row]] = field(default_factory=dict)
-    refused: set[str] = field(default_factory=set)
-    lacking: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
     tried: dict[str, float] = field(default_factory=dict)
     read_at: float = float("-inf")
     is_whole: bool = True
@@ -180,37 +171,25 @@ class Known:
         """Which of these items the bucket has, and in which artifacts that may be fetched."""
         found = {}
         for item in items:
-            rows = [row for row in self.by_item.get(item, ()) if self.tried.get(row.digest, now) <= now]
+            rows = [
+                row
+                for row in self.by_item.get(item, ())
+                if row.digest not in self.lost and self.tried.get(row.digest, now) <= now
+            ]
             if rows:
                 found[item] = rows
         return found
-
-    def note_lacking(self, row: Row) -> None:
-        """The bucket lacks an artifact that the manifest names: it is to be made, and copied again."""
-        self.lacking.add(row.digest)
-        self.rows.pop(row.digest, None)
-        for item in row.each_item():
-            others = tuple(one for one in self.by_item.pop(item, ()) if one.digest != row.digest)
-            if others:
-                self.by_item[item] = others
 
 
 class Manifests:
     """All recipes' manifests in one bucket.
 
     Args:
-        max_artifact_bytes: rows of larger artifacts are ignored.
         clock: seconds, monotonic.
     """
 
-    def __init__(
-        self, bucket: Bucket, max_artifact_bytes: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.bucket = bucket
-        self.outage = Outage(
-            f"the tier {bucket.url}", "jobs preprocess items that it may have", RETRY_S, STALL_S, clock
-        )
-        self._max_artifact_bytes = max_artifact_bytes
+    def __init__(self, bucket: Bucket, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bucket = bucket
         self._clock = clock
         self._known: OrderedDict[str, Known] = OrderedDict()
 
@@ -219,21 +198,14 @@ class Manifests:
         return self._known.get(recipe)
 
     async def of(self, recipe: str, *, max_age_s: float = FRESH_S) -> Known:
-        """What the bucket has of a recipe.
-
-        Args:
-            recipe: scoped.
-            max_age_s: it is read again where it was read longer ago.
+        """What the bucket has of a recipe, scoped; read again where it was read longer ago.
 
         Raises:
             CouldNotTell.
         """
         known = self._known.setdefault(recipe, Known())
         self._known.move_to_end(recipe)
-        while len(self._known) > 1 and (
-            len(self._known) > KEPT_RECIPES
-            or sum(len(one.by_item) for one in self._known.values()) > KEPT_ITEMS
-        ):
+        while len(self._known) > 1 and sum(len(one.by_item) for one in self._known.values()) > KEPT_ITEMS:
             self._known.popitem(last=False)
         async with known.lock:
             if self._clock() - known.read_at >= max_age_s:
@@ -244,25 +216,25 @@ class Manifests:
         """Appends rows, and compacts a manifest of many objects. Raises CouldNotTell."""
         await self._write(recipe, rows)
         known = await self.of(recipe, max_age_s=0)
-        if len(known.objects.keys() - known.refused) >= COMPACTED_AT:
+        if sum(one is not None for one in known.objects.values()) >= COMPACTED_AT:
             await self.compact(recipe)
 
     async def compact(self, recipe: str) -> None:
         """Rewrites the objects of a recipe as one. Raises CouldNotTell."""
         known = await self.of(recipe, max_age_s=0)
-        read = [name for name in known.objects if name not in known.refused]
-        rows = {row.digest: row for name in read for row in known.objects[name]}
+        read = {name: rows for name, rows in known.objects.items() if rows is not None}
+        rows = {row.digest: row for part in read.values() for row in part if row.digest not in known.lost}
         if len(read) > 1:
-            await self._write(recipe, [row for row in rows.values() if row.digest not in known.lacking])
-            await self.bucket.delete(read)
+            await self._write(recipe, list(rows.values()))
+            await self._bucket.delete(list(read))
 
     async def _write(self, recipe: str, rows: Sequence[Row]) -> None:
         for data in await asyncio.to_thread(encode, rows):
-            await self.bucket.put(f"{_folder(recipe)}/{secrets.token_hex(16)}.json", data)
+            await self._bucket.put(f"{_folder(recipe)}/{secrets.token_hex(16)}.json", data)
 
     async def _read(self, recipe: str, known: Known) -> None:
         for _ in range(TRIES):
-            names = await self.bucket.names(_folder(recipe) + "/", MAX_OBJECTS)
+            names = await self._bucket.names(_folder(recipe) + "/", MAX_OBJECTS)
             try:
                 objects = {name: await self._object(name, known) for name in names}
                 break
@@ -270,32 +242,23 @@ class Manifests:
                 continue
         else:
             raise CouldNotTell(f"the manifest of {recipe} changes too quickly to be read")
-        new = objects.keys() - known.objects.keys()
-        known.lacking.difference_update(row.digest for name in new for row in objects[name])
-        rows = {row.digest: row for part in objects.values() for row in part}
-        known.is_whole = (
-            not known.refused.intersection(objects) and len(names) < MAX_OBJECTS and len(rows) <= MAX_ROWS
-        )
-        there = (row for row in rows.values() if row.digest not in known.lacking)
-        shown = list(itertools.islice(there, MAX_ROWS))
-        by_item = await asyncio.to_thread(index, shown)
-        known.objects = objects
-        known.rows, known.by_item = {row.digest: row for row in shown}, by_item
-        for digest in known.lacking & known.rows.keys():  # found out meanwhile
-            known.note_lacking(known.rows[digest])
+        for name in objects.keys() - known.objects.keys():
+            known.lost.difference_update(row.digest for row in objects[name] or ())
+        rows = {row.digest: row for part in objects.values() for row in part or ()}
+        known.is_whole = None not in objects.values() and len(names) < MAX_OBJECTS and len(rows) <= MAX_ROWS
+        there = islice((one for one in rows.items() if one[0] not in known.lost), MAX_ROWS)
+        known.objects, known.rows = objects, dict(there)
+        known.by_item = await asyncio.to_thread(index, list(known.rows.values()))
         known.read_at = self._clock()
 
-    async def _object(self, name: str, known: Known) -> list[Row]:
+    async def _object(self, name: str, known: Known) -> list[Row] | None:
         if name in known.objects:
             return known.objects[name]
         try:
-            data = await self.bucket.get(name, MAX_OBJECT_BYTES)
-            return await asyncio.to_thread(decode, data, self._max_artifact_bytes)
+            return await asyncio.to_thread(decode, await self._bucket.get(name, MAX_OBJECT_BYTES))
         except Damaged as error:
-            if name not in known.refused:
-                LOG.warning("%s in the tier is ignored: %s", name, error)
-            known.refused.add(name)
-            return []
+            LOG.warning("%s in the tier is ignored: %s", name, error)
+            return None
 
 
 def _folder(recipe: str) -> str:

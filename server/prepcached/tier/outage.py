@@ -3,15 +3,13 @@
 Invariant: jobs wait at most `LOST_S` in `LOST_SPAN_S` for a service that fails. After a failure it is not
 used until it has answered a question for which no job waits. Where one more failure could cost jobs more than
 that, they do without it until the span is over.
-
-Locking: none; everything runs on the daemon's event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 
 from prepcache.errors import PrepcacheError
 
@@ -19,9 +17,9 @@ LOG = logging.getLogger(__name__)
 
 LOST_S = 5.0
 LOST_SPAN_S = 3600.0
+LONGEST_S = 2.0
+"""The longest that one failure costs a job."""
 TICK_S = 0.5
-END_S = 1.0
-"""How long a stop waits for a task that it has cancelled."""
 
 
 class ServiceFailed(Exception):
@@ -34,13 +32,10 @@ class Outage:
     Args:
         name: of the service, for people; `meanwhile`: what happens without it.
         retry_s: how long after a failure it is asked.
-        longest_s: the longest that one more failure may cost a job.
         clock: seconds, monotonic.
     """
 
-    def __init__(
-        self, name: str, meanwhile: str, retry_s: float, longest_s: float, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, name: str, meanwhile: str, retry_s: float, clock: Callable[[], float]) -> None:
         self.failures = 0
         self.last_failure = ""
         self.is_on = False
@@ -49,7 +44,6 @@ class Outage:
         self._name = name
         self._meanwhile = meanwhile
         self._retry_s = retry_s
-        self._longest_s = longest_s
         self._clock = clock
         self._ask_at = float("inf")
         self._lost: list[tuple[float, float]] = []
@@ -59,7 +53,7 @@ class Outage:
         """Whether a job may wait for it."""
         since = self._clock() - LOST_SPAN_S
         self._lost = [(at, seconds) for at, seconds in self._lost if at > since]
-        return not self.is_on and sum(seconds for _, seconds in self._lost) + self._longest_s <= LOST_S
+        return not self.is_on and sum(seconds for _, seconds in self._lost) + LONGEST_S <= LOST_S
 
     def note_lost(self, seconds: float) -> None:
         """A job waited so long for nothing."""
@@ -88,22 +82,12 @@ class Outage:
             if self._clock() >= self._ask_at:
                 try:
                     await ask()
-                except (ServiceFailed, PrepcacheError) as error:
-                    self.note_failure(error)
                 except Exception as error:
-                    LOG.exception("%s cannot be asked", self._name)
+                    if not isinstance(error, ServiceFailed | PrepcacheError):
+                        LOG.exception("%s cannot be asked", self._name)
                     self.note_failure(error)
                 else:
                     self.note_answer()
                     self._ask_at = self._clock() + every_s
                 self.was_asked.set()
             await asyncio.sleep(TICK_S)
-
-
-async def end(tasks: Iterable[asyncio.Task[None] | None]) -> None:
-    """Cancels tasks, and waits until they have ended."""
-    ending = [task for task in tasks if task is not None]
-    for task in ending:
-        task.cancel()
-    if ending:
-        await asyncio.wait(ending, timeout=END_S)

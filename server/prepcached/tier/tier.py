@@ -1,42 +1,81 @@
-"""The tier of one daemon: reading through, writing back, and what an administrator asks of it."""
+"""One daemon's part in a shared bucket.
+
+Reading through: what a job asks for and the bucket has is fetched instead of preprocessed. The tier takes
+part in leasing like a job: it leases all items of an artifact, downloads and commits it, and whoever waits
+for them finds it there. If that fails, the lease ends, and a job may make them.
+
+Writing back: what jobs commit here is copied in the background. The unit is a recipe, not a commit: whatever
+artifacts it has by the time its turn comes are compared with its manifest, and those that bring something new
+are copied. So a copy that was lost is made up for by the next one, and merges need no bookkeeping.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import os
+import secrets
 from collections import Counter
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Container, Iterable
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
 
+from blake3 import blake3
+
+from prepcache.artifact.header import read_header
 from prepcache.digests import is_hex64
-from prepcache.errors import BadRequest, NotFound, StoreError
+from prepcache.errors import (
+    ArtifactError,
+    BadRequest,
+    NotFound,
+    PrepcacheError,
+    StagedFileRefused,
+    StoreError,
+)
+from prepcache.protocol.wire import ArtifactRef, StagedFile
 from prepcached.daemon import Daemon
+from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, digests
+from prepcached.sessions import Session
 from prepcached.store import scopes
-from prepcached.tier.bucket import Absent, Bucket, CouldNotTell, Damaged
-from prepcached.tier.lead import Lead
-from prepcached.tier.manifests import PREFIX, Manifests
-from prepcached.tier.outage import end
-from prepcached.tier.read_through import ReadThrough
-from prepcached.tier.upstream import Upstream
-from prepcached.tier.write_back import WriteBack
+from prepcached.tier.bucket import STALL_S, UPLOAD_RATE, WRITE_S, Absent, Bucket, CouldNotTell, Damaged
+from prepcached.tier.manifests import FRESH_S, PREFIX, Known, Manifests, Row, brings_nothing
+from prepcached.tier.outage import TICK_S, Outage
+from prepcached.tier.upstream import Lead, Upstream
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
-COUNTED = ("hits", "hit_bytes", "misses", "bad", "written", "written_bytes", "dropped")
-"""Since the start: artifacts fetched, requests for work whose items the bucket lacked, artifacts whose bytes
-were not what their names say, artifacts copied, recipes that found no room in the queue."""
-MAX_ARTIFACT_BYTES = 64 << 30
+RETRY_S = 30.0
+"""How often a bucket that could not tell is asked until it answers."""
+DOWNLOADS = 4
+"""Artifacts that are fetched at once."""
+ASKED_S = 1.5
+"""Longest wait of a request for a lease for a manifest (see upstream.LOOK_S)."""
+AGAIN_S = 600.0
+"""How long an artifact that was fetched, or that the store declined, is not fetched again: if the job still
+asks for its items, they are no use to it."""
+QUEUE = 4096
+"""Recipes that wait to be copied; more are dropped, counted, and copied when they are committed to again."""
+REST_S = 2.0
+"""A recipe is copied this long after a commit, so that the commits of a fill go together."""
+DRAIN_S = 3.0
+"""What a stop gives to what still waits to be copied,"""
+END_S = 1.0
+"""and to a task that it has cancelled."""
 MAX_LISTED = 1_000_000
-"""Objects that `gc` looks at in one go."""
+"""Objects that `garbage` looks at in one go."""
 MAX_RECIPE_BYTES = 8 << 20
 GARBAGE_AGE_S = 24 * 3600.0
 """Far longer than a copy takes from its bytes to its manifest, and than clocks differ."""
+COUNTED = ("hits", "hit_bytes", "misses", "bad", "written", "written_bytes", "dropped")
+"""Since the start: artifacts fetched, requests for work whose items the bucket lacked, artifacts whose bytes
+were not what their names say, artifacts copied, recipes that found no room in the queue."""
 
 
 class Tier:
-    """One daemon's part in a shared bucket.
+    """Reads and writes one bucket for one daemon.
 
     Args:
         is_read_only: nothing is ever written into the bucket.
@@ -48,53 +87,265 @@ class Tier:
     ) -> None:
         self._daemon = daemon
         self._bucket = bucket
-        self._manifests = Manifests(bucket, MAX_ARTIFACT_BYTES, daemon.clock)
+        self._is_read_only = is_read_only
+        self._manifests = Manifests(bucket, daemon.clock)
+        self._outage = Outage(
+            f"the tier {bucket.url}", "jobs preprocess items that it may have", RETRY_S, daemon.clock
+        )
         self._counted = Counter(dict.fromkeys(COUNTED, 0))
-        self.reading = ReadThrough(daemon, self._manifests, self._counted)
-        self._writing = None if is_read_only else WriteBack(daemon, self._manifests, self._counted)
-        self.upstream: Upstream | None = None
-        if lead is not None and self._writing is not None:
-            self.upstream = Upstream(daemon, lead, self.reading, self._writing)
+        self._slots = asyncio.Semaphore(DOWNLOADS)
+        self._fetches: set[asyncio.Task[bool]] = set()
+        self._due: dict[str, float] = {}
+        """Recipes that wait to be copied, and from when on."""
+        self._copying = ""
+        self._is_closing = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self.upstream = None if lead is None else Upstream(daemon, lead, self)
+
+    # -- life
 
     def start(self) -> None:
-        watch = self._manifests.outage.watch(lambda: self._bucket.names(f"{PREFIX}/", 1))
-        self._watcher = asyncio.get_running_loop().create_task(watch)
-        for part in (self._writing, self.upstream):
-            if part is not None:
-                part.start()
+        loop = asyncio.get_running_loop()
+        self._copier = loop.create_task(self._copy_due())
+        probe = self._outage.watch(lambda: self._bucket.names(f"{PREFIX}/", 1))
+        self._tasks = [self._copier, loop.create_task(probe)]
+        if self.upstream is not None:
+            self._tasks.append(loop.create_task(self.upstream.watch()))
 
     async def stop(self) -> None:
-        await end([self._watcher])
-        self.reading.stop()
-        for part in (self._writing, self.upstream):
-            if part is not None:
-                await part.stop()
-
-    def note_committed(self, recipe: str) -> None:
-        """A job's artifacts of a recipe, scoped, are to be copied into the bucket."""
-        if self._writing is not None:
-            self._writing.note(recipe)
+        """Copies what waits, for a bounded time; the rest is copied after its next commit or `tier push`.
+        Downloads end, which frees what they leased; the daemon's stop waits for them."""
+        for fetch in self._fetches:
+            fetch.cancel()
+        self._is_closing = True
+        if not (await asyncio.wait([self._copier], timeout=DRAIN_S))[0]:
+            LOG.warning("%d recipes were not copied to the tier before the stop", len(self._due) + 1)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks, timeout=END_S)
+        if self.upstream is not None:
+            await self.upstream.leave()
 
     def status(self) -> dict[str, Any]:
         """What `GET /v1/tier` answers."""
-        writing, upstream, outage = self._writing, self.upstream, self._manifests.outage
         found: dict[str, Any] = {
             **self._counted,
             "url": self._bucket.url,
-            "mode": "read-only" if writing is None else "read-write",
-            "is_paused": not outage.is_usable,
-            "could_not_tell": outage.failures,
-            "last_failure": outage.last_failure,
-            "waiting": 0 if writing is None else writing.waiting,
+            "mode": "read-only" if self._is_read_only else "read-write",
+            "is_paused": not self._outage.is_usable,
+            "could_not_tell": self._outage.failures,
+            "last_failure": self._outage.last_failure,
+            "waiting": len(self._due),
         }
-        if upstream is not None:
-            found |= {
-                "upstream": upstream.lead.url,
-                "is_upstream_away": upstream.is_away,
-                "upstream_failures": upstream.outage.failures,
-                "last_upstream_failure": upstream.outage.last_failure,
-            }
-        return found
+        return found if self.upstream is None else found | self.upstream.status()
+
+    # -- reading through
+
+    def offered(self, recipe: str, items: Iterable[bytes]) -> Container[bytes]:
+        """Which of these items can be fetched, as far as is known."""
+        known = self._manifests.known(recipe) if self._outage.is_usable else None
+        return () if known is None else known.offered(items, self._daemon.clock())
+
+    async def claim(
+        self,
+        recipe: str,
+        items: bytes,
+        session: Session,
+        max_age_s: float = FRESH_S,
+        limit_s: float | None = None,
+    ) -> None:
+        """Leases, and begins to fetch, the artifacts of the bucket that have some of these items.
+
+        Args:
+            recipe: scoped, and registered.
+            items: n * 32 bytes; what the job lacks, as far as this daemon knows too.
+            session: the job, which will own what is fetched.
+            max_age_s: how old the manifest may be.
+            limit_s: how long it may be waited for; default `ASKED_S`.
+        """
+        daemon, known, began = self._daemon, None, self._daemon.clock()
+        with contextlib.suppress(TimeoutError):
+            reading = asyncio.shield(self._known(recipe, max_age_s))
+            known = await asyncio.wait_for(reading, ASKED_S if limit_s is None else limit_s)
+        if known is None:
+            if self._outage.is_usable:
+                self._outage.note_lost(daemon.clock() - began)
+            return
+        found = known.offered(digests(items), daemon.clock())
+        if not found:
+            self._counted["misses"] += 1
+            return
+        here = {ref.digest for ref in (await daemon.quick(daemon.store.resolve, recipe)).artifacts}
+        owner_uid = os.geteuid() if session.uid is None else session.uid
+        for row in {row.digest: row for rows in found.values() for row in rows}.values():
+            if row.digest in here:
+                known.tried[row.digest] = daemon.clock() + AGAIN_S
+            else:
+                self._fetch_free(recipe, known, row, owner_uid)
+
+    async def _known(self, recipe: str, max_age_s: float) -> Known | None:
+        if not self._outage.is_usable:
+            return None
+        try:
+            return await self._manifests.of(recipe, max_age_s=max_age_s)
+        except CouldNotTell as error:
+            self._outage.note_failure(error)
+            return None
+
+    def _fetch_free(self, recipe: str, known: Known, row: Row, owner_uid: int) -> asyncio.Task[bool] | None:
+        """Begins to fetch an artifact under a lease on its free items; None where none is free."""
+        commit = self._daemon.leases.begin_fetch(TIER_SESSION + row.digest, TIER_NAME, recipe, row.items)
+        if commit is None:
+            return None
+        task = self._daemon.spawn(self._fetch(known, row, commit, owner_uid))
+        self._fetches.add(task)
+        task.add_done_callback(self._fetches.discard)
+        return task
+
+    async def _fetch(self, known: Known, row: Row, commit: Commit, owner_uid: int) -> bool:
+        daemon, name = self._daemon, f"{commit.session}.{secrets.token_hex(8)}"
+        daemon.commits[commit.session] = 1  # its staged file is not swept
+        known.tried[row.digest] = daemon.clock() + AGAIN_S
+        try:
+            async with self._slots:
+                began = daemon.clock()
+                if self._outage.is_on:  # another download failed while this one waited
+                    raise CouldNotTell(self._outage.last_failure)
+                await self._download(row, name)
+                staged = [StagedFile(name, row.size_bytes)]
+                done = await daemon.slow(daemon.store.commit, commit.recipe, staged, owner_uid=owner_uid)
+        except (CouldNotTell, Absent, Damaged, PrepcacheError, OSError) as error:
+            self._note_failed(known, row, error, daemon.clock() - began)
+            daemon.leases.abort_commit(commit)
+            return False
+        except BaseException:
+            daemon.leases.abort_commit(commit)
+            raise
+        else:
+            self._counted.update(hits=1, hit_bytes=row.size_bytes)
+            daemon.leases.finish_commit(commit, commit.items, done.generation)
+            return True
+        finally:
+            daemon.commits.pop(commit.session, None)
+            await daemon.slow(daemon.store.unstage, name)
+
+    def _note_failed(self, known: Known, row: Row, error: Exception, lost_s: float) -> None:
+        if isinstance(error, CouldNotTell):
+            known.tried.pop(row.digest, None)
+            if not self._outage.is_on:
+                self._outage.note_failure(error)
+                self._outage.note_lost(lost_s)
+            return
+        if isinstance(error, Absent | Damaged | StagedFileRefused):
+            known.lost.add(row.digest)
+        self._counted["bad"] += isinstance(error, Damaged | StagedFileRefused)
+        LOG.warning(
+            "artifact %s of the tier: a job preprocesses its items: %s", row.digest, error or "absent"
+        )
+
+    async def _download(self, row: Row, name: str) -> None:
+        """Writes an artifact's bytes into the staging folder, one piece while the next one comes.
+
+        Raises:
+            Absent, CouldNotTell, Declined, StoreError.
+            Damaged: it has another digest than its name says.
+        """
+        daemon, digest = self._daemon, blake3()
+        limit_s = STALL_S + 2 * row.cost_s  # beyond that, to make it would have been quicker
+        with contextlib.ExitStack() as stack:
+            fd = await daemon.slow(stack.enter_context, daemon.store.upload(name, row.size_bytes))
+            stack.callback(os.close, fd)
+            writing = daemon.spawn(asyncio.sleep(0))
+            try:
+                async for piece in self._bucket.stream(object_name(row.digest), row.size_bytes, limit_s):
+                    await writing
+                    writing = daemon.spawn(daemon.slow(_write, fd, piece, digest))
+                await writing
+            finally:
+                await asyncio.wait([writing])  # it uses the file
+        if digest.hexdigest() != row.digest:
+            raise Damaged(f"{object_name(row.digest)} does not match its digest")
+
+    # -- writing back
+
+    def note_committed(self, recipe: str) -> None:
+        """A recipe, scoped, has new artifacts that are to be copied into the bucket."""
+        if self._is_read_only:
+            return
+        if recipe in self._due or len(self._due) < QUEUE:
+            self._due.setdefault(recipe, self._daemon.clock() + REST_S)
+        else:
+            self._counted["dropped"] += 1
+
+    def is_pending(self, recipe: str) -> bool:
+        """Whether a recipe is being copied, or will be soon: not while the bucket is left alone."""
+        return not self._outage.is_on and (recipe in self._due or recipe == self._copying)
+
+    async def _copy_due(self) -> None:
+        while True:
+            recipe = self._next_due()
+            if recipe is None:
+                if self._is_closing:
+                    return
+                await asyncio.sleep(TICK_S)
+                continue
+            del self._due[recipe]
+            self._copying = recipe
+            try:
+                await self._copy(recipe)
+            except CouldNotTell as error:
+                self._outage.note_failure(error)
+                self.note_committed(recipe)
+            except Exception as error:
+                is_foreseen = isinstance(error, PrepcacheError | OSError)
+                LOG.warning(
+                    "recipe %s was not copied to the tier: %s", recipe, error, exc_info=not is_foreseen
+                )
+            self._copying = ""
+
+    def _next_due(self) -> str | None:
+        """A recipe whose turn it is; none while the bucket is left alone."""
+        now = float("inf") if self._is_closing else self._daemon.clock()
+        hurried = () if self.upstream is None else self.upstream.waited_for(self._due)
+        due = (recipe for recipe, at in self._due.items() if at <= now or recipe in hurried)
+        return None if self._outage.is_on else next(due, None)
+
+    async def _copy(self, recipe: str) -> int:
+        """Copies what the bucket lacks of a recipe; returns how many artifacts that were.
+
+        Raises:
+            CouldNotTell, StoreError.
+        """
+        daemon, bucket = self._daemon, self._bucket
+        found = await daemon.slow(daemon.store.resolve, recipe)
+        known = await self._manifests.of(recipe, max_age_s=0)
+        left = [ref for ref in found.artifacts if ref.digest not in known.rows]
+        if left:
+            with contextlib.suppress(NotFound):  # it was deleted meanwhile
+                record = await daemon.quick(daemon.store.recipe, recipe)
+                text = json.dumps({"name": record.name, "parts": record.parts})
+                await bucket.put(f"recipes/v1/{scopes.digest(recipe)}.json", text.encode())
+        rows: list[Row] = []
+        try:
+            for ref in left:
+                opened = await daemon.slow(
+                    _opened, Path(daemon.store.objects, ref.digest[:2], ref.digest), ref
+                )
+                if opened is None:
+                    continue
+                file, row = opened
+                with file:
+                    if row.fits and not brings_nothing(row, known.by_item):
+                        timeout_s = WRITE_S + row.size_bytes / UPLOAD_RATE
+                        await bucket.put(object_name(row.digest), file, timeout_s=timeout_s)
+                        rows.append(row)
+                        self._counted.update(written=1, written_bytes=row.size_bytes)
+        finally:  # what was copied is named, whatever became of the rest
+            if rows:
+                await self._manifests.add(recipe, rows)
+        return len(rows)
+
+    # -- for administrators
 
     async def push(self) -> int:
         """Copies whatever the bucket lacks of all recipes here; returns how many artifacts that were.
@@ -102,34 +353,42 @@ class Tier:
         Raises:
             BadRequest: the tier is read-only; StoreError: the bucket could not tell.
         """
-        if self._writing is None:
+        if self._is_read_only:
             raise BadRequest("the tier is read-only")
         pushed, cursor = 0, None
         while True:
             recipes, cursor = await self._daemon.listing(self._daemon.store.recipes, cursor=cursor, limit=100)
             for record in recipes:
-                pushed += await self._asked(self._writing.push(record.digest + record.scope))
+                pushed += await self._asked(self._copy(record.digest + record.scope))
             if cursor is None:
                 return pushed
 
     async def pull(self, digest: str, scope: str, owner_uid: int) -> tuple[int, int]:
-        """Fetches what the bucket has of one recipe: artifacts fetched, and artifacts that could not be.
+        """Fetches what the bucket has of one recipe and this machine has not: how many artifacts were
+        fetched, and how many could not be.
 
         Raises:
             NotFound: the bucket does not know the recipe; StoreError: it could not tell.
         """
-        recipe, store = digest + scope, self._daemon.store
-        if not await self._daemon.quick(store.is_registered, recipe):
+        recipe, daemon, store = digest + scope, self._daemon, self._daemon.store
+        if not await daemon.quick(store.is_registered, recipe):
             try:
                 text = await self._asked(self._bucket.get(f"recipes/v1/{digest}.json", MAX_RECIPE_BYTES))
-                told = json.loads(text)
-                name, parts = str(told["name"]), dict(told["parts"] or {})
-                await self._daemon.writing(store.register, recipe, name, parts)
+                found = json.loads(text)
+                name, parts = str(found["name"]), dict(found["parts"] or {})
+                await daemon.writing(store.register, recipe, name, parts)
             except Absent:
                 raise NotFound(f"the tier has no recipe {digest}") from None
             except (Damaged, ValueError, TypeError, KeyError, RecursionError) as error:
                 raise StoreError(f"recipe {digest} in the tier cannot be read: {error}") from None
-        return await self._asked(self.reading.pull(recipe, owner_uid))
+        known = await self._asked(self._manifests.of(recipe, max_age_s=0))
+        resolved = await daemon.slow(store.resolve, recipe)
+        daemon.leases.raise_generation(recipe, resolved.generation)
+        here = {ref.digest for ref in resolved.artifacts}
+        lacking = [row for row in known.rows.values() if row.digest not in here]
+        fetches = [self._fetch_free(recipe, known, row, owner_uid) for row in lacking]
+        done = await asyncio.gather(*(one for one in fetches if one is not None))
+        return sum(done), len(done) - sum(done)
 
     async def garbage(self, *, delete: bool) -> list[str]:
         """Artifacts in the bucket that no manifest names and that have lain there for `GARBAGE_AGE_S`.
@@ -166,7 +425,7 @@ class Tier:
                 unread = unread or f"{folder} is not a manifest"
                 continue
             known = await self._manifests.of(recipe, max_age_s=0)
-            named.update(row.digest for rows in known.objects.values() for row in rows)
+            named.update(row.digest for rows in known.objects.values() for row in rows or ())
             if not known.is_whole:
                 unread = unread or f"the manifest of {recipe} cannot be read completely"
         return named, unread
@@ -176,7 +435,31 @@ class Tier:
         try:
             done = await work
         except CouldNotTell as error:
-            self._manifests.outage.note_failure(error)
+            self._outage.note_failure(error)
             raise StoreError(f"the tier could not be asked: {error}") from None
-        self._manifests.outage.note_answer()
+        self._outage.note_answer()
         return done
+
+
+def object_name(digest: str) -> str:
+    """Where an artifact lies in the bucket."""
+    return f"cas/v1/{digest[:2]}/{digest}"
+
+
+def _write(fd: int, piece: memoryview, digest: blake3) -> None:
+    digest.update(piece)
+    while piece:
+        piece = piece[os.write(fd, piece) :]
+
+
+def _opened(path: Path, ref: ArtifactRef) -> tuple[BinaryIO, Row] | None:
+    """An artifact here, which stays open though it is evicted, and its row; None where it cannot be read."""
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("rb"))
+            items = read_header(file.fileno()).item_digests.tobytes()
+        except (ArtifactError, OSError) as error:
+            LOG.warning("%s is not copied to the tier: %s", path, error)
+            return None
+        stack.pop_all()
+    return file, Row(ref.digest, ref.size_bytes, items, ref.cost_s, ref.edition, ref.observed)

@@ -22,26 +22,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import secrets
 import socket
-from collections.abc import Container
+import ssl
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
+import httpcore
 from blake3 import blake3
 
 from prepcache.digests import RecipeDigest
-from prepcache.errors import LimitExceeded, PrepcacheError, UnknownSession
+from prepcache.errors import BadRequest, LimitExceeded, PrepcacheError, UnknownSession, from_problem
 from prepcache.protocol import wire
 from prepcache.protocol.members import Message
 from prepcached.daemon import Daemon
 from prepcached.leases import TIER_NAME, digests
 from prepcached.sessions import Session
-from prepcached.tier.lead import CALL_S, Lead, LeadAway, M
-from prepcached.tier.outage import Outage, end
-from prepcached.tier.read_through import ReadThrough
-from prepcached.tier.write_back import WriteBack
+from prepcached.tier.outage import Outage, ServiceFailed
 
+if TYPE_CHECKING:
+    from prepcached.tier.tier import Tier
+
+CALL_S = 1.0
+"""Longest wait for an answer of the lead, beyond what it was asked to wait."""
+MAX_ANSWER_BYTES = 8 << 20
 PIECE_S = 10.0
 """Seconds of work that are leased at once, so that the lead is asked rarely."""
 FEWEST_PIECES = 4
@@ -52,9 +60,100 @@ BEAT_S = 2.0
 HELD_AGE_S = 2.0
 """While other machines hold everything, the bucket is asked this often for what they have copied."""
 LOOK_S = 0.4
-"""Longest wait for a manifest after a lease. With ASKED_S and CALL_S this is less than 3 s, after which a job
-takes its daemon for silent."""
+"""Longest wait for a manifest after a lease. With tier.ASKED_S and CALL_S this is less than 3 s, after which
+a job takes its daemon for silent."""
 RETRY_S = 10.0
+
+M = TypeVar("M", bound=Message)
+_BROKEN: tuple[type[Exception], ...] = (httpcore.NetworkError, httpcore.ProtocolError, OSError, ValueError)
+_BROKEN += (httpcore.UnsupportedProtocol, httpcore.TimeoutException, RecursionError)
+
+
+class LeadAway(ServiceFailed):
+    """The lead did not answer in time, or what it said is no answer."""
+
+
+class Lead:
+    """The daemon that leases to the others; every exchange is bounded in time and size.
+
+    Args:
+        url: `http://host:port`, or `https://host` where a proxy in front of it ends TLS.
+        token: what its `token_file` holds.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url.rstrip("/")
+        self.session = ""
+        """This machine's session, as the header names it; empty where there is none."""
+        self._headers: dict[bytes | str, bytes | str] = {
+            "Host": urlsplit(self.url).netloc,
+            "Authorization": f"Bearer {token}",
+            "Content-Type": "application/json",
+            wire.PROTOCOL_HEADER: str(wire.PROTOCOL),
+        }
+        context = ssl.create_default_context() if url.startswith("https:") else None
+        self._pool = httpcore.AsyncConnectionPool(ssl_context=context, keepalive_expiry=30.0)
+
+    async def ask(
+        self, method: str, path: str, message: Message | None, gives: type[M], wait_s: float = 0.0
+    ) -> M:
+        """Sends a message and reads the answer.
+
+        Raises:
+            LeadAway: see there.
+            PrepcacheError: the lead refused.
+        """
+        headers = dict(self._headers)
+        if self.session:
+            headers[wire.SESSION_HEADER] = self.session
+        body = b"" if message is None else json.dumps(message.to_json()).encode()
+        url, raw = self.url + wire.API + path, bytearray()
+        try:
+            async with (
+                asyncio.timeout(CALL_S + wait_s),
+                self._pool.stream(method, url, headers=headers, content=body) as answer,
+            ):
+                async for piece in answer.aiter_stream():
+                    raw += piece
+                    if len(raw) > MAX_ANSWER_BYTES:
+                        raise LeadAway(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+            found = json.loads(raw or b"{}")
+        except TimeoutError:
+            raise LeadAway(f"no answer within {CALL_S + wait_s:.1f} s") from None
+        except _BROKEN as error:
+            raise LeadAway(str(error).split("\n")[0][:200] or type(error).__name__) from None
+        if answer.status >= 400 and isinstance(found, dict) and isinstance(found.get("code"), str):
+            raise from_problem(found)
+        if not 200 <= answer.status < 300:
+            raise LeadAway(f"status {answer.status} without a problem document")
+        try:
+            return gives.from_json(found)
+        except BadRequest as error:
+            raise LeadAway(f"not an answer: {error.message[:200]}") from None
+
+    async def beat(self, lost: tuple[str, ...]) -> wire.BeatAnswer:
+        """Keeps the session and its leases, but for the lost ones."""
+        return await self.ask("POST", f"{self._path}/beat", wire.BeatRequest(lost=lost), wire.BeatAnswer)
+
+    async def open(self) -> None:
+        """Opens a session, in which leases are asked for."""
+        opening = wire.SessionRequest("prepcached", os.getpid(), socket.gethostname()[:256])
+        opened = await self.ask("POST", "/sessions", opening, wire.SessionAnswer)
+        self.session = wire.session_header(opened.session, opened.token)
+
+    async def leave(self) -> None:
+        """Ends the session, if the lead still knows it."""
+        if self.session:
+            with contextlib.suppress(PrepcacheError):
+                await self.ask("DELETE", self._path, None, wire.Nothing)
+        self.session = ""
+
+    async def close(self) -> None:
+        await self._pool.aclose()
+
+    @property
+    def _path(self) -> str:
+        return f"/sessions/{self.session.partition('.')[0]}"
 
 
 @dataclass(eq=False)
@@ -69,37 +168,42 @@ class Piece:
 class Upstream:
     """This machine's leases from the lead."""
 
-    def __init__(self, daemon: Daemon, lead: Lead, reading: ReadThrough, writing: WriteBack) -> None:
-        self.lead = lead
+    def __init__(self, daemon: Daemon, lead: Lead, tier: Tier) -> None:
         meanwhile = "this machine leases by itself, so other machines may preprocess the same items"
-        self.outage = Outage(f"the lead {lead.url}", meanwhile, RETRY_S, CALL_S, daemon.clock)
+        self._lead = lead
+        self._outage = Outage(f"the lead {lead.url}", meanwhile, RETRY_S, daemon.clock)
         self._daemon = daemon
-        self._reading = reading
-        self._writing = writing
+        self._tier = tier
         self._mine: dict[str, dict[bytes, Piece]] = {}
-        self._waited_for: set[str] = set()
-        self._session = ""
-        self._watcher: asyncio.Task[None] | None = None
-        writing.is_waited_for = self.is_waited_for
+        self._waited_for: Collection[str] = ()
 
     @property
     def is_away(self) -> bool:
         """Whether the lead does not answer, so that all leases are local."""
-        return not (self._session and self.outage.is_usable)
+        return not (self._lead.session and self._outage.is_usable)
 
-    def start(self) -> None:
-        self._watcher = asyncio.get_running_loop().create_task(self.outage.watch(self._beat, BEAT_S))
+    def status(self) -> dict[str, Any]:
+        """Its part of what `GET /v1/tier` answers."""
+        return {
+            "upstream": self._lead.url,
+            "is_upstream_away": self.is_away,
+            "upstream_failures": self._outage.failures,
+            "last_upstream_failure": self._outage.last_failure,
+        }
 
-    async def stop(self) -> None:
+    async def watch(self) -> None:
+        """Keeps the session at the lead until cancelled."""
+        await self._outage.watch(self._beat, BEAT_S)
+
+    async def leave(self) -> None:
         """Gives everything back."""
-        await end([self._watcher])
         with contextlib.suppress(LeadAway):
-            await self._leave()
-        await self.lead.close()
+            await self._lead.leave()
+        await self._lead.close()
 
-    def is_waited_for(self, recipe: str) -> bool:
-        """Whether another machine waits for items of a recipe, scoped, that this one holds."""
-        return bool(self._waited_for) and _name(recipe) in self._waited_for
+    def waited_for(self, recipes: Iterable[str]) -> set[str]:
+        """Of which of these recipes, scoped, another machine waits for items that this one holds."""
+        return {one for one in recipes if _name(one) in self._waited_for} if self._waited_for else set()
 
     async def share(
         self, recipe: str, request: wire.LeaseRequest, session: Session, wait_s: float
@@ -116,12 +220,12 @@ class Upstream:
             and who has some of the rest.
         """
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.outage.was_asked.wait(), CALL_S)
+            await asyncio.wait_for(self._outage.was_asked.wait(), CALL_S)
         if self.is_away:
             return None, ()
         items = digests(request.items)
         mine, leased = self._mine.get(recipe, {}), self._daemon.leases.leased(recipe)
-        offered = self._reading.offered(recipe, items)
+        offered = self._tier.offered(recipe, items)
         free = [item for item in items if item not in leased and item not in offered]
         asked = [item for item in free if item not in mine][: wire.MAX_ITEMS]
         lacking = min(request.want, len(free)) - (len(free) - len(asked))
@@ -134,15 +238,15 @@ class Upstream:
             except LimitExceeded:
                 return None, ()
             except UnknownSession:  # the lead has restarted: the next beat opens another one
-                self._session = ""
+                self._lead.session = ""
                 return None, ()
             except (LeadAway, PrepcacheError) as error:
-                self.outage.note_failure(error)
-                self.outage.note_lost(self._daemon.clock() - began)
+                self._outage.note_failure(error)
+                self._outage.note_lost(self._daemon.clock() - began)
                 return None, ()
             try:
                 max_age_s = HELD_AGE_S if piece is None else 0.0
-                await self._reading.claim(recipe, request.items, session, max_age_s, LOOK_S)
+                await self._tier.claim(recipe, request.items, session, max_age_s, LOOK_S)
             finally:
                 if piece is not None:
                     self._mine.setdefault(recipe, {}).update(dict.fromkeys(piece.items, piece))
@@ -150,8 +254,6 @@ class Upstream:
         if not holders and not any(item in mine or item in leased for item in items):
             holders = (wire.Holder(TIER_NAME, len(items)),)
         return mine, holders
-
-    # -- inside
 
     async def _lease(
         self, recipe: str, asked: list[bytes], lacking: int, request: wire.LeaseRequest, wait_s: float
@@ -169,13 +271,13 @@ class Upstream:
             wait_s=wait_s,
             is_for_machine=True,
         )
-        answer = await self._call("POST", "/leases", wanted, wire.LeaseAnswer, wait_s=wait_s)
+        answer = await self._lead.ask("POST", "/leases", wanted, wire.LeaseAnswer, wait_s)
         if lie := answer.lie(len(asked), want):
             raise LeadAway(f"its answer cannot be true: {lie}")
         if not (answer.lease or answer.held):
             raise LeadAway("it neither granted the items nor said who has them")
         if answer.is_waited_for:
-            self._waited_for.add(wanted.recipe)
+            self._waited_for = {*self._waited_for, wanted.recipe}
         if answer.lease is None:
             return None, answer.held
         items = {asked[index] for index in answer.granted}
@@ -183,56 +285,29 @@ class Upstream:
 
     async def _beat(self) -> None:
         """Keeps the session at the lead, or opens one."""
-        if self._session and not self.outage.is_on:
-            self._give_back_idle()
+        if self._lead.session and not self._outage.is_on:
             with contextlib.suppress(UnknownSession):
-                answer = await self._call("POST", f"{self._path}/beat", wire.BeatRequest(), wire.BeatAnswer)
-                self._waited_for = set(answer.waited_for)
+                self._waited_for = (await self._lead.beat(self._idle())).waited_for
                 return
-        await self._leave()
+        await self._lead.leave()
         self._mine.clear()
-        opening = wire.SessionRequest("prepcached", os.getpid(), socket.gethostname()[:256])
-        opened = await self._call("POST", "/sessions", opening, wire.SessionAnswer)
-        self._session = wire.session_header(opened.session, opened.token)
+        await self._lead.open()
 
-    async def _leave(self) -> None:
-        """Ends the session at the lead, if it still knows it."""
-        if self._session:
-            with contextlib.suppress(PrepcacheError):
-                await self._call("DELETE", self._path, None, wire.Nothing)
-        self._session = ""
-
-    @property
-    def _path(self) -> str:
-        return f"/sessions/{self._session.partition('.')[0]}"
-
-    def _give_back_idle(self) -> None:
-        now = self._daemon.clock()
+    def _idle(self) -> tuple[str, ...]:
+        """Forgets the pieces on which nobody works, and names their leases."""
+        now, idle = self._daemon.clock(), []
         for recipe, mine in list(self._mine.items()):
-            leased, is_pending = self._daemon.leases.leased(recipe), self._writing.is_pending(recipe)
+            leased, is_pending = self._daemon.leases.leased(recipe), self._tier.is_pending(recipe)
             for piece in set(mine.values()):
                 if is_pending or any(item in leased for item in piece.items):
                     piece.used_at = now
                 elif now - piece.used_at > IDLE_S:
+                    idle.append(piece.lease.id)
                     for item in piece.items:
                         mine.pop(item, None)
-                    self._daemon.spawn(self._release(piece.lease))
             if not mine:
                 del self._mine[recipe]
-
-    async def _release(self, lease: wire.Lease) -> None:
-        try:
-            path, token = f"/leases/{lease.id}", wire.ReleaseRequest(lease.token)
-            await self._call("DELETE", path, token, wire.Nothing)
-        except LeadAway as error:
-            self.outage.note_failure(error)
-        except PrepcacheError:  # it has lapsed
-            pass
-
-    async def _call(
-        self, method: str, path: str, message: Message | None, gives: type[M], wait_s: float = 0.0
-    ) -> M:
-        return await self.lead.ask(method, path, message, gives, session=self._session, wait_s=wait_s)
+        return tuple(idle)
 
 
 def _name(recipe: str) -> RecipeDigest:
