@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from prepcache.dataset import CachedDataset
 from prepcache.dataset_options import Options
-from prepcache.keys.options import check_config
+from prepcache.keys.recipes import check_config
 
 _NO_DATA: Any = object()
 

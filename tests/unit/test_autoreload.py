@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from IPython.extensions.autoreload import ModuleReloader
 
-from prepcache.keys.drift import drift
+from prepcache.fill.recipe_guard import drift
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from prepcache.keys.drift import drift
+from prepcache.fill.recipe_guard import drift
 from prepcache.keys.recipes import recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
 

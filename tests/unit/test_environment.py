@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from prepcache.fill.recipe_guard import Steady
+from prepcache.fill.recipe_guard import Steady, drift
 from prepcache.keys import environment
-from prepcache.keys.drift import drift
 from prepcache.keys.environment import Environment, default_dtype, lately
 from prepcache.keys.observation.observer import Observer
 from support.projects import Project, project_fixture  # noqa: F401

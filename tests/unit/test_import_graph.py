@@ -11,8 +11,8 @@ import pytest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.project import Places
+from prepcache.keys.recipe_parts import static_key
 from prepcache.keys.recipes import recipe
-from prepcache.keys.static import static_key
 from support.projects import Project, project_fixture  # noqa: F401
 
 

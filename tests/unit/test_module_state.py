@@ -13,8 +13,7 @@ import pytest
 from PIL import ImageFile
 
 from prepcache.fill.call import Job
-from prepcache.fill.recipe_guard import Steady
-from prepcache.keys.drift import drift
+from prepcache.fill.recipe_guard import Steady, drift
 from prepcache.keys.recipes import Recipe, recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
 

@@ -12,8 +12,7 @@ import torch
 
 from prepcache.errors import UnkeyableError
 from prepcache.fill.call import Job
-from prepcache.fill.recipe_guard import Steady
-from prepcache.keys.own_state import Trial
+from prepcache.fill.recipe_guard import Steady, Trial
 from prepcache.keys.recipes import Recipe, recipe
 from support.projects import Project, project_fixture  # noqa: F401
 

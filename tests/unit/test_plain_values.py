@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from prepcache.fill.recipe_guard import drift
 from prepcache.keys.code import dependencies
 from prepcache.keys.code.values import ValueEncoder
-from prepcache.keys.drift import drift
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 

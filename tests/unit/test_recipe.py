@@ -16,8 +16,8 @@ import pytest
 
 import prepcache
 from prepcache.errors import UnkeyableError
+from prepcache.fill.recipe_guard import drift
 from prepcache.keys import recipes
-from prepcache.keys.drift import drift
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.recipes import Recipe, recipe
 from prepcache.protocol.explain import differences

@@ -333,7 +333,7 @@ def show_key(
         raise typer.BadParameter("must be FILE:FUNCTION, such as train.py:tokenize", param_hint=target)
     if not Path(file).is_file():
         raise typer.BadParameter(f"there is no file {file}", param_hint=target)
-    from prepcache.keys.static import static_key
+    from prepcache.keys.recipe_parts import static_key
 
     parts = static_key(file, function)
     if as_json:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from prepcache.artifact.sample_tree import copied, leaves_of, signature
 from prepcache.errors import SampleError
-from prepcache.keys import own_state
+from prepcache.fill.recipe_guard import Trial
 from prepcache.keys.items import load, names_in
 from prepcache.keys.markers import Plain, Tree
 from prepcache.keys.paths import Read, looks_like_path
@@ -106,7 +106,7 @@ class Job:
     read: Read = "path"
     observer: Observer | None = None
     of: str = ""
-    trial: own_state.Trial = field(default_factory=own_state.Trial, compare=False)
+    trial: Trial = field(default_factory=Trial, compare=False)
 
     def observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read so far, in this process."""

@@ -1,18 +1,33 @@
-"""Whether what counts in a recipe is still what it was when its data set was opened.
+"""Whether what counts in a recipe is still as it was when its data set was opened, and who changed it.
 
 A job may set a global, or change an object in its config, while a data set is open. What is preprocessed then
-does not belong to the recipe: it is not kept, and what changed is named.
+does not belong to the recipe: it is not stored, and what changed is named. What the function's own calls
+change (a counter, the last file name, a vocabulary that they load) is no such change:
+
+NOTE [ Own state ]
+        prep = Prep()                      # prep.n == 0
+        train = CachedDataset(some, prep)  # prep.n == 200 where it was filled, 0 where everything was cached
+        val = CachedDataset(others, prep)
+
+    The recipe of val is that of a Prep with n == 0 in both cases: else it would be found in one of them only.
+    1. What differs after the first call, or after a fill in which only the function ran, its calls have
+       changed: here `prep.n`.
+    2. At the end of the fill a few items are made again. If they give the same bytes, the samples do not
+       depend on what was changed, and the recipe of exactly this state is from now on that of the state
+       before the first call. Otherwise the state counts as it is, and this is said.
 
 Invariants:
-    1. What the function changes itself is no such change: what did change in its first call (a vocabulary
-       that it loads), and during a fill what its code may change (a counter, a table of what it met). In
-       another process, which may never have been as the recipe says (an object that an executor's initializer
-       or the job alone has set), this is said only of what was so there once.
-       What was first there after its first call is what it loaded; what was there before, the job did.
-    2. Nothing is committed unless it was looked at after the last sample of it was made.
-    3. Other looks cost less than 2 % of the time between two of them.
-
-The libraries that are loaded meanwhile, and what an executor had loaded before, are looked at too (drift.py).
+    1. What the job sets counts. What changed is put down to calls only if nothing but the function ran, and
+       the function's code may change it. In another process, where a value may never have been as the recipe
+       says (an executor's initializer has set it), only if it was so there once.
+    2. A state counts as the one before the first call only if nothing but what calls changed differs. If
+       calls build a window for size 3, and the job then sets size to 5, the window that is there counts.
+    3. Files that calls read when they changed the state are inputs of every data set for which that state
+       counts as before: its own calls may find in memory what they would have read.
+    4. What came up meanwhile (a module that the function imported) is no change; it counts from then on as it
+       was at the first look. In another process, only if that cannot have loaded it from an older text.
+    5. Nothing is committed unless it was looked at after the last sample of it was made. Other looks cost
+       less than 2 % of the time between two of them.
 
 Not here: data that changes (keys/items.py), files and modules that the function opens (keys/observation).
 """
@@ -21,21 +36,90 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from blake3 import blake3
+
 from prepcache.errors import UnkeyableError
-from prepcache.keys.drift import OF_ANOTHER_TIME, drift
-from prepcache.keys.own_state import Trial
-from prepcache.keys.recipes import Recipe, settle
+from prepcache.keys import recipes
+from prepcache.keys.code.alters import Alters
+from prepcache.keys.code.dependencies import Dependencies
+from prepcache.keys.encoding.encoder import Encoder
+from prepcache.keys.environment import differing as differing_distributions
+from prepcache.keys.randomness import Guard
+from prepcache.keys.recipes import DEFAULT_DTYPE, DEFINITION, Recipe, State
 
 EVERY_S = 5.0
 MAX_SHARE = 0.02
+MOST_ITEMS = 3
+"""Items of a function that are made again."""
+MOST_STATES = 256
+"""Changed states of which it is known whether they make the same samples as the first one."""
+ENOUGH_S = 1.0
+"""Seconds of making items again after which no further one is."""
+LARGEST_BYTES = 64 << 20
+"""Larger samples are not compared: hashing them would cost the fill."""
+_OF_ANOTHER_TIME = " of another time"
+"""Ends the label of a distribution or file of which another process has loaded another state than counts."""
 _MOVING = "a dict or set, while it was being read,"
-"""Another thread grows it: whose it is, and whether it had changed before, is not told."""
+"""Another thread grows it: who does, and whether it had changed before, cannot be told."""
 
-_met: set[tuple[str, str]] = set()
-"""What recipes count, label and value, and was so when this process looked, which did not make them."""
+_met: set[tuple[str, str | None]] = set()
+"""Rows of recipes, label and digest, that were so when this process looked, which did not make them."""
+
+
+class Trial:
+    """The first items that a function made for a data set, to be made again, and what its calls changed.
+
+    In another process it notes no items: they are made again where the fill ends.
+
+    Args:
+        own: the places that calls were seen to change.
+        wanted: how many items are noted.
+
+    Attributes:
+        came: rows that calls brought up, by label: of modules that they imported.
+        observer: that of the data set.
+    """
+
+    def __init__(self, own: Iterable[str] = (), wanted: int = MOST_ITEMS) -> None:
+        self.own: set[str] = set(own)
+        self.came: dict[str, Any] = {}
+        self.observer: Any = None
+        self._wanted = wanted
+        self._items: list[tuple[Callable[[Any], Any], bytes | None]] = []
+
+    def __reduce__(self) -> Any:
+        return Trial, (self.own, 0)
+
+    @property
+    def is_wanting(self) -> bool:
+        """Whether one more item is to be noted."""
+        return len(self._items) < self._wanted
+
+    def note(self, again: Callable[[Any], Any], sample: Any) -> None:
+        """Keeps the digest of an item's sample, or of all its samples.
+
+        Args:
+            again: makes it again, when it is given the function.
+        """
+        self._items.append((again, _digest_of(sample)))
+
+    def gives_the_same(self, function: Callable[..., Any]) -> bool:
+        """Whether the items come out as they did first, or as many of them as may be made."""
+        began = time.monotonic()
+        for again, before in self._items:
+            try:
+                with Guard():
+                    sample = again(function)
+                if before is None or _digest_of(sample) != before:
+                    return False
+            except Exception:  # noqa: BLE001 - whatever it raises, it is not what it was
+                return False
+            if time.monotonic() - began > ENOUGH_S:
+                break
+        return bool(self._items)
 
 
 class Steady:
@@ -58,22 +142,14 @@ class Steady:
         self._trial = trial or Trial()
         self._changed: list[str] = []
         self._look_at = 0.0
-        self._is_settled = self._is_told = self._is_elsewhere = False
+        self._is_told = self._is_elsewhere = False
+        self.is_settled = False
+        """Whether the function was called: what comes up now was not loaded by its first call."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Where modules are imported again, globals are others: they are looked at before the first call."""
-        fresh = {
-            "_clock": time.monotonic,
-            "_look_at": 0.0,
-            "_is_settled": False,
-            "_is_elsewhere": True,
-        }
-        return self.__dict__ | fresh
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the function was called: what comes up now was not loaded by its first call."""
-        return self._is_settled
+        there = {"_look_at": 0.0, "_clock": time.monotonic, "is_settled": False, "_is_elsewhere": True}
+        return self.__dict__ | there
 
     def changed(self, *, is_due: bool = False, is_filling: bool = False) -> list[str]:
         """What has been changed from outside since the opening; looks at most so often, or now if due.
@@ -82,23 +158,23 @@ class Steady:
             is_filling: only the function ran since the last look, and threads of the job's.
         """
         began = self._clock()
-        if not self._changed and (is_due or began >= self._look_at):
-            known = set(self._trial.came)
-            try:
-                found = self._drift()
-            except (RuntimeError, KeyError):
-                return [_MOVING]
-            if not (is_filling or self._is_settled or self._is_elsewhere):
-                # The job has loaded it, and may have set it.
-                found |= dict.fromkeys(sorted(self._trial.came.keys() - known), False)
-            self._trial.own.update(
-                label
-                for label, may_be_own in found.items()
-                if may_be_own and (label in self._trial.came or (is_filling and self._was(label)))
-            )
-            self._changed = [label for label in found if label not in self._trial.own]
-            took_s = self._clock() - began
-            self._look_at = began + max(EVERY_S, took_s / MAX_SHARE)
+        if self._changed or not (is_due or began >= self._look_at):
+            return self._changed
+        known, own = set(self._trial.came), self._trial.own
+        try:
+            found = self._drift()
+        except (RuntimeError, KeyError):
+            return [_MOVING]
+        if not (is_filling or self.is_settled or self._is_elsewhere):
+            # The job has loaded it, and may have set it.
+            found |= dict.fromkeys(sorted(self._trial.came.keys() - known), False)
+        own.update(
+            label
+            for label, may_be_own in found.items()
+            if may_be_own and (label in self._trial.came or (is_filling and self._was(label)))
+        )
+        self._changed = [label for label in found if label not in own]
+        self._look_at = began + max(EVERY_S, (self._clock() - began) / MAX_SHARE)
         return self._changed
 
     def note(self, changed: list[str]) -> None:
@@ -107,21 +183,20 @@ class Steady:
 
     def settle(self) -> None:
         """The function was just called: what its first call has changed, it changed itself."""
-        if not self._is_settled and not self._changed:
+        if not self.is_settled and not self._changed and self._recipe is not None:
+            distributions = self._recipe.parts["environment"]["distributions"]
             with contextlib.suppress(RuntimeError, KeyError):  # `_MOVING`: then nothing passes for its own
-                self._trial.own.update(label for label in self._drift() if not self._is_of_library(label))
-        self._is_settled = True
+                self._trial.own.update(
+                    label
+                    for label in self._drift()
+                    if label not in distributions and not label.endswith(_OF_ANOTHER_TIME)
+                )
+        self.is_settled = True
 
     def filled(self) -> None:
-        """A fill is over, in which only the function ran."""
+        """A fill is over, in which only the function ran: its state may count as before from now on."""
         if not self.changed(is_due=True, is_filling=True) and self._recipe is not None:
-            settle(self._recipe, self._trial)
-
-    def _is_of_library(self, label: str) -> bool:
-        """Whether it names a distribution, or a text, of which another was loaded: by no function's doing."""
-        assert self._recipe is not None
-        distributions = self._recipe.parts["environment"]["distributions"]
-        return label in distributions or label.endswith(OF_ANOTHER_TIME)
+            _settle(self._recipe, self._trial)
 
     def is_news(self) -> bool:
         """Whether a change is to be said now: once."""
@@ -133,33 +208,137 @@ class Steady:
             return {}
         try:
             found = drift(self._recipe, self._trial.came, is_elsewhere=self._is_elsewhere)
-        except UnkeyableError:  # its source was edited meanwhile: what runs is still what was loaded
-            return {}
+        except UnkeyableError as error:
+            return {getattr(error, "path", None) or "what the function depends on": False}
         if self._is_elsewhere:
-            values = self._recipe.state.values
-            others = {_holder(label, values) for label in found}
-            _met.update((label, repr(v)) for label, v in values.items() if label not in others)
+            rows = self._recipe.state.rows
+            others = {_holder(label, rows) for label in found}
+            _met.update(row for row in rows.items() if row[0] not in others)
         return found
 
-    def _was(self, label: str) -> bool:
+    def _was(self, place: str) -> bool:
         """Whether a value was once in this process what the recipe says."""
         if not self._is_elsewhere or self._recipe is None:
             return True
-        values = self._recipe.state.values
-        holder = _holder(label, values)
-        return holder not in values or (holder, repr(values[holder])) in _met
+        rows = self._recipe.state.rows
+        holder = _holder(place, rows)
+        return holder is None or (holder, rows[holder]) in _met
 
 
-def _holder(place: str, values: Mapping[str, Any]) -> str:
-    """The label of the value that a place is in; the place itself where it is in none."""
-    ends = [at for at, mark in enumerate(place) if mark in ".["]
-    return next((place[:at] for at in (len(place), *reversed(ends)) if place[:at] in values), place)
+def drift(made: Recipe, met: dict[str, Any] | None = None, *, is_elsewhere: bool = False) -> dict[str, bool]:
+    """What has changed in this process since a recipe was made.
+
+    Args:
+        met: rows that came up in earlier looks; grows by what comes up in this one.
+        is_elsewhere: in another process than the one that made it, which may have loaded other texts, or
+            other versions of libraries: an executor may have been there before an edit.
+
+    Returns:
+        Labels of what differs, each with whether the function may have changed it itself.
+    """
+    met = {} if met is None else met
+    if made.preprocess is None or made.asked.get("code") is None:
+        return {}
+    state, reach = recipes.again(made)
+    before = made.state._replace(rows=met | made.state.rows)
+    drifted = differing(before, state, own=made.own)
+    functions = [function.__code__ for function in reach.labels.functions()]
+    alters = Alters([*functions, *reach.modules.codes()] if drifted else ())
+    found = {label.removesuffix(DEFINITION): _may_be_own(label, reach, alters) for label in drifted}
+    others = differing_distributions(made.parts["environment"]["distributions"])
+    came = {label: row for label, row in state.rows.items() if label not in before.rows}
+    if is_elsewhere:
+        texts = reach.modules.older_texts(came)
+        found = {label: own for label, own in found.items() if label.rpartition(".")[0] not in texts}
+        others = [name + _OF_ANOTHER_TIME for name in (*texts.values(), *others)]
+    met |= {label: row for label, row in came.items() if label not in found}
+    return found | dict.fromkeys(others, False)
+
+
+def _may_be_own(label: str, reach: Dependencies, alters: Alters) -> bool:
+    value = reach.values.get(label)
+    if value is not None and value.is_attribute and not reach.is_project(type(reach.owners[label])):
+        return True  # the object's own code may change it
+    if label.endswith(DEFINITION) or label == DEFAULT_DTYPE:
+        return False  # modules were imported again, or functions replaced
+    if label.startswith("$"):
+        return alters.may_alter("environ", dict)
+    # The function was given its config.
+    return label.startswith("config.") or alters.may_alter(label, object if value is None else value.kind)
+
+
+def differing(before: State, now: State, *, own: Iterable[str] = ()) -> list[str]:
+    """The labels of rows that differ.
+
+    An attribute that an object has got or lost differs, and a leaf of the config; another row that came up
+    does not.
+
+    Args:
+        own: what may differ, with all that is in it.
+    """
+    objects = before.objects & now.objects
+    moved = before.rows.keys() ^ now.rows.keys()
+    found = {label for label in moved if label.startswith("config.") or not objects.isdisjoint(_above(label))}
+    found |= {
+        label for label in before.rows.keys() & now.rows.keys() if before.rows[label] != now.rows[label]
+    }
+    whole = sorted(label for label in found if label not in moved or found.isdisjoint(_above(label)))
+    own = {*own}
+    return [label for label in whole if own.isdisjoint((label, *_above(label)))]
+
+
+def _above(place: str) -> Iterator[str]:
+    """The places that something at a place is in, the outermost first."""
+    return (place[:at] for at, mark in enumerate(place) if mark in ".[" and at)
+
+
+def _holder(place: str, rows: dict[str, str | None]) -> str | None:
+    """The label of the row that a place is in; None where it is in none."""
+    return next((at for at in (place, *reversed([*_above(place)])) if at in rows), None)
+
+
+def _settle(made: Recipe, trial: Trial) -> None:
+    """Makes items again if calls have changed what the function holds, so that it counts as before."""
+    own = frozenset(trial.own | made.own)
+    if made.preprocess is None or not (own or trial.came):
+        return
+    is_same = trial.gives_the_same(made.preprocess)
+    before = made.state._replace(rows=trial.came | made.state.rows)
+    for now in recipes.states_now(made):
+        if differing(before, now, own=own):  # something else changed it, as another thread
+            continue
+        if len(recipes.changed_states) >= MOST_STATES:
+            recipes.changed_states.clear()
+        recipes.changed_states[now.digest] = (
+            {"digest": made.digest, "parts": made.parts, "own": own, "inherits": (trial.observer,)}
+            if is_same
+            else differing(made.state, now)
+        )
+
+
+def _digest_of(sample: Any) -> bytes | None:
+    """The digest of a sample; None of one that is too large, or that no artifact holds."""
+    hasher = blake3()
+    size = 0
+
+    def put(raw: Any) -> None:
+        nonlocal size
+        size += memoryview(raw).nbytes
+        if size > LARGEST_BYTES:
+            raise UnkeyableError("too large")
+        hasher.update(raw)
+
+    try:
+        Encoder().write(sample, put, "sample")
+    except Exception:  # noqa: BLE001 - a sample may be anything
+        return None
+    return hasher.digest()
 
 
 def line(changed: list[str]) -> str:
     """What to say of a change."""
     names = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
-    if any(name.endswith(OF_ANOTHER_TIME) for name in changed):
+    if any(name.endswith(_OF_ANOTHER_TIME) for name in changed):
         return (
             f"{names} is loaded in the executor, so its samples are not stored: restart the executor, or "
             "open the data set again"

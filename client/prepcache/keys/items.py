@@ -27,8 +27,7 @@ from prepcache.keys.files.stamps import mix
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
 from prepcache.keys.item_batches import Batch, Digests, ItemEncoder, digest_of, is_library
 from prepcache.keys.markers import rebuild
-from prepcache.keys.options import check_reading
-from prepcache.keys.paths import PathRules, Read
+from prepcache.keys.paths import PathRules, Read, check_reading
 
 if TYPE_CHECKING:
     import numpy as np

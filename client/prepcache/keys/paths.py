@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from prepcache.keys.encoding.encoder import Encoder, length
 from prepcache.keys.files.digest import (
@@ -39,6 +39,13 @@ Read = Literal["path", "bytes", "text"]
 _FILESYSTEM, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 LONGEST = 4096
 """PATH_MAX on Linux: a longer str names no file."""
+
+
+def check_reading(read: Any, trust: Any) -> None:
+    """Raises ValueError for a misspelt `read=` or `trust=`: by a guess, other bytes would count."""
+    for name, given, choices in (("read", read, get_args(Read)), ("trust", trust, get_args(Trust))):
+        if given not in choices:
+            raise ValueError(f"{name} must be {' or '.join(map(repr, choices))}, not {given!r}")
 
 
 def looks_like_path(text: str) -> bool:

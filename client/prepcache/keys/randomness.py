@@ -11,8 +11,8 @@ Invariants:
     3. Where another thread may draw meanwhile, nothing is put back or reported: its numbers would come
        again. One that is born meanwhile is the function's.
 
-Not here: generators that the function makes or holds (what it holds counts by value, see own_state.py), and
-draws in other processes (each worker has a guard of its own).
+Not here: generators that the function makes or holds (what it holds counts by value), and draws in other
+processes (each worker has a guard of its own).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parts of a recipe, as its digest and people read them: config leaf by leaf, code, environment.
+"""The parts of a recipe, as its digest and people read them: config leaf by leaf, code, environment, notes.
 
 Invariants:
     1. A part whose name or value looks secret is shown as a keyed hash. What its digest is made of, is not.
@@ -7,10 +7,12 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import dis
+import linecache
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from blake3 import blake3
@@ -18,19 +20,32 @@ from blake3 import blake3
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.dependencies import Dependencies
 from prepcache.keys.code.describe import Value, readable
+from prepcache.keys.code.dynamic_lookups import variables_in
+from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.code.import_graph import ImportGraph
+from prepcache.keys.code.project import Places, dotted_name, package_root
 from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, length, text_bytes
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment
 from prepcache.keys.files.digest import digest_file
-from prepcache.keys.files.stat_cache import StatCache
+from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
 from prepcache.keys.outdated import check_machine_code
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
 
-_LABEL_WORDS = re.compile(r"\w+")
 EDITED = "edited after it was loaded"
 """Stands for a file that no longer says what runs: the definitions that were loaded from it count alone."""
 LEAF_LIMIT = 64
 """Elements of a list or dict in a config that are shown one by one; a longer one is one leaf."""
+_LABEL_WORDS = re.compile(r"\w+")
+_RANK = re.compile(
+    "(.*_)?(rank|rankid|procid|localid|nodeid|process_index)"
+    "|is_(local_)?(main|master)(_process)?|is_rank_zero",
+    re.IGNORECASE,
+)
+"""How launchers call a variable that tells the processes of a job apart, and jobs what they make of it."""
+_SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
+
+
+# -- config ------------------------------------------------------------------------------------------------
 
 
 def config_part(given: dict[str, Any], reach: Dependencies) -> tuple[dict[str, Any], str]:
@@ -90,46 +105,56 @@ class _Leaves:
         self.found[path] = {"digest": digest, "text": contents + readable(value)}
 
 
+# -- code --------------------------------------------------------------------------------------------------
+
+
 def code_part(
     code: str | Sequence[Any] | None, graph: ImportGraph, reach: Dependencies, stat_cache: StatCache
 ) -> dict[str, Any]:
     """What counts of the code: digests of files and definitions, and values."""
-    if code is None:
-        tables = ("files", "definitions", "values", "variables")
-        rows = {"attributes": _attributes(reach), "untracked": sorted(reach.ignored)}
-        return {"mode": None, **{name: {} for name in tables}, **rows}
-    mode: str
-    if isinstance(code, str):
-        mode, paths = code, graph.files
-    else:
-        mode, paths = "files", _named_files(code)
-    digests = {file: source_digest(path, graph, stat_cache) for file, path in sorted(paths.items())}
+    is_counted = code is not None
+    variables = reach.variables if is_counted else {}
+    mode, paths = (code, graph.files) if isinstance(code, str) else ("files", _named_files(code or ()))
+    files = {file: source_digest(path, graph, stat_cache) for file, path in sorted(paths.items())}
     if mode == "script":
-        digests |= {file: EDITED for file, path in paths.items() if _is_edited(path, graph, reach)}
+        files |= {file: EDITED for file, path in paths.items() if _is_edited(path, graph, reach)}
+    values: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
+    more: list[str] = []
+    for label, value in sorted(reach.values.items()):
+        if not value.is_attribute:
+            values[label] = _shown(label, value)
+        elif value.text:
+            attributes[label] = _shown(label, value)
+        else:  # the last ones of very many are shown together
+            more.append(f"{label} {value.digest}")
+    if more:
+        digest = blake3("\n".join(more).encode("utf-8", "surrogatepass")).hexdigest()
+        attributes["more attributes"] = {"digest": digest, "text": str(len(more))}
     return {
-        "mode": mode,
-        "files": digests,
-        "definitions": dict(sorted(reach.definitions.items())) if mode != "files" else {},
-        "values": {
-            label: _shown(label, value)
-            for label, value in sorted(reach.values.items())
-            if not value.is_attribute
-        },
-        "variables": {name: _shown_variable(name, v) for name, v in sorted(reach.variables.items())},
-        "attributes": _attributes(reach),
+        "mode": mode if is_counted else None,
+        "files": files,
+        "definitions": dict(sorted(reach.definitions.items())) if isinstance(code, str) else {},
+        "values": values if is_counted else {},
+        "variables": {n: _shown_variable(n, v) for n, v in sorted(variables.items())},
+        "attributes": attributes,
         "untracked": sorted(reach.ignored),
     }
 
 
-def _attributes(reach: Dependencies) -> dict[str, dict[str, str]]:
-    """The attributes of objects, one by one; of very many the last ones together."""
-    rows = sorted((label, value) for label, value in reach.values.items() if value.is_attribute)
-    shown = {label: _shown(label, value) for label, value in rows if value.text}
-    rest = [f"{label} {value.digest}" for label, value in rows if not value.text]
-    if rest:
-        digest = blake3("\n".join(rest).encode("utf-8", "surrogatepass")).hexdigest()
-        shown["more attributes"] = {"digest": digest, "text": str(len(rest))}
-    return shown
+def source_digest(path: str, graph: ImportGraph, stat_cache: StatCache) -> str:
+    """The digest of a counted file; `EDITED` for one that can no longer be read.
+
+    Raises:
+        UnkeyableError: it is machine code that was built again after this process had loaded it.
+    """
+    if path in graph.edited:
+        return EDITED
+    source = graph.sources.get(path)
+    if source is not None:
+        return source.digest
+    check_machine_code(path)
+    return digest_file(path, stat_cache, "stat").digest.hex()
 
 
 def _is_edited(path: str, graph: ImportGraph, reach: Dependencies) -> bool:
@@ -151,27 +176,58 @@ def _shown_variable(name: str, value: str | None) -> str | None:
     return "secret " + keyed_hash(value.encode("utf-8", "surrogateescape"))
 
 
-def source_digest(path: str, graph: ImportGraph, stat_cache: StatCache) -> str:
-    """The digest of a counted file; `EDITED` for one that can no longer be read.
-
-    Raises:
-        UnkeyableError: it is machine code that was built again after this process had loaded it.
-    """
-    if path in graph.edited:
-        return EDITED
-    source = graph.sources.get(path)
-    if source is not None:
-        return source.digest
-    check_machine_code(path)
-    return digest_file(path, stat_cache, "stat").digest.hex()
-
-
 def _named_files(paths: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
     absolute = [os.path.abspath(os.fspath(path)) for path in paths]
-    if not absolute:
-        raise ValueError("code=[] names no file; use code=None with version=")
-    base = os.path.commonpath([os.path.dirname(path) for path in absolute])
+    base = os.path.commonpath([os.path.dirname(path) for path in absolute]) if absolute else ""
     return {os.path.relpath(path, base): path for path in absolute}
+
+
+def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, Any]:
+    """What the code part of a recipe is made of, by text alone: the file is never run or imported.
+
+    Args:
+        path: the source file.
+        function_name: the qualified name of a function or class in it.
+
+    Returns:
+        {"files", "definitions", "literals", "variables", "distributions"}; run-time values are known
+        only to a job.
+
+    Raises:
+        UnkeyableError: the file cannot be read or parsed, or does not define the name.
+    """
+    file = os.path.abspath(os.fspath(path))
+    installed = Environment()
+    search = [os.path.dirname(file), package_root(file), *sys.path]
+    graph = ImportGraph(Places(installed.installed), search)
+    module = dotted_name(file)
+    graph.add_file(module, file)
+    names = {path: name for name, path in graph.modules.items()}
+    sources = sorted((names[path], source) for path, source in graph.sources.items() if path in names)
+    definitions = {
+        f"{name}.{code.co_qualname}": fingerprint(code)
+        for name, source in sources
+        for code in nested(source.code)
+        if "<" not in code.co_qualname
+    }
+    if f"{module}.{function_name}" not in definitions:
+        own = sorted(code.co_qualname for code in nested(graph.sources[file].code))
+        known = ", ".join([name for name in own if "<" not in name][:10])
+        raise UnkeyableError(f"{path} does not define {function_name!r}; it defines {known or 'nothing'}")
+    return {
+        "files": {n: source_digest(p, graph, user_stat_cache()) for n, p in sorted(graph.files.items())},
+        "definitions": definitions,
+        "literals": {
+            f"{name}.{bound}": repr(literal)
+            for name, source in sources
+            for bound, literal in sorted(source.literals.items())
+        },
+        "variables": sorted({v for _, source in sources for v in variables_in(source.code, {})}),
+        "distributions": installed.counted(graph.top_levels),
+    }
+
+
+# -- environment and notes ---------------------------------------------------------------------------------
 
 
 def environment_part(
@@ -195,3 +251,24 @@ def environment_part(
 
 def python_version() -> str:
     return f"{sys.implementation.name} {sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def notes_on_ranks(reach: Dependencies) -> Iterable[str]:
+    """What to say of variables that count and differ between the processes of this job."""
+    if not any(map(_RANK.fullmatch, os.environ)) or any(os.environ.get(size) == "1" for size in _SIZES):
+        return
+    labels = [label.partition("#")[0] for label in reach.values if not label.startswith("config.")]
+    names = {*reach.variables, *(label.rpartition(".")[2] for label in labels)}
+    codes = [code for function in reach.labels.functions() for code in nested(function.__code__)]
+    for name in sorted(filter(_RANK.fullmatch, names)):
+        where = ""
+        for code in codes:
+            for step in dis.get_instructions(code):
+                line = step.positions.lineno if step.positions is not None else None
+                if not where and line and step.argval == name and step.opname.startswith("LOAD"):
+                    text = linecache.getline(code.co_filename, line).strip()
+                    where = f" ({os.path.basename(code.co_filename)}:{line}: {text})"
+        yield (
+            f"{name} differs between the processes of this job and is in the key{where}, so every rank "
+            f"preprocesses all items: exclude it with untracked=({name!r},), or read it outside the function"
+        )

@@ -22,17 +22,16 @@ import functools
 import os
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import FunctionType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from blake3 import blake3
 
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
-from prepcache.keys import options, own_state, ranks
 from prepcache.keys.code import labels
 from prepcache.keys.code.dependencies import Dependencies
 from prepcache.keys.code.import_graph import ImportGraph
@@ -44,14 +43,16 @@ from prepcache.keys.files.digest import Trust, digest_file
 from prepcache.keys.files.stamps import path_stamp
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.markers import Plain, rebuild
-from prepcache.keys.own_state import Before, State, Trial
-from prepcache.keys.paths import Read, looks_like_path, path_hook
-from prepcache.keys.recipe_parts import code_part, config_part, environment_part
+from prepcache.keys.paths import Read, check_reading, looks_like_path, path_hook
+from prepcache.keys.recipe_parts import code_part, config_part, environment_part, notes_on_ranks
 
 RECIPE_VERSION = 11
 """First input of the digest; raised whenever the inputs or their order change."""
 
 RECIPE_DOMAIN = b"prepcache recipe v10\0"
+DEFAULT_DTYPE = "torch_default_dtype"
+DEFINITION = "()"
+"""Ends the label of a definition in a `State`, where one of a value may be the same."""
 _MATERIAL = (
     "the function's own calls changed {place}, and samples may depend on it. It counts by its present "
     "value, so the next job may preprocess again. Reset it before opening the data set, or exclude it with "
@@ -59,6 +60,27 @@ _MATERIAL = (
 )
 Code = Literal["script", "function"] | list[Any] | tuple[str | os.PathLike[str], ...] | None
 """A list of files, and not any sequence: a misspelt word is one too."""
+
+
+class State(NamedTuple):
+    """What counted when a recipe was made.
+
+    Args:
+        digest: of the recipe that is made of this state, whatever it counts as.
+        rows: digests of values, attributes and definitions by label, of leaves of the config by
+            `config.path`, and the values of environment variables by `$NAME`.
+        objects: labels of objects, whose attributes have rows.
+    """
+
+    digest: RecipeDigest
+    rows: dict[str, str | None]
+    objects: frozenset[str]
+
+
+changed_states: dict[RecipeDigest, dict[str, Any] | list[str]] = {}
+"""States that calls of the function have changed, by the recipe that is made of them as they are: what that
+recipe has of the one before the calls, or, where samples depend on the change, the places of it. See NOTE
+[ Own state ] in fill/recipe_guard.py."""
 
 
 @dataclass(frozen=True)
@@ -88,15 +110,15 @@ class Recipe:
     notes: tuple[str, ...] = field(compare=False, repr=False, default=())
     """What the user should be told once."""
     asked: dict[str, Any] = field(compare=False, repr=False, default_factory=dict)
-    """The arguments it was made with, for `drift`."""
-    state: State = field(compare=False, repr=False, default_factory=State.empty)
+    """The arguments it was made with, for looking at it again."""
+    state: State = field(compare=False, repr=False, default=State(RecipeDigest(""), {}, frozenset()))
     """What was there when it was made, also of what counts as it was before."""
     own: frozenset[str] = field(compare=False, repr=False, default=frozenset())
     """What calls of the function change, and counts as before them."""
     leaves_out: bool = field(compare=False, repr=False, default=False)
     """Whether the user says that some of what the code reaches does not count."""
     inherits: tuple[Any, ...] = field(compare=False, repr=False, default=())
-    """Observers of this process whose inputs are those of its data sets, too; see own_state.py."""
+    """Observers of this process whose inputs are those of its data sets, too."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "inherits": ()}
@@ -136,10 +158,12 @@ def recipe(
     """
     if not callable(preprocess):
         raise TypeError(f"preprocess must be callable, not {type(preprocess).__name__}")
-    options.check_config(config)
-    options.check_code(code, version)
-    options.check_names(untracked=untracked, environment=environment)
-    options.check_reading(read, trust)
+    check_config(config)
+    _check_code(code, version)
+    check_reading(read, trust)
+    for option, names in (("untracked", untracked), ("environment", environment)):
+        if isinstance(names, str | bytes):
+            raise TypeError(f"{option} must be a list of names, not a str: {option}=[{names!r}]")
     asked = {
         "config": dict(config or {}),
         "code": code,
@@ -158,35 +182,54 @@ def recipe(
         raise error.with_traceback(None) from None
 
 
-def settle(made: Recipe, trial: Trial) -> None:
-    """Makes items again if calls have just changed what the function holds, so that it counts as before.
+def check_config(config: Any) -> None:
+    """Raises TypeError for what is no mapping of keyword arguments."""
+    if config is not None and not isinstance(config, Mapping):
+        kind = type(config).__name__
+        raise TypeError(
+            f"config must be a mapping of keyword arguments, not {kind}: "
+            f'config={{"cfg": {kind}(...)}} passes it as keyword argument cfg'
+        )
+    for key in config or {}:
+        if not isinstance(key, str):
+            raise TypeError(f"config keys must be str, since they are keyword arguments, not {key!r}")
 
-    Only now is it known that nothing but the calls has changed since the recipe was made.
-    """
-    if made.preprocess is None or not (made.own or trial.own or trial.came):
-        return
-    is_same = trial.gives_the_same(made.preprocess)
-    recipes = [made.asked]
-    if "classes" in made.asked:  # an opening asks for the recipe without them first, see `with_classes`
-        recipes.append({name: value for name, value in made.asked.items() if name != "classes"})
-    for asked in recipes:
-        # What calls left may have no key. The samples are made all the same; the next opening refuses it.
-        with suppress(UnkeyableError):
-            own_state.learn(made, _made(made.preprocess, asked)[0], trial, is_same=is_same)
+
+def _check_code(code: Any, version: Any) -> None:
+    is_list = isinstance(code, Collection) and not isinstance(code, str | bytes)
+    if not (code is None or is_list or code in ("script", "function")):
+        raise ValueError(f"code must be 'script', 'function', a list of paths or None, not {code!r}")
+    if is_list and not code:
+        raise ValueError("code=[] names no file; use code=None with version=")
+    if code is None and version is None:
+        raise UnkeyableError("code=None counts no code: give version= to name the code")
+    if version is not None and not isinstance(version, str | int):
+        raise TypeError(f"version must be a str or int, not {type(version).__name__}")
 
 
 def _settled(preprocess: Callable[..., Any], asked: dict[str, Any]) -> Recipe:
-    """The recipe, in which what calls have changed counts as before if it may; see NOTE [ Own state ]."""
+    """The recipe, in which what calls have changed counts as before if it may."""
     made, reach = _made(preprocess, asked)
-    before = own_state.known(made)
-    if isinstance(before, Before):
-        return replace(
-            made, digest=before.digest, parts=before.parts, own=before.own, inherits=before.observers
-        )
+    before = changed_states.get(made.digest, [])
+    if isinstance(before, dict):
+        return replace(made, **before)
     for error in reach.unstable.values():
         raise error
     notes = [_MATERIAL.format(place=place, name=place.rpartition(".")[2]) for place in before]
     return replace(made, notes=(*made.notes, *notes))
+
+
+def states_now(made: Recipe) -> Iterator[State]:
+    """The states that openings of the same function and config would find now.
+
+    Those that have no key are left out: the next opening refuses them.
+    """
+    assert made.preprocess is not None
+    # An opening asks for the recipe without the classes of its items first.
+    without = {name: value for name, value in made.asked.items() if name != "classes"}
+    for asked in [without, made.asked] if "classes" in made.asked else [without]:
+        with suppress(UnkeyableError):
+            yield _made(made.preprocess, asked)[0].state
 
 
 def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe:
@@ -204,10 +247,11 @@ def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe
     return _settled(made.preprocess, {**made.asked, "classes": ordered})
 
 
-def again(made: Recipe) -> tuple[Recipe, Dependencies]:
-    """The recipe of the same function and config as it is now, and what it reaches; see drift.py."""
+def again(made: Recipe) -> tuple[State, Dependencies]:
+    """What counts of the same function and config as it is now, and what they reach."""
     assert made.preprocess is not None
-    return _made(made.preprocess, {**made.asked, "trust": "stat", "is_again": True})
+    now, reach = _made(made.preprocess, {**made.asked, "trust": "stat", "is_again": True})
+    return now.state, reach
 
 
 def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe, Dependencies]:
@@ -247,19 +291,26 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         "name": label,
         "code": code_rows,
         "config": leaves,
-        "environment": {"torch_default_dtype": default_dtype()},
+        "environment": {DEFAULT_DTYPE: default_dtype()},
         "version": asked["version"],
         "expand": bool(expand),
         "read": asked["read"],
     }
-    if not is_again:  # drift.py looks at the distributions by itself
+    if not is_again:  # the guard looks at the distributions by itself
         # Code tells by itself whether its asserts are there; files do not.
         by_file = reach.modules.is_followed and code is not None
         parts["environment"] |= environment_part(installed, top_levels, asked["environment"], by_file)
     stat_cache.flush()
     digest = _digest(parts, config_digest, reach)
-    values: dict[str, str | None] = {name: value.digest for name, value in reach.values.items()}
-    values |= {f"${name}": value for name, value in reach.variables.items()}
+    rows: dict[str, str | None] = {name: value.digest for name, value in reach.values.items()}
+    rows |= {f"{name}{DEFINITION}": digest for name, digest in code_rows["definitions"].items()}
+    rows |= {f"config.{path}": leaf["digest"] for path, leaf in leaves.items()}
+    rows |= {f"${name}": value for name, value in reach.variables.items()}
+    rows[DEFAULT_DTYPE] = parts["environment"][DEFAULT_DTYPE]
+    unused = [one for one in untracked if one not in reach.ignored]
+    notes = [f"untracked={one!r} names nothing that the code reaches" for one in unused]
+    if not is_again:
+        notes += notes_on_ranks(reach)
     made = Recipe(
         digest=digest,
         parts=parts,
@@ -274,10 +325,10 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         absolute_paths=_absolute_paths(reach),
         named_files=frozenset(reach.named_files),
         expand=bool(expand),
-        notes=_notes(untracked, reach),
+        notes=tuple(notes),
         asked={**asked, "config": given, "plain": reach.plain},
         leaves_out=bool(reach.ignored) or reach.leaves_out or code is None,
-        state=State(digest, values, leaves, frozenset(reach.objects)),
+        state=State(digest, rows, frozenset(reach.objects)),
     )
     return made, reach
 
@@ -359,11 +410,3 @@ def _table(rows: Mapping[str, str]) -> bytes:
     texts = [text for row in sorted(rows.items()) for text in row]
     raw = [text.encode("utf-8", "surrogatepass") for text in texts]
     return blake3(b"".join(b"%d:%s" % (len(r), r) for r in raw)).digest()
-
-
-def _notes(untracked: Sequence[str], reach: Dependencies) -> tuple[str, ...]:
-    unused = [name for name in untracked if name not in reach.ignored]
-    notes = [f"untracked={name!r} names nothing that the code reaches" for name in unused]
-    if not reach.is_again:
-        notes += ranks.notes(reach.labels.functions(), reach.owners, reach.variables)
-    return tuple(notes)

@@ -43,7 +43,6 @@ from prepcache.keys.code.source_files import read_source
 from prepcache.keys.code.values import Of, ValueEncoder, identity_of, plain_state
 from prepcache.keys.encoding.encoder import Encoder, is_registered
 from prepcache.keys.encoding.objects import EMPTY, Parts, state_of
-from prepcache.keys.own_state import place_of
 from prepcache.keys.secrets import holds_secret
 
 _SAYING_WHAT_COUNTS = ("__prepcache_key__", "__getstate__", "__reduce__", "__reduce_ex__")
@@ -235,7 +234,10 @@ class Dependencies:
 
     def _visit_object(self, label: str, owner: Any, pairs: Parts, of: Of) -> None:
         for name, value in _numbered(pairs):
-            place = label + name if name[:1] in ("(", "[", ".") else place_of(label, name)
+            if name[:1] in ("(", "[", "."):
+                place = label + name
+            else:
+                place = f"{label}.{name}" if name.isidentifier() else f"{label}[{name!r}]"
             self.count_value(place, value, owner, is_attribute=True, of=of)
 
     def _named_variables(self, names: Iterable[Any]) -> None:

@@ -3,7 +3,7 @@
 A file that counts says what its module will hold once it is loaded. What a loaded one holds counts as it is,
 as far as some code names it: a job may have set it since (`cfg.SIZE = 512`), or have edited the file.
 
-Not here: that what the function's own first call loads is no change (drift.py, own_state.py).
+Not here: that what the function's own first call loads is no change (fill/recipe_guard.py).
 """
 
 from __future__ import annotations
