@@ -14,8 +14,8 @@ from types import ModuleType
 import pytest
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code import source_files
-from prepcache.keys.code.source_files import Import, imports_in, read_source
+from prepcache.keys.code import import_graph
+from prepcache.keys.code.import_graph import Import, imports_in, read_source
 from prepcache.keys.outdated import runs_as_written
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -31,8 +31,8 @@ def put(path: Path, text: str, *, age_s: float = 100) -> str:
 def _reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Grows with each file that is read."""
     found: list[str] = []
-    read = source_files._read_stamped
-    monkeypatch.setattr(source_files, "_read_stamped", lambda path: found.append(path) or read(path))
+    read = import_graph._read_stamped
+    monkeypatch.setattr(import_graph, "_read_stamped", lambda path: found.append(path) or read(path))
     return found
 
 
@@ -40,12 +40,12 @@ def test_a_file_is_read_again_only_if_it_may_have_changed(
     tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = put(tmp_path / "a.py", "K = 1")
-    monkeypatch.setattr(source_files, "racy_window_ns", lambda device: -1 << 60)  # its change time is of now
+    monkeypatch.setattr(import_graph, "racy_window_ns", lambda device: -1 << 60)  # its change time is of now
     first = read_source(path, "a")
     assert read_source(path, "a") is first and len(reads) == 1
     put(tmp_path / "a.py", "K = 2")
     assert read_source(path, "a").digest != first.digest
-    monkeypatch.setattr(source_files, "racy_window_ns", lambda device: 1 << 60)
+    monkeypatch.setattr(import_graph, "racy_window_ns", lambda device: 1 << 60)
     read_source(path, "a")
     assert len(reads) == 3, "a young stamp does not tell a later write"
 
@@ -86,9 +86,8 @@ IMPORTS = {
     "import importlib\nimportlib.import_module('a.b')": [Import(0, "importlib"), Import(0, "a.b")],
     "__import__('a')": [Import(0, "a")],
     "def f(n):\n  __import__('a.' + n)": [],
-    "if TYPE_CHECKING:\n  import a\nelse:\n  import b": [Import(0, "b")],
-    "import typing\nif typing.TYPE_CHECKING:\n  import a\nimport b": [Import(0, "typing"), Import(0, "b")],
-    "if not TYPE_CHECKING:\n  import a": [Import(0, "a")],
+    "import typing\nif typing.TYPE_CHECKING:\n  import a": [Import(0, "typing"), Import(0, "a")],
+    "def f(a): return import_module(a, '.b')": [Import(1, "b")],
 }
 
 

@@ -18,8 +18,8 @@ from types import FunctionType, ModuleType
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.describe import SCALARS
+from prepcache.keys.code.import_graph import read_source
 from prepcache.keys.code.labels import space_of
-from prepcache.keys.code.source_files import read_source
 from prepcache.keys.files.stamps import racy_window_ns
 
 _MACHINE_CODE = re.compile(r"\.so(\.|$)")

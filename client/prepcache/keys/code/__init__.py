@@ -8,8 +8,7 @@
     dynamic_lookups.py  what code asks for beside what it names
     classes.py          what counts of a class
     settings.py         plain data that code reads from libraries
-    import_graph.py     the files that a file imports, transitively (`code="script"`)
-    source_files.py     the bytes, code and imports of one source file, read without importing it
+    import_graph.py     source files, and what they import, transitively (`code="script"`)
     project.py          where a file belongs: the project, a distribution, the standard library, prepcache
     labels.py           stable names for functions and classes
     values.py           the encoder of values and configs: code and objects as labels

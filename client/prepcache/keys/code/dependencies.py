@@ -33,13 +33,12 @@ from prepcache.keys.code.classes import annotations_of, attributes_of, described
 from prepcache.keys.code.describe import ABSENT, Value, readable
 from prepcache.keys.code.dynamic_lookups import Questions, names_in_annotations
 from prepcache.keys.code.fingerprint import fingerprint
-from prepcache.keys.code.import_graph import ImportGraph
+from prepcache.keys.code.import_graph import ImportGraph, read_source
 from prepcache.keys.code.module_state import ModuleState
 from prepcache.keys.code.names import SKIPPED_GLOBALS, Chains, global_chains
 from prepcache.keys.code.partial_reads import cell_chains, is_attribute_bag, is_used_whole
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.settings import NONE, setting_of
-from prepcache.keys.code.source_files import read_source
 from prepcache.keys.code.values import Of, ValueEncoder, identity_of, plain_state
 from prepcache.keys.encoding.encoder import Encoder, is_registered
 from prepcache.keys.encoding.objects import EMPTY, Parts, state_of

@@ -1,28 +1,142 @@
-"""The files that a file imports, transitively: what counts under `code="script"`.
+"""Source files and what they import, transitively, read without importing them.
 
 Imports count wherever they stand (conditional, in a function, under `try`), with the `__init__` of every
-package on the way. Names that mean nothing here (an optional dependency that is absent) are not in the
-result: once they mean something, the result differs.
+package on the way; so do texts that may name a module, in code that calls an importer. Names that mean
+nothing here (an optional dependency that is absent) are not in the result: once they mean something, the
+result differs.
 
 Invariants:
-    1. No module is imported and no line of the project runs.
+    1. No module is imported, no line of the project runs, and nothing is written.
     2. Modules that are loaded answer for themselves; others are found as the import system would find them.
+    3. The code of a file is what an import would run: that of the bytecode cache if it is of this state of
+       the file, else what the text compiles to.
+    4. What was read of a file is used again only under the very stamp that it was read under, and only if
+       that stamp was old enough to tell a later write.
 """
 
 from __future__ import annotations
 
+import ast
+import dis
+import marshal
 import os
+import re
 import sys
-from collections.abc import Iterable, Sequence
-from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, PathFinder
-from types import ModuleType
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, PathFinder, SourceFileLoader
+from io import BytesIO
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple
+from zipfile import BadZipFile, ZipFile
+
+from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
+from prepcache.keys.code.alters import Alters
 from prepcache.keys.code.dynamic_lookups import texts_in
+from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
 from prepcache.keys.code.labels import folders_of, space_of
+from prepcache.keys.code.names import all_names
 from prepcache.keys.code.project import SELF_MODULES, Place, Places, file_name
-from prepcache.keys.code.source_files import Import, SourceFile, archive_of, read_source
+from prepcache.keys.files.stamps import Stamp, is_racy, racy_window_ns, stamp_of
+
+_IMPORT_NAME = dis.opmap["IMPORT_NAME"]
+_LOAD_CONST, _LOAD_SMALL_INT = dis.opmap["LOAD_CONST"], dis.opmap.get("LOAD_SMALL_INT", -1)
+_IMPORTERS = frozenset({"import_module", "__import__"})
+_MODULE_NAME = re.compile(r"(\.*)([^\W\d]\w*(?:\.[^\W\d]\w*)*)")
+_read: dict[str, tuple[SourceFile, int]] = {}
+_READ_LIMIT = 4096
+
+
+class Import(NamedTuple):
+    """One import statement, or a text that may name a module.
+
+    `names` are what `from` takes (`*` for all; empty for a plain import).
+    """
+
+    level: int
+    module: str
+    names: tuple[str, ...] = ()
+
+
+class SourceFile:
+    """One state of a source file.
+
+    Args:
+        data: its bytes.
+        code: what they compile to.
+    """
+
+    def __init__(self, path: str, stamp: Stamp, data: bytes, code: CodeType) -> None:
+        self.path = path
+        self.stamp = stamp
+        self.digest = blake3(data).hexdigest()
+        self.code = code
+        self._data = data
+
+    @cached_property
+    def imports(self) -> tuple[Import, ...]:
+        """What it imports, wherever that stands."""
+        return tuple(dict.fromkeys(imports_in(self.code)))
+
+    @cached_property
+    def names(self) -> set[str]:
+        """Every attribute and global name in its code."""
+        return all_names(self.code)
+
+    @cached_property
+    def alters(self) -> Alters:
+        """What its own code may alter."""
+        return Alters([self.code])
+
+    @cached_property
+    def _codes(self) -> dict[str, list[CodeType]]:
+        found: dict[str, list[CodeType]] = {}
+        for code in nested(self.code):
+            found.setdefault(code.co_name, []).append(code)
+        return found
+
+    def makes(self, code: CodeType, *, is_only: bool = False) -> bool:
+        """Whether loading the file makes code that does the same as this.
+
+        Args:
+            is_only: and no other code under the qualified name.
+        """
+        same = self._codes.get(code.co_name, ())
+        if is_only:
+            prints = {fingerprint(one) for one in same if one.co_qualname == code.co_qualname}
+            return prints == {fingerprint(code)}
+        return code in same or fingerprint(code) in map(fingerprint, same)
+
+    @cached_property
+    def literals(self) -> dict[str, Any]:
+        """The names that its text binds once, at the top level to a literal. Others are computed."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(self._data, self.path)
+        names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+        bound = Counter(name.id for name in names if not isinstance(name.ctx, ast.Load))
+        found = {}
+        for node in tree.body:
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+                continue
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name) and bound[target.id] == 1:
+                with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+                    found[target.id] = ast.literal_eval(node.value)
+        return found
+
+    def says(self, name: str, value: Any) -> bool:
+        """Whether it binds a name to this literal; an instance of a subclass is none."""
+        try:
+            return name in self.literals and marshal.dumps(value, 2) == marshal.dumps(self.literals[name], 2)
+        except ValueError:
+            return False
 
 
 class Found(NamedTuple):
@@ -86,17 +200,16 @@ class ImportGraph:
 
     def imported_from(self, imports: Iterable[Import], module: str, is_of_package: bool) -> list[str]:
         """The project's modules that imports lead to, transitively, among those that count."""
-        found: dict[str, None] = {}
+        found: set[str] = set()
         queue = [(one, module, is_of_package) for one in imports]
         while queue:
             statement, at, is_within = queue.pop()
             base = resolve(statement, at, is_within)
-            for name in () if base is None else (base, *(f"{base}.{part}" for part in statement.names)):
-                if name in self.modules and name not in found:
-                    found[name] = None
-                    source = self.sources.get(self.modules[name])
-                    within = is_package(self.modules[name])
-                    queue += [(one, name, within) for one in source.imports] if source is not None else []
+            names = () if base is None else (base, *(f"{base}.{part}" for part in statement.names))
+            for name in {*names} & self.modules.keys() - found:
+                found.add(name)
+                if source := self.sources.get(self.modules[name]):
+                    queue += [(one, name, is_package(source.path)) for one in source.imports]
         return sorted(found)
 
     # -- counting --------------------------------------------------------------------------------------
@@ -130,9 +243,9 @@ class ImportGraph:
         self._follow(source.imports, module, is_package(path))
 
     def _add_parents(self, module: str) -> None:
-        parts = module.split(".")
-        for end in range(1, len(parts)):
-            self._visit(".".join(parts[:end]))
+        for at, mark in enumerate(module):
+            if mark == ".":
+                self._visit(module[:at])
 
     def _follow(self, imports: Iterable[Import], module: str, is_of_package: bool) -> None:
         for statement in imports:
@@ -169,9 +282,8 @@ class ImportGraph:
         module = sys.modules.get(name) if self._search is None and name != "__main__" else None
         if not isinstance(module, ModuleType):
             return None
-        origin = getattr(module, "__file__", None) or getattr(
-            getattr(module, "__spec__", None), "origin", None
-        )
+        spec = getattr(module, "__spec__", None)
+        origin = getattr(module, "__file__", None) or getattr(spec, "origin", None)
         return self._classified(name, origin, folders_of(module))
 
     def _searched(self, name: str) -> Found:
@@ -205,11 +317,6 @@ class ImportGraph:
         return Found(path, tuple(folders))
 
 
-def _is_loaded_from(path: str) -> bool:
-    files = (space_of(module).get("__file__") for module in list(sys.modules.values()))
-    return any(isinstance(file, str) and os.path.abspath(file) == path for file in files)
-
-
 def resolve(statement: Import, module: str, is_of_package: bool) -> str | None:
     """The absolute name that an import statement in `module` asks for; None beyond the top package."""
     if statement.level == 0:
@@ -219,11 +326,115 @@ def resolve(statement: Import, module: str, is_of_package: bool) -> str | None:
     if up > len(parts) or not parts:
         # A script run as `__main__` has no package: a relative import there raises when it runs.
         return None
-    base = parts[: len(parts) - up] if up else parts
-    full = [*base, *([statement.module] if statement.module else [])]
-    return ".".join(full) or None
+    return ".".join([*parts[: len(parts) - up], *filter(None, [statement.module])]) or None
 
 
 def is_package(path: str) -> bool:
     """Whether a file is the `__init__` of a package."""
     return os.path.basename(path).startswith("__init__.")
+
+
+def imports_in(code: CodeType) -> Iterator[Import]:
+    """The imports of a code object, nested code included."""
+    for one in nested(code):
+        if _IMPORT_NAME in one.co_code[::2]:
+            level: Any = None
+            names: Any = None
+            for op, arg in instructions(one):
+                if op == _IMPORT_NAME:
+                    yield Import(int(level), one.co_names[arg], tuple(names or ()))
+                elif op in (_LOAD_CONST, _LOAD_SMALL_INT):
+                    level, names = names, arg if op == _LOAD_SMALL_INT else one.co_consts[arg]
+        if not _IMPORTERS.isdisjoint(one.co_names):
+            texts = (const for const in one.co_consts if isinstance(const, str))
+            for text in filter(None, map(_MODULE_NAME.fullmatch, texts)):
+                yield Import(len(text[1]), text[2])
+
+
+def _is_loaded_from(path: str) -> bool:
+    files = (space_of(module).get("__file__") for module in list(sys.modules.values()))
+    return any(isinstance(file, str) and os.path.abspath(file) == path for file in files)
+
+
+def archive_of(path: str) -> str | None:
+    """The archive that holds a module's source, which has this path in there; None for other paths."""
+    above = os.path.dirname(path)
+    while above and not os.path.isdir(above):
+        if os.path.isfile(above):
+            return above
+        above = os.path.dirname(above)
+    return None
+
+
+def read_source(path: str, name: str) -> SourceFile:
+    """Reads a source file.
+
+    Args:
+        name: what to call it in an error.
+
+    Raises:
+        UnkeyableError: it cannot be read or compiled; the message names it and the ways out.
+    """
+    read_at_ns = time.time_ns()
+    try:
+        archive = None if os.path.isfile(path) else archive_of(path)
+        known, stamp = _read.get(path), stamp_of(os.stat(archive or path))
+        if known and known[0].stamp == stamp and not is_racy(stamp, known[1], racy_window_ns(stamp[0])):
+            return known[0]
+        data, stamp = _read_stamped(archive or path)
+        if archive is not None:
+            with ZipFile(BytesIO(data)) as files:
+                data = files.read(os.path.relpath(path, archive))
+        found = SourceFile(path, stamp, data, _code_of(path, stamp, data))
+    except (OSError, BadZipFile, KeyError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UnkeyableError(
+            f"{name}: its source cannot be read ({reason}: {path}); restore it, or use code=None and "
+            f"version=",
+            path=path,
+        ) from error
+    except (SyntaxError, ValueError, EOFError, RecursionError, MemoryError) as error:
+        raise UnkeyableError(
+            f"{name} cannot be parsed ({error}), so what it imports is unknown; correct it, or name the "
+            f"files that count with code=[paths], or use code=None and version=",
+            path=path,
+        ) from error
+    if len(_read) >= _READ_LIMIT:
+        _read.clear()
+    _read[path] = (found, read_at_ns)
+    return found
+
+
+def _read_stamped(path: str) -> tuple[bytes, Stamp]:
+    for _ in range(3):
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_CLOEXEC)) as file:
+            before = stamp_of(os.fstat(file.fileno()))
+            data = file.read()
+            if stamp_of(os.fstat(file.fileno())) == before:
+                return data, before
+    raise UnkeyableError(f"{path} is being written: it changed during every attempt to read it", path=path)
+
+
+class _Loader(SourceFileLoader):
+    """Makes the code of bytes that were read, as an import would, and writes nothing."""
+
+    def __init__(self, path: str, stamp: Stamp, data: bytes) -> None:
+        super().__init__("source", path)
+        self._stamp, self._data = stamp, data
+
+    def path_stats(self, path: Any) -> Mapping[str, Any]:
+        return {"mtime": self._stamp[3] // 1_000_000_000, "size": self._stamp[2]}
+
+    def get_data(self, path: Any) -> bytes:
+        return self._data if path == self.path else super().get_data(path)
+
+    def set_data(self, path: Any, data: Any, *, _mode: int = 0) -> None:
+        """Bytecode is left to imports."""
+
+
+def _code_of(path: str, stamp: Stamp, data: bytes) -> CodeType:
+    with warnings.catch_warnings():  # a job has seen them when it loaded the file, and may raise them
+        warnings.simplefilter("ignore")
+        code = _Loader(path, stamp, data).get_code("source")
+    assert code is not None, "only modules without source have none"
+    return code

@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING, Any
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels
 from prepcache.keys.code.dynamic_lookups import is_dynamic, modules_named_in
-from prepcache.keys.code.import_graph import ImportGraph, is_package, resolve
-from prepcache.keys.code.names import SKIPPED_GLOBALS, all_names
-from prepcache.keys.code.project import file_name
-from prepcache.keys.code.source_files import (
+from prepcache.keys.code.import_graph import (
     Import,
+    ImportGraph,
     SourceFile,
     imports_in,
+    is_package,
     read_source,
+    resolve,
 )
+from prepcache.keys.code.names import SKIPPED_GLOBALS, all_names
+from prepcache.keys.code.project import file_name
 from prepcache.keys.files.stamps import Stamp
 from prepcache.keys.outdated import started_ns
 

@@ -53,8 +53,8 @@ from typing import Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.dynamic_lookups import texts_in
+from prepcache.keys.code.import_graph import read_source
 from prepcache.keys.code.labels import space_of
-from prepcache.keys.code.source_files import read_source
 from prepcache.keys.observation import context
 from prepcache.keys.observation.context import ASKED, MODULE_NAME, NAMED, OWN_FOLDER, STATE, Watch
 
