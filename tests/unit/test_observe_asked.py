@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.keys.observation.calls import JobCode
+from prepcache.keys.observation.calls import CALLS_FOR_OTHERS, JobCode
 from prepcache.keys.observation.inputs import (
     ABSENT,
     CHANGED,
@@ -319,3 +319,33 @@ def test_nothing_is_asked_for_outside_the_watch(project: Project) -> None:
     exec(compile("import os\nos.path.exists(path)", project.folder / "job.py", "exec"), ask)
     call()
     assert observer.taken() == []
+
+
+@pytest.mark.skipif(IS_MONITORED, reason="Python 3.12 needs no profile")
+def test_a_thread_that_works_for_others_is_not_profiled(project: Project) -> None:
+    """What it may do for the function later is not heard, so samples of one that asks are not stored."""
+    asks = lines_of("os.path.exists('a')", "if x: x.start()")
+    go, is_done, end = threading.Event(), threading.Event(), threading.Event()
+    profiles: list[Any] = []
+
+    def work() -> None:
+        go.wait(60)
+        for _ in range(CALLS_FOR_OTHERS):
+            profile_of()
+        profiles.append(profile_of())
+        is_done.set()
+        end.wait(60)
+
+    def profile_of() -> Any:
+        return sys.getprofile()
+
+    thread = threading.Thread(target=work)
+    failures = [Watched(project, asks, thread).failure, Watched(project, asks).failure]
+    go.set()
+    assert is_done.wait(60)
+    failures.append(Watched(project, asks).failure)
+    end.set()
+    thread.join()
+    failures.append(Watched(project, asks).failure)
+    assert profiles == [None]
+    assert failures == ["", "", "a thread that it may have started works for others", ""]

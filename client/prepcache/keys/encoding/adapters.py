@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding.encoder import length, register_adapter, text_bytes
 from prepcache.keys.encoding.instances import attributes_of
-from prepcache.keys.observation.calls import is_library_file
+from prepcache.keys.observation.context import is_library_file
 
 Key = Callable[[Any], Any]
 """From a value to what counts of it; NotImplemented where its copies say it."""

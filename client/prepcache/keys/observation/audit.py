@@ -93,8 +93,7 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
             _note_in_folders(kind, path)
         context.note(kind, path)
     except Exception as error:  # noqa: BLE001 - a hook that raises would break the user's call
-        for watch in state.running:  # no call: there may be no room left on the stack for one
-            watch.failure = watch.failure or error.__class__.__name__
+        context.fail(error)
 
 
 def _note(event: str, args: tuple[Any, ...]) -> None:

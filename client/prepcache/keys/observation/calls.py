@@ -10,14 +10,14 @@ job, whose calls of libraries are looked at. On Python 3.11 it is `sys.setprofil
 watched and in those that start meanwhile, and only where a file that counts, loaded or not, names what asks.
 
 Not seen: `os.stat`, `os.lstat` and `os.access`, which are in C; what a library asks; of a call of a library's
-arguments but the first, and names with neither a separator nor a dot.
+arguments but the first, and names with neither a separator nor a dot; at a place that has made `VAIN_CALLS`
+calls for an item which can open nothing, what later ones hand over.
 
 Invariants:
     1. Nothing is heard of while no function is watched: events, callbacks and the tool's id are given back. A
        callback raises nothing; its own error marks the watches in progress as incomplete.
     2. Ids that the interpreter keeps for debuggers, coverage and profilers are left to them. Where no other
-       is free, or a profiler runs on Python 3.11, a function that asks is not observed completely, and what
-       it makes is not stored.
+       is free, or where a function asks and a profiler runs on Python 3.11, what it makes is not stored.
     3. Only what code of the job's asks counts. glob, pathlib and threads ask for who calls them; but
        `resolve` and `mkdir` ask for nothing: one looks for loops of links, and after the other the folder
        is there.
@@ -30,25 +30,17 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+import gc
 import glob
 import importlib
 import os
 import pathlib
 import sys
 import threading
-from collections.abc import Collection, Iterator
+import weakref
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from types import (
-    BuiltinFunctionType,
-    ClassMethodDescriptorType,
-    CodeType,
-    FrameType,
-    FunctionType,
-    MethodDescriptorType,
-    MethodType,
-    MethodWrapperType,
-    WrapperDescriptorType,
-)
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from prepcache.errors import UnkeyableError
@@ -56,26 +48,25 @@ from prepcache.keys.code.dynamic_lookups import texts_in
 from prepcache.keys.code.import_graph import read_source
 from prepcache.keys.code.labels import space_of
 from prepcache.keys.observation import context
-from prepcache.keys.observation.context import ASKED, MODULE_NAME, NAMED, OWN_FOLDER, STATE, Watch
+from prepcache.keys.observation.context import (
+    ASKED,
+    MODULE_NAME,
+    NAMED,
+    OF_PYTHON,
+    STATE,
+    Watch,
+    is_file_of_job,
+    is_library_file,
+)
 
-_OF_PYTHON = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
-_SITE = f"{os.sep}site-packages{os.sep}"
+VAIN_CALLS = 64
+"""A loop over transforms has come around by then."""
 _ASKING = frozenset(
     {"exists", "lexists", "isfile", "isdir", "getsize", "getmtime", "is_file", "is_dir", "stat", "glob",
      "import_module", "instantiate", "locate", "get_class", "get_object", "get_method", "import_string"}
 )  # fmt: skip
 """Names of what asks whether something is there, and of what imports by text, also in libraries."""
 _MONITORING: Any = getattr(sys, "monitoring", None)
-
-
-def is_library_file(name: str) -> bool:
-    """Whether a source file is a library's or Python's, and not prepcache's."""
-    return (name.startswith(_OF_PYTHON) or _SITE in name) and not name.startswith(OWN_FOLDER)
-
-
-def is_file_of_job(name: str) -> bool:
-    """Whether a source file is the job's, not a library's and not prepcache's."""
-    return not (name.startswith((*_OF_PYTHON, OWN_FOLDER)) or _SITE in name)
 
 
 class JobCode:
@@ -99,46 +90,36 @@ class JobCode:
         if looked == self._looked:
             return
         self._looked = looked
+        inner = getattr(function, "__func__", function)
+        is_of_job = isinstance(inner, FunctionType) and is_file_of_job(inner.__code__.co_filename)
+        waiting: list[Any] = [function, *(inner.__globals__.values() if is_of_job else ())]
+        for space in map(space_of, list(sys.modules.values())):
+            if space.get("__file__") in self._files:
+                waiting += space.values()
         seen: set[int] = set()
-        spaces = [space_of(module) for module in list(sys.modules.values())]
-        for space in (_globals_of(function), *(one for one in spaces if one.get("__file__") in self._files)):
-            for value in list(space.values()):
-                self._add(value, seen)
-        self._add(function, seen)
-        self.asks |= any(not _ASKING.isdisjoint(code.co_names) for code in self.codes.values())
+        while waiting:
+            value = waiting.pop()
+            if object.__hash__(value) not in seen:
+                seen.add(object.__hash__(value))
+                waiting += self._parts_of(value)
 
-    def _add(self, value: Any, seen: set[int]) -> None:
-        """Adds the code of a function or class of the job's, with what it wraps and encloses."""
-        if object.__hash__(value) in seen:
-            return
-        seen.add(object.__hash__(value))
+    def _parts_of(self, value: Any) -> Iterable[Any]:
+        """What may hold more code of the job's; code that is its own is taken."""
         kind = type(value)
-        inner: list[Any] = []
+        if kind is CodeType:
+            self.asks |= value in _CODES  # by another name
+            if not is_file_of_job(value.co_filename):
+                return ()
+            self.codes[object.__hash__(value)] = value
+            self.asks |= not _ASKING.isdisjoint(value.co_names)
+            return [const for const in value.co_consts if isinstance(const, CodeType)]
         if kind is FunctionType:
-            self.asks |= value.__code__ in _CODES  # by another name
-            self._add_code(value.__code__)
-            for cell in value.__closure__ or ():
-                with contextlib.suppress(ValueError):  # there is nothing in it yet
-                    inner.append(cell.cell_contents)
-            inner += value.__defaults__ or ()
-            inner.append(value.__dict__.get("__wrapped__"))
-        elif kind in _HOLD_CODE and kind is not type:
-            inner = [getattr(value, name, None) for name in _WRAPPED]
-        else:
-            cls = value if issubclass(kind, type) else kind
-            if is_file_of_job(_file_of_class(cls)):
-                inner = list(vars(cls).values())
-        for part in inner:
-            if type(part) in _HOLD_CODE:
-                self._add(part, seen)
-
-    def _add_code(self, code: CodeType) -> None:
-        """Adds a code object of the job's, nested code included."""
-        if is_file_of_job(code.co_filename) and object.__hash__(code) not in self.codes:
-            self.codes[object.__hash__(code)] = code
-            for const in code.co_consts:
-                if isinstance(const, CodeType):
-                    self._add_code(const)
+            wrapped, cells = value.__dict__.get("__wrapped__"), value.__closure__ or ()
+            return [value.__code__, wrapped, *(value.__defaults__ or ()), *gc.get_referents(*cells)]
+        if kind in _HOLD_CODE:
+            return gc.get_referents(value)
+        cls = value if issubclass(kind, type) else kind
+        return list(vars(cls).values()) if _is_class_of_job(cls) else ()
 
 
 def _names_what_asks(path: str) -> bool:
@@ -151,30 +132,17 @@ def _names_what_asks(path: str) -> bool:
         return True
 
 
-def _file_of_class(cls: type) -> str:
-    """The file of a class's module; of one of C code, or of none, as a library's."""
+def _is_class_of_job(cls: type) -> bool:
+    """Whether a class is the job's, by the file of its module; one of C code, or of no module, is not."""
     name = str(getattr(cls, "__module__", ""))
     file = getattr(sys.modules.get(name), "__file__", None)
-    return file or ("__main__" if name == "__main__" else "<frozen none>")
+    return name == "__main__" if file is None else is_file_of_job(file)
 
 
 _HOLD_CODE = frozenset(
-    {FunctionType, MethodType, staticmethod, classmethod, property, functools.cached_property,
-     functools.partial, functools._lru_cache_wrapper, type}
+    {MethodType, staticmethod, classmethod, property, functools.cached_property, functools.partial,
+     functools._lru_cache_wrapper}
 )  # fmt: skip
-_WRAPPED = ("__func__", "__wrapped__", "func", "fget", "fset", "fdel")
-"""Where these hold what they wrap."""
-
-
-def _globals_of(function: Any) -> dict[str, Any]:
-    """Those of a function of the job's, or of how an object of its is called."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    inner = getattr(function, "__func__", function)
-    if not isinstance(inner, FunctionType):
-        inner = next((vars(one)["__call__"] for one in type(inner).__mro__ if "__call__" in vars(one)), None)
-    is_of_job = isinstance(inner, FunctionType) and is_file_of_job(inner.__code__.co_filename)
-    return inner.__globals__ if is_of_job else {}
 
 
 # -- what is asked for
@@ -225,7 +193,7 @@ def _note(frame: FrameType) -> None:
 def heard(code: JobCode, watch: Watch) -> Iterator[None]:
     """Hears what a function asks for, and what it hands to libraries, while it is watched in this thread."""
     if _MONITORING is not None:
-        if not _tool.begin(code) and code.asks:
+        if not _tool.begin(code):
             watch.failure = "other tools use sys.monitoring"
         try:
             yield
@@ -233,8 +201,11 @@ def heard(code: JobCode, watch: Watch) -> Iterator[None]:
             _tool.end()
     elif not code.asks:
         yield
-    elif {before := sys.getprofile(), threading.getprofile()} - {None, _profiled}:
+    elif {before := sys.getprofile(), threading.getprofile()} - {None, _profiled, _profile_thread}:
         watch.failure = "a profiler is running"
+        yield
+    elif any(thread.is_alive() for thread in _unheard):
+        watch.failure = "a thread that it may have started works for others"
         yield
     else:
         _profile_threads(1)
@@ -246,28 +217,17 @@ def heard(code: JobCode, watch: Watch) -> Iterator[None]:
             _profile_threads(-1)
 
 
-def _profile_threads(more: int) -> None:
-    """Lets threads that start while a function is watched be profiled, as long as they live: they work for
-    it (NOTE [ Which threads work for a watch ])."""
-    global _profiling
-    with STATE.lock:
-        _profiling += more
-        if threading.getprofile() in (None, _profiled):  # the job may have set its own meanwhile
-            threading.setprofile(_profiled if _profiling else None)
-
-
-_profiling = 0
-"""How many watches profile at the time. Locking: under `STATE.lock`."""
-
-
 def _asked(code: CodeType, offset: int) -> None:
+    """Called by `sys.monitoring` where code that asks begins."""
     if not STATE.running:
         return
     try:
         _note(sys._getframe(1))
     except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
-        for watch in STATE.running:  # no call: there may be no room left on the stack
-            watch.failure = watch.failure or error.__class__.__name__
+        context.fail(error)
+
+
+# -- Python 3.11
 
 
 def _profiled(frame: FrameType, event: str, arg: Any, files: frozenset[str] = _FILES) -> None:
@@ -277,8 +237,50 @@ def _profiled(frame: FrameType, event: str, arg: Any, files: frozenset[str] = _F
         if frame.f_code in _CODES:
             _note(frame)
     except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
-        for watch in STATE.running:
-            watch.failure = watch.failure or error.__class__.__name__
+        context.fail(error)
+
+
+def _profile_thread(frame: FrameType, event: str, arg: Any) -> None:
+    """Threads that start meanwhile begin with this."""
+    sys.setprofile(_InThread())
+
+
+class _InThread:
+    """The profile of a thread that started while a function was watched.
+
+    It may belong to a pool that the function keeps, and makes hardly a call between two items. One that makes
+    `CALLS_FOR_OTHERS` while nothing is watched is not slowed down any longer, nor heard.
+    """
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        if STATE.running:
+            _profiled(frame, event, arg)
+            return
+        self._calls += 1
+        if self._calls > CALLS_FOR_OTHERS:
+            sys.setprofile(None)
+            _unheard.add(threading.current_thread())
+
+
+CALLS_FOR_OTHERS = 10_000
+_unheard: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""While one of them lives, a function that asks is not observed completely."""
+
+
+def _profile_threads(more: int) -> None:
+    """Lets threads that start while a function is watched begin with a profile."""
+    global _profiling
+    with STATE.lock:
+        _profiling += more
+        if threading.getprofile() in (None, _profile_thread):  # the job may have set its own meanwhile
+            threading.setprofile(_profile_thread if _profiling else None)
+
+
+_profiling = 0
+"""How many watches profile at the time. Locking: under `STATE.lock`."""
 
 
 # -- Python >= 3.12
@@ -287,18 +289,19 @@ def _profiled(frame: FrameType, event: str, arg: Any, files: frozenset[str] = _F
 class _Tool:
     """What is heard by `sys.monitoring`, for all watches of this process.
 
-    Locking: all is changed under `_lock`.
+    Locking: all but `vain` is changed under `STATE.lock`.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.vain: dict[tuple[int, int], int] = {}
+        """How often calls could open nothing, by address of code, and place in it."""
         self._users = 0
         self._id: int | None = None
         self._heard: dict[int, CodeType] = {}
 
     def begin(self, code: JobCode) -> bool:
         """Hears of the calls of the job's code, and of who asks; whether it does."""
-        with self._lock:
+        with STATE.lock:
             self._users += 1
             if self._users == 1:
                 self._start()
@@ -306,12 +309,11 @@ class _Tool:
                 for address, one in list(code.codes.items()):
                     if address not in self._heard:
                         self._heard[address] = one
-                        _vain[address] = {}  # another may have been at the address
                         _MONITORING.set_local_events(self._id, one, _MONITORING.events.CALL)
             return self._id is not None
 
     def end(self) -> None:
-        with self._lock:
+        with STATE.lock:
             self._users -= 1
             if not self._users and self._id is not None:
                 for code in (*self._heard.values(), *_CODES):
@@ -319,7 +321,7 @@ class _Tool:
                 for event in (_MONITORING.events.CALL, _MONITORING.events.PY_START):
                     _MONITORING.register_callback(self._id, event, None)
                 _MONITORING.free_tool_id(self._id)
-                self._heard, self._id = {}, None
+                self._heard, self.vain, self._id = {}, {}, None
 
     def _start(self) -> None:
         events = _MONITORING.events
@@ -335,24 +337,11 @@ class _Tool:
 
 
 _tool = _Tool()
-
-
-def _after_fork_in_child() -> None:
-    """The child hears what its parent did, for the same tool; a lock may be held there for good."""
-    _tool._lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
-
-_VAIN_CALLS = 64
-"""After so many that may open nothing a call is let be: a loop over transforms has come around by then."""
+_NEVER = -sys.maxsize
 _TEXT = (str, bytes, os.DirEntry)
 _PATH_LIMIT, _NAME_LIMIT = 4096, 255
 """In characters: PATH_MAX, and NAME_MAX of one name in it."""
 _AUDITED = sys.stdlib_module_names - {"ctypes", "_ctypes", "dbm", "_dbm", "_gdbm", "shelve"}
-_OF_TYPES = (MethodDescriptorType, WrapperDescriptorType, MethodWrapperType, ClassMethodDescriptorType)
-_vain: dict[int, dict[int, int | None]] = {}
-"""How often a call could open nothing, by address of code, and place in it; None: it handed text over."""
 
 
 def _called(code: CodeType, place: int, function: Any, first: Any) -> Any:
@@ -360,24 +349,16 @@ def _called(code: CodeType, place: int, function: Any, first: Any) -> Any:
     if not STATE.running:
         return None
     try:
-        places = _vain.setdefault(object.__hash__(code), {})
-        count = places.get(place, 0)
-        if issubclass(type(first), _TEXT):
-            path = _path(first)
-            if (count is not None or path is not None) and not opens_nothing(function):
-                places[place] = None
-                if path is not None:
-                    context.note(NAMED, path)
-                return None
-            if path is not None:  # the next one may be handed to a library
-                return None
-        if count is None or first is None:
+        at = object.__hash__(code), place
+        if issubclass(type(first), _TEXT) and may_open(function):
+            _tool.vain[at] = _NEVER
+            if (path := _path(first)) is not None:
+                context.note(NAMED, path)
             return None
-        places[place] = count + 1
-        return _MONITORING.DISABLE if count >= _VAIN_CALLS else None
+        count = _tool.vain[at] = _tool.vain.get(at, 0) + 1
+        return _MONITORING.DISABLE if count > VAIN_CALLS else None
     except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
-        for watch in STATE.running:  # no call: there may be no room left on the stack
-            watch.failure = watch.failure or error.__class__.__name__
+        context.fail(error)
         return None
 
 
@@ -393,49 +374,40 @@ def _path(first: Any) -> str | None:
         return None
 
 
-def opens_nothing(function: Any) -> bool:
-    """Whether what is called opens no file of which nothing is told."""
+def may_open(function: Any) -> bool:
+    """Whether what is called may open a file of which nothing is told."""
     try:
-        return _is_harmless(function)
-    except Exception:  # noqa: BLE001 - as above; then it may
-        return False
+        return _may_open(function)
+    except Exception:  # noqa: BLE001 - what a class of the job's may raise; then it may
+        return True
 
 
-def _is_harmless(function: Any) -> bool:
+def _may_open(function: Any) -> bool:
     kind = type(function)
-    if kind is FunctionType:
-        name = _file_of(function)
-        if not is_library_file(name):
-            return True
-        inner = function.__dict__.get("__wrapped__")
-        if not name.startswith(_OF_PYTHON) or _SITE in name:
-            return False  # whatever it wraps, and whose name it bears
-        return _is_audited(function) if inner is None else _is_harmless(inner)
     if kind is MethodType:
-        return _is_harmless(function.__func__)
-    if kind is BuiltinFunctionType:
-        return _is_audited(function if function.__module__ else _type_of_method(function))
-    if kind in _OF_TYPES:
-        return _is_audited(function.__objclass__)
+        return _may_open(function.__func__)
+    if kind is FunctionType:
+        name = function.__code__.co_filename
+        if name.startswith("<"):  # as dataclasses write it, for a class of anybody's
+            name = getattr(sys.modules.get(function.__module__), "__file__", None) or name
+        if not is_library_file(name):
+            return False
+        inner = function.__dict__.get("__wrapped__")
+        if inner is not None and name.startswith(OF_PYTHON):
+            return _may_open(inner)
+        return not name.startswith(OF_PYTHON) or "site-packages" in name or not _is_audited(function)
     if issubclass(kind, type):
         makers = (kind.__call__, function.__new__, function.__init__)
-        return _is_audited(function) or all(map(_is_harmless, makers))
-    call = kind.__call__
-    return type(call) is FunctionType and not is_library_file(_file_of(call))
-
-
-def _file_of(function: FunctionType) -> str:
-    name = function.__code__.co_filename
-    if name.startswith("<"):  # as dataclasses write it, for a class of anybody's
-        name = getattr(sys.modules.get(function.__module__), "__file__", None) or name
-    return name
-
-
-def _type_of_method(function: Any) -> Any:
-    """None for a function that C code made without a module."""
-    keeper = function.__self__
-    owner = keeper if issubclass(type(keeper), type) else type(keeper)
-    return owner if hasattr(owner, function.__name__) else None
+        return not _is_audited(function) and any(map(_may_open, makers))
+    if kind.__module__ != "builtins":
+        call = kind.__call__
+        return not isinstance(call, FunctionType) or _may_open(call)
+    owner = getattr(function, "__objclass__", None)  # of a method of a type
+    if owner is None and not function.__module__:  # of an object; C code may make one without an owner
+        keeper = function.__self__
+        owner = keeper if isinstance(keeper, type) else type(keeper)
+        return not hasattr(owner, function.__name__) or not _is_audited(owner)
+    return not _is_audited(function if owner is None else owner)
 
 
 def _is_audited(thing: Any) -> bool:

@@ -11,7 +11,7 @@ NOTE [ Which threads work for a watch ]
     handed the work over, as tasks of asyncio, `asyncio.to_thread` and `loop.call_soon_threadsafe` do. A
     thread that was started while a function was watched works for all watches in progress, as long as it
     lives: it may belong to a pool that the function keeps. Work that is handed to an older thread by a queue,
-    as an older `ThreadPoolExecutor` does, is not seen: `submit(contextvars.copy_context().run, function)`
+    as to an older `ThreadPoolExecutor`, is not seen: `submit(contextvars.copy_context().run, function)`
     carries it.
 """
 
@@ -35,8 +35,18 @@ FOLDER_MADE, RENAMED, LINKED = "folder made", "renamed", "linked"
 MODULE, MODULE_NAME = "module", "module name"
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 """Where prepcache lies."""
-_OWN_THREADS = "prepcache"
-"""How the names of our own threads begin: they read for nobody's function."""
+OF_PYTHON = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_SITE = f"{os.sep}site-packages{os.sep}"
+
+
+def is_library_file(name: str) -> bool:
+    """Whether a source file is a library's or Python's, and not prepcache's."""
+    return (name.startswith(OF_PYTHON) or _SITE in name) and not name.startswith(OWN_FOLDER)
+
+
+def is_file_of_job(name: str) -> bool:
+    """Whether a source file is the job's, not a library's and not prepcache's."""
+    return not (name.startswith((*OF_PYTHON, OWN_FOLDER)) or _SITE in name)
 
 
 class Fact(NamedTuple):
@@ -96,8 +106,8 @@ class Watch:
     opened_bytes: int = 0
     programs: list[str] = field(default_factory=list)
     has_connected: bool = False
-    is_on: bool = True
     older: frozenset[threading.Thread] = frozenset()
+    is_on: bool = True
     _links: tuple[str, ...] | None = None
 
     def owns(self, path: str) -> bool:
@@ -143,7 +153,7 @@ def present() -> tuple[Watch, ...]:
 
 
 def fail(error: BaseException) -> None:
-    """Marks all watches in progress as incomplete."""
+    """Marks all watches in progress as incomplete. It calls nothing: the stack may have no room left."""
     for watch in STATE.running:
         watch.failure = watch.failure or error.__class__.__name__
 
@@ -191,34 +201,24 @@ def depend_on(paths: Iterable[str | bytes], *, is_listed: bool = False) -> None:
 @contextlib.contextmanager
 def begun(watch: Watch) -> Iterator[None]:
     """Lets a watch note what this thread does, and what works for it."""
-    state = STATE
     before = threading.enumerate()
-    watch.older = frozenset(before).difference(state.young)
-    token = state.carried.set((*state.carried.get(), watch))
-    with state.lock:
-        state.running = (*state.running, watch)
+    watch.older = frozenset(before).difference(STATE.young)
+    token = STATE.carried.set((*STATE.carried.get(), watch))
+    with STATE.lock:
+        STATE.running = (*STATE.running, watch)
     try:
         yield
     finally:
         watch.is_on = False
-        with state.lock:
-            state.running = tuple(one for one in state.running if one is not watch)
-            state.young.update(one for one in threading.enumerate() if one not in before and not is_own(one))
-        state.carried.reset(token)
+        with STATE.lock:
+            STATE.running = tuple(one for one in STATE.running if one is not watch)
+            STATE.young.update(one for one in threading.enumerate() if one not in before and not is_own(one))
+        STATE.carried.reset(token)
 
 
 def is_own(thread: threading.Thread) -> bool:
     """Whether a thread is prepcache's, which reads for nobody's function."""
-    return thread.name.startswith(_OWN_THREADS)
-
-
-def absolute(paths: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """The paths from the root; none for what leads nowhere, as the working directory was removed."""
-    found = []
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            found.append(os.path.abspath(os.fspath(path)))
-    return tuple(found)
+    return thread.name.startswith("prepcache")
 
 
 def _after_fork_in_child() -> None:

@@ -33,7 +33,6 @@ from prepcache.keys.files.digest import Trust, is_directory, is_regular
 from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation.audit import WAL
-from prepcache.keys.observation.calls import is_file_of_job
 from prepcache.keys.observation.context import (
     FOLDER_MADE,
     LINKED,
@@ -46,6 +45,7 @@ from prepcache.keys.observation.context import (
     WRITTEN,
     Fact,
     Watch,
+    is_file_of_job,
 )
 from prepcache.keys.observation.inputs import (
     ABSENT,

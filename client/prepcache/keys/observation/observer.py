@@ -155,7 +155,11 @@ class Observer:
         Returns:
             the watch, whose `failure` says, when it has ended, whether it may have missed anything.
         """
-        watch = Watch(self, context.absolute(item_paths))
+        own = []
+        for path in item_paths:
+            with contextlib.suppress(FileNotFoundError):  # the working directory was removed
+                own.append(os.path.abspath(os.fspath(path)))
+        watch = Watch(self, tuple(own))
         audit.install()
         self._code.look(function)
         try:
