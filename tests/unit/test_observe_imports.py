@@ -32,7 +32,7 @@ MODULES: dict[str, tuple[dict[str, str], str, list[str]]] = {
     ),
     "in a package that was loaded before": (
         {"pack__deep__scale": "class Scale: by = 1", "pack____init__": "", "pack__deep____init__": ""},
-        f"importlib.import_module(str('pack.de') + 'ep.scale')\n{PACKAGE}",
+        f"importlib.import_module(str('pack/deep/scale').replace('/', '.'))\n{PACKAGE}",
         ["pack/__init__.py", "pack/deep/__init__.py", "pack/deep/scale.py"],
     ),
     "named by a pickle": (
