@@ -3,12 +3,15 @@
 A bucket on loopback holds RECIPES x 1,000 artifacts. A daemon that has read nothing of it is asked for items
 of a recipe: how long that takes beside the bare list and download of the same manifest by obstore, and what
 the daemon has resident afterwards. Then a machine fetches one large artifact, beside a bare download of it.
+With --seconds N, four machines without a lead, with four jobs each, prepare one cold data set that would take
+each machine N seconds: how often an item was preprocessed.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import resource
 import statistics
@@ -28,8 +31,20 @@ sys.path.insert(0, str(ROOT / "tests"))
 from prepcache.digests import Digest  # noqa: E402
 from prepcached.tier import manifests as manifest  # noqa: E402
 from support.fake_s3 import FakeS3, fake_s3  # noqa: E402
+from support.fleet import box  # noqa: E402
+from support.jobs import Jobs, facts_together  # noqa: E402
+from support.sandbox import sandbox  # noqa: E402
 from support.serving import Job, serving  # noqa: E402
 
+JOB = """
+def make(item):
+    called(item)
+    time.sleep(0.4)
+    return np.full(4, item)
+
+barrier()
+tell(prepcache.CachedDataset(list(range(int(sys.argv[1]))), make, progress=False))
+"""
 ARTIFACTS, ITEMS, OBJECTS = 1000, 20, 10
 ASKED = 9
 AIM_S = 0.5
@@ -102,13 +117,33 @@ def fetched(folder: Path, s3: FakeS3, megabytes: int) -> tuple[float, float]:
     return ours, size / (time.perf_counter() - began)
 
 
+def calls_per_item(folder: Path, seconds: int) -> float:
+    """How often four machines that share a folder, and have no lead, preprocess an item."""
+    (folder / "bucket").mkdir()
+    count = seconds * 10  # four jobs, 0.4 s an item
+    with contextlib.ExitStack() as stack:
+        jobs = Jobs(stack.enter_context(sandbox()))
+        stack.callback(jobs.close)
+        boxes = [stack.enter_context(box(folder / f"box{at}", folder / "bucket")) for at in range(4)]
+        script = jobs.write(JOB)
+        urls = [f"unix://{one.uds}" for one in boxes for _ in range(4)]
+        facts_together([jobs.start(script, count, PREPCACHE_URL=url) for url in urls])
+        return sum(jobs.calls().values()) / count
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--recipes", type=int, default=100)
     parser.add_argument("--megabytes", type=int, default=256)
+    parser.add_argument("--seconds", type=int)
     options = parser.parse_args()
+    if options.seconds is not None:
+        with tempfile.TemporaryDirectory() as made:
+            ratio = calls_per_item(Path(made), options.seconds)
+        print(f"{options.seconds} s of work, four machines without a lead: {ratio:.2f} calls an item")
+        return
     with fake_s3() as s3, tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         os.environ.update({**s3.environ, "AWS_ALLOW_HTTP": "true"})

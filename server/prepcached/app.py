@@ -1,45 +1,57 @@
-"""The app: every endpoint over one daemon, behind the middleware.
+"""The app: every endpoint over one daemon, behind what every request passes first.
 
 Invariants:
     1. Nothing here is global: an app is made for a daemon, and dies with it.
     2. The daemon, which runs by then, stops at the end of the app's lifespan, on the app's event loop.
+    3. The caller is known (auth.py) before a byte of the body is read.
+    4. Every exception ends here: the client gets a problem document.
+    5. Every GET endpoint answers HEAD with the same head. Downloads do so themselves, without reading.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import prepcache
+from prepcache.errors import PrepcacheError, ProtocolMismatch
+from prepcache.protocol import wire
+from prepcache.protocol.units import span_text
 from prepcached import problems
+from prepcached.auth import Auth
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
-from prepcached.dashboard.routes import Dashboard
-from prepcached.http_protocol import Slots
+from prepcached.dashboard.pages import Dashboard
+from prepcached.http_protocol import PeerProtocol, Slots, is_look
+from prepcached.log import REQUEST_ID
 from prepcached.maintenance import Maintenance
 from prepcached.metrics import Metrics
-from prepcached.middleware import Middleware
 from prepcached.routes import (
     care,
     data,
     entries,
     explain,
     info,
-    leases,
     messages,
     sessions,
 )
-from prepcached.routes import tier as tier_api
 from prepcached.routes.openapi import Described
 
 if TYPE_CHECKING:
     from prepcached.tier.tier import Tier
 
+LOG = logging.getLogger(__name__)
+_PROTOCOL_HEADER = wire.PROTOCOL_HEADER.lower().encode()
 _TAGS = [
     {"name": "the daemon", "description": "Health, version and statistics."},
     {"name": "entries", "description": "List, pin and remove cached entries."},
@@ -104,15 +116,14 @@ def create_app(
     )
     problems.install(app)
     for router in (
-        leases.router(daemon, coordinator),  # first: what is asked most is found soonest
+        sessions.filling(daemon, coordinator),  # first: what is asked most is found soonest
         sessions.router(daemon, coordinator),
         info.router(daemon, coordinator, metrics, maintenance),
         data.router(daemon, coordinator),
         entries.router(daemon),
         entries.recipes(daemon),
         explain.router(daemon, coordinator.misses),
-        care.router(daemon),
-        tier_api.router(daemon, tier),
+        care.router(daemon, tier),
         dashboard.router(),
     ):
         app.include_router(router)
@@ -121,3 +132,80 @@ def create_app(
 
 def _operation_id(route: APIRoute) -> str:
     return route.name
+
+
+class Middleware:
+    """What every request passes before the app sees it, and every answer after.
+
+    Args:
+        observe: called with scope, status and seconds, once for each answered request.
+    """
+
+    def __init__(self, app: ASGIApp, auth: Auth, observe: Callable[[Scope, int, float], None]) -> None:
+        self._app = app
+        self._auth = auth
+        self._observe = observe
+        self.uses = 0
+        """Requests so far that did more than look, and those of them that are not answered yet."""
+        self.under_way = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id, status, is_answered = secrets.token_hex(4), 0, False
+
+        async def answer(message: Message) -> None:
+            nonlocal status, is_answered
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+                message = {**message, "headers": headers}
+            else:
+                is_answered = not message.get("more_body")
+            await send(message)
+
+        REQUEST_ID.set(request_id)  # each request is a task, and so has a context, of its own
+        is_use = not is_look(scope)
+        self.uses += is_use
+        self.under_way += is_use
+        if scope["method"] == "HEAD" and not scope["path"].endswith("/data"):
+            scope = {**scope, "method": "GET"}  # the connection sends no body
+        began = perf_counter()
+        line = f"{scope['method']} {scope['path'][:200]}"
+        try:
+            self._admit(scope)
+            await self._app(scope, receive, answer)
+        except ClientDisconnect:
+            LOG.debug("%s: the client hung up", line)
+        except PrepcacheError as error:
+            await problems.response(error)(scope, receive, answer)
+        except Exception as exc:
+            if not status:
+                await problems.unforeseen(exc, line)(scope, receive, answer)
+            elif not is_answered:
+                LOG.error("%s: the answer was cut short", line, exc_info=exc)
+                raise
+        except asyncio.CancelledError:
+            connection = scope["state"].get("connection")
+            if not isinstance(connection, PeerProtocol) or not connection.abandon(scope["state"]):
+                raise
+            LOG.warning("%s: interrupted by the shutdown after %s", line, span_text(perf_counter() - began))
+        finally:
+            self.under_way -= is_use
+        self._observe(scope, status, perf_counter() - began)
+
+    def _admit(self, scope: Scope) -> None:
+        port = scope["server"][1] if scope["server"] else None
+        scope["state"]["caller"] = self._auth.caller(
+            scope["state"]["peer"], scope["path"], scope["headers"], port
+        )
+        for name, value in scope["headers"]:
+            if name == _PROTOCOL_HEADER and value != str(wire.PROTOCOL).encode():
+                theirs = value[:20].decode("latin-1")
+                raise ProtocolMismatch(
+                    f"the client speaks protocol {theirs}, this daemon of prepcache {prepcache.__version__} "
+                    f"speaks {wire.PROTOCOL}: run `prepcached stop`, and the next job starts a daemon of its "
+                    "own version; a service must have the same version as its jobs",
+                    protocol=wire.PROTOCOL,
+                )

@@ -78,9 +78,8 @@ def serve(config: Path | None, check_config: bool, **options: str | None) -> Non
     Example: prepcached serve --root /srv/prepcache --uds /run/prepcache/prepcached.sock --max-bytes 200GiB
     """
     from prepcached import start
-    from prepcached.sockets import is_activated
 
-    activated = is_activated(os.environ)
+    activated = start.is_activated(os.environ)
     if check_config:
         found = settings_module.load(options, os.environ, config, activated=activated)
         typer.echo(json.dumps(found.model_dump(mode="json", exclude={"token"}), indent=2))

@@ -33,7 +33,7 @@ from prepcache.errors import (
     UnknownSession,
 )
 from prepcache.protocol import wire
-from prepcached.daemon import Alive, Daemon
+from prepcached.daemon import Daemon, IsGone
 from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, digests
 from prepcached.misses import Miss, Misses
 from prepcached.sessions import Session
@@ -90,9 +90,7 @@ class Coordinator:
             misses.note_found(session.id, request.name, request.recipe)
         return found
 
-    async def lease(
-        self, session: Session, request: wire.LeaseRequest, is_awaited: Alive
-    ) -> wire.LeaseAnswer:
+    async def lease(self, session: Session, request: wire.LeaseRequest, is_gone: IsGone) -> wire.LeaseAnswer:
         """Grants what nobody else has; waits for it up to `wait_s` if there is nothing.
 
         Raises:
@@ -102,7 +100,7 @@ class Coordinator:
         if request.lost:
             table.forsake(session.id, request.lost)
         if request.is_for_machine:
-            return await self._grant(session, request, is_awaited)
+            return await self._grant(session, request, is_gone)
         try:
             await self._check_recipe(session, recipe)
         except UnknownRecipe:
@@ -127,11 +125,9 @@ class Coordinator:
                 await self._catch_up(session, request)
             if request.generation >= table.generation(recipe):
                 await self.tier.claim(recipe, request.items, session)
-        return await self._grant(session, request, is_awaited)
+        return await self._grant(session, request, is_gone)
 
-    async def _grant(
-        self, session: Session, request: wire.LeaseRequest, is_awaited: Alive
-    ) -> wire.LeaseAnswer:
+    async def _grant(self, session: Session, request: wire.LeaseRequest, is_gone: IsGone) -> wire.LeaseAnswer:
         """As `lease`, once the tier was asked."""
         daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe + session.scope
         upstream = None if self.tier is None or request.is_for_machine else self.tier.upstream
@@ -170,7 +166,7 @@ class Coordinator:
                 break
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(bell.wait(), left_s)
-            if not await is_awaited():
+            if await is_gone():
                 break
         lease = answer.lease
         return wire.LeaseAnswer(
@@ -264,8 +260,8 @@ class Coordinator:
         machine."""
         table = self._daemon.leases
         found = table.waited_for(session.id)
-        if self.tier is not None and self.tier.upstream is not None:
-            found |= self.tier.upstream.waited_for(lease.recipe for lease in table.of_session(session.id))
+        if self.tier is not None:
+            found |= self.tier.hurried(session, table.of_session(session.id))
         return found
 
     async def _check_holder(self, session: Session) -> None:

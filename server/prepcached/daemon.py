@@ -39,8 +39,8 @@ from prepcached.store.store import Store
 LOG = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
-Alive = Callable[[], Awaitable[bool]]
-"""Whether the client still waits for its answer."""
+IsGone = Callable[[], Awaitable[bool]]
+"""Whether the client has hung up."""
 
 QUICK_THREADS = 4
 """For calls that only read the index or change memory. Nothing here waits for the store's writer."""
@@ -158,9 +158,7 @@ class Daemon:
         """Runs a call which logs with the id of the request that asks for it."""
         return self._loop.run_in_executor(threads, contextvars.copy_context().run, call)
 
-    async def verify(
-        self, keys: Iterable[str] | None, is_awaited: Alive, owner: int | None = None
-    ) -> Verified:
+    async def verify(self, keys: Iterable[str] | None, is_gone: IsGone, owner: int | None = None) -> Verified:
         """Verifies entries, one caller after another; a stop breaks it off, and a client that hangs up."""
         is_abandoned = threading.Event()
 
@@ -172,7 +170,7 @@ class Daemon:
         verifying = self._in(self._long, work)
         try:
             while not (await asyncio.wait([verifying], timeout=TICK_S))[0]:
-                if not await is_awaited():
+                if await is_gone():
                     is_abandoned.set()
             return await verifying
         finally:

@@ -67,6 +67,7 @@ class Lease:
     recipe: str
     items: set[bytes]
     cost_s: float
+    granted_at: float
     deadline: float
     progress_at: float
     is_committing: bool = False
@@ -280,7 +281,7 @@ class LeaseTable:
     ) -> Lease:
         now = self._clock()
         lease = Lease(
-            lease_id, secrets.token_hex(16), session, job, recipe, items, max(0.0, cost_s), now, now
+            lease_id, secrets.token_hex(16), session, job, recipe, items, max(0.0, cost_s), now, now, now
         )
         lease.deadline = now + lease.span_s
         self._leases[lease_id] = lease

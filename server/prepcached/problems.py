@@ -119,12 +119,12 @@ def _methods(request: Request, one: str) -> str:
     """All methods of a path: of several routes with the same path, each knows only its own (`one`)."""
     described = request.app.openapi()["paths"].get(getattr(request.scope.get("route"), "path", ""), {})
     found = {method.upper() for method in described} or set(one.replace(",", " ").split())
-    return ", ".join(sorted(found | {"HEAD"} if "GET" in found else found))  # the middleware answers HEAD
+    return ", ".join(sorted(found | {"HEAD"} if "GET" in found else found))  # app.py answers HEAD
 
 
 async def _on_unforeseen(request: Request, exc: Exception) -> Response:
     if isinstance(exc, ClientDisconnect):
-        return Response(status_code=400)  # nobody reads it; the middleware notes that the client hung up
+        return Response(status_code=400)  # nobody reads it; app.py notes that the client hung up
     return unforeseen(exc, f"{request.method} {request.url.path[:200]}")
 
 

@@ -34,15 +34,13 @@ import uvicorn
 from prepcache.errors import ConfigError, IndexCorrupt, PrepcacheError, RootUnusable, StoreError
 from prepcache.protocol import listening
 from prepcache.protocol.units import count_text, size_text
-from prepcached.app import create_app
+from prepcached.app import Middleware, create_app
 from prepcached.auth import Auth
 from prepcached.config import Settings, read_token
 from prepcached.daemon import Bounds, Daemon
 from prepcached.http_protocol import PeerProtocol, Slots
 from prepcached.maintenance import Maintenance
-from prepcached.middleware import Middleware
-from prepcached.sockets import BACKLOG, notify, watchdog_interval_s
-from prepcached.start import STOPS, Place
+from prepcached.start import BACKLOG, STOPS, Place, notify, watchdog_interval_s
 from prepcached.store import sharing
 from prepcached.store.layout import Layout
 from prepcached.store.records import Limits

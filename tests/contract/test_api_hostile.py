@@ -84,12 +84,6 @@ def test_a_body_without_end_is_cut_off(served: Serving) -> None:
     assert refused(answer) == (413, "too-large")
 
 
-def test_an_endless_body_where_none_is_expected_is_not_read(served: Serving) -> None:
-    head = b"GET /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n"
-    answer = raw(served.uds, head)
-    assert answer.startswith(b"HTTP/1.1 200") and b"connection: close" in answer
-
-
 def test_a_million_items_are_refused(served: Serving) -> None:
     job = served.job()
     job.resolve()
@@ -283,8 +277,5 @@ def test_a_refusal_reaches_a_client_still_sending(served: Serving) -> None:
         sock.settimeout(READY_S)
         sock.connect(str(served.uds))
         sock.sendall(b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n")
-        answer = sock.recv(1 << 16)
         sock.sendall(b"x" * 100_000)
-        while piece := sock.recv(1 << 16):
-            answer += piece
-        assert refused(answer)[0] == 404
+        assert refused(sock.recv(1 << 16))[0] == 404

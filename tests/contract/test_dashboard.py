@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from prepcache.digests import RecipeDigest
-from prepcached.dashboard import view
+from prepcached.dashboard import pages
 from prepcached.peer import Peer
 from support.serving import Serving, serving, wait_until
 from support.stores import RECIPE, put
@@ -104,11 +104,11 @@ def test_nothing_is_loaded_from_elsewhere(served: Serving) -> None:
 
 
 def test_a_page_of_very_much_is_bounded(served: Serving) -> None:
-    for number in range(view.MAX_NAMES + 2):
+    for number in range(pages.MAX_NAMES + 2):
         name = f"name{number}" + "<&>" * 80
         served.store.register(recipe(number), name[:250], {"format": 1})
         put(served.store, number, recipe=recipe(number))
-    for number in range(view.MAX_SESSIONS + 2):
+    for number in range(pages.MAX_SESSIONS + 2):
         job = served.job(f"job{number}" + "<" * 100)
         told = [{"recipe": recipe(n), "name": "<&>" * 60, "done": 1, "total": 2} for n in range(2)]
         job.heartbeat(progress=told)
@@ -121,7 +121,7 @@ def test_a_page_of_very_much_is_bounded(served: Serving) -> None:
 
 def test_the_page_works_without_a_script(served: Serving) -> None:
     text = served.http().get("/").text
-    assert f'<noscript><meta http-equiv="refresh" content="{view.REFRESH_S}"></noscript>' in text
+    assert f'<noscript><meta http-equiv="refresh" content="{pages.REFRESH_S}"></noscript>' in text
 
 
 def test_names_sort_by_each_column_largest_first(served: Serving) -> None:

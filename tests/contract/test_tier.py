@@ -16,7 +16,7 @@ from prepcached.tier import bucket
 from prepcached.tier import tier as tiers
 from prepcached.tier.manifests import Manifests
 from support.fleet import be_patient, box
-from support.serving import Job, serving, wait_until
+from support.serving import Job, Serving, serving, wait_until
 from support.stores import RECIPE
 
 ITEMS = ["a", "b", "c"]
@@ -83,6 +83,30 @@ def test_a_commit_is_copied_without_being_asked_to(tmp_path: Path, tier: Path) -
     with box(tmp_path / "first", tier) as first:
         first.job().fill(first.store.staging, ITEMS)
     assert len(objects(tier)) == 1  # a stop copies what waits
+
+
+def test_without_a_lead_machines_work_in_orders_of_their_own(
+    tmp_path: Path, tier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And commit soon, so that they meet: what one has made, the others fetch."""
+
+    def order(served: Serving) -> int:
+        opened = served.http().post("/v1/sessions", json={"name": "job", "pid": 1, "host": "here"})
+        return int(opened.json()["order"])
+
+    with (
+        box(tmp_path / "first", tier) as first,
+        box(tmp_path / "second", tier) as second,
+        box(tmp_path / "third", tier, upstream={"mode": "read-only"}) as third,
+    ):
+        assert order(first) and order(second) and order(first) != order(second) and not order(third)
+        jobs = first.job(), third.job()
+        for job in jobs:
+            job.resolve()
+            assert job.lease(ITEMS).json()["granted"] == [0, 1, 2]
+        monkeypatch.setattr(tiers, "PUBLISH_S", -1.0)
+        monkeypatch.setattr(tiers, "PUBLISH_SHARE", 0.0)
+        assert [job.heartbeat().json()["waited_for"] for job in jobs] == [[RECIPE], []]
 
 
 def test_a_read_only_daemon_writes_nothing(tmp_path: Path, tier: Path) -> None:

@@ -66,6 +66,7 @@ class FakeSession:
 
     is_gone = False
     is_away = False
+    order = 0
 
     def __init__(self, daemon: FakeDaemon, name: str = "job") -> None:
         self.daemon = daemon

@@ -214,7 +214,7 @@ def _answers(uds: Path) -> bool:
 
 
 def raw(uds: Path, *parts: bytes) -> bytes:
-    """What a socket answers to raw bytes, until it closes or is silent."""
+    """What a socket answers to raw bytes: one whole answer, or what it says until it closes or is silent."""
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(SILENT_S)
         sock.connect(str(uds))
@@ -223,6 +223,12 @@ def raw(uds: Path, *parts: bytes) -> bytes:
                 sock.sendall(part)
         answer = b""
         with contextlib.suppress(TimeoutError, ConnectionResetError):
-            while piece := sock.recv(1 << 16):
+            while not _is_whole(answer) and (piece := sock.recv(1 << 16)):
                 answer += piece
         return answer
+
+
+def _is_whole(answer: bytes) -> bool:
+    head, end, body = answer.lower().partition(b"\r\n\r\n")
+    length = head.partition(b"content-length: ")[2].split(b"\r\n")[0]
+    return bool(end and length) and len(body) >= int(length)

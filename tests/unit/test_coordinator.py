@@ -41,13 +41,13 @@ async def coordinating(
         await daemon.stop()
 
 
-async def is_awaited() -> bool:
-    return True
+async def is_gone() -> bool:
+    return False
 
 
 async def leased(found: Coordinator, session: Session) -> wire.LeaseToken:
     request = wire.LeaseRequest(lease="l", recipe=RECIPE, generation=0, items=item("a"), want=1)
-    lease = (await found.lease(session, request, is_awaited)).lease
+    lease = (await found.lease(session, request, is_gone)).lease
     assert lease is not None
     return wire.LeaseToken(lease.id, lease.token)
 
@@ -71,7 +71,7 @@ def test_a_lease_after_a_merge_looks_again(tmp_path: Path) -> None:
             answers: list[wire.LeaseAnswer] = []
 
             def lease_then_unlink(*given: Any) -> None:
-                asking = asyncio.run_coroutine_threadsafe(found.lease(session, request, is_awaited), loop)
+                asking = asyncio.run_coroutine_threadsafe(found.lease(session, request, is_gone), loop)
                 answers.append(asking.result(READY_S))
                 unlink(*given)
 
@@ -140,7 +140,7 @@ def test_a_commit_that_failed_at_its_end_is_looked_up(
             request = wire.CommitRequest((token,), (staged(daemon, session),))
             other = daemon.sessions.open("other", uid=1, pid=0, reported_pid=2, host="here", opened_at=0.0)
             asked = wire.LeaseRequest("m", RECIPE, 0, item("a"), want=1, wait_s=2.0)
-            waiting = asyncio.create_task(found.lease(other, asked, is_awaited))
+            waiting = asyncio.create_task(found.lease(other, asked, is_gone))
             monkeypatch.setattr(daemon.store, "commit", fail)
             with pytest.raises(StoreError):
                 await found.commit(session, os.getuid(), request)

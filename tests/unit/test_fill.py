@@ -6,6 +6,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,19 @@ def test_a_second_job_finds_everything_in_any_order(daemon: FakeDaemon) -> None:
     again.fill()
     assert again.called == []
     assert again.samples() == [i * i for i in range(99, -1, -3)]
+
+
+def test_machines_without_a_lead_begin_with_other_items(tmp_path: Path) -> None:
+    first: list[set[int]] = []
+    for order in (1, 1 | 1 << 63):
+        folder = tmp_path / str(order)
+        folder.mkdir()
+        bench = Bench(FakeDaemon(folder), list(range(64)))
+        bench.session.order = order
+        bench.fill()
+        assert sorted(bench.called) == list(range(64))
+        first.append(set(bench.called[:20]))
+    assert not first[0] & first[1]
 
 
 def test_jobs_at_once_share_the_items_and_none_is_made_twice(daemon: FakeDaemon) -> None:

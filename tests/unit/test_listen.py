@@ -15,7 +15,7 @@ from prepcached import __main__, cli
 from prepcached import server as daemon_server
 from prepcached.config import Settings
 from prepcached.daemon import Daemon
-from prepcached.sockets import is_activated, listen
+from prepcached.start import is_activated, listen
 from prepcached.store.db import discard
 from prepcached.store.root import Root
 from prepcached.store.store import Store

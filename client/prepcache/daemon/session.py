@@ -308,6 +308,11 @@ class Session:
         answer = self._answer
         return None if answer is None else wire.session_header(answer.session, answer.token)
 
+    @property
+    def order(self) -> int:
+        """As in wire.SessionAnswer."""
+        return 0 if self._answer is None else self._answer.order
+
     def open(self) -> str:
         """The session header; opens the session if need be."""
         header = self.header

@@ -89,6 +89,7 @@ class Share:
         self._unleased_here: set[int] = set()
         self.locks = ItemLocks(artifacts.recipe.digest)
         self._left_until = 0.0
+        self._order: Array | None = None
         self._asked_as: str | None = None
         self._offset = 0
         self._looks = 0
@@ -142,7 +143,7 @@ class Share:
         while True:
             generation = self._artifacts.generation
             self._settle_found(among)  # a beat may have looked
-            fresh = self._in_state(FRESH, among)
+            fresh = self._in_state(FRESH, among) if among is not None else self._fresh_in_order()
             if self._session.is_away:
                 return self._take_alone(fresh, want)
             window = fresh[: min(wire.MAX_ITEMS, max(MIN_WINDOW, 8 * want))]
@@ -165,6 +166,17 @@ class Share:
     def _in_state(self, state: int, among: Array | None) -> Array:
         """The items in a state; of some, or of all."""
         return np.flatnonzero(self._state == state) if among is None else among[self._state[among] == state]
+
+    def _fresh_in_order(self) -> Array:
+        """The fresh items; where machines share a bucket without a lead, in this machine's order. It turns
+        round halves of halves of the digests, so that machines make different parts and meet at the end."""
+        if not self._session.order:
+            return self._in_state(FRESH, None)
+        if self._order is None:
+            heads = self._catalogue.distinct.digests[:, :8].copy().view("u8").ravel()
+            self._order = np.argsort(heads ^ np.uint64(self._session.order))
+        fresh: Array = self._order[self._state[self._order] == FRESH]
+        return fresh
 
     def wait(
         self, want: int, cost_s: float, nbytes: int, wait_s: float, among: Array | None = None

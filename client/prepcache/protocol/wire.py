@@ -107,7 +107,11 @@ class SessionRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class SessionAnswer(Message):
-    """The session, where the store is, and how often to beat."""
+    """The session, where the store is, and how often to beat.
+
+    Args:
+        order: not 0 where machines share a bucket without a lead: each makes missing items in another order.
+    """
 
     session: Token
     token: Token
@@ -117,6 +121,7 @@ class SessionAnswer(Message):
     beat_s: Amount = BEAT_S
     lapse_s: Amount = LAPSE_S
     protocol: Natural = PROTOCOL
+    order: Natural = 0
 
 
 @dataclass(frozen=True, slots=True)

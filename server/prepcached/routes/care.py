@@ -1,10 +1,11 @@
-"""Care of the store: purge by filter, verify."""
+"""Care of the store, purge by filter and verify; and of the shared tier."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 
@@ -19,11 +20,20 @@ from prepcached.routes.openapi import endpoint
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
 
-TOLD_KEYS = 1000
+if TYPE_CHECKING:
+    from prepcached.tier.tier import Tier
+
+TOLD = 1000
+"""Keys, or names of objects, in an answer."""
 
 
-def router(daemon: Daemon) -> APIRouter:
+def router(daemon: Daemon, tier: Tier | None) -> APIRouter:
     api = APIRouter(tags=["care"])
+
+    def used() -> Tier:
+        if tier is None:
+            raise NotFound('this daemon has no tier: set one with --tier URL, or "[tier]" in its TOML file')
+        return tier
 
     @api.post("/v1/purge", **endpoint(takes=inspection.PurgeRequest, gives=inspection.Purged))
     async def purge(request: Request) -> Response:
@@ -47,7 +57,7 @@ def router(daemon: Daemon) -> APIRouter:
             listed = await daemon.listing(_first_to_go, daemon.store, wanted, asked.free_bytes, gone)
         else:
             log_purge(caller, gone)
-        return messages.answer(replace(gone, keys=gone.keys[:TOLD_KEYS], listed=listed))
+        return messages.answer(replace(gone, keys=gone.keys[:TOLD], listed=listed))
 
     @api.post("/v1/verify", **endpoint(takes=inspection.VerifyRequest, gives=inspection.Verified))
     async def verify(request: Request) -> Response:
@@ -58,21 +68,51 @@ def router(daemon: Daemon) -> APIRouter:
         asked = await messages.read(request, inspection.VerifyRequest, daemon)
         if asked.differs:
             return messages.answer(await _take_away(daemon, asked, request))
-
-        is_awaited = messages.waiting(request)
-        found = await daemon.verify(asked.keys, is_awaited, messages.caller(request).confined_to)
-        return messages.answer(found)
+        owner = messages.caller(request).confined_to
+        return messages.answer(await daemon.verify(asked.keys, request.is_disconnected, owner))
 
     @api.post("/v1/check", **endpoint(gives=inspection.Checked))
     async def check(request: Request) -> Response:
         """Compares the index with the disk, and changes nothing; for admins."""
-        if not messages.caller(request).is_admin:
-            raise Forbidden("only root, the daemon's user and its admins may check the store")
+        _check_admin(messages.caller(request))
         found = await daemon.check()
         findings = tuple(inspection.Finding(one.code, one.what) for one in found[: inspection.MAX_FINDINGS])
         return messages.answer(inspection.Checked(findings, len(found) - len(findings)))
 
+    @api.get("/v1/tier", **endpoint(gives=inspection.TierStatus))
+    async def tier_status() -> Response:
+        """The bucket that is shared with other machines, and what came from and went to it."""
+        return messages.answer(inspection.TierStatus(**used().status()))
+
+    @api.post("/v1/tier/push", **endpoint(gives=inspection.TierDone))
+    async def tier_push(request: Request) -> Response:
+        """Copies whatever the bucket lacks; for admins."""
+        _check_admin(messages.caller(request))
+        return messages.answer(inspection.TierDone(await used().push()))
+
+    @api.post("/v1/tier/pull", **endpoint(takes=inspection.TierPullRequest, gives=inspection.TierDone))
+    async def tier_pull(request: Request) -> Response:
+        """Fetches all that the bucket has of one recipe; for admins."""
+        caller = messages.caller(request)
+        _check_admin(caller)
+        asked = await messages.read(request, inspection.TierPullRequest, daemon)
+        fetched, failed = await used().pull(asked.recipe, caller.scope, caller.owner_uid)
+        return messages.answer(inspection.TierDone(fetched, failed))
+
+    @api.post("/v1/tier/gc", **endpoint(takes=inspection.TierGarbageRequest, gives=inspection.TierDone))
+    async def tier_gc(request: Request) -> Response:
+        """Lists artifacts of the bucket that no manifest names; with `delete`, deletes them; for admins."""
+        _check_admin(messages.caller(request))
+        asked = await messages.read(request, inspection.TierGarbageRequest, daemon)
+        names = await used().garbage(delete=asked.delete)
+        return messages.answer(inspection.TierDone(len(names), names=tuple(names[:TOLD])))
+
     return api
+
+
+def _check_admin(caller: Caller) -> None:
+    if not caller.is_admin:
+        raise Forbidden("only root, the daemon's user and its admins may do this")
 
 
 async def _take_away(

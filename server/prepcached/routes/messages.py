@@ -24,7 +24,7 @@ from prepcache.errors import BadRequest, TooLarge
 from prepcache.protocol import wire
 from prepcache.protocol.members import Message
 from prepcached.auth import Caller
-from prepcached.daemon import Alive, Daemon
+from prepcached.daemon import Daemon
 from prepcached.problems import JsonResponse
 from prepcached.sessions import Session
 
@@ -117,15 +117,6 @@ async def read_body(request: Request, limit: int) -> bytes:
     except TimeoutError:
         raise BadRequest(f"the body did not end within {BODY_TIMEOUT_S:.0f} s") from None
     return b"".join(parts)
-
-
-def waiting(request: Request) -> Alive:
-    """Says whether the client still waits for the answer to a request."""
-
-    async def is_awaited() -> bool:
-        return not await request.is_disconnected()
-
-    return is_awaited
 
 
 def answer(message: Message, status: int = 200) -> Response:

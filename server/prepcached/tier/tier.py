@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import secrets
+import time
 from collections import Counter
 from collections.abc import Awaitable, Container, Iterable
 from pathlib import Path
@@ -36,7 +37,7 @@ from prepcache.errors import (
 )
 from prepcache.protocol.wire import ArtifactRef, StagedFile
 from prepcached.daemon import Daemon
-from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, digests
+from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, Lease, digests
 from prepcached.sessions import Session
 from prepcached.store import scopes
 from prepcached.tier.bucket import STALL_S, UPLOAD_RATE, WRITE_S, Absent, Bucket, CouldNotTell, Damaged
@@ -60,6 +61,10 @@ QUEUE = 4096
 """Recipes that wait to be copied; more are dropped, counted, and copied when they are committed to again."""
 REST_S = 2.0
 """A recipe is copied this long after a commit, so that the commits of a fill go together."""
+PUBLISH_S = 3.0
+PUBLISH_SHARE = 0.01
+"""Without a lead, jobs commit what they have leased for so long, or for this share of their time so far, and
+manifests are read so often: meanwhile another machine may make the same."""
 DRAIN_S = 3.0
 """What a stop gives to what still waits to be copied,"""
 END_S = 1.0
@@ -101,6 +106,10 @@ class Tier:
         self._is_closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self.upstream = None if lead is None else Upstream(daemon, lead, self)
+        self.order = 0
+        """As in wire.SessionAnswer."""
+        if not is_read_only and lead is None:
+            self.order = int.from_bytes(blake3(daemon.store.instance.encode()).digest(8)) >> 1 | 1
 
     # -- life
 
@@ -139,6 +148,16 @@ class Tier:
         }
         return found if self.upstream is None else found | self.upstream.status()
 
+    def hurried(self, session: Session, leases: Iterable[Lease]) -> set[str]:
+        """The recipes, scoped, of these leases of a session that it should commit soon: other machines wait
+        for them or, without a lead, might make the same."""
+        if self.upstream is not None:
+            return self.upstream.waited_for(lease.recipe for lease in leases)
+        if not self.order:
+            return set()
+        longest_s = max(PUBLISH_S, PUBLISH_SHARE * (time.time() - session.opened_at))
+        return {one.recipe for one in leases if self._daemon.clock() - one.granted_at > longest_s}
+
     # -- reading through
 
     def offered(self, recipe: str, items: Iterable[bytes]) -> Container[bytes]:
@@ -151,7 +170,7 @@ class Tier:
         recipe: str,
         items: bytes,
         session: Session,
-        max_age_s: float = FRESH_S,
+        max_age_s: float | None = None,
         limit_s: float | None = None,
     ) -> None:
         """Leases, and begins to fetch, the artifacts of the bucket that have some of these items.
@@ -160,11 +179,13 @@ class Tier:
             recipe: scoped, and registered.
             items: n * 32 bytes; what the job lacks, as far as this daemon knows too.
             session: the job, which will own what is fetched.
-            max_age_s: how old the manifest may be.
+            max_age_s: how old the manifest may be; default `FRESH_S`, without a lead `PUBLISH_S`.
             limit_s: how long it may be waited for; default `ASKED_S`.
         """
         daemon, known, began = self._daemon, None, self._daemon.clock()
         with contextlib.suppress(TimeoutError):
+            if max_age_s is None:
+                max_age_s = PUBLISH_S if self.order else FRESH_S
             reading = asyncio.shield(self._known(recipe, max_age_s))
             known = await asyncio.wait_for(reading, ASKED_S if limit_s is None else limit_s)
         if known is None:
@@ -273,7 +294,7 @@ class Tier:
         if self._is_read_only:
             return
         if recipe in self._due or len(self._due) < QUEUE:
-            self._due.setdefault(recipe, self._daemon.clock() + REST_S)
+            self._due.setdefault(recipe, self._daemon.clock() + (REST_S / 4 if self.order else REST_S))
         else:
             self._counted["dropped"] += 1
 

@@ -1,10 +1,13 @@
-"""The dashboard's addresses: the page, its style sheet and script, and what changes something.
+"""The dashboard: the page, its style sheet and script, and what changes something.
 
 Invariants:
     1. Nothing is loaded from elsewhere (`HEADERS` forbids it), and the page works without its script.
     2. What changes something is a POST with the token of a page that this daemon gave to the same user; GET
        changes nothing. Another site's page can neither read the token nor pass the check of `Origin`.
     3. What the caller may not do by the API he may not do here: both call the same functions.
+    4. Each table is bounded; how many rows there are beyond is said.
+    5. Whatever came from a stranger (names of recipes, jobs and hosts) is escaped by the templates, and shown
+       without characters that cannot be printed or that turn the text around it (`printable`).
 """
 
 from __future__ import annotations
@@ -12,26 +15,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import json
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import parse_qs
 
+import jinja2
 from fastapi import APIRouter, Query, Request
+from markupsafe import Markup, escape
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 from prepcache.errors import BadRequest, Forbidden, StoreError
 from prepcache.protocol import inspection, status_text
 from prepcache.protocol.explain import cues
-from prepcache.protocol.units import count_text, size_text
+from prepcache.protocol.inspection import NameSums
+from prepcache.protocol.units import age_text, count_text, size_text, span_text
 from prepcached.auth import Caller
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
-from prepcached.dashboard import view
-from prepcached.dashboard.history import KEPT, SAMPLE_S, History, Sample
+from prepcached.dashboard.history import HEIGHT, KEPT, SAMPLE_S, WIDTH, Chart, History, Sample
 from prepcached.peer import user_name
 from prepcached.routes import care, entries, explain, info, messages, sessions
 from prepcached.sessions import Session
@@ -46,8 +52,27 @@ HEADERS = {
     "x-content-type-options": "nosniff",
 }
 MAX_FORM_BYTES = 4096
-MAX_NAMES = 2000
+SORTED_NAMES = 2000
 """Names that are sorted; the page shows the first of them."""
+MAX_SESSIONS = 30
+MAX_NAMES = 40
+MAX_ENTRIES = 20
+MAX_MISSES = 10
+MAX_USERS = 20
+REFRESH_S = 10
+"""Where scripts are off; else the page follows every second (dashboard.js)."""
+SORTS: Mapping[str, str] = {
+    "name": "name",
+    "recipes": "recipes",
+    "entries": "entries",
+    "items": "items",
+    "size": "size_bytes",
+    "work": "cost_s",
+    "used": "used_at",
+}
+"""Columns of the room by name, and the members that they sort by."""
+SPANS = (("last hour", 3600.0, 60), ("last day", 86400.0, 96))
+"""Of the charts: name, seconds, bars."""
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -58,7 +83,7 @@ class Dashboard:
         self._daemon = daemon
         self._coordinator = coordinator
         self._secret = secrets.token_bytes(32)
-        self._templates = view.environment()
+        self._templates = _environment()
         self._history = History()
 
     async def record(self) -> None:
@@ -95,46 +120,46 @@ class Dashboard:
         nbytes: Annotated[int, Query(alias="bytes", ge=0)] = 0,
     ) -> HTMLResponse:
         daemon, caller = self._daemon, messages.caller(request)
-        sort = sort if sort in view.SORTS else "size"
+        sort = sort if sort in SORTS else "size"
         stats = await daemon.quick(daemon.store.stats)
-        names = await daemon.listing(daemon.store.name_sums, MAX_NAMES, caller.confined_to)
+        names = await daemon.listing(daemon.store.name_sums, SORTED_NAMES, caller.confined_to)
         found = await daemon.listing(
-            daemon.store.entries, self._searched(search, caller), sort="-used_at", limit=view.MAX_ENTRIES
+            daemon.store.entries, self._searched(search, caller), sort="-used_at", limit=MAX_ENTRIES
         )
         held = await daemon.listing(daemon.store.held)
         visible = sessions.visible(daemon.sessions, caller)
-        shown = sorted(visible, key=_rank, reverse=True)[: view.MAX_SESSIONS]
+        shown = sorted(visible, key=_rank, reverse=True)[:MAX_SESSIONS]
         told = info.stats_of(daemon, self._coordinator, stats, caller)
-        users = told["users"][: view.MAX_USERS]
+        users = told["users"][:MAX_USERS]
         uids = {one.uid for one in shown} | {entry.owner for entry in found.entries}
-        uids |= {one.owner for one in stats.users[: view.MAX_USERS]}
+        uids |= {one.owner for one in stats.users[:MAX_USERS]}
         users_named = await daemon.listing(_users, [uid for uid in uids if uid is not None and uid >= 0])
         now, tier = self._sample(stats.disk_bytes), self._coordinator.tier
         what = f"{count_text(number, 'entry', 'entries')}, {size_text(nbytes)}"
-        shown_view = {
+        view = {
             "info": info.info_of(daemon, stats),
             "host": socket.gethostname(),
             "stats": told,
             "hit_percent": status_text.hit_percent(told),
-            "shares": view.shares(names, told),
-            "charts": view.charts(self._history, now),
+            "shares": _shares(names, told),
+            "charts": _charts(self._history, now),
             "now": now.at,
             "sessions": sessions.seen(shown, daemon, held),
             "connected": len(visible),
-            "names": view.sorted_names(names, sort)[: view.MAX_NAMES],
+            "names": _sorted_names(names, sort)[:MAX_NAMES],
             "named": len(names),
             "sort": sort,
             "entries": found.entries,
             "has_more_entries": found.cursor is not None,
             "search": search,
-            "misses": self._coordinator.misses[caller.scope].latest(view.MAX_MISSES),
+            "misses": self._coordinator.misses[caller.scope].latest(MAX_MISSES),
             "quotas": users if any(one["quota_bytes"] is not None for one in users) else (),
             "user": lambda uid: "by token" if uid is None or uid < 0 else users_named.get(uid, f"uid {uid}"),
             "may_change": lambda owner: caller.is_admin or owner == caller.owner_uid,
             "tier": () if tier is None else status_text.tier(inspection.TierStatus(**tier.status())),
         }
         outcome = {"purge": f"Purged {what}.", "pin": "Pinned.", "unpin": "Unpinned."}.get(done, "")
-        return self._render("page.html", view=shown_view, sorts=list(view.SORTS), done=outcome)
+        return self._render("page.html", view=view, sorts=list(SORTS), done=outcome)
 
     async def docs(self, request: Request) -> HTMLResponse:
         """The OpenAPI document as a page."""
@@ -249,3 +274,68 @@ def _rank(session: Session) -> tuple[bool, float]:
 
 def _users(uids: Iterable[int]) -> dict[int, str]:
     return {uid: user_name(uid) for uid in uids}
+
+
+def printable(value: Any) -> Any:
+    """A text in which every character can be printed; what is no text, or safe already, as it is."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in value)
+
+
+def _environment() -> jinja2.Environment:
+    """Jinja with autoescape; every text that is shown passes `printable`."""
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=printable,
+    )
+    made.filters |= {"size": size_text, "span": span_text, "age": age_text, "count": count_text}
+    made.filters |= {
+        "whole": lambda text: Markup(escape(text)),  # exactly this text: for form fields
+        "schema": lambda value: Markup(escape(json.dumps(value, indent=2, ensure_ascii=False))),
+        "capfirst": lambda text: text[:1].upper() + text[1:],
+    }
+    made.globals |= {
+        "status_text": status_text,
+        "chart_width": WIDTH,
+        "chart_height": HEIGHT,
+        "refresh_s": REFRESH_S,
+    }
+    return made
+
+
+def _shares(names: Iterable[NameSums], stats: Mapping[str, Any]) -> Sequence[tuple[str, float]]:
+    """The largest names and their shares of the room, in percent; then what is left of what is used."""
+    limit = max(1, stats["effective_limit_bytes"])
+    largest = sorted(names, key=lambda one: one.size_bytes, reverse=True)[:6]
+    shown = [(one.name, 100 * one.size_bytes / limit) for one in largest]
+    rest = 100 * stats["disk_bytes"] / limit - sum(share for _, share in shown)
+    return [*shown, ("other", max(0.0, rest))]
+
+
+def _charts(history: History, now: Sample) -> Sequence[tuple[str, str, Chart]]:
+    """(title, value at the peak, chart)"""
+    kinds: Sequence[tuple[str, Callable[..., Chart], Callable[[float], str]]] = (
+        ("hit rate", history.hit_rate, lambda one: f"{100 * one:.0f} %"),
+        ("time saved", history.saved, span_text),
+        ("on disk", history.disk, size_text),
+    )
+    made = []
+    for label, span_s, bars in SPANS:
+        for kind, draw, told in kinds:
+            chart = draw(now, span_s, bars)
+            peak = "nothing yet" if chart.peak is None else f"up to {told(chart.peak)}"
+            made.append((f"{kind}, {label}", peak, chart))
+    return made
+
+
+def _sorted_names(names: Iterable[NameSums], sort: str) -> list[NameSums]:
+    """By a column of the table, largest first, names from A on."""
+    found = sorted(names, key=lambda one: one.name)
+    if sort != "name":
+        found.sort(key=lambda one: getattr(one, SORTS[sort]), reverse=True)
+    return found
