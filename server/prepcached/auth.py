@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from urllib.parse import SplitResultBytes, urlsplit
 
-from prepcache.errors import BadRequest, Forbidden, NotFound, Unauthorized
+from prepcache.errors import Forbidden, NotFound, Unauthorized
 from prepcached.peer import Peer
 from prepcached.store import scopes
 
@@ -124,20 +124,15 @@ class Auth:
         Raises:
             NotFound: at `metrics_listen`, a path that is not served there.
             Unauthorized: TCP without the token.
-            BadRequest: a header that decides who asks is there twice (RFC 9112, 3.2).
             Forbidden: a foreign Host or Origin; or a user that cannot be told from others.
         """
         if port is not None and port == self._metrics_port:
             if path not in METRICS_PATHS:
                 raise NotFound(f"{path[:200]}: this address serves only {', '.join(sorted(METRICS_PATHS))}")
             return Caller(None, peer)
-        read = [(name, value) for name, value in headers if name in _READ]
-        found = dict(read)
+        found = {name: value for name, value in headers if name in _READ}
         if peer.uid is None and path not in OPEN_PATHS:
             self._check_token(found.get(b"authorization", b""))
-        if len(found) < len(read):
-            twice = next(name for name, _ in read if sum(one == name for one, _ in read) > 1).decode()
-            raise BadRequest(f"the request has several `{twice}` headers: send one", field=twice)
         if peer.uid is None or b"origin" in found or found.get(b"user-agent", b"").startswith(_BROWSER):
             host = _split(b"//" + found.get(b"host", b"")).hostname or b""
             if host.decode("latin-1").lower() not in self._hosts:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from grp import getgrnam
 from pathlib import Path
 from pwd import getpwnam
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -140,24 +140,15 @@ class TierSettings(BaseModel):
         return self
 
 
-class Places(BaseModel):
-    """Where a daemon lives: to stop it or to check its root, no other setting has to be right."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    root: AbsolutePath = Field(
-        description="Folder of the store; default ~/.cache/prepcache.", json_schema_extra={"metavar": "DIR"}
-    )
-    uds: Annotated[Path | None, BeforeValidator(lambda value: _path(value) if value else None)] = _setting(
-        "Unix socket, mode 0660; empty: none.", "PATH"
-    )
-
-
-class Settings(Places):
+class Settings(BaseModel):
     """What `prepcached serve` runs with. `token` is what `token_file` holds; users and groups are numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    root: AbsolutePath = _setting("Folder of the store; default ~/.cache/prepcache.", "DIR", ...)
+    uds: Annotated[Path | None, BeforeValidator(lambda value: _path(value) if value else None)] = _setting(
+        "Unix socket, mode 0660; empty: none.", "PATH"
+    )
     host: str | None = _setting("TCP address, beside the socket or alone; needs a token.")
     port: Port | None = _setting("TCP port.")
     token_file: AbsolutePath | None = _setting("Holds the token of TCP clients; mode 0600.", "FILE")
@@ -215,7 +206,6 @@ class Settings(Places):
         return self
 
 
-P = TypeVar("P", bound=Places)
 KNOWN = tuple(name for name in Settings.model_fields if name != "token")
 """Every setting: its TOML key, in upper case behind `PREPCACHED_` its variable, with dashes its option."""
 
@@ -243,7 +233,7 @@ def load(
         values["uds"] = None
     if values.get("token_file"):
         values["token"] = read_token("token_file", Path(values["token_file"]))
-    found = _checked(Settings, values, labels)
+    found = _checked(values, labels)
     if found.uds is None and found.host is None and not activated:
         raise ConfigError("nothing to listen on: give --uds PATH, or --host and --port")
     if found.max_bytes is not None and found.max_bytes < MIN_BUDGET_BYTES:
@@ -255,8 +245,9 @@ def load(
     return found
 
 
-def places(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | None = None) -> Places:
-    """The root and the socket.
+def places(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | None = None) -> Settings:
+    """Settings of which only the root and the socket are the daemon's: to stop it or to check its root,
+    nothing else has to be right.
 
     Raises:
         ConfigError: as `load`, for these two, and for a file that cannot be read or has unknown names. A
@@ -267,7 +258,8 @@ def places(options: Mapping[str, Any], environ: Mapping[str, str], config: Path 
         for name, text in environ.items()
         if not name.startswith(PREFIX) or name.removeprefix(PREFIX).lower() in (*KNOWN, "config")
     }
-    return _checked(Places, *_merged(options, known, config))
+    values, labels = _merged(options, known, config)
+    return _checked({name: values[name] for name in ("root", "uds")}, labels)
 
 
 def _merged(
@@ -276,34 +268,28 @@ def _merged(
     """What was given, and where each of it came from."""
     if config is None and environ.get(PREFIX + "CONFIG"):
         config = Path(environ[PREFIX + "CONFIG"])
-    values: dict[str, Any] = {} if config is None else _read_toml(config)
-    labels = {name: f"{config}: {name}" for name in values}
-    for variable, text in environ.items():
-        if variable.startswith(PREFIX) and variable != PREFIX + "CONFIG":
-            name = variable.removeprefix(PREFIX).lower()
-            values[name], labels[name] = text, variable
-    given = {name: value for name, value in options.items() if value is not None}
-    values |= given
-    labels |= {name: "--" + name.replace("_", "-") for name in given}
-    for name in values:
+    given = [(f"{config}: {name}", name, value) for name, value in _read_toml(config).items()]
+    given += [
+        (variable, variable.removeprefix(PREFIX).lower(), text)
+        for variable, text in environ.items()
+        if variable.startswith(PREFIX) and variable != PREFIX + "CONFIG"
+    ]
+    given += [("--" + name.replace("_", "-"), name, one) for name, one in options.items() if one is not None]
+    for label, name, _ in given:
         if name not in KNOWN:
             close = difflib.get_close_matches(name, KNOWN, 1)
-            told = f"did you mean {close[0]}?" if close else f"known are {', '.join(KNOWN)}"
-            raise ConfigError(f"{labels[name]}: there is no such setting; {told}")
+            mend = f"did you mean {close[0]}?" if close else f"known are {', '.join(KNOWN)}"
+            raise ConfigError(f"{label}: there is no such setting; {mend}")
+    values = {name: value for _, name, value in given}
     values.setdefault("root", own_root(environ))
     if "uds" not in values:
         values["uds"] = own_socket(environ, Path(os.path.abspath(str(values["root"]))))
-    return values, labels
+    return values, {name: label for label, name, _ in given}
 
 
-def _checked(model: type[P], values: Mapping[str, Any], labels: Mapping[str, str]) -> P:
-    """The model of what was given.
-
-    Raises:
-        ConfigError: naming the first fault.
-    """
+def _checked(values: Mapping[str, Any], labels: Mapping[str, str]) -> Settings:
     try:
-        return model.model_validate(values)
+        return Settings.model_validate(values)
     except ValidationError as error:
         fault = error.errors()[0]
         name = str(fault["loc"][0])
@@ -311,7 +297,9 @@ def _checked(model: type[P], values: Mapping[str, Any], labels: Mapping[str, str
         raise ConfigError(f"{labels[name]} = {values[name]!r}: {message}") from None
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
     try:
         with path.open("rb") as file:
             return tomllib.load(file)

@@ -43,7 +43,6 @@ TIER_SESSION = "tier-"
 """The sessions by which the shared tier leases the items that it fetches begin with this."""
 TIER_NAME = "the shared tier"
 """What people read as the holder of those items."""
-_BLOCK = 2048
 WAITING_S = 5.0
 """How long a wait is remembered: longer than one long poll and the pause between two."""
 
@@ -80,7 +79,8 @@ class Lease:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a request for a lease got: look again, or a lease on some items, or nothing but the holders."""
+    """What a request for a lease got: look again, or a lease on the items at these indices, or nothing; and
+    how many of the items each session holds."""
 
     is_behind: bool = False
     lease: Lease | None = None
@@ -104,40 +104,6 @@ def digests(items: bytes) -> list[bytes]:
     return found
 
 
-def _look(
-    items: bytes, by_item: Mapping[bytes, Lease], want: int, allowed: Container[bytes] | None = None
-) -> tuple[list[int], set[bytes], dict[str, int]]:
-    """The first `want` items that are free: their indices, themselves, and who holds how many of the rest.
-
-    In blocks, most of each in C: a waiting job asks for up to 65,536 items again at every change.
-    """
-    granted: list[int] = []
-    taken: set[bytes] = set()
-    held: dict[str, int] = {}
-    keys = digests(items)
-    for start in range(0, len(keys), _BLOCK):
-        if len(granted) == want:
-            break
-        block = keys[start : start + _BLOCK]
-        leases = list(map(by_item.get, block))
-        for lease, count in Counter(leases).items():
-            if lease is not None:
-                held[lease.session] = held.get(lease.session, 0) + count
-        if None not in leases:
-            continue
-        for index, (item, lease) in enumerate(zip(block, leases, strict=True), start):
-            if lease is not None or item in taken or len(granted) >= want:
-                continue
-            if allowed is None or item in allowed:
-                granted.append(index)
-                taken.add(item)
-    return granted, taken, held
-
-
-def _ignore(_: object) -> None:
-    """Nobody listens."""
-
-
 class LeaseTable:
     """All live leases, by recipe and item.
 
@@ -151,7 +117,7 @@ class LeaseTable:
         self,
         clock: Callable[[], float],
         limits: LeaseLimits | None = None,
-        on_change: Callable[[str], None] = _ignore,
+        on_change: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._clock = clock
         self._limits = limits or LeaseLimits()
@@ -166,13 +132,6 @@ class LeaseTable:
 
     def __iter__(self) -> Iterator[Lease]:
         return iter(self._leases.values())
-
-    def by_session(self) -> dict[str, list[Lease]]:
-        """The leases of each session that has some."""
-        found: dict[str, list[Lease]] = {}
-        for lease in self:
-            found.setdefault(lease.session, []).append(lease)
-        return found
 
     def of_session(self, session: str) -> list[Lease]:
         return [lease for lease in self._leases.values() if lease.session == session]
@@ -232,10 +191,6 @@ class LeaseTable:
             cost_s: measured cost of the `want` items together, 0 when nothing was measured.
             allowed: others are passed over; None: all may be granted.
 
-        Returns:
-            `is_behind` when the asker has not seen the recipe's newest generation; else a lease with the
-            indices that it covers, or none, and how many of the items looked at each session holds.
-
         Raises:
             LimitExceeded: the session has as many leases, or leased items, as one session may have.
             BadRequest: there is a lease of that id.
@@ -254,17 +209,26 @@ class LeaseTable:
                 leases=len(mine),
                 items=leased,
             )
-        by_item = self._by_item.setdefault(recipe, {})
-        want = min(want, self._limits.items - leased)
-        granted, taken, held = _look(items, by_item, want, allowed)
-        if not granted:
-            self._drop_if_empty(recipe)
-            if held:
-                self._waits[session, recipe] = (frozenset(held), self._clock() + WAITING_S)
-            return Answer(held=held)
-        self._waits.pop((session, recipe), None)
-        lease = self._lease(lease_id, session, job, recipe, taken, cost_s)
-        return Answer(lease=lease, granted=granted, held=held)
+        # A waiting job asks for up to 65,536 items again at every change: what looks at all of them is in C.
+        keys, by_item = digests(items), self.leased(recipe)
+        leases = list(map(by_item.get, keys))
+        held: Counter[str] = Counter()
+        for other, count in Counter(leases).items():
+            if other is not None:
+                held[other.session] += count
+        free: dict[bytes, int] = {}
+        for index, item in ((index, keys[index]) for index, other in enumerate(leases) if other is None):
+            if len(free) == min(want, self._limits.items - leased):
+                break
+            if allowed is None or item in allowed:
+                free.setdefault(item, index)
+        if free:
+            self._waits.pop((session, recipe), None)
+            lease = self._lease(lease_id, session, job, recipe, set(free), cost_s)
+            return Answer(lease=lease, granted=list(free.values()), held=held)
+        if held:
+            self._waits[session, recipe] = (frozenset(held), self._clock() + WAITING_S)
+        return Answer(held=held)
 
     def begin_fetch(self, session: str, job: str, recipe: str, items: bytes) -> Commit | None:
         """Leases the free ones of these items for one commit, which begins at once and whose end frees them;
@@ -414,8 +378,5 @@ class LeaseTable:
         for item in lease.items:
             if by_item.get(item) is lease:
                 del by_item[item]
-        self._drop_if_empty(lease.recipe)
-
-    def _drop_if_empty(self, recipe: str) -> None:
-        if not self._by_item.get(recipe, True):
-            del self._by_item[recipe]
+        if not by_item:
+            self._by_item.pop(lease.recipe, None)

@@ -2,12 +2,12 @@
 
 Invariants:
     1. uid and pid come from the socket (SO_PEERCRED), never from the request.
-    2. A death is seen through a pidfd, which is of one process for good: a reused pid cannot pass for the
-       process that opened the session.
+    2. A death is seen through a pidfd, which is of one process for good: a pid that is used again later
+       cannot pass for the process that opened the session.
     3. Whatever cannot be seen (pid 0: another pid namespace; TCP) is said to be unseen, never guessed;
        heartbeats take over there.
 
-Source: unix(7) SO_PEERCRED, SO_PEERPIDFD (Linux 6.5); pidfd_open(2); proc_pid_stat(5).
+Source: unix(7) SO_PEERCRED; pidfd_open(2).
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ import pwd
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-SO_PEERPIDFD = 77
-"""The socket module has no name for it yet."""
 _UCRED = struct.Struct("=iII")
 """pid, uid, gid."""
 
@@ -39,7 +37,6 @@ class Peer:
 
     uid: int | None
     pid: int
-    _socket: Any = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, connection: Any) -> Peer:
@@ -47,7 +44,7 @@ class Peer:
         if connection is None or connection.family != socket.AF_UNIX:
             return cls(None, 0)
         pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-        return cls(uid, pid, connection)
+        return cls(uid, pid)
 
     def open_pidfd(self) -> int | None:
         """A descriptor that becomes readable when the peer dies; None if it cannot be watched.
@@ -55,14 +52,12 @@ class Peer:
         Raises:
             ProcessLookupError: it is dead already.
         """
-        if self._socket is None or self.pid <= 0:
-            return None
         try:
-            return int(self._socket.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD))
+            return os.pidfd_open(self.pid) if self.pid > 0 else None
         except ProcessLookupError:
             raise
         except OSError:
-            return open_pidfd(self.pid)
+            return None
 
 
 @functools.lru_cache(1024)
@@ -74,16 +69,6 @@ def user_name(uid: int | None) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"uid {uid}"
-
-
-def open_pidfd(pid: int) -> int | None:
-    """A pidfd by number, where the kernel has no better way; None if the process cannot be watched."""
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        raise
-    except OSError:
-        return None
 
 
 class Watch:

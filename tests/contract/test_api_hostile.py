@@ -266,11 +266,6 @@ def test_a_request_from_another_sites_page_is_refused(served: Serving) -> None:
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
 
 
-def test_two_host_headers_are_refused(served: Serving) -> None:
-    for head in (b"host: x\r\nHost: x\r\n", b"host: a\r\nhost: b\r\n", b"origin: null\r\norigin: null\r\n"):
-        assert refused(raw(served.uds, b"GET /v1/info HTTP/1.1\r\n" + head + b"\r\n")) == (400, "bad-request")
-
-
 def test_a_refusal_reaches_a_client_still_sending(served: Serving) -> None:
     """Closing while bytes are unread would reset the connection, and lose the answer."""
     with socket.socket(socket.AF_UNIX) as sock:

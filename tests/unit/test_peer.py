@@ -13,8 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from prepcache.protocol.listening import is_alive, start_ticks
-from prepcached import peer
-from prepcached.peer import Peer, Watch, open_pidfd
+from prepcached.peer import Peer, Watch
 
 
 @pytest.fixture
@@ -52,16 +51,8 @@ def test_a_tcp_peer_is_nobody() -> None:
     assert found == Peer(None, 0) and found.open_pidfd() is None
 
 
-def test_a_peer_that_cannot_be_seen_is_not_watched() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert Peer(os.getuid(), 0, ours).open_pidfd() is None
-
-
-@pytest.mark.parametrize("is_new_kernel", [True, False], ids=["SO_PEERPIDFD", "pidfd_open"])
-def test_a_pidfd_is_of_the_peer(is_new_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not is_new_kernel:
-        monkeypatch.setattr(peer, "SO_PEERPIDFD", 9999)
+def test_a_pidfd_is_of_the_peer_where_it_can_be_seen() -> None:
+    assert Peer(os.getuid(), 0).open_pidfd() is None
     ours, theirs = socket.socketpair()
     with ours, theirs:
         pidfd = Peer.of(ours).open_pidfd()
@@ -82,8 +73,8 @@ def test_a_death_is_told_once_by_name(child: subprocess.Popen[bytes]) -> None:
             died.set()
 
         watch = Watch(asyncio.get_running_loop(), on_death)
-        pidfd = open_pidfd(child.pid)
-        own = open_pidfd(os.getpid())
+        pidfd = Peer(1, child.pid).open_pidfd()
+        own = Peer(1, os.getpid()).open_pidfd()
         assert pidfd is not None and own is not None
         watch.add("child", pidfd)
         watch.add("self", own)
@@ -111,4 +102,4 @@ def test_a_process_is_known_by_its_start_time(
     child.wait()
     assert not is_alive(child.pid, ticks) and start_ticks(child.pid) == 0
     with pytest.raises(ProcessLookupError):
-        open_pidfd(child.pid)
+        Peer(1, child.pid).open_pidfd()

@@ -14,7 +14,7 @@ from prepcache.errors import ConfigError
 from prepcache.protocol.places import own_socket
 from prepcached import cli
 from prepcached import config as settings
-from prepcached.config import KNOWN, Places, load, places, size_bytes
+from prepcached.config import KNOWN, Settings, load, places, size_bytes
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -190,10 +190,12 @@ def test_stop_and_check_need_only_the_places_to_be_valid(tmp_path: Path) -> None
     config = toml(tmp_path, f'root = "/file"\nuds = "/file.sock"\n{wrong}')
     with pytest.raises(ConfigError):
         load({}, {}, config)
-    assert places({}, {}, config) == Places(root=Path("/file"), uds=Path("/file.sock"))
-    assert places({"uds": ""}, {"PREPCACHED_ROOT": "/environ"}, config) == Places(root=Path("/environ"))
+    assert places({}, {}, config) == Settings(root=Path("/file"), uds=Path("/file.sock"))
+    assert places({"uds": ""}, {"PREPCACHED_ROOT": "/environ"}, config) == Settings(
+        root=Path("/environ"), uds=None
+    )
     environ = {"HOME": "/home/x"}
-    own = Places(root=Path("/home/x/.cache/prepcache"), uds=own_socket(environ))
+    own = Settings(root=Path("/home/x/.cache/prepcache"), uds=own_socket(environ))
     assert places({}, environ) == own
     assert places({}, environ | {"PREPCACHED_MAXBYTES": "1"}) == own  # `stop` works all the same
 

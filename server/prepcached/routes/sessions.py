@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from fastapi import APIRouter, Request, Response
@@ -11,6 +12,7 @@ from prepcache.protocol import inspection, wire
 from prepcached.auth import Caller
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
+from prepcached.leases import Lease
 from prepcached.routes import messages
 from prepcached.routes.openapi import endpoint
 from prepcached.sessions import Session
@@ -127,7 +129,9 @@ def seen(
     some: Iterable[Session], daemon: Daemon, held: Mapping[str, Held]
 ) -> tuple[inspection.SessionSeen, ...]:
     """Sessions as others may see them."""
-    leases, waits = daemon.leases.by_session(), daemon.leases.waits()
+    waits, leases = daemon.leases.waits(), defaultdict[str, list[Lease]](list)
+    for lease in daemon.leases:
+        leases[lease.session].append(lease)
     return tuple(
         inspection.SessionSeen(
             session=session.id,
@@ -137,8 +141,8 @@ def seen(
             owner=session.uid,
             opened_at=session.opened_at,
             seen_at=daemon.wall_time(session.beat_at),
-            leases=len(leases.get(session.id, ())),
-            leased_items=sum(len(lease.items) for lease in leases.get(session.id, ())),
+            leases=len(leases[session.id]),
+            leased_items=sum(len(lease.items) for lease in leases[session.id]),
             holds=held.get(session.id, NOTHING_HELD).artifacts,
             held_bytes=held.get(session.id, NOTHING_HELD).disk_bytes,
             declined_items=sum(session.declined.values()),

@@ -60,8 +60,8 @@ asks for its items, they are no use to it."""
 QUEUE = 4096
 """Recipes that wait to be copied; more are dropped, counted, and copied when they are committed to again."""
 REST_S = 2.0
-"""A recipe is copied this long after a commit, so that the commits of a fill go together."""
-PUBLISH_S = 3.0
+"""With a lead, a recipe is copied this long after a commit, so that the commits of a fill go together."""
+PUBLISH_S = 2.0
 PUBLISH_SHARE = 0.01
 """Without a lead, jobs commit what they have leased for so long, or for this share of their time so far, and
 manifests are read so often: meanwhile another machine may make the same."""
@@ -294,7 +294,7 @@ class Tier:
         if self._is_read_only:
             return
         if recipe in self._due or len(self._due) < QUEUE:
-            self._due.setdefault(recipe, self._daemon.clock() + (REST_S / 4 if self.order else REST_S))
+            self._due.setdefault(recipe, self._daemon.clock() + (0.0 if self.order else REST_S))
         else:
             self._counted["dropped"] += 1
 
