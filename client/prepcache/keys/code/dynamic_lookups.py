@@ -103,10 +103,12 @@ class Questions:
         self._note_names(names)
         if looks_up_modules(code):
             self.topics.add("modules")
-        for text in texts_in(code):
-            self._note_text(text)
-            if "BaseSettings" in names:  # of fields, in the body of a class
-                self._texts.add(text.upper())
+        texts = set(texts_in(code))
+        self._texts |= texts
+        if "BaseSettings" in names:  # of fields, in the body of a class
+            self._texts.update(map(str.upper, texts))
+        # `getattr(kind, "__doc__")` asks as `kind.__doc__` does.
+        self._note_names({text for text in texts if text.startswith("__")})
 
     def note_global(self, value: Any) -> None:
         """Notes a global that code reads: one may be `os.environ` by another name, or a variable's name."""
@@ -115,7 +117,9 @@ class Questions:
         if value is sys.modules:
             self.topics.add("modules")
         if isinstance(value, str | bytes):
-            self._note_text(os.fsdecode(value))
+            self._texts.add(os.fsdecode(value))
+            if os.fsdecode(value).startswith("__"):
+                self._note_names({os.fsdecode(value)})
 
     def _note_names(self, names: set[str]) -> None:
         for topic, askers in _TOPICS.items():
@@ -125,19 +129,17 @@ class Questions:
         if "home" in names and not names.isdisjoint({"Path", "PurePath"}):
             self.topics.add("home")
 
-    def _note_text(self, text: str) -> None:
-        if text.startswith("__"):
-            self._note_names({text})  # `getattr(kind, "__doc__")` asks as `kind.__doc__` does
-        self._texts.add(text)
-
     # -- answers ---------------------------------------------------------------------------------------
 
     def values(self) -> Iterator[tuple[str, Any, Any]]:
         """What counts by value: labels, values, and who holds them."""
         if "docs" in self.topics:
-            yield from ((f"{label}.__doc__", doc, self) for label, doc in _drained(self._documented))
+            while self._documented:
+                label, doc = self._documented.pop(0)
+                yield f"{label}.__doc__", doc, self
         if "subclasses" in self.topics:
-            for label, cls in _drained(self._classes):
+            while self._classes:
+                label, cls = self._classes.pop(0)
                 yield f"{label}.__subclasses__()", type.__subclasses__(cls), cls
         if "arguments" in self.topics:
             yield "sys.argv", sys.argv[1:], self
@@ -186,21 +188,15 @@ def names_in_annotations(annotations: Iterable[Any], space: Mapping[str, Any]) -
     found: set[str] = set()
     waiting = list(annotations)
     while waiting:
-        names = names_in_texts(_LITERAL.sub("", text) for text in _texts_within(waiting.pop())) - found
-        found |= names
-        waiting.extend(space[name] for name in names if name in space)
+        one = waiting.pop()
+        one = one.__forward_arg__ if isinstance(one, ForwardRef) else one
+        if isinstance(one, str):
+            names = names_in_texts([_LITERAL.sub("", one)]) - found
+            found |= names
+            waiting.extend(space[name] for name in names if name in space)
+        elif get_origin(one) is not Literal:
+            waiting.extend(one if isinstance(one, list) else get_args(one))  # a list of a `Callable`'s
     return found
-
-
-def _texts_within(annotation: Any) -> Iterator[str]:
-    if isinstance(annotation, str):
-        yield annotation
-    elif isinstance(annotation, ForwardRef):
-        yield annotation.__forward_arg__
-    elif get_origin(annotation) is not Literal:
-        # A list holds the arguments of a `Callable`.
-        for part in annotation if isinstance(annotation, list) else get_args(annotation):
-            yield from _texts_within(part)
 
 
 def is_dynamic(code: CodeType) -> bool:
@@ -258,16 +254,7 @@ def modules_named_in(code: CodeType) -> list[Any]:
 
 def files_named_in(text: str) -> Iterator[str]:
     """The files that are there now under a text, or under what stands in quotation marks in it, as in SQL."""
-    pieces = [piece for mark in ("'", '"') if mark in text for piece in text.split(mark)]
-    return filter(_names_file, [text, *pieces])
-
-
-def _names_file(text: str) -> bool:
-    is_path = not {"/", "."}.isdisjoint(text) and len(text) <= _LONGEST_PATH and "\n" not in text
-    return is_path and os.path.isfile(text)
-
-
-def _drained(entries: list[Any]) -> list[Any]:
-    found = entries.copy()
-    entries.clear()
-    return found
+    for piece in (text, *(piece for mark in ("'", '"') if mark in text for piece in text.split(mark))):
+        is_path = not {"/", "."}.isdisjoint(piece) and len(piece) <= _LONGEST_PATH and "\n" not in piece
+        if is_path and os.path.isfile(piece):
+            yield piece

@@ -57,7 +57,83 @@ class ModuleState:
         self.is_followed = self.is_settling = False
         self._walk = walk
         self._graph = graph
-        self._noted: set[str] = set()
+        self._whole: dict[str, SourceFile] = {}
+
+    def follow(self, code: CodeType, module: str, *, is_within: bool) -> None:
+        """Counts what code imports itself, that stands in a module.
+
+        Args:
+            is_within: whether the module is a package.
+        """
+        imports = list(dict.fromkeys(imports_in(code)))
+        if not imports:
+            return
+        self._graph.add_imports(imports, module, is_within)
+        self._beyond_files(all_names(code), imports, module, is_within)
+        reached = self._graph.imported_from(imports, module, is_within)
+        self.is_followed |= bool(reached)
+        names, is_any = all_names(code) | {"__getattr__"}, is_dynamic(code)
+        sources = {name: source for name in reached if (source := self._source(name)) is not None}
+        for name, source in sources.items():
+            names |= source.names
+            is_any |= is_dynamic(source.code)
+            if name not in self._whole:
+                self._whole[name] = source
+                self._count_whole(name, source)
+        self._walk.count_builtins(names)
+        for name in reached:
+            loaded = sys.modules.get(name)
+            if loaded is None:
+                if name in sources:
+                    _awaited[sources[name].path] = sources[name].stamp
+            elif is_any or type(loaded) is not ModuleType:
+                self._walk.count_module(loaded, ())
+            else:
+                stated = sources[name].imports if name in sources else ()
+                homes = set(_homes(stated, name, hasattr(loaded, "__path__")))
+                for one in sorted((names & vars(loaded).keys()) - SKIPPED_GLOBALS):
+                    held = vars(loaded)[one]
+                    # A module counts by itself if it is imported by a statement, and whole otherwise.
+                    is_stated = isinstance(held, ModuleType) and held.__name__ in homes
+                    if not (is_stated or _is_closed(held)):
+                        self._walk.count_global(vars(loaded), name, one, {()})
+
+    def _count_whole(self, name: str, source: SourceFile) -> None:
+        """Counts what the code of a file asks for that counts whole."""
+        loaded = sys.modules.get(name)
+        self._walk.note_code(source.code, vars(loaded) if isinstance(loaded, ModuleType) else {})
+        self._beyond_files(source.names, source.imports, name, is_package(source.path))
+        for named in modules_named_in(source.code) if is_dynamic(source.code) else ():
+            self._walk.count_module(named, ())
+
+    def _beyond_files(self, names: set[str], imports: Iterable[Import], module: str, is_within: bool) -> None:
+        """Counts imported modules that are of no counted file: whole, what a job has put in the place of one;
+        of libraries what they hold under any name in the code."""
+        for home in _homes(imports, module, is_within):
+            loaded = None if home in self._graph.modules else sys.modules.get(home)
+            if loaded is None:
+                continue
+            if not self._walk.is_library_module(loaded):
+                self._walk.count_module(loaded, ())
+                continue
+            self.is_settling = True
+            space = labels.space_of(loaded)
+            for name in sorted(names & space.keys()):
+                held = space[name]
+                inner = names & vars(held).keys() if isinstance(held, type) else ()
+                if not isinstance(held, ModuleType):  # which counts if it is imported itself
+                    for chain in ((name,), *((name, one) for one in sorted(inner))):
+                        self._walk.count_module(loaded, chain)
+            self.is_settling = False
+
+    def codes(self) -> list[CodeType]:
+        """The code of the files that count whole."""
+        return [source.code for _, source in sorted(self._whole.items())]
+
+    def is_as_installed(self, module: str, name: str, value: Any) -> bool:
+        """Whether a library holds what its text says under a name, or what it has from C."""
+        source = self._source(module)
+        return source is None or source.says(name, value)
 
     def older_texts(self, came: Iterable[str]) -> dict[str, str]:
         """The modules that this process may have loaded from another text than their file has now.
@@ -78,88 +154,6 @@ class ModuleState:
                 continue
             found[module] = file_name(module, path)
         return found
-
-    def follow(self, code: CodeType, module: str, *, is_within: bool) -> None:
-        """Counts what code imports itself, that stands in a module.
-
-        Args:
-            is_within: whether the module is a package.
-        """
-        imports = list(dict.fromkeys(imports_in(code)))
-        if not imports:
-            return
-        self._graph.add_imports(imports, module, is_within)
-        self._in_place(imports, module, is_within)
-        self._settings(code, imports, module, is_within)
-        reached = self._graph.imported_from(imports, module, is_within)
-        self.is_followed |= bool(reached)
-        names, is_any = all_names(code) | {"__getattr__"}, is_dynamic(code)
-        sources = {name: source for name in reached if (source := self._source(name)) is not None}
-        for name, source in sources.items():
-            names |= source.names
-            is_any |= is_dynamic(source.code)
-            self._note(name, source)
-        self._walk.count_builtins(names)
-        for name in reached:
-            loaded = sys.modules.get(name)
-            if loaded is None:
-                if name in sources:
-                    _awaited[sources[name].path] = sources[name].stamp
-            elif is_any or type(loaded) is not ModuleType:
-                self._walk.count_module(loaded, ())
-            else:
-                stated = sources[name].imports if name in sources else ()
-                homes = set(_homes(stated, name, hasattr(loaded, "__path__")))
-                for one in sorted((names & vars(loaded).keys()) - SKIPPED_GLOBALS):
-                    held = vars(loaded)[one]
-                    # A module counts by itself if it is imported by a statement, and whole otherwise.
-                    is_stated = isinstance(held, ModuleType) and held.__name__ in homes
-                    if not (is_stated or _is_closed(held)):
-                        self._walk.count_global(vars(loaded), name, one, {()})
-
-    def _note(self, name: str, source: SourceFile) -> None:
-        """Counts what the code of a file asks for that counts whole."""
-        if name not in self._noted:
-            self._noted.add(name)
-            loaded = sys.modules.get(name)
-            self._walk.note_code(source.code, vars(loaded) if isinstance(loaded, ModuleType) else {})
-            self._in_place(source.imports, name, is_package(source.path))
-            self._settings(source.code, source.imports, name, is_package(source.path))
-            for named in modules_named_in(source.code) if is_dynamic(source.code) else ():
-                self._walk.count_module(named, ())
-
-    def codes(self) -> list[CodeType]:
-        """The code of the files that count whole."""
-        return [source.code for name in sorted(self._noted) if (source := self._source(name)) is not None]
-
-    def is_as_installed(self, module: str, name: str, value: Any) -> bool:
-        """Whether a library holds what its text says under a name, or what it has from C."""
-        source = self._source(module)
-        return source is None or source.says(name, value)
-
-    def _in_place(self, imports: Iterable[Import], module: str, is_within: bool) -> None:
-        """Counts what stands in the place of modules and is of no file."""
-        for name in _homes(imports, module, is_within):
-            loaded = None if name in self._graph.modules else sys.modules.get(name)
-            if loaded is not None and not self._walk.is_library_module(loaded):
-                self._walk.count_module(loaded, ())
-
-    def _settings(self, code: CodeType, imports: Iterable[Import], module: str, is_within: bool) -> None:
-        """Counts settings of libraries that code imports itself: what these hold under any name in it."""
-        names = all_names(code)
-        self.is_settling = True
-        for home in _homes(imports, module, is_within):
-            loaded = sys.modules.get(home)
-            if loaded is None or not self._walk.is_library_module(loaded):
-                continue
-            space = labels.space_of(loaded)
-            for name in sorted(names & space.keys()):
-                held = space[name]
-                inner = names & vars(held).keys() if isinstance(held, type) else ()
-                if not isinstance(held, ModuleType):  # which counts if it is imported itself
-                    for chain in ((name,), *((name, one) for one in sorted(inner))):
-                        self._walk.count_module(loaded, chain)
-        self.is_settling = False
 
     def _source(self, module: str) -> SourceFile | None:
         """The source file of a module of the project's, or of a library that is loaded."""
