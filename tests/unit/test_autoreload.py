@@ -18,17 +18,9 @@ CASES = {
     "a function": "def f(x):\n    return x * {0}\n",
     "a helper": "def g(x):\n    return x * {0}\n\ndef f(x):\n    return g(x)\n",
     "a default": "def f(x, factor={0}):\n    return x * factor\n",
-    "a method": "class A:\n    def g(self, x):\n        return x * {0}\n\ndef f(x):\n    return A().g(x)\n",
-    "a property": (
-        "class A:\n    @property\n    def g(self):\n        return {0}\n\ndef f(x):\n    return A().g * x\n"
-    ),
     "a private name": (
         "class A:\n    __k = 1\n\n    def g(self, x):\n        return x * {0} * self.__k\n\n"
         "    def k(self, x):\n        return x * {0}\n\ndef f(x):\n    return A().k(x)\n"
-    ),
-    "a function of a library's decorator": (
-        "import contextlib\n\n@contextlib.contextmanager\ndef g(x):\n    yield x * {0}\n\n"
-        "def f(x):\n    with g(x) as y:\n        return y\n"
     ),
 }  # fmt: skip
 

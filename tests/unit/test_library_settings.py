@@ -86,20 +86,3 @@ def test_what_is_no_setting_or_not_read_does_not_count(project: Project, name: s
 )
 def test_what_is_long_or_no_data_is_no_setting(value: Any) -> None:
     assert setting_of("library.value", value) is NONE
-
-
-def test_settings_of_matplotlib_count_by_value(project: Project) -> None:
-    matplotlib = pytest.importorskip("matplotlib")
-    project.write(
-        prep="import matplotlib as mpl\ndef f(x): return x * mpl.rcParams['figure.dpi']\n",
-        draws="import matplotlib.pyplot as plt\ndef f(x):\n    figure = plt.figure()\n"
-        "    figure.canvas.draw()\n    plt.close(figure)\n    return plt.rcParams['figure.dpi']\n",
-    )
-    with matplotlib.rc_context():
-        modules = [project.load("prep"), project.load("draws")]
-        before = [recipe(module.f, code="function").digest for module in modules]
-        assert modules[1].f(1) == matplotlib.rcParams["figure.dpi"]
-        assert [recipe(module.f, code="function").digest for module in modules] == before
-        matplotlib.rcParams["figure.dpi"] = 50
-        after = [recipe(module.f, code="function").digest for module in modules]
-        assert after[0] != before[0] and after[1] != before[1]

@@ -43,13 +43,3 @@ def test_text_that_comes_to_name_a_file_is_no_longer_what_it_was(
         Path(name).write_text("1")
     changed = [originals.changed(index) for index in range(4)]
     assert changed == [["words.txt"], [], [], []], "a word is text, whatever it names"
-
-
-def test_an_item_that_cannot_be_encoded_any_more_is_altered() -> None:
-    items: list[Any] = [{"v": 1}, {"v": 2}]
-    originals = opened(items)
-    items[1]["v"] = (one for one in ())
-    originals.compare(np.arange(2))
-    items[1]["v"] = 2
-    assert originals.changed(0) == []
-    assert originals.changed(1) == ["item 1"]

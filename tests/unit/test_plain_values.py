@@ -8,7 +8,6 @@ import pytest
 
 from prepcache.fill.recipe_guard import drift
 from prepcache.keys.code import dependencies
-from prepcache.keys.code.values import ValueEncoder
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -28,23 +27,6 @@ def module(project: Project, monkeypatch: pytest.MonkeyPatch) -> Any:
     project.write(prep=PREP)
     project.put("v.txt", "one")
     return project.load()
-
-
-def test_what_is_plain_is_not_encoded_again(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = recipe(module.f)
-    encoded: set[Any] = set()
-    original = ValueEncoder.walk
-
-    def walk(self: Any, value: Any, put: Any) -> None:
-        encoded.add(self.steps[0])
-        original(self, value, put)
-
-    monkeypatch.setattr(ValueEncoder, "walk", walk)
-    assert drift(made) == {}
-    assert encoded >= {"prep.FILES", "prep.ARRAYS"}
-    assert "prep.TABLE" not in encoded
-    assert recipe(module.f) == made
-    assert "prep.TABLE" in encoded, "a data set that is opened looks at all"
 
 
 @pytest.mark.parametrize(

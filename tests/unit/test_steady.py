@@ -79,18 +79,6 @@ def test_a_default_dtype_set_by_the_job_is_named(project: Project) -> None:
         torch.set_default_dtype(before)
 
 
-def test_it_is_seen_in_time_without_being_asked_for(project: Project) -> None:
-    project.write(prep=PREP)
-    module = project.load()
-    clock = Clock()
-    steady = Steady(recipe(module.f), clock)
-    steady.changed()
-    module.SIZE = 2
-    clock.now += EVERY_S
-    assert steady.changed() == ["prep.SIZE"]
-    assert [steady.is_news(), steady.is_news()] == [True, False]
-
-
 def test_a_look_in_the_middle_of_a_change_breaks_no_call(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,28 +97,6 @@ def test_a_look_in_the_middle_of_a_change_breaks_no_call(
     assert steady.changed(is_due=True) == []
     module.SIZE = 2
     steady.settle()
-    assert steady.changed(is_due=True) == ["prep.SIZE"]
-
-
-def test_what_the_function_changes_itself_is_no_change(project: Project) -> None:
-    project.write(prep=PREP)
-    module = project.load()
-    steady = Steady(recipe(module.f))
-    assert steady.changed(is_due=True) == []
-    module.f(1)
-    steady.settle()
-    assert steady.changed(is_due=True) == []
-    module.SIZE = 2
-    assert steady.changed(is_due=True) == ["prep.SIZE"]
-
-
-def test_a_global_set_after_the_source_was_edited_is_named(project: Project) -> None:
-    project.write(prep=PREP)
-    module = project.load()
-    steady = Steady(recipe(module.f))
-    project.write(prep=PREP.replace("return x, SIZE", "return SIZE, x"))
-    assert steady.changed(is_due=True) == []
-    module.SIZE = 2
     assert steady.changed(is_due=True) == ["prep.SIZE"]
 
 
