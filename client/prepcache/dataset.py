@@ -26,7 +26,6 @@ import reprlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
 from prepcache.batching.batch import Batch
@@ -36,8 +35,7 @@ from prepcache.dataset_options import Options, check, opening_mode, sequence_of,
 from prepcache.errors import UnkeyableError
 from prepcache.fill.call import Job
 from prepcache.index.artifact_set import ArtifactSet
-from prepcache.index.catalogue import Catalogue
-from prepcache.index.item_index import Array, Distinct
+from prepcache.index.item_index import Array, Catalogue, Distinct
 from prepcache.keys import recipes
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
@@ -197,16 +195,16 @@ class CachedDataset(Dataset[T_co]):
         digests, stamps = hasher.digest_many(self.items)
         distinct = Distinct(digests)
         recipe = recipes.with_classes(recipe, hasher.classes)
-        index_of = partial(Catalogue, distinct, is_expanded=how["expand"])
-        artifacts = ArtifactSet(recipe, index_of, client, root=root, trust=trust)
+        artifacts = ArtifactSet(recipe, client, root=root, trust=trust)
+        catalogue = Catalogue(distinct, artifacts.index, is_expanded=how["expand"])
         by = Preprocessing(
             recipe, job_of(function, recipe, how, root), artifacts, is_lazy=lazy, num_workers=num_workers,
             executor=executor, progress=progress,
         )  # fmt: skip
-        samples = Samples(by, self.items, distinct, stamps, artifacts.index)
+        samples = Samples(by, self.items, distinct, stamps, catalogue)
         samples.originals.read_again(hasher)
         artifacts.open()
-        if len(artifacts.index.missing):
+        if len(catalogue.missing):
             samples.making.take_waiting()
         samples.note_hits()
         samples.say_opening(root)
@@ -222,7 +220,7 @@ class CachedDataset(Dataset[T_co]):
         if lazy and mode is None:
             from prepcache.fill.lazy_progress import tell_of
 
-            tell_of(artifacts, recipe.name, progress)
+            tell_of(artifacts, catalogue, recipe.name, progress)
         samples.originals.end_opening()
         receives(self)
 

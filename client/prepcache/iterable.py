@@ -3,29 +3,52 @@
     ds = prepcache.CachedIterableDataset(lambda: csv.DictReader(open(path)), tokenise)
     loader = torch.utils.data.DataLoader(ds, batch_size=64, num_workers=4)
 
+Items are read a chunk at a time. A chunk is a small data set: its items are looked up and prepared whole. All
+chunks have one recipe, one function and one set of artifacts.
+
 Invariants:
     1. The samples of all workers of all ranks together are those of all items, once each (sharding.py); each
        gives its own in the order of the items.
     2. As in `CachedDataset`: a sample equals `preprocess(item, **config)`, wherever it comes from.
+    3. The recipe is made once, at the opening. An item that is an instance of a class of the project, whose
+       code would count beside the recipe, is refused.
+    4. What was read before the items raised, or a sample failed in a later chunk, is given first.
+    5. Memory is bounded by one chunk, however long the stream is: its items, and what is made of them.
+       Samples made on access wait in memory for at most `MAX_BEHIND` chunks.
+    6. The first chunk is short, later ones as long as `SPAN_S` of work: the first sample comes soon.
+    7. What is said of the function, or of the daemon, is said once for the stream, by its first worker.
+    8. An executor is used by the process that it was given in: its threads and pipes are not in others.
 
-Not here: items that come one by one (stream.py).
+Not here: reading (chunked_reader.py), whose share it is (sharding.py).
 """
 
 from __future__ import annotations
 
 import os
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from prepcache.daemon.client import Client
-from prepcache.dataset import IterableDataset, T_co
+from prepcache.dataset import IterableDataset, T_co, job_of, open_recipe
 from prepcache.dataset_options import Options, check, taken_from
 from prepcache.errors import UnkeyableError
-from prepcache.progress import Once, say
-from prepcache.report import Report
+from prepcache.fill.on_access import OnAccess
+from prepcache.fill.recipe_guard import line
+from prepcache.index.artifact_set import ArtifactSet
+from prepcache.index.item_index import Catalogue, Distinct
+from prepcache.keys import recipes
+from prepcache.keys.files.stat_cache import user_stat_cache
+from prepcache.keys.items import ItemHasher
+from prepcache.progress import Once, Progress, say
+from prepcache.protocol.observed import draws_text
+from prepcache.reasons import changed_inputs, stream_line
+from prepcache.report import Report, shared_zeros
+from prepcache.samples import Preprocessing, Samples
+from prepcache.streaming.chunked_reader import Reading, Source
 from prepcache.streaming.sharding import Ranks, Split, ranks_here, split_here
-from prepcache.streaming.stream import Stream
 
 if TYPE_CHECKING:
     from prepcache.keys.files.digest import Trust
@@ -34,6 +57,19 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 """What a function returns."""
+
+FIRST_ITEMS = 8
+MOST_ITEMS = 8192
+"""Items of the first chunk, and of any. A warm one of so many is looked up in a few milliseconds."""
+GROWTH = 4
+SPAN_S = 2.0
+"""Work of one chunk: its first sample waits for its last, and what is made is one artifact."""
+MAX_BEHIND = 4
+"""Chunks whose samples, made on access, wait in memory to be committed; more are not kept."""
+_MAX_WHY = 100
+_FIELDS = ("items", "hit", "computed", "waited", "declined", "bytes", "seconds", "seconds_saved")
+_PROCESSES = 1024
+"""Rows of counts; a process has that of its number, so that no two of a job write into one."""
 
 
 class CachedIterableDataset(IterableDataset[T_co]):
@@ -122,14 +158,20 @@ class CachedIterableDataset(IterableDataset[T_co]):
         )  # fmt: skip
         check(verify_fraction, num_workers, executor, transform, lazy=lazy, expand=how["expand"])
         self.transform = transform
-        self._progress = progress
         self._ranks: Ranks | None = None
         self._said = Once()
-        options: dict[str, Any] = {
-            "root": root, "lazy": lazy, "verify_fraction": verify_fraction, "num_workers": num_workers,
-            "executor": executor, "progress": progress, "client": client,
-        }  # fmt: skip
-        self._stream = Stream(self._said, items, function, how, **options)
+        self._source = Source(items)
+        self._hashing = {"root": root, "read": how["read"], "trust": how["trust"]}
+        self._verify_fraction = verify_fraction
+        self._counts = Counts()
+        client = client or Client()
+        recipe = open_recipe(function, how, client, progress)
+        artifacts = ArtifactSet(recipe, client, root=root, trust=how["trust"], keeps_all=True)
+        self._by = StreamPreprocessing(
+            self._said, recipe, job_of(function, recipe, how, root), artifacts, is_lazy=lazy,
+            num_workers=num_workers, executor=executor, progress=progress,
+        )  # fmt: skip
+        self._by.open()
 
     @property
     def name(self) -> str:
@@ -139,7 +181,7 @@ class CachedIterableDataset(IterableDataset[T_co]):
     @property
     def recipe(self) -> Recipe:
         """How the samples are made; `prepcache.recipe`."""
-        return self._stream.by.recipe
+        return self._by.recipe
 
     def __prepcache_key__(self) -> Any:
         """How it counts where a function holds it."""
@@ -151,26 +193,170 @@ class CachedIterableDataset(IterableDataset[T_co]):
     def __iter__(self) -> Iterator[T_co]:
         split = split_here(self._ranks)
         self._tell(split)
-        samples = self._stream.samples(split)
+        samples = self._samples(split)
         return samples if self.transform is None else map(self.transform, samples)
+
+    def _samples(self, split: Split) -> Iterator[Any]:
+        """The samples of a share of the items, from the beginning."""
+        self._by.artifacts.claim()
+        self._by.is_speaker = split.is_first
+        reading = Reading(self._source, split)
+        size = FIRST_ITEMS
+        while not reading.is_at_end:
+            began = time.monotonic()
+            items, numbers, error = reading.read(size)
+            if items:
+                chunk = self._looked_up(items, numbers)
+                try:
+                    self._prepare(chunk)
+                    took_s = max(time.monotonic() - began, 1e-6)
+                    size = max(1, min(MOST_ITEMS, int(size * min(GROWTH, SPAN_S / took_s))))
+                    yield from chunk
+                    if (here := chunk.on_access) is not None and self._by.artifacts.session.is_away:
+                        here.flush()  # into files of this job, where later chunks find it
+                finally:
+                    self._counts.note(chunk.report())
+                del chunk  # before others are read
+            if error is not None:
+                raise error
+
+    def _looked_up(self, items: list[Any], numbers: range) -> Samples:
+        """The samples of items that were read together.
+
+        Raises:
+            UnkeyableError: an item has no stable bytes, or is an instance of a class whose code counts.
+        """
+        by = self._by
+        hasher = ItemHasher(**self._hashing, stat_cache=user_stat_cache())
+        hasher.says_text_files = says = self._said.is_news("files")
+        digests, stamps = hasher.digest_many(items, numbers.start, numbers.step)
+        if says and hasher.says_text_files:
+            self._said.take_back("files")  # there were none
+        if recipes.with_classes(by.recipe, hasher.classes).digest != by.recipe.digest:
+            names = ", ".join(sorted(one.__qualname__ for one in hasher.classes))
+            raise UnkeyableError(
+                f"{by.name}: items of a stream hold {names}, whose code would count: yield dicts, tuples or "
+                "plain values (dataclasses.asdict(item)), or pass a list to CachedDataset"
+            )
+        distinct = Distinct(digests)
+        by.artifacts.look_if_unknown()
+        catalogue = Catalogue(distinct, by.artifacts.index, is_expanded=by.job.is_expanded)
+        return Samples(by, items, distinct, stamps, catalogue, numbers)
+
+    def _prepare(self, chunk: Samples) -> None:
+        """Verifies what was found of a chunk, and makes what is missing.
+
+        Raises:
+            PreprocessError, SampleError, VerifyError: as at the opening of a `CachedDataset`.
+        """
+        chunk.note_hits()
+        if self._verify_fraction:
+            chunk.making.verify(self._verify_fraction)
+        if not self._by.is_lazy and not self._by.is_adrift(chunk):
+            chunk.prepare()
+        chunk.originals.end_opening()
 
     def _tell(self, split: Split) -> None:
         if split.ranks > 1 and split.is_first and self._said.is_news("ranks"):
             share = f"this is rank {split.rank}, which yields one item in {split.ranks}"
-            say(f"{self.name}: split over {split.ranks} ranks: {share}", self._progress)
+            say(f"{self.name}: split over {split.ranks} ranks: {share}", self._by.progress)
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the number of the epoch to a stream that shuffles its items; trainers call this."""
-        self._stream.set_epoch(epoch)
+        self._source.set_epoch(epoch)
 
     def report(self) -> Report:
         """How many items hit and were preprocessed, and what that cost.
 
         In all epochs so far, without what spawned workers did: they have reports of their own.
         """
-        return self._stream.report()
+        artifacts = self._by.artifacts
+        reason = [artifacts.reason] if artifacts.reason else []
+        return self._counts.report([*self._by.why, *changed_inputs(artifacts), *reason])
 
     def __getstate__(self) -> dict[str, Any]:
         split = Split(*ranks_here(self._ranks), 0, 1)
         self._tell(split)
         return {**self.__dict__, "_ranks": Ranks(split.rank, split.ranks)}
+
+
+class StreamPreprocessing(Preprocessing):
+    """How the samples of a stream are made.
+
+    Args:
+        said: what was said of the stream.
+    """
+
+    is_stream = True
+
+    def __init__(self, said: Once, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.why: list[str] = []
+        self.is_speaker = True
+        self._said = said
+        self._opened_in = os.getpid()
+        self._behind: deque[OnAccess] = deque()
+
+    def open(self) -> None:
+        """Asks the daemon for the first time, and says what is there."""
+        self.artifacts.open()
+        said, reasons = stream_line(self.name, self.recipe.digest, self.artifacts)
+        self.why.extend(reasons)
+        self.say(said)
+        if self.artifacts.drawn:
+            self.why.append(draws_text(self.artifacts.drawn))
+            self.say_of_it(draws_text(self.artifacts.drawn), "drawn")
+        for note in self.recipe.notes:
+            self.say_of_it(note)
+
+    def say(self, line: str, topic: str = "", *, is_wrong: bool = False) -> None:
+        if self.is_speaker and (not topic or self._said.is_news(topic)):
+            super().say(line, topic, is_wrong=is_wrong)
+
+    def watcher(self, total: int, there: int) -> Progress:
+        return Progress(self.name, total, there, self.progress if self.is_speaker else False, self.tell)
+
+    def executor_here(self) -> Executor | None:
+        return self.executor if os.getpid() == self._opened_in else None
+
+    def begin_keeping(self, make: Callable[[], OnAccess]) -> OnAccess | None:
+        busy = [one for one in self._behind if one.pid == os.getpid() and one.is_collecting]
+        self._behind = deque(busy)
+        if len(busy) >= MAX_BEHIND:
+            return None
+        self._behind.append(here := make())
+        return here
+
+    def is_adrift(self, samples: Samples) -> bool:
+        """Whether samples that were made now would not belong to the recipe; then they are made on access."""
+        if samples.is_expanded or not len(samples.catalogue.missing) or not samples.may_fill:
+            return False
+        drifted = self.steady.changed(is_due=True)
+        if drifted:
+            self.say_of_it(line(drifted), "drifted")
+        return bool(drifted)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_behind": deque()}
+
+
+class Counts:
+    """Sums over all chunks, in memory that forked DataLoader workers share; a spawned one has its own."""
+
+    def __init__(self) -> None:
+        self._rows = shared_zeros(_PROCESSES * len(_FIELDS), "f8").reshape(_PROCESSES, -1)
+        self._why: dict[str, None] = {}
+
+    def note(self, report: Report) -> None:
+        """Adds what a chunk has counted."""
+        self._rows[os.getpid() % _PROCESSES] += [getattr(report, name) for name in _FIELDS]
+        if len(self._why) < _MAX_WHY:
+            self._why.update(dict.fromkeys(report.why))
+
+    def report(self, why: list[str]) -> Report:
+        sums = dict(zip(_FIELDS, self._rows.sum(axis=0).tolist(), strict=True))
+        counts = {name: round(sums.pop(name)) for name in _FIELDS[:6]}
+        return Report(**counts, **sums, why=tuple(dict.fromkeys([*why, *self._why])))
+
+    def __reduce__(self) -> Any:
+        return Counts, ()

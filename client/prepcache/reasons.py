@@ -29,6 +29,7 @@ from prepcache.settings import Mode
 if TYPE_CHECKING:
     from prepcache.daemon.client import Client
     from prepcache.index.artifact_set import ArtifactSet
+    from prepcache.index.item_index import Catalogue
     from prepcache.keys.items import Stamps
     from prepcache.protocol import inspection
     from prepcache.report import Tally
@@ -95,10 +96,10 @@ def stream_line(name: str, recipe: str, artifacts: ArtifactSet) -> tuple[str, li
 
 
 def why_missing(
-    artifacts: ArtifactSet, items: Sequence[Any], root: str | os.PathLike[str] | None
+    artifacts: ArtifactSet, catalogue: Catalogue, items: Sequence[Any], root: str | os.PathLike[str] | None
 ) -> list[str]:
     """Why items of a data set that has just been opened are not there; empty if all are."""
-    if not len(artifacts.index.missing):
+    if not len(catalogue.missing):
         return []
     if lines := _why_unasked(artifacts):
         return lines
@@ -106,7 +107,7 @@ def why_missing(
     if lines := _why_nothing(artifacts):
         cue = "observed" if artifacts.changed_inputs else ""
     elif artifacts.has_any:
-        lines, cue = [_missing_items(artifacts, items, root)], "data"
+        lines, cue = [_missing_items(artifacts, catalogue, items, root)], "data"
     else:
         explanation = ask(artifacts)
         return [NOT_KNOWN if explanation is None else told(explanation)]
@@ -198,12 +199,13 @@ def why_so(artifacts: ArtifactSet, stamps: Stamps, tally: Tally) -> tuple[str, .
     return tuple(dict.fromkeys([*tally.why, *lines, *tally.not_kept(), *reason]))
 
 
-def _missing_items(artifacts: ArtifactSet, items: Sequence[Any], root: str | os.PathLike[str] | None) -> str:
+def _missing_items(
+    artifacts: ArtifactSet, catalogue: Catalogue, items: Sequence[Any], root: str | os.PathLike[str] | None
+) -> str:
     """`3 of 2,000 items not cached: a.txt, b.txt and 1 more`: the first ones, by their files.
 
     They may be new, changed or evicted, or left over by a run that ended early: the store does not tell.
     """
-    catalogue = artifacts.index
     missing, total = catalogue.missing, len(catalogue.distinct)
     first = [items[int(catalogue.distinct.first[i])] for i in missing[:NAMED_ITEMS].tolist()]
     names = [name for item in first if (name := _name_of(item, root))]

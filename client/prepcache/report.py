@@ -22,7 +22,7 @@ from prepcache.protocol.units import count_text, size_text, span_text
 
 if TYPE_CHECKING:
     from prepcache.fill.filler import Filled
-    from prepcache.index.catalogue import Catalogue
+    from prepcache.index.item_index import Catalogue
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Tally:
         counts = np.bincount(places[places != MISSING])
         saved_s = 0.0
         for number in np.flatnonzero(counts).tolist():
-            slot = self._catalogue.slots[number]
+            slot = self._catalogue.slots.get(number)
             if slot is not None and slot.ref is not None and slot.ref.items:
                 saved_s += slot.ref.cost_s * min(1.0, counts[number] / slot.ref.items)
         return int(counts.sum()), float(saved_s)
@@ -175,7 +175,7 @@ class Tally:
         nbytes = saved_s = 0.0
         used, counts = np.unique(places.artifact[places.artifact != MISSING], return_counts=True)
         for number, count in zip(used.tolist(), counts.tolist(), strict=True):
-            slot = self._catalogue.slots[number]
+            slot = self._catalogue.slots.get(number)
             if slot is None or not slot.artifact.items:
                 continue
             nbytes += slot.artifact.size_bytes * min(1.0, count / slot.artifact.items)

@@ -43,7 +43,7 @@ from prepcache.wrapped import Wrapped, draws_refused
 if TYPE_CHECKING:
     from prepcache.fill.on_access import OnAccess
     from prepcache.index.artifact_set import ArtifactSet
-    from prepcache.index.catalogue import Catalogue
+    from prepcache.index.item_index import Catalogue
     from prepcache.keys.items import Stamps
     from prepcache.keys.recipes import Recipe
     from prepcache.making import Making
@@ -156,9 +156,7 @@ class Samples:
 
     def look(self, *, not_within_s: float = 0.0) -> bool:
         """Takes in what has been committed since; whether anything missing was found."""
-        found = self.by.artifacts.look(not_within_s=not_within_s)
-        placed = self.catalogue.place()
-        return found if placed is None else bool(len(placed))
+        return self.by.artifacts.look(not_within_s=not_within_s)
 
     def note_hits(self) -> None:
         """What is there now was there at the opening."""
@@ -167,7 +165,7 @@ class Samples:
     def say_opening(self, root: str | os.PathLike[str] | None) -> None:
         """Says what is there, and why the rest is not."""
         artifacts = self.by.artifacts
-        reasons = why_missing(artifacts, self._items, root)
+        reasons = why_missing(artifacts, self.catalogue, self._items, root)
         if self.originals.is_unsteady and len(self.catalogue.missing):
             reasons = [UNSTEADY]
         self.tally.why.extend(reasons)
@@ -264,7 +262,8 @@ class Samples:
 
     def gathered(self, positions: Array) -> list[Any]:
         """The same, for a worker that found these samples."""
-        if not self.is_expanded and not self.catalogue.holds(positions):
+        there = self.catalogue.places.artifact[self.catalogue.distinct.inverse[positions]] != MISSING
+        if not self.is_expanded and not there.all():
             self.look()
         return self.batch(positions)
 
@@ -322,10 +321,10 @@ class Samples:
         catalogue = self.catalogue
         chunks = {chunk for ref in catalogue.refs for chunk in ref.observed}
         # What is read after the samples were made is none of their inputs, though it may be kept for others.
-        is_kept = not len(catalogue.missing) and all(slot is None or slot.ref for slot in catalogue.slots)
+        is_kept = not len(catalogue.missing) and all(slot.ref for slot in catalogue.slots.values())
         rows = [
             *(() if is_kept else self.by.job.observed()),
-            *(row for chunk in chunks for row in catalogue.observed[chunk]),
+            *(row for chunk in chunks for row in catalogue.index.observed[chunk]),
         ]
         observed = sorted({json.dumps(row, sort_keys=True) for row in rows})
         return catalogue.distinct.digests[catalogue.distinct.inverse], observed

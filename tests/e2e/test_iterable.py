@@ -214,8 +214,8 @@ def test_a_file_edited_before_or_during_a_stream_is_recomputed(jobs: Jobs) -> No
 
 ENDLESS = """
 import itertools, resource
-from prepcache.streaming import stream
-stream.MOST_ITEMS = 256
+from prepcache import iterable
+iterable.MOST_ITEMS = 256
 
 def make(item):
     called(item % 50)

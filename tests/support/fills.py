@@ -20,9 +20,8 @@ from prepcache.fill.filler import Fill, Filled
 from prepcache.fill.on_access import OnAccess
 from prepcache.fill.recipe_guard import Steady
 from prepcache.fill.workers import Alone, Crew
-from prepcache.index.catalogue import Catalogue
-from prepcache.index.item_index import Distinct, rows_of
-from prepcache.index.mapped import open_or_miss
+from prepcache.index.item_index import Catalogue, Distinct, rows_of
+from prepcache.index.recipe_index import RecipeIndex, open_or_miss
 from support.fake_session import FakeDaemon, FakeSession
 
 RECIPE = types.SimpleNamespace(digest=blake3(b"recipe").hexdigest(), name="test")
@@ -61,7 +60,7 @@ class Artifacts:
         self.absorb(self.session.resolve(RECIPE))
 
     def absorb(self, resolved: Any) -> None:
-        _, useless = self.catalogue.absorb(resolved.artifacts, is_complete=resolved.is_complete)
+        _, useless = self.catalogue.index.absorb(resolved.artifacts, is_complete=resolved.is_complete)
         self.generation = resolved.generation
         self.drop(useless)
 
@@ -88,7 +87,7 @@ class Bench:
         )
         self.catalogue = Catalogue(
             Distinct(digests.reshape(-1, 32)),
-            lambda ref, *_: open_or_miss(ref, self.session.path_of, RECIPE.digest),
+            RecipeIndex(lambda ref, *_: open_or_miss(ref, self.session.path_of, RECIPE.digest)),
             is_expanded=is_expanded,
         )
         self.artifacts = Artifacts(self.session, self.catalogue)
@@ -130,7 +129,7 @@ class Bench:
     def samples(self) -> list[Any]:
         slots, rows = rows_of(self.catalogue.distinct.inverse, self.catalogue.places)
         return [
-            None if slot < 0 else self.catalogue.slots[slot].artifact.sample(row)  # type: ignore[union-attr]
+            None if slot < 0 else self.catalogue.slots[slot].artifact.sample(row)
             for slot, row in zip(slots.tolist(), rows.tolist(), strict=True)
         ]
 

@@ -1,4 +1,4 @@
-"""The catalogue: items found only whole, moved when artifacts merge, missing when they go; it travels."""
+"""Catalogues: items found only whole, moved when artifacts merge, missing when they go; they travel."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from prepcache.errors import DaemonUnreachable
 from prepcache.fill.overflow import Spilled
 from prepcache.index import artifact_set
 from prepcache.index.artifact_set import ArtifactSet
-from prepcache.index.catalogue import Catalogue, more_digest, piece_digest
-from prepcache.index.item_index import MISSING, Distinct
-from prepcache.index.mapped import open_or_miss
+from prepcache.index.item_index import MISSING, Catalogue, Distinct, more_digest, piece_digest, rows_of
+from prepcache.index.recipe_index import RecipeIndex, open_or_miss
 from prepcache.protocol import wire
 from prepcache.settings import Mode
 
@@ -62,14 +61,16 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
+def digests(*names: int) -> Any:
+    return np.frombuffer(b"".join(map(item, names)), "u1").reshape(-1, 32)
+
+
 def catalogue(files: Files, count: int, *, is_expanded: bool = False) -> Catalogue:
-    digests = np.frombuffer(b"".join(map(item, range(count))), "u1").reshape(-1, 32)
-    return Catalogue(Distinct(digests), files.open, is_expanded=is_expanded)
+    return Catalogue(Distinct(digests(*range(count))), RecipeIndex(files.open), is_expanded=is_expanded)
 
 
 def sample(found: Catalogue, index: int) -> Any:
     slot = found.slots[found.places.artifact[index]]
-    assert slot is not None
     return slot.artifact.sample(int(found.places.row[index]))
 
 
@@ -77,8 +78,8 @@ def test_items_are_found_and_useless_artifacts_named(files: Files) -> None:
     one, two = files.put(i1=[1], i9=[9]), files.put(i0=[0])
     useless = files.put(i7=[7])
     found = catalogue(files, 3)
-    new, without_use = found.absorb([one, two, useless])
-    assert new.tolist() == [0, 1]
+    new, without_use = found.index.absorb([one, two, useless])
+    assert new == 2
     assert without_use == [useless]
     assert found.missing.tolist() == [2]
     assert (sample(found, 0), sample(found, 1)) == (0, 1)
@@ -87,10 +88,10 @@ def test_items_are_found_and_useless_artifacts_named(files: Files) -> None:
 def test_a_merged_artifact_takes_over_and_its_parts_are_dropped(files: Files) -> None:
     one, two, merged = files.put(i0=[0]), files.put(i1=[1]), files.put(i0=[0], i1=[1], i5=[5])
     found = catalogue(files, 2)
-    found.absorb([one, two])
+    found.index.absorb([one, two])
     before = found.places
-    new, without_use = found.absorb([merged], is_complete=True)
-    assert new.tolist() == []
+    new, without_use = found.index.absorb([merged], is_complete=True)
+    assert new == 0
     assert {ref.digest for ref in without_use} == {one.digest, two.digest}
     assert found.refs == [merged]
     assert (sample(found, 0), sample(found, 1)) == (0, 1)
@@ -110,13 +111,13 @@ def test_a_jobs_own_samples_are_found_once_committed(files: Files, is_own: bool)
     found = catalogue(files, 3)
     found.add_local([local(0, 1), local(2)])
     both = files.put(i0=[0], i1=[1], i5=[5])
-    new, without_use = found.absorb([both], is_own=is_own)
-    assert (new.tolist(), without_use, found.refs) == ([], [], [both])
+    new, without_use = found.index.absorb([both], is_own=is_own)
+    assert (new, without_use, found.refs) == (0, [], [both])
     assert found.is_shared(np.arange(3)).tolist() == [True, True, False]
     assert [sample(found, index) for index in range(3)] == [0, 1, 2]
-    assert found.slots[0] is None and found.slots[1] is not None, "a file of which all is found goes"
+    assert 0 not in found.slots and 1 in found.slots, "a file of which all is found goes"
     found.add_local([local(0, 1)])
-    assert found.slots[3] is None and found.is_shared(np.arange(2)).all(), "and one that comes too late"
+    assert 3 not in found.slots and found.is_shared(np.arange(2)).all(), "and one that comes too late"
 
 
 def test_an_item_in_pieces_is_there_only_when_all_of_them_are(files: Files) -> None:
@@ -124,21 +125,21 @@ def test_an_item_in_pieces_is_there_only_when_all_of_them_are(files: Files) -> N
     middle = files.put_digests({piece_digest(item(0), 1): [3], more_digest(item(0), 1): []})
     tail = files.put_digests({piece_digest(item(0), 2): [4]})
     found = catalogue(files, 1, is_expanded=True)
-    found.absorb([head, middle])
+    found.index.absorb([head, middle])
     assert found.missing.tolist() == [0]
     again = catalogue(files, 1, is_expanded=True)
-    new, without_use = again.absorb([tail, head, middle])
-    assert new.tolist() == [0]
+    new, without_use = again.index.absorb([tail, head, middle])
+    assert new == 1
     assert without_use == []
     assert again.places.count is not None and again.places.count[0] == 4
-    again.let_go([middle.digest])
+    again.index.let_go([middle.digest])
     assert again.missing.tolist() == [0]
 
 
 def test_a_pickled_index_misses_what_went_meanwhile(files: Files) -> None:
     one, two = files.put(i0=[0]), files.put(i1=[1])
     found = catalogue(files, 3)
-    found.absorb([one, two])
+    found.index.absorb([one, two])
     writer = artifact.Writer(RECIPE)
     writer.add(item(2), [2], 0.0)
     found.add_local([Spilled(writer, {})])
@@ -147,8 +148,8 @@ def test_a_pickled_index_misses_what_went_meanwhile(files: Files) -> None:
     there = pickle.loads(frozen)
     assert there.places.artifact[1] == MISSING
     assert (sample(there, 0), sample(there, 2)) == (0, 2)
-    there.opens_with(files.open)
-    there.absorb([files.put(i1=[1])])
+    there.index.opens_with(files.open)
+    there.index.absorb([files.put(i1=[1])])
     assert sample(there, 1) == 1
 
 
@@ -164,7 +165,7 @@ def test_samples_of_a_missing_file_are_missing(files: Files, other: bytes) -> No
     lost = catalogue(files, 2)
     lost.add_local([spilled(item(0), 1)])
     frozen = pickle.dumps(lost)
-    ((pid, fd, _),) = [slot.spilled.address for slot in lost.slots if slot is not None and slot.spilled]
+    ((pid, fd, _),) = [slot.spilled.address for slot in lost.slots.values() if slot.spilled]
     del lost
     next_ones = [spilled(other, 2)]
     while next_ones[-1].address[1] < fd:  # what other threads of the process have closed comes first
@@ -179,19 +180,19 @@ def test_the_newest_edition_wins_in_any_order(files: Files) -> None:
     merged = files.put(i0=["old"], i1=["old"], i2=["old"])
     for refs in ([old, new], [new, old]):
         found = catalogue(files, 2)
-        found.absorb(refs)
+        found.index.absorb(refs)
         assert (sample(found, 0), sample(found, 1)) == ("new", "old")
-        found.absorb([merged, new], is_complete=True)
+        found.index.absorb([merged, new], is_complete=True)
         assert (sample(found, 0), sample(found, 1)) == ("new", "old"), "a merge of the old brings it back"
-        found.absorb([files.put(1, i0=["new"], i3=["new"]), files.put(i0=["old"])], is_complete=True)
+        found.index.absorb([files.put(1, i0=["new"], i3=["new"]), files.put(i0=["old"])], is_complete=True)
         assert sample(found, 0) == "new", "it moves to a merge of the old"
 
 
 def test_a_refreshing_data_set_looks_at_no_lower_edition(files: Files) -> None:
     found = catalogue(files, 2)
-    found.edition = 2
+    found.index.edition = 2
     old, new = files.put(1, i0=["old"], i1=["old"]), files.put(2, i0=["new"])
-    _, without_use = found.absorb([old, new])
+    _, without_use = found.index.absorb([old, new])
     assert sample(found, 0) == "new"
     assert found.missing.tolist() == [1]
     assert without_use == [old]
@@ -202,7 +203,7 @@ def test_an_unmappable_artifact_hides_lower_editions(files: Files) -> None:
     old, new, beside = files.put(i0=["old"], i1=["old"]), files.put(1, i0=["new"]), files.put(1, i2=["new"])
     (files.folder / new.digest).unlink()
     found = catalogue(files, 3)
-    _, without_use = found.absorb([old, new, beside])
+    _, without_use = found.index.absorb([old, new, beside])
     assert found.missing.tolist() == [0, 1]
     assert sample(found, 2) == "new"
     assert without_use == [new, old]
@@ -215,23 +216,23 @@ def test_the_pieces_of_an_item_are_of_one_edition(files: Files) -> None:
     new_head = files.put_digests({item(0): [4], more_digest(item(0), 0): []}, 1)
     new_tail = files.put_digests({piece_digest(item(0), 1): [5]}, 1)
     found = catalogue(files, 2, is_expanded=True)
-    found.absorb([old_tail, old_head, new_head, new_tail])
+    found.index.absorb([old_tail, old_head, new_head, new_tail])
     ((first, _, _), (second, _, rows)) = found.places.chains[0]
     slots = found.slots[first], found.slots[second]
-    assert [slot is not None and slot.edition for slot in slots] == [1, 1]
+    assert [slot.edition for slot in slots] == [1, 1]
     assert rows == 1
     half = catalogue(files, 2, is_expanded=True)
-    half.absorb([old_tail, old_head, new_head])
+    half.index.absorb([old_tail, old_head, new_head])
     assert half.missing.tolist() == [0], "half of a new item is no reason to take the old one"
 
 
 def test_a_refresh_begins_above_the_first_answer(files: Files) -> None:
     found = catalogue(files, 2)
-    found.refresh()
+    found.index.refresh()
     old, older = files.put(4, i0=["old"]), files.put(i1=["older"])
-    found.absorb([older, old])
+    found.index.absorb([older, old])
     assert (found.missing.tolist(), found.edition) == ([0, 1], 5)
-    found.absorb([files.put(5, i0=["new"]), files.put(4, i1=["merged"])])
+    found.index.absorb([files.put(5, i0=["new"]), files.put(4, i1=["merged"])])
     assert (sample(found, 0), found.missing.tolist()) == ("new", [1])
 
 
@@ -271,7 +272,7 @@ def test_a_file_that_is_not_what_the_daemon_told_of_it_is_a_miss(
     key = Key("34" * 32) if told == "another entry's" else written.key
     ref = wire.ArtifactRef(key, Digest("12" * 32), written.size_bytes, 1, 1, 1.0)
     found = catalogue(files, 1)
-    assert found.absorb([ref])[1] == [ref]
+    assert found.index.absorb([ref])[1] == [ref]
     assert found.missing.tolist() == [0]
     assert "counts as a miss" in caplog.text
 
@@ -279,14 +280,14 @@ def test_a_file_that_is_not_what_the_daemon_told_of_it_is_a_miss(
 def test_what_cannot_be_fetched_just_now_is_not_gone(files: Files) -> None:
     one, two = files.put(edition=1, i0=[0]), files.put(i1=[1])
     found = catalogue(files, 2)
-    found.opens_with(
+    found.index.opens_with(
         lambda ref, *_: files.open(ref) if ref == one else open_or_miss(ref, unreachable, RECIPE)
     )
     with pytest.raises(DaemonUnreachable):
-        found.absorb([one, two])
+        found.index.absorb([one, two])
     assert found.missing.tolist() == [0, 1] and found.refs == []
-    found.opens_with(lambda ref, *_: files.open(ref))
-    assert found.absorb([one, two])[0].tolist() == [0, 1]
+    found.index.opens_with(lambda ref, *_: files.open(ref))
+    assert found.index.absorb([one, two])[0] == 2
 
 
 def test_merged_artifacts_stay_mapped_until_replaced(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,24 +296,93 @@ def test_merged_artifacts_stay_mapped_until_replaced(files: Files, monkeypatch: 
     gc.collect()  # data sets that other tests left give up their holds
     artifact_set._ORPHANED.clear()
     parts = [files.put(i0=[0]), files.put(i1=[1])]
-    recipe, found = SimpleNamespace(digest=RECIPE, name="test"), catalogue(files, 2)
-    artifacts = ArtifactSet(cast(Any, recipe), lambda _: found, Client(), root=None, trust="stat")
+    recipe = SimpleNamespace(digest=RECIPE, name="test")
+    artifacts = ArtifactSet(cast(Any, recipe), Client(), root=None, trust="stat")
+    found = Catalogue(Distinct(digests(0, 1)), artifacts.index)
     daemon = Daemon(files, wire.Resolved(2, True, "/", tuple(parts)))
     artifacts.mode, artifacts.session = Mode.ON, daemon
-    found.opens_with(lambda ref, *_: files.open(ref))
+    found.index.opens_with(lambda ref, *_: files.open(ref))
     artifacts.open()
     daemon.found = None
     artifacts.let_go({part.digest for part in parts})
     assert len(found.missing) == 0 and not daemon.dropped
     merged = files.put(i0=[0], i1=[1])
     daemon.found = wire.Resolved(3, True, "/", (merged,))
-    found.opens_with(unreachable)  # nor does it while that is fetched, where no folder is shared
+    found.index.opens_with(unreachable)  # nor does it while that is fetched, where no folder is shared
     artifacts.let_go({"ff" * 32})
     assert len(found.missing) == 0 and not daemon.dropped and artifacts.generation == 2
-    found.opens_with(lambda ref, *_: files.open(ref))
+    found.index.opens_with(lambda ref, *_: files.open(ref))
     artifacts.let_go({"ff" * 32})
     assert len(found.missing) == 0
     assert found.refs == [merged] and daemon.dropped == parts
     daemon.found = wire.Resolved(4, True, "/", ())
     artifacts.let_go({merged.digest})
     assert found.missing.tolist() == [0, 1], "it was purged"
+
+
+# --- streams: catalogues of chunks, over one index that keeps all ---
+
+
+def of_chunk(index: RecipeIndex, *names: int) -> list[Any]:
+    """The samples of these numbers; None where one is missing."""
+    chunk = Catalogue(Distinct(digests(*names)), index)
+    slots, rows = rows_of(chunk.distinct.inverse, chunk.places)
+    return [
+        None if slot == MISSING else chunk.slots[slot].artifact.sample(row)
+        for slot, row in zip(slots.tolist(), rows.tolist(), strict=True)
+    ]
+
+
+def test_a_chunk_finds_items_in_all_artifacts_in_any_order(files: Files) -> None:
+    index = RecipeIndex(files.open, keeps_all=True)
+    for n in range(30):
+        index.absorb([files.put(**{f"i{name}": [(name, n)] for name in range(10 * n, 10 * n + 10)})])
+        assert of_chunk(index, 10 * n) == [(10 * n, n)]
+    assert index.items == 300
+    assert of_chunk(index, 155, 12, 7, 299, 12, 300) == [(155, 15), (12, 1), (7, 0), (299, 29), (12, 1), None]
+
+
+def test_a_chunk_takes_the_highest_edition(files: Files) -> None:
+    index = RecipeIndex(files.open, keeps_all=True)
+    index.absorb([files.put(i1=["old"], i2=["old"])])
+    index.absorb([files.put(2, i2=["new"], i3=["new"]), files.put(1, i1=["mid"], i3=["mid"])])
+    assert of_chunk(index, 1, 2, 3) == ["mid", "new", "new"]
+    gone = files.put(2, i1=["gone"])
+    (files.folder / gone.digest).unlink()
+    assert index.absorb([gone])[1] == [gone]
+    assert of_chunk(index, 1, 2, 3) == [None, "new", "new"], "what it replaced stays replaced"
+
+
+def test_what_is_let_go_is_missing_in_the_next_chunk(files: Files) -> None:
+    index = RecipeIndex(files.open, keeps_all=True)
+    one, two = files.put(**{f"i{n}": ["a"] for n in range(100)}), files.put(i50=["b"], i51=["b"])
+    index.absorb([one, two])
+    reading = Catalogue(Distinct(digests(10)), index)
+    assert index.let_go([one.digest, "unknown"])[1] == [one] and not index.knows(one.digest)
+    assert of_chunk(index, 10, 51) == [None, "b"]
+    assert sample(reading, 0) == "a", "a chunk keeps what it has found"
+    merged = files.put(i10=["c"])
+    assert index.absorb([merged], is_complete=True)[1] == [two], "a whole answer takes away what it lacks"
+    assert of_chunk(index, 10, 51) == ["c", None] and index.refs == [merged]
+
+
+def test_a_chunk_that_is_read_finds_what_comes(files: Files) -> None:
+    index = RecipeIndex(files.open, keeps_all=True)
+    chunk = Catalogue(Distinct(digests(1, 2, 3)), index)
+    chunk.add_local([local(1)])
+    index.absorb([files.put(i5=[5])])
+    assert chunk.is_shared(np.arange(3)).tolist() == [False] * 3
+    assert index.absorb([files.put(i1=[1], i3=[3])])[0] == 1, "another one was there"
+    assert chunk.is_shared(np.arange(3)).tolist() == [True, False, True]
+
+
+def test_another_process_maps_what_a_stream_has(files: Files) -> None:
+    index = RecipeIndex(files.open, keeps_all=True)
+    index.refresh()
+    index.absorb([files.put(4, i1=["old"])])
+    index.absorb([files.put(5, i2=["new"])])
+    sent = pickle.loads(pickle.dumps(index))
+    sent.opens_with(files.open)
+    assert (sent.edition, of_chunk(sent, 1, 2)) == (5, [None, "new"])
+    sent.absorb([files.put(5, i1=["newer"])])
+    assert of_chunk(sent, 1) == ["newer"]

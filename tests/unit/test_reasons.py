@@ -65,7 +65,7 @@ def artifacts(
         return attempt(5.0)
 
     given = {
-        "index": SimpleNamespace(missing=np.arange(missing), distinct=FakeDistinct(of)),
+        "catalogue": SimpleNamespace(missing=np.arange(missing), distinct=FakeDistinct(of)),
         "session": SimpleNamespace(run=run, client=SimpleNamespace(transport=transport), is_away=False),
         "recipe": SimpleNamespace(digest="2" * 64, parts={"config": {}}),
         "mode": mode,
@@ -79,7 +79,7 @@ def artifacts(
 
 
 def why(found: SimpleNamespace, items: Any = ("a", "b", "c"), root: Any = None) -> list[str]:
-    return reasons.why_missing(found, items, root)  # type: ignore[arg-type]
+    return reasons.why_missing(found, found.catalogue, items, root)  # type: ignore[arg-type]
 
 
 def test_a_hit_asks_nobody() -> None:

@@ -65,7 +65,7 @@ def merge(daemon: FakeDaemon, bench: Bench, folder: Path, monkeypatch: pytest.Mo
     filled(whole, monkeypatch, items_each=len(ITEMS))
     (ref,) = refs(whole)
     Path(folder / ref.digest).rename(daemon.folder / ref.digest)
-    bench.catalogue.absorb([ref], is_complete=True)
+    bench.catalogue.index.absorb([ref], is_complete=True)
 
 
 def test_all_that_is_there_is_compared(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_purged_items_are_verified_as_they_were_or_skipped(
 
     def meanwhile(item: int) -> None:
         if item == 4:
-            bench.catalogue.let_go(ref.digest for ref in refs(daemon))
+            bench.catalogue.index.let_go(ref.digest for ref in refs(daemon))
 
     assert verified(bench, meanwhile) == (5, [])
 
@@ -107,12 +107,12 @@ def test_a_missing_piece_condemns_no_other_piece(daemon: FakeDaemon, monkeypatch
     bench = filled(daemon, monkeypatch, function=many, is_expanded=True)
     (pieces,) = bench.catalogue.places.chains.values()
     last = bench.catalogue.slots[pieces[-1][0]]
-    assert len(pieces) > 2 and last is not None and last.ref is not None
+    assert len(pieces) > 2 and last.ref is not None
     gone = last.ref.digest
 
     def meanwhile(item: int) -> None:
         if item == 7:
-            bench.catalogue.let_go([gone])
+            bench.catalogue.index.let_go([gone])
 
     assert verified(bench, meanwhile) == (len(ITEMS), [])
 

@@ -35,7 +35,7 @@ class Writer:
 
     Args:
         recipe: the recipe digest.
-        edition: how many refreshes came before; see index/mapped.py.
+        edition: how many refreshes came before; see index/recipe_index.py.
     """
 
     def __init__(self, recipe: RecipeDigest, edition: int = 0) -> None:

@@ -269,7 +269,7 @@ class Committer:
             self._task.catalogue.add_local(files)
             if is_to_come:
                 _WAITING[id(batch)] = batch
-                self._task.catalogue.note_waiting([batch])
+                self._task.catalogue.index.note_waiting(batch)
         if batch.on_end is not None:
             batch.on_end(batch.indices)
 
@@ -339,7 +339,6 @@ class Committer:
             self._take_in(result.committed, batch)
         elif outcome is Outcome.LAPSED and batch.files is not None:
             artifacts.look()
-            self._task.catalogue.place()
             if not self._task.catalogue.is_shared(np.asarray(indices)).all():
                 self._put_aside(batch)  # a commit of its own that was given up may have its items
         elif outcome is Outcome.LAPSED:
@@ -365,7 +364,7 @@ class Committer:
         """Maps what was committed. It may download."""
         artifacts, observed = self._artifacts, dict(chunks_of(batch.observed))
         with contextlib.suppress(DaemonUnreachable):  # a later look finds it
-            _, useless = self._task.catalogue.absorb(committed.artifacts, observed, is_own=True)
+            _, useless = self._task.catalogue.index.absorb(committed.artifacts, observed, is_own=True)
             if committed.generation == artifacts.generation + 1:
                 artifacts.generation = committed.generation
             artifacts.drop(useless)

@@ -21,8 +21,7 @@ from prepcache.fill.leases import HeldLease, Share
 from prepcache.fill.overflow import Spilled
 from prepcache.fill.pacing import COMMIT_BYTES
 from prepcache.fill.recipe_guard import Steady
-from prepcache.index.catalogue import Catalogue, more_digest, piece_digest
-from prepcache.index.item_index import Array
+from prepcache.index.item_index import Array, Catalogue, more_digest, piece_digest
 
 _DOUBLE_EVERY = 16
 """Pieces of one size; then it doubles, so that one commit (64 files) holds an item of 30 GB."""

@@ -45,7 +45,7 @@ from prepcache.errors import (
 from prepcache.fill.item_locks import ItemLocks
 from prepcache.fill.leases import MAX_LOOKS, HeldLease, forsake
 from prepcache.fill.overflow import Spilled
-from prepcache.index.mapped import open_or_miss
+from prepcache.index.recipe_index import open_or_miss
 from prepcache.protocol import wire
 
 if TYPE_CHECKING:

@@ -21,34 +21,37 @@ ASK_S = 2.0
 """What one request to the daemon may take."""
 
 
-def tell_of(artifacts: Any, name: str, is_shown: bool | None) -> None:
+def tell_of(artifacts: Any, catalogue: Any, name: str, is_shown: bool | None) -> None:
     """Begins to tell of a data set.
 
     Args:
-        artifacts: what there is of it, as in artifact_set.py.
+        artifacts: those of its recipe, as in artifact_set.py.
+        catalogue: its items.
         is_shown: False tells nothing.
     """
-    if is_shown is False or not len(artifacts.index.missing):
+    if is_shown is False or not len(catalogue.missing):
         return
     is_over = threading.Event()
     weakref.finalize(artifacts, is_over.set).atexit = False
-    arguments = (weakref.ref(artifacts), name, is_shown, is_over)
+    arguments = (weakref.ref(artifacts), weakref.ref(catalogue), name, is_shown, is_over)
     try:
         threading.Thread(target=_tell, args=arguments, name="prepcache-progress", daemon=True).start()
     except RuntimeError:  # there are too many
         return
 
 
-def _tell(artifacts_of: Any, name: str, is_shown: bool | None, is_over: threading.Event) -> None:
+def _tell(
+    artifacts_of: Any, catalogue_of: Any, name: str, is_shown: bool | None, is_over: threading.Event
+) -> None:
     began, pause_s, last = time.monotonic(), progress.FIRST_LINE_S, -1
-    first = _there(artifacts_of())[0]
+    first = _there(catalogue_of())[0]
     while not is_over.wait(pause_s):
         artifacts = artifacts_of()
         if artifacts is None:
             return
         with on_own_time(ASK_S):
             artifacts.look()
-        there, total = _there(artifacts)
+        there, total = _there(catalogue_of())
         del artifacts
         if there != last:
             line = _line(there, total, there - first, time.monotonic() - began)
@@ -58,12 +61,12 @@ def _tell(artifacts_of: Any, name: str, is_shown: bool | None, is_over: threadin
         last, pause_s = there, min(2 * pause_s, progress.LONGEST_PAUSE_S)
 
 
-def _there(artifacts: Any) -> tuple[int, int]:
+def _there(catalogue: Any) -> tuple[int, int]:
     """How many distinct items are there, and how many there are in all."""
-    if artifacts is None:
+    if catalogue is None:
         return 0, 0
-    total = len(artifacts.index.distinct)
-    return total - len(artifacts.index.missing), total
+    total = len(catalogue.distinct)
+    return total - len(catalogue.missing), total
 
 
 def _line(there: int, total: int, made: int, passed_s: float) -> str:

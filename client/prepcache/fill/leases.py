@@ -29,8 +29,7 @@ import numpy as np
 
 from prepcache.errors import DaemonError, Declined, FutureGeneration
 from prepcache.fill.item_locks import MAX_LOCKS, ItemLocks
-from prepcache.index.catalogue import Catalogue
-from prepcache.index.item_index import MISSING, Array
+from prepcache.index.item_index import MISSING, Array, Catalogue
 from prepcache.protocol import wire
 
 SETTLED, FRESH, HELD, OURS, HANDED_IN = range(5)
@@ -296,7 +295,6 @@ class Share:
     def look(self, resolved: wire.Resolved) -> None:
         """Takes in artifacts that are new since the generation seen."""
         self._artifacts.absorb(resolved)
-        self._catalogue.place()
         self._settle_found()
 
     def _settle_found(self, among: Array | None = None) -> None:

@@ -170,7 +170,6 @@ class OnAccess:
     def _leased(self, todo: list[int]) -> list[int]:
         """What may be made of these."""
         share, artifacts, pace = self._share, self._artifacts, self._pace
-        self._task.catalogue.place()
         todo = [index for index in todo if self._task.catalogue.is_missing(index)]
         if not todo:
             return []

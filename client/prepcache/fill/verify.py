@@ -14,9 +14,8 @@ from prepcache.artifact import Writer
 from prepcache.digests import DIGEST_BYTES, RecipeDigest
 from prepcache.errors import PrepcacheError, PreprocessError, VerifyError
 from prepcache.fill.call import Job
-from prepcache.index.catalogue import Catalogue
-from prepcache.index.item_index import MISSING, rows_of
-from prepcache.index.mapped import Slot
+from prepcache.index.item_index import MISSING, Catalogue, rows_of
+from prepcache.index.recipe_index import Slot
 from prepcache.keys.randomness import Guard
 from prepcache.protocol.wire import ArtifactRef
 
@@ -85,7 +84,7 @@ def _held(catalogue: Catalogue, index: int) -> list[tuple[Slot, int]] | None:
         if places.artifact[index] == MISSING:
             return None
         numbers, rows = rows_of(np.array([index]), places)
-        slots = [slot for number in numbers.tolist() if (slot := catalogue.slots[number]) is not None]
+        slots = [slot for number in numbers.tolist() if (slot := catalogue.slots.get(number)) is not None]
         if len(slots) == len(rows):  # else one was let go this moment: look again
             return list(zip(slots, rows.tolist(), strict=True))
 

@@ -9,7 +9,7 @@ Invariants:
        set of the process maps the artifact any more.
     3. An artifact whose observed inputs changed is not mapped, and the reason names the input.
 
-Not here: which items lie where (catalogue.py, recipe_index.py), samples (samples.py), how a fill goes
+Not here: which items lie where (recipe_index.py, item_index.py), samples (samples.py), how a fill goes
 (filler.py).
 """
 
@@ -30,7 +30,7 @@ from prepcache.daemon.session import Session
 from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
 from prepcache.fill.pacing import commit_bytes
 from prepcache.forks import ForkLock
-from prepcache.index.mapped import Observed, OpenRef, Verdicts, open_or_miss
+from prepcache.index.recipe_index import Observed, RecipeIndex, Verdicts, open_or_miss
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol import wire
@@ -125,9 +125,8 @@ class ArtifactSet:
 
     Args:
         recipe: how the samples are made.
-        index_of: makes the index of what is mapped, given how an artifact is mapped: a `Catalogue` of the
-            items of a data set, or a `RecipeIndex` of all that a stream may read.
         root, trust: as given to the data set, for observed inputs.
+        keeps_all: as a `RecipeIndex` has it.
 
     Attributes:
         owner: the process that holds the artifacts: the one that opened the data set, or reads the stream.
@@ -137,7 +136,7 @@ class ArtifactSet:
     """
 
     def __init__(
-        self, recipe: Recipe, index_of: Callable[[OpenRef], Any], client: Client, *, root: Any, trust: Any
+        self, recipe: Recipe, client: Client, *, root: Any, trust: Any, keeps_all: bool = False
     ) -> None:
         self.recipe = recipe
         self.client = client
@@ -153,7 +152,7 @@ class ArtifactSet:
         self.owner = os.getpid()
         self._leaving: set[str] = set()
         self._connect()
-        self.index: Any = index_of(self._opener)
+        self.index = RecipeIndex(self._opener, keeps_all=keeps_all)
         self._watch_over()
 
     def _connect(self) -> None:
@@ -283,7 +282,7 @@ class ArtifactSet:
         self.generation = resolved.generation
         self.has_any |= bool(resolved.artifacts)
         self.drop(useless)
-        return bool(len(found))
+        return found > 0
 
     def drop(self, refs: Iterable[wire.ArtifactRef]) -> None:
         """Gives up holds on artifacts that no data set of this process maps."""
@@ -304,9 +303,8 @@ class ArtifactSet:
         self._leaving.update(digest for digest in digests if self.index.knows(digest))
         if (leaving := set(self._leaving)) and self._look(self.generation) is not None:
             self._leaving -= leaving
-            missing = len(self.index.missing)
-            self.drop(self.index.let_go(leaving))
-            lost = len(self.index.missing) - missing
+            lost, gone = self.index.let_go(leaving)
+            self.drop(gone)
             self.has_lost |= lost > 0
             self._lost += lost
 
@@ -353,7 +351,7 @@ class ArtifactSet:
         return commit_bytes(self._budget_bytes or 0)
 
     def after_fork(self) -> None:
-        self.index.reset_lock()
+        self.index.after_fork()
         self.filling = threading.Lock()
         self._claiming = threading.Lock()
 

@@ -1,20 +1,38 @@
-"""The distinct items of a data set: finding them in item tables, and which rows they give; arrays only.
+"""The items of a data set, or of a stream's chunk, and where each lies in the mapped artifacts.
 
 Invariants:
     1. Distinct items are numbered in the order in which they first occur: work is done in that order.
     2. A digest is found by its first 8 bytes and accepted by all 32.
     3. Under 100 bytes an item are kept, and nothing is looped over in Python.
+    4. `Catalogue.places` is replaced, never changed: a reader that took it sees one moment. A slot that it
+       names may be let go at any time: who does not find it looks again.
+    5. An item is found only whole: one that spans artifacts is missing until all its pieces are there.
+
+Locking: the recipe index's lock guards every change; reading needs none.
+
+NOTE [ Items that span artifacts ]
+    An item that expands to more than fits one artifact is stored in pieces. The first is stored under the
+    item's own digest, piece k under `piece_digest(item, k)`. An artifact that holds a piece which is not
+    the last also has, with no rows, the mark `more_digest(item, k)`. Digests name the pieces because the
+    item table is what merging keeps, whatever else it changes; they are leased and committed like items.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from blake3 import blake3
 from numpy.typing import NDArray
 
 from prepcache.digests import DIGEST_BYTES
+from prepcache.index.recipe_index import RecipeIndex, Slot, ranges, reopened
+
+if TYPE_CHECKING:
+    from prepcache.fill.overflow import Spilled
+    from prepcache.protocol.wire import ArtifactRef
 
 Array = NDArray[Any]
 
@@ -148,14 +166,6 @@ def rows_of(inverse: Array, places: Places) -> tuple[Array, Array]:
     return np.repeat(places.artifact[inverse], counts), ranges(places.row[inverse], counts)
 
 
-def ranges(starts: Array, counts: Array) -> Array:
-    """start, start + 1, ... count of them, for each pair, on end."""
-    total = int(counts.sum())
-    begins = np.cumsum(counts) - counts
-    rows: Array = np.arange(total, dtype="i8") + np.repeat(starts - begins, counts)
-    return rows
-
-
 def _rows_of_chains(inverse: Array, places: Places) -> tuple[Array, Array]:
     """As `rows_of`, where some items have several pieces."""
     count = places.count
@@ -168,3 +178,253 @@ def _rows_of_chains(inverse: Array, places: Places) -> tuple[Array, Array]:
             pieces.append((int(places.artifact[index]), int(places.row[index]), int(count[index])))
     table = np.array(pieces, "i8").reshape(-1, 3)
     return np.repeat(table[:, 0].astype("i4"), table[:, 2]), ranges(table[:, 1], table[:, 2])
+
+
+_PIECE = b"prepcache piece v1\0"
+_MORE = b"prepcache more v1\0"
+
+
+def piece_digest(item: bytes, number: int) -> bytes:
+    """The digest under which piece `number` of an item is stored; piece 0 is the item itself."""
+    return item if number == 0 else blake3(_PIECE + item + number.to_bytes(8, "little")).digest()
+
+
+def more_digest(item: bytes, number: int) -> bytes:
+    """The digest of the mark that piece `number` is not the last one."""
+    return blake3(_MORE + item + number.to_bytes(8, "little")).digest()
+
+
+class Catalogue:
+    """What of some items is there.
+
+    Args:
+        distinct: the items.
+        index: the artifacts of their recipe.
+        is_expanded: whether items give any number of samples.
+
+    Attributes:
+        slots: the artifacts that they lie in, by number.
+        version: rises with every change.
+    """
+
+    def __init__(self, distinct: Distinct, index: RecipeIndex, *, is_expanded: bool = False) -> None:
+        self.distinct = distinct
+        self.index = index
+        self.places = Places.nowhere(len(distinct), is_expanded=is_expanded)
+        self.slots: dict[int, Slot] = {}
+        self.version = 0
+        self._inherited = 0
+        self._cut: set[int] = set()
+        with index.lock:
+            index.catalogues.add(self)
+            if index.slots:
+                self.take_in(index.slots, (), index.find(distinct.digests))
+            for files in index.waiting_files() if len(self.missing) else ():
+                self.add_local(files)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The index brings the shared artifacts; of others, the descriptors of the process that has them."""
+        own = {number: slot.address() for number, slot in list(self.slots.items()) if slot.ref is None}
+        return self.__dict__ | {"slots": own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        own = reopened(state.pop("slots"))
+        self.__dict__.update(state)
+        there = self.index.slots | own
+        used = self._used(self.places)
+        self.slots = {number: there[number] for number in used if number in there}
+        self.note_inherited()
+        self.lose(used - set(self.slots))
+        self.index.catalogues.add(self)
+
+    def note_inherited(self) -> None:
+        """What is there now came from the process that started this one."""
+        self._inherited = self.index.next_number()
+
+    @property
+    def is_known_to_parent(self) -> bool:
+        """Whether no item lies in a file that this process alone has."""
+        return all(slot.ref or number < self._inherited for number, slot in list(self.slots.items()))
+
+    @property
+    def edition(self) -> int:
+        """That of the index."""
+        return self.index.edition
+
+    @property
+    def missing(self) -> Array:
+        """The distinct items that are not there, in order."""
+        return np.flatnonzero(self.places.artifact == MISSING)
+
+    def is_missing(self, index: int) -> bool:
+        """Whether a distinct item is not there."""
+        return bool(self.places.artifact[index] == MISSING)
+
+    def slot_of(self, index: int) -> tuple[Slot | None, int]:
+        """The slot and row of a distinct item, or no slot if it is missing."""
+        while True:
+            places = self.places
+            number = int(places.artifact[index])
+            held = self.slots.get(number)
+            if held is not None or number == MISSING:  # else it was let go this moment: look again
+                return held, int(places.row[index])
+
+    @property
+    def refs(self) -> list[ArtifactRef]:
+        """The shared artifacts that its items lie in."""
+        return [slot.ref for slot in list(self.slots.values()) if slot.ref is not None]
+
+    @property
+    def kept(self) -> int:
+        """How many distinct items the cache holds, and not only this job."""
+        return int(np.count_nonzero(self.is_shared(np.arange(len(self.distinct)))))
+
+    def is_shared(self, indices: Array) -> Array:
+        """Of distinct items, which are in artifacts that other jobs have, too; `bool[k]`."""
+        there = self.places.artifact[indices]
+        found: Array = (there != MISSING) & ~np.isin(there, self._own())
+        return found
+
+    def _own(self) -> list[int]:
+        """The slots that only this job has."""
+        return [number for number, slot in list(self.slots.items()) if slot.ref is None]
+
+    # -- changes: call these with the index's lock
+
+    def take_in(
+        self,
+        new: Mapping[int, Slot],
+        stale: Collection[int],
+        hits: Iterable[tuple[int, Array, Array]] | None = None,
+    ) -> int:
+        """Finds items in artifacts: what is missing, what lies in stale ones, and what only this job has.
+
+        Args:
+            new: the artifacts, the highest edition first.
+            hits: which items are in them, as `RecipeIndex.find` says; by default, their tables are read.
+
+        Returns:
+            How many were missing and are there now.
+        """
+        places = self.places.copy()
+        missing = self.missing
+        moving = [*stale, *self._own()]  # what only this job has holds the same samples
+        is_stale = np.isin(places.artifact, moving) if moving else np.zeros(len(places.artifact), "?")
+        if hits is None:
+            hits = ((number, *self._found_in(slot)) for number, slot in new.items())
+        for number, items, rows in hits:
+            self._place(places, number, new[number], items, rows, is_stale)
+        self._join(places)
+        self._publish(places)
+        return int(np.count_nonzero(self.places.artifact[missing] != MISSING))
+
+    def add_local(self, files: Iterable[Spilled]) -> None:
+        """Takes artifacts that only this job has, and items in them that are missing. It takes the lock."""
+        with self.index.lock:
+            places = self.places.copy()
+            for file in files:
+                slot = Slot(file.artifact, None, file)
+                is_stale = np.zeros(len(places.artifact), "?")
+                self._place(places, self.index.next_number(), slot, *self._found_in(slot), is_stale)
+            self._join(places)
+            self._publish(places)
+
+    def lose(self, numbers: Collection[int]) -> int:
+        """The items in these slots are missing again; gives how many."""
+        if not numbers:
+            return 0
+        places, missing = self.places.copy(), len(self.missing)
+        places.artifact[np.isin(places.artifact, [*numbers])] = MISSING
+        for index, pieces in list(places.chains.items()):
+            if any(slot in numbers for slot, _, _ in pieces):
+                places.artifact[index] = MISSING
+                del places.chains[index]
+        self._publish(places)
+        return len(self.missing) - missing
+
+    def _found_in(self, slot: Slot) -> tuple[Array, Array]:
+        """The items that are in an artifact, and their rows in its item table."""
+        found = self.distinct.find(slot.artifact.item_digests)
+        rows = np.flatnonzero(found != MISSING)
+        return found[rows], rows
+
+    def _place(
+        self, places: Places, number: int, slot: Slot, items: Array, rows: Array, is_stale: Array
+    ) -> None:
+        """Finds items in an artifact."""
+        mapped = slot.artifact
+        self.slots[number] = slot
+        is_wanted = (places.artifact[items] == MISSING) | is_stale[items]
+        rows, items = rows[is_wanted], items[is_wanted]
+        is_stale[items] = False
+        places.row[items] = mapped.first_row[rows]
+        places.artifact[items] = number
+        if places.count is not None:
+            places.count[items] = mapped.row_count[rows]
+            self._cut.difference_update(items.tolist() if self._cut else ())
+            self._cut.update(self._cut_in(number, slot, items))
+
+    def _cut_in(self, number: int, slot: Slot, items: Array) -> list[int]:
+        """Of items that are in an artifact, those that go on in another piece."""
+        if not len(items) or slot.artifact.row_count.all():
+            return []
+        marks = b"".join(more_digest(self.distinct.digest(i), 0) for i in items.tolist())
+        found = [queries for at, queries, _ in self._search(marks, slot) if at == number]
+        return [i for queries in found for i in items[queries].tolist()]
+
+    def _search(self, digests: bytes, slot: Slot | None = None) -> list[tuple[int, Array, Array]]:
+        """As `RecipeIndex.find`, also in what only this job has; for the few that are cut."""
+        asked = np.frombuffer(digests, "u1").reshape(-1, DIGEST_BYTES)
+        hits = [] if slot is not None and slot.ref is None else self.index.find(asked)
+        for number, own in self.slots.items():
+            if own.ref is None:
+                found = Distinct(asked).find(own.artifact.item_digests)
+                rows = np.flatnonzero(found != MISSING)
+                hits += [(number, found[rows], rows)] if len(rows) else []
+        return hits
+
+    def _join(self, places: Places) -> None:
+        """Joins the pieces of items that span artifacts; hides those of which a piece is not there."""
+        for index in self._cut:
+            pieces = self._pieces_of(self.distinct.digest(index))
+            places.chains.pop(index, None)
+            places.artifact[index] = MISSING
+            if pieces and places.count is not None:
+                places.chains[index] = tuple(pieces)
+                places.artifact[index] = pieces[0][0]
+                places.count[index] = sum(rows for _, _, rows in pieces)
+
+    def _pieces_of(self, item: bytes) -> list[tuple[int, int, int]]:
+        """All pieces of an item, in order, of the highest edition that has it; none if one is not there.
+
+        Each is (slot, first row, rows).
+        """
+        there = self.index.slots | self.slots
+        for edition in sorted({slot.edition for slot in there.values()}, reverse=True):
+            pieces: list[tuple[int, int, int]] = []
+            while hits := self._of_edition(piece_digest(item, len(pieces)), edition, there):
+                number, row = hits[0]
+                slot = self.slots[number] = there[number]
+                pieces.append((number, int(slot.artifact.first_row[row]), int(slot.artifact.row_count[row])))
+                if not self._of_edition(more_digest(item, len(pieces) - 1), edition, there):
+                    return pieces
+            if pieces:
+                return []
+        return []
+
+    def _of_edition(self, digest: bytes, edition: int, there: Mapping[int, Slot]) -> list[tuple[int, int]]:
+        """The slots and rows of a digest, of one edition."""
+        return [(n, int(rows[0])) for n, _, rows in self._search(digest) if there[n].edition == edition]
+
+    def _publish(self, places: Places) -> None:
+        """Makes `places` the current ones, and drops slots that they do not name."""
+        used = self._used(places)
+        self.places = places  # first: who finds a slot gone looks again, and finds the item elsewhere
+        self.slots = {number: slot for number, slot in self.slots.items() if number in used}
+        self.version += 1
+
+    def _used(self, places: Places) -> set[int]:
+        """The slots that places name."""
+        used = {number for pieces in places.chains.values() for number, _, _ in pieces}
+        counts = np.bincount(places.artifact + 1)[1:]  # np.unique would sort
+        return used.union(np.flatnonzero(counts).tolist())

@@ -18,8 +18,7 @@ import numpy as np
 
 from prepcache.artifact.sample_tree import copied
 from prepcache.batching.gather import Rows, positions
-from prepcache.index.catalogue import Catalogue
-from prepcache.index.item_index import MISSING, Array, rows_of
+from prepcache.index.item_index import MISSING, Array, Catalogue, rows_of
 
 BLOCK_BYTES = 256 << 10
 BLOCK_ROWS = 64
@@ -42,7 +41,7 @@ class View:
             is_there = slots != MISSING
             there = slots[is_there]
             used = np.flatnonzero(np.bincount(there))  # np.unique would sort
-            held = [catalogue.slots[slot] for slot in used.tolist()]
+            held = [catalogue.slots.get(slot) for slot in used.tolist()]
             self._artifacts = [slot.artifact for slot in held if slot is not None]
             if len(self._artifacts) == len(held):  # else one was let go this moment: look again
                 break

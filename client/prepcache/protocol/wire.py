@@ -165,7 +165,7 @@ class ArtifactRef(Message):
     Args:
         observed: the inputs that its function was seen to take: the names of their chunks
             (prepcache.protocol.observed).
-        edition: how many refreshes came before; see mapped.py.
+        edition: how many refreshes came before; see recipe_index.py.
     """
 
     key: KeyHex

@@ -58,7 +58,9 @@ artifacts = sa.Table(
     sa.Column("cost_s", sa.Float, nullable=False),
     sa.Column("owner", sa.Integer, nullable=False),
     sa.Column("producer_id", sa.Integer, nullable=False),
-    sa.Column("edition", sa.Integer, nullable=False),  # refreshes before it: index/mapped.py of the client
+    sa.Column(
+        "edition", sa.Integer, nullable=False
+    ),  # refreshes before it: index/recipe_index.py of the client
     sa.Column("observed", sa.Text),  # ids of chunks: observed.py; NULL when nothing was observed
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("used_at", sa.Float, nullable=False),

@@ -1,0 +1,347 @@
+"""The recipe index: the mapped artifacts of one recipe, and where the items of any digest lie in them.
+
+The catalogues (item_index.py) of the data set that owns the index, or of a stream's chunks, are told of every
+artifact that comes or goes.
+
+Invariants:
+    1. A slot's number is never given to another artifact.
+    2. An item is found by the first 8 bytes of its digest and accepted by all 32.
+    3. What was made while the daemon was away, or stores slowly, is found as long as it waits for the daemon:
+       the next epoch of a stream may come sooner.
+
+Locking: `lock` guards every change here and in the catalogues.
+Not here: requests (artifact_set.py).
+
+NOTE [ Editions ]
+    A job that refreshes writes artifacts of an edition above all that it found, and looks at no lower one.
+    Every job that opens its data set later takes an item from the highest edition that has it; a running
+    job keeps what it has mapped. The daemon merges within an edition only, and a commit removes the artifacts
+    of lower editions that share an item with it: what was replaced never comes back. Who cannot map an
+    artifact (it is bad, it has just gone, or an input that it observed changed) does not know what it
+    replaces: that job looks at no lower edition.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from prepcache import artifact
+from prepcache.artifact.columns import Array
+from prepcache.errors import ArtifactError, DaemonUnreachable, NotFound, PrepcacheError
+from prepcache.protocol.observed import Row
+from prepcache.protocol.wire import ArtifactRef
+
+if TYPE_CHECKING:
+    from prepcache.fill.commit import Batch
+    from prepcache.fill.overflow import Spilled
+    from prepcache.index.item_index import Catalogue
+
+log = logging.getLogger("prepcache")
+
+Observed = Mapping[str, Sequence[Row]]
+"""Chunks of observed inputs by name."""
+Verdicts = dict[str, str | None]
+"""Of each chunk that was looked at, the first input that is not what it was."""
+OpenRef = Callable[[ArtifactRef, Observed, Verdicts], Any | None]
+"""Maps an artifact; None if it is gone or not whole, which makes it a miss."""
+NO_INPUTS: Observed = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A mapped artifact: shared, with its reference, or spilled, which only this job has."""
+
+    artifact: Any
+    ref: ArtifactRef | None
+    spilled: Spilled | None = None
+
+    @property
+    def edition(self) -> int:
+        return int(self.artifact.edition)
+
+    def address(self) -> Any:
+        """What another process finds the file by."""
+        if self.spilled is not None:
+            return self.spilled.address
+        return self.ref, self.artifact.path, self.artifact.recipe
+
+
+class RecipeIndex:
+    """What is mapped of a recipe.
+
+    Args:
+        open_ref: how an artifact is mapped.
+        keeps_all: artifacts stay mapped though no catalogue has an item in them: the next chunk of a stream
+            may. A chunk keeps what it has found, also where that is let go.
+
+    Attributes:
+        edition: the lowest that this job looks at, and the one that it writes: NOTE [ Editions ].
+        observed: the chunks of inputs that artifacts name, by name.
+        slots: the shared artifacts that are mapped, by number.
+        catalogues: those that are told of what comes and goes.
+    """
+
+    def __init__(self, open_ref: OpenRef, *, keeps_all: bool = False) -> None:
+        self.keeps_all = keeps_all
+        self.edition = 0
+        self.observed: dict[str, Sequence[Row]] = {}
+        self.slots: dict[int, Slot] = {}
+        self._is_refreshing = False
+        self._number_of: dict[str, int] = {}
+        """By digest. Written last: a child that was forked meanwhile maps once more what it lacks."""
+        self._set_up(open_ref, 0)
+
+    def _set_up(self, open_ref: OpenRef, first: int) -> None:
+        self.lock = threading.RLock()
+        self._open_ref = open_ref
+        self._numbers = itertools.count(first)
+        self._own_verdicts: Verdicts = {}
+        self.catalogues: weakref.WeakSet[Catalogue] = weakref.WeakSet()
+        self._waiting: weakref.WeakSet[Batch] = weakref.WeakSet()
+        self._sorted: tuple[Array, Array, Array] = np.empty(0, "<u8"), np.empty(0, "i8"), np.empty(0, "i4")
+        """Of items: the first 8 bytes of digests, in order, slots' numbers, rows in item tables."""
+        self._is_sorted: set[int] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Maps do not travel: paths do."""
+        kept = {number: slot.address() for number, slot in list(self.slots.items())}
+        names = ("keeps_all", "edition", "observed", "_is_refreshing", "_number_of")
+        return {name: self.__dict__[name] for name in names} | {"kept": kept, "first": next(self._numbers)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        kept, first = state.pop("kept"), state.pop("first")
+        self.__dict__.update(state)
+        self._set_up(lambda *_: None, first)
+        self.slots = reopened(kept)
+        self._number_of = {digest: n for digest, n in self._number_of.items() if n in self.slots}
+
+    def opens_with(self, open_ref: OpenRef) -> None:
+        """Says how artifacts are mapped, in a process that got this index from another."""
+        self._open_ref = open_ref
+
+    def after_fork(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self.lock = threading.RLock()
+        for catalogue in list(self.catalogues):
+            catalogue.note_inherited()
+
+    def refresh(self) -> None:
+        """Looks at no edition that the first answer to come names."""
+        self.edition, self._is_refreshing = 1, True
+
+    def knows(self, digest: str) -> bool:
+        return digest in self._number_of
+
+    @property
+    def refs(self) -> list[ArtifactRef]:
+        """The artifacts that are mapped."""
+        return [slot.ref for slot in list(self.slots.values()) if slot.ref is not None]
+
+    @property
+    def items(self) -> int:
+        """How many items are in them; one that is in two counts twice."""
+        return sum(slot.artifact.items for slot in list(self.slots.values()))
+
+    def next_number(self) -> int:
+        """The number of a new slot."""
+        return next(self._numbers)
+
+    # -- artifacts that come and go
+
+    def absorb(
+        self,
+        refs: Sequence[ArtifactRef],
+        observed: Observed = NO_INPUTS,
+        *,
+        is_complete: bool = False,
+        is_own: bool = False,
+    ) -> tuple[int, list[ArtifactRef]]:
+        """Maps artifacts that are new to it. The catalogues find items in them: what is missing, and what
+        only this job has.
+
+        Args:
+            observed: the chunks of inputs that they name.
+            is_complete: these are all that the recipe has; items move out of any other (it was merged).
+            is_own: this job has just committed them, and looked at their inputs for that.
+
+        Returns:
+            How many items were missing and are there now, and the artifacts without use.
+
+        Raises:
+            DaemonUnreachable: one could not be fetched, so whether it is there cannot be told: none is taken.
+        """
+        with self.lock:
+            opened, gone = self._open_new(refs, observed, is_own=is_own)
+            names = {ref.digest for ref in refs}
+            stale = {n for digest, n in self._number_of.items() if is_complete and digest not in names}
+            new = {self.next_number(): slot for slot in opened}
+            self.slots.update(new)
+            found = sum(catalogue.take_in(new, stale) for catalogue in list(self.catalogues))
+            self._number_of.update({slot.ref.digest: number for number, slot in new.items() if slot.ref})
+            return found, gone + self._drop(stale if self.keeps_all else self._unused())
+
+    def _open_new(
+        self, refs: Sequence[ArtifactRef], observed: Observed, *, is_own: bool
+    ) -> tuple[list[Slot], list[ArtifactRef]]:
+        """Maps artifacts that are not known by their digests.
+
+        Returns:
+            Those, the highest edition first, and those that cannot be mapped.
+        """
+        self.observed.update(observed)
+        edition = max((1, *(ref.edition + 1 for ref in refs))) if self._is_refreshing else self.edition
+        verdicts = self._own_verdicts if is_own else {}
+        opened: dict[str, Slot] = {}
+        gone = []
+        for ref in sorted(refs, key=lambda ref: -ref.edition):  # the first that has an item keeps it
+            if ref.digest in self._number_of or ref.digest in opened:
+                continue
+            mapped = self._open_ref(ref, self.observed, verdicts) if ref.edition >= edition else None
+            if mapped is None:
+                gone.append(ref)
+                edition = max(edition, ref.edition)  # what it replaced stays replaced
+            else:
+                opened[ref.digest] = Slot(mapped, ref)
+        self.edition, self._is_refreshing = edition, False
+        return list(opened.values()), gone
+
+    def let_go(self, digests: Iterable[str]) -> tuple[int, list[ArtifactRef]]:
+        """Drops artifacts that were merged, purged or evicted.
+
+        Returns:
+            How many items are missing by that, and the artifacts that were mapped.
+        """
+        with self.lock:
+            numbers = {self._number_of[digest] for digest in digests if digest in self._number_of}
+            if self.keeps_all:
+                return 0, self._drop(numbers)
+            lost = sum(catalogue.lose(numbers) for catalogue in list(self.catalogues))
+            return lost, self._drop(numbers)
+
+    def _unused(self) -> set[int]:
+        return set(self.slots).difference(*(catalogue.slots for catalogue in list(self.catalogues)))
+
+    def _drop(self, numbers: Iterable[int]) -> list[ArtifactRef]:
+        refs = [ref for number in numbers if (ref := self.slots.pop(number).ref) is not None]
+        for ref in refs:
+            del self._number_of[ref.digest]
+        return refs
+
+    # -- finding items
+
+    def note_waiting(self, batch: Batch) -> None:
+        """A batch is in files of this process; whoever will commit it keeps it alive."""
+        with self.lock:
+            self._waiting.add(batch)
+
+    def waiting_files(self) -> list[list[Spilled]]:
+        """What waits for the daemon, those files together that have pieces of one item."""
+        kept = [batch.files or () for batch in list(self._waiting)]
+        return [[*files] for files in kept if all(file.artifact.edition >= self.edition for file in files)]
+
+    def find(self, digests: Array) -> list[tuple[int, Array, Array]]:
+        """Where these items are, in every artifact of an edition that counts.
+
+        Shape:
+            digests: uint8[k, 32].
+
+        Returns:
+            A slot's number, which of the digests are in it, and their rows in its item table: the highest
+            edition first.
+        """
+        words = np.ascontiguousarray(digests).view("<u8")
+        order = np.argsort(words[:, 0], kind="stable")  # sorted queries walk the arrays in order
+        asked = words[order, 0]
+        with self.lock:
+            prefix, number, row = self._all_sorted()
+            slots = {n: slot for n, slot in self.slots.items() if slot.edition >= self.edition}
+        first = np.searchsorted(prefix, asked, "left")
+        count = np.searchsorted(prefix, asked, "right") - first
+        at = ranges(first, count)
+        query, number, row = np.repeat(order, count), number[at], row[at]
+        hits = []
+        for one in sorted(set(number.tolist()) & set(slots), key=lambda one: -slots[one].edition):
+            at = np.flatnonzero(number == one)
+            table = slots[one].artifact.item_digests.view("<u8")
+            at = at[(table[row[at]] == words[query[at]]).all(axis=1)]
+            if len(at):
+                hits.append((one, query[at], row[at]))
+        return hits
+
+    def _all_sorted(self) -> tuple[Array, Array, Array]:
+        """`_sorted`, of all that is mapped now."""
+        known, numbers = self._sorted, [n for n in self.slots if n not in self._is_sorted]
+        if len(known[0]) > 2 * self.items:  # most of what it names is not mapped any more
+            known, numbers = (known[0][:0], known[1][:0], known[2][:0]), list(self.slots)
+        if numbers:
+            tables = [self.slots[number].artifact.item_digests for number in numbers]
+            counts = [len(table) for table in tables]
+            new = (
+                np.concatenate([known[0], *(np.ascontiguousarray(one).view("<u8")[:, 0] for one in tables)]),
+                np.concatenate([known[1], np.repeat(np.array(numbers, "i8"), counts)]),
+                np.concatenate([known[2], *(np.arange(count, dtype="i4") for count in counts)]),
+            )
+            order = np.argsort(new[0], kind="stable")  # quick, as most of it is in order
+            self._sorted = new[0][order], new[1][order], new[2][order]
+            self._is_sorted = set(self.slots)
+        return self._sorted
+
+
+def ranges(starts: Array, counts: Array) -> Array:
+    """start, start + 1, ... count of them, for each pair, on end."""
+    total = int(counts.sum())
+    begins = np.cumsum(counts) - counts
+    rows: Array = np.arange(total, dtype="i8") + np.repeat(starts - begins, counts)
+    return rows
+
+
+def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any], recipe: str) -> Any | None:
+    """Maps the artifact behind a reference; None, logged, if it is gone, damaged, or not what was told of it.
+
+    Items of two recipes have the same digests: a file of another one would give wrong samples.
+
+    Raises:
+        DaemonUnreachable: it could not be fetched, and may be there.
+    """
+    try:
+        mapped = artifact.open(path_of(ref), size_bytes=ref.size_bytes)
+        if (mapped.recipe, mapped.key) != (recipe, ref.key):
+            raise ArtifactError(
+                f"it is entry {mapped.key[:12]} of recipe {mapped.recipe[:12]}, not {ref.key[:12]} of "
+                f"{recipe[:12]}"
+            )
+        if mapped.header.packed_observed and not ref.observed:
+            raise ArtifactError("the answer lacks its observed inputs")
+        return mapped
+    except (FileNotFoundError, NotFound):
+        return None
+    except DaemonUnreachable:
+        raise
+    except (PrepcacheError, OSError) as error:
+        log.warning("prepcache: artifact %s cannot be read and counts as a miss: %s", ref.digest[:12], error)
+        return None
+
+
+def reopened(kept: Mapping[int, Any]) -> dict[int, Slot]:
+    """Slots of another process by their addresses, mapped here; without those whose files are gone."""
+    slots = {number: _reopened(address) for number, address in kept.items()}
+    return {number: slot for number, slot in slots.items() if slot is not None}
+
+
+def _reopened(address: Any) -> Slot | None:
+    if isinstance(address[0], int):
+        from prepcache.fill.overflow import Spilled
+
+        spilled = Spilled.of(*address)
+        return None if spilled is None else Slot(spilled.artifact, None, spilled)
+    ref, path, recipe = address
+    mapped = open_or_miss(ref, lambda _: path, recipe)
+    return None if mapped is None else Slot(mapped, ref)
