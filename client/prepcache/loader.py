@@ -1,4 +1,4 @@
-"""The loader: batches gathered ahead, by a thread, into recycled buffers.
+"""The loader: batches gathered ahead, by a thread, into recycled buffers, and copied to a device.
 
     loader = prepcache.Loader(ds, 256, shuffle=True, generator=torch.Generator().manual_seed(0))
     for epoch in range(epochs):
@@ -7,53 +7,57 @@
 It needs no worker processes: a gather releases the GIL, so one thread keeps ahead of a training step.
 
 Invariants:
-    1. The order is that of a `DataLoader` with the same generator, epoch after epoch, whatever is ahead and
-       wherever the consumer left: what a `DataLoader` draws when it is asked for a batch is drawn then.
+    1. The order is that of a `DataLoader` with the same generator, epoch after epoch.
     2. A batch belongs to the consumer for as long as anything refers to it; only then is its memory used
        again.
-    3. `state_dict` counts what the consumer was given, not what lies ready; in samples of all replicas, so
-       that it is gone on from with another batch size, and by another number of them.
+    3. `state_dict` counts what the consumer was given, not what lies ready; in samples, so that the epoch is
+       resumed with any batch size.
     4. The thread ends with its iterator, also if the consumer leaves in the middle of an epoch; its
        exceptions are the consumer's. An epoch does not go on in a forked process: the thread is not there.
     5. The garbage collector may end an epoch in whatever thread it runs, which may hold a lock that the
        epoch's thread waits for: nobody waits for that longer than `LEAVE_S`, and no such thread for another.
 
-Not here: the way to a GPU (device.py).
+Devices of other types than CUDA's get plain copies, made when the consumer asks for a batch. CUDA's get
+copies on a stream beside the consumer's, from pinned buffers:
+    6. A pinned buffer is held until its copy has ended: `_in_flight` refers to it up to then, so the pool
+       does not hand it out, and torch, which cannot tell from an array within a block that a copy reads it,
+       does not give its memory to others when the loader is gone.
+    7. The consumer's stream waits for the copy, on the device, before it may use the batch; and the
+       batch's device memory is not given to others before the consumer's stream is done with it.
+    8. What is no dense tensor, and so cannot be kept for a stream, is copied when the consumer asks for it.
+    9. All copies of a loader go to one device: the one that was current when it was made, where `device`
+       has no number.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import itertools
 import os
 import threading
-import time
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
 from contextvars import copy_context
-from queue import Empty, SimpleQueue
 from typing import Any, Never
 
 import numpy as np
 import numpy.typing as npt
 
+from prepcache.artifact.sample_tree import rebuilt
 from prepcache.batching.batch import Batch
-from prepcache.batching.buffers import KEPT_BLOCKS, Pool
+from prepcache.batching.buffers import KEPT_BLOCKS, Block, Pool
 from prepcache.batching.collation import collate_plain
 from prepcache.dataset import CachedDataset
-from prepcache.errors import ConfigError
 from prepcache.keys.randomness import LOADER_THREAD
-from prepcache.progress import say
-from prepcache.streaming.sharding import ranks_here
 
 Positions = npt.NDArray[np.int64]
-Ready = SimpleQueue[tuple[Any, BaseException | None]]
-Room = SimpleQueue[bool]
-"""Holds True for each batch that may be made ahead; and False when the consumer has left."""
 
 LEAVE_S = 5.0
 """A consumer that leaves in the middle of an epoch waits for the batch that is being made, but no longer."""
+AHEAD = 3
+"""Batches that lie ready or are being made: two would do if gathers and steps took the same time, always."""
 _INSTEAD = {
     "num_workers": "a thread gathers batches ahead. Use CachedDataset(num_workers=N) to preprocess in N "
     "processes, or torch's DataLoader(num_workers=N) to run a slow transform= in N",
@@ -62,32 +66,11 @@ _INSTEAD = {
     "persistent_workers": "there are no worker processes",
     "sampler": "pass a torch.utils.data.Subset(dataset, indices), or use torch's DataLoader",
     "batch_sampler": "use torch's DataLoader, which also gathers whole batches of a CachedDataset",
+    "num_replicas": "give each rank a torch.utils.data.Subset(dataset, range(rank, len(dataset), ranks)), or "
+    "use torch's DataLoader with a DistributedSampler",
 }
-"""Options of torch's DataLoader, and what there is for them."""
-AHEAD = 3
-"""Batches that lie ready or are being made: two would do if gathers and steps took the same time, always."""
-
-
-_epochs: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
-"""Those of the process that somebody still refers to."""
-_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-"""Those that make batches."""
-_left_at_fork: list[Any] = []
-"""To free a GPU's memory would abort a process that was forked from the one that had it."""
-
-
-@atexit.register
-def _end_epochs() -> None:
-    """Ends the threads of epochs that are kept to the end of the process.
-
-    The interpreter would end them in the middle of torch's code, which aborts the process.
-    """
-    for epoch in list(_epochs):
-        with contextlib.suppress(ValueError):  # another thread is just at it
-            epoch.close()
-    until = time.monotonic() + LEAVE_S
-    for thread in list(_threads):
-        thread.join(max(0.0, until - time.monotonic()))
+"""Options of torch's DataLoader and DistributedSampler, and what there is for them."""
+_STATE = {"samples", "of", "shuffle", "generator"}
 
 
 class Loader:
@@ -101,10 +84,6 @@ class Loader:
         generator: draws the orders; default torch's global generator.
         collate_fn: samples -> batch; torch's default collation if None.
         drop_last: leave out an incomplete last batch.
-        num_replicas: the number of loaders that share an epoch in equal parts. Samples are repeated, or with
-            `drop_last` left out, to make the parts equal. By default each loader reads all samples; a job
-            with several ranks is then warned.
-        rank: the part of this loader, from 0.
     """
 
     def __init__(
@@ -117,8 +96,6 @@ class Loader:
         generator: Any = None,
         collate_fn: Callable[[Any], Any] | None = None,
         drop_last: bool = False,
-        num_replicas: int | None = None,
-        rank: int = 0,
         **others: Never,
     ) -> None:
         import torch.utils.data
@@ -127,37 +104,22 @@ class Loader:
             name = next(iter(others))
             instead = _INSTEAD.get(name, "see its docstring for its arguments")
             raise TypeError(f"a prepcache.Loader takes no {name}=: {instead}")
-
-        if num_replicas is None:
-            num_replicas = 1
-            _tell_ranks()
-        for name, number in (("batch_size", batch_size), ("rank", rank), ("num_replicas", num_replicas)):
-            if not hasattr(number, "__index__"):
-                raise TypeError(f"{name} must be an integer, not {number!r}")
+        if not hasattr(batch_size, "__index__"):
+            raise TypeError(f"batch_size must be an integer, not {batch_size!r}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be positive, not {batch_size}")
         if isinstance(dataset, torch.utils.data.IterableDataset):
             name = type(dataset).__name__
             raise TypeError(f"a Loader reads samples by position: pass this {name} to torch's DataLoader")
-        for name, number in (("batch_size", batch_size), ("num_replicas", num_replicas)):
-            if number < 1:
-                raise ValueError(f"{name} must be positive, not {number}")
-        if not 0 <= rank < num_replicas:
-            raise ValueError(f"rank must be from 0 to num_replicas - 1 = {num_replicas - 1}, not {rank}")
-        if shuffle and num_replicas > 1 and generator is None:
-            raise ValueError(
-                "ranks that shuffle need generators with the same seed, or their parts overlap: give each "
-                "generator=torch.Generator().manual_seed(0)"
-            )
         self.dataset = dataset
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.generator = generator
         self.drop_last = drop_last
         self._collate = collate_fn or _default_collate
-        self._takes_arrays = isinstance(dataset, CachedDataset)
-        self._replicas, self._rank = num_replicas, rank
         self._device = None if device is None else torch.device(device)
         self._take_memory()
-        self._given = 0  # samples of this epoch that consumers have, each replica as many; all batches full
+        self._given = 0  # samples of this epoch that the consumer has; all batches full
         self._begun_at: Any = None  # the generator's state before this epoch's order was drawn
         self._resumed: dict[str, Any] | None = None
 
@@ -168,9 +130,7 @@ class Loader:
         """What belongs to one process: the memory of batches, and the way to a device."""
         self._copier: Any = None
         if self._device is not None and self._device.type != "cpu":
-            from prepcache import device
-
-            self._copier = device.to_device(self._device)
+            self._copier = to_device(self._device)
         self._pool = self._copier.pool if self._copier is not None else Pool(2 * KEPT_BLOCKS)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -183,183 +143,109 @@ class Loader:
     def __len__(self) -> int:
         """Batches of an epoch."""
         samples = len(self.dataset)
-        if self._replicas > 1:
-            samples = samples // self._replicas if self.drop_last else -(-samples // self._replicas)
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the consumer is: what `load_state_dict` goes on from, in another process too.
-
-        Replicas that were given equally many batches have equal states: that of one does for all.
-        """
+        """Where the consumer is: what `load_state_dict` goes on from, in another process too."""
         if self._resumed is not None:
             return self._resumed
         state = self._begun_at
         if state is None and self.generator is not None:
             state = self.generator.get_state()
-        return {
-            "samples": self._given,
-            "of": len(self.dataset),
-            "shuffle": self.shuffle,
-            "generator": state,
-            "has_generator": self.generator is not None,
-        }
+        given, of = self._given, len(self.dataset)
+        return {"samples": given, "of": of, "shuffle": self.shuffle, "generator": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Makes the next epoch the rest of the one that `state` was taken in.
-
-        Batch size and number of replicas may be others: what is left is divided among them.
+        """Makes the next epoch the rest of the one that `state` was taken in; the batch size may be another.
 
         Raises:
             TypeError: `state` is not a mapping.
-            ValueError: its order was another, of another length or not shuffled alike, with a generator of
-                the loader's own or without: nothing could say which samples are left.
+            ValueError: its order was another, of another length or not shuffled alike, or was drawn without a
+                generator of the loader's own: nothing could say which samples are left.
         """
         if not isinstance(state, Mapping):
             kind = type(state).__name__
             raise TypeError(f"load_state_dict() takes the result of a Loader's state_dict(), not {kind}")
-        if missing := {"samples", "of", "shuffle", "generator", "has_generator"} - set(state):
+        if missing := _STATE - set(state):
             raise ValueError(f"not a Loader's state: it lacks {', '.join(sorted(missing))}")
-        if not isinstance(state["samples"], int) or state["samples"] < 0:
-            raise ValueError(f"not a Loader's state: its number of samples is {state['samples']!r}")
-        was = _order_text(state["of"], state["shuffle"], state["has_generator"])
-        now = _order_text(len(self.dataset), self.shuffle, self.generator is not None)
-        if state["samples"] and was != now:
+        given = state["samples"]
+        if not isinstance(given, int) or given < 0:
+            raise ValueError(f"not a Loader's state: its number of samples is {given!r}")
+        if given and (state["of"], state["shuffle"]) != (len(self.dataset), self.shuffle):
             raise ValueError(
-                f"the state is of an epoch of {was}, but this loader reads {now}: give it the same "
-                "arguments, or start a new epoch without the state"
+                f"the state is of an epoch of {state['of']} samples with shuffle={state['shuffle']}, but "
+                f"this loader reads {len(self.dataset)} samples with shuffle={self.shuffle}: give it the "
+                "same arguments, or start a new epoch without the state"
+            )
+        if given and self.shuffle and (self.generator is None or state["generator"] is None):
+            raise ValueError(
+                "a shuffled epoch is resumed only with a generator of the loader's own: give both loaders "
+                "generator=torch.Generator(), or start a new epoch without the state"
             )
         self._resumed = dict(state)
 
     def __iter__(self) -> Iterator[Any]:
-        generator, given = self._begin()  # here: a DataLoader draws a seed before it is asked for a batch
-        drawn = None
-        if given or self._replicas > 1:  # what was drawn for batches that were given; and see `_order`
-            _, rest = drawn = self._order(generator, given)
-            if given > len(self.dataset):
-                list(rest)
-        epoch = self._epoch(generator, drawn)
-        _epochs.add(epoch)
-        return epoch
+        import torch
 
-    def _epoch(
-        self, generator: Any, drawn: tuple[Positions, Iterator[Positions]] | None
-    ) -> Generator[Any, None, None]:
+        resumed, self._resumed = self._resumed, None
+        self._given = 0
+        if resumed is not None:
+            self._given = int(resumed["samples"])
+            if self.generator is not None and resumed["generator"] is not None:
+                self.generator.set_state(resumed["generator"])
+        self._begun_at = None if self.generator is None else self.generator.get_state()
+        # Here: a DataLoader draws a seed for its workers before it is asked for a batch.
+        torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        return self._epoch()
+
+    def _epoch(self) -> Iterator[Any]:
         """An epoch, or what is left of it."""
-        order, rest = drawn or self._order(generator, 0)
-        batches = [order[at : at + self.batch_size] for at in range(0, len(order), self.batch_size)]
+        order, rest = self._order()
+        batches = [order[at : at + self.batch_size] for at in range(self._given, len(order), self.batch_size)]
         if self.drop_last and batches and len(batches[-1]) < self.batch_size:
             batches.pop()
-        ready: Ready = SimpleQueue()
-        room: Room = SimpleQueue()
-        for _ in range(AHEAD):
-            room.put(True)
-        # What is made or transformed there sees the context variables that it would see here.
-        thread = threading.Thread(
-            target=copy_context().run,
-            args=(self._gather, batches, ready, room, _stream_here()),
-            name=LOADER_THREAD,
-            daemon=True,
-        )
-        _threads.add(thread)
-        thread.start()
-        begun_in = os.getpid()
+        # What is made or transformed there sees the context variables and the stream that it would see here.
+        run, stream, begun_in = copy_context().run, _stream_here(), os.getpid()
+        pool = futures.ThreadPoolExecutor(1, LOADER_THREAD)
+        left = iter(batches)
+        ahead = deque(pool.submit(run, self._make, at, stream) for at in itertools.islice(left, AHEAD))
         try:
-            for positions in batches:
-                if len(positions) < self.batch_size:
-                    list(rest)  # a DataLoader that cannot fill a batch has come to its sampler's end
+            while ahead:
                 if os.getpid() != begun_in:
                     raise RuntimeError("this epoch began in the parent process: begin another one here")
-                batch, error = ready.get()
-                room.put(True)
-                if error is not None:
-                    raise error
-                self._given += self.batch_size * self._replicas
+                batch = ahead.popleft().result()
+                ahead.extend(pool.submit(run, self._make, at, stream) for at in itertools.islice(left, 1))
+                self._given += self.batch_size
                 yield batch if self._copier is None else self._copier.finish(batch)
-                if os.getpid() != begun_in:
-                    _left_at_fork.append((batch, ready))
                 del batch
             list(rest)
             self._given, self._begun_at = 0, None
         finally:
             if os.getpid() == begun_in:
-                with contextlib.suppress(Empty):  # what was not made yet is not wanted
-                    while True:
-                        room.get_nowait()  # the thread takes from it too: a wait here might never end
-                room.put(False)
-                if threading.current_thread() not in _threads:
-                    thread.join(LEAVE_S)
+                pool.shutdown(wait=False, cancel_futures=True)
+                if not threading.current_thread().name.startswith(LOADER_THREAD):
+                    futures.wait([one for one in ahead if not one.cancelled()], LEAVE_S)
 
-    def _gather(self, batches: list[Positions], ready: Ready, room: Room, stream: Any) -> None:
-        """The thread: one batch after the other, as far ahead as there is room.
-
-        What is made on a GPU is made on the consumer's device and stream, as it were without the thread.
-        """
-        try:
-            with stream:
-                for positions in batches:
-                    if not room.get():
-                        return
-                    ready.put((self._make(positions), None))
-        except BaseException as error:  # noqa: BLE001 - raised again where the batch is taken
-            ready.put((None, error))
-
-    def _make(self, positions: Positions) -> Any:
-        many = getattr(self.dataset, "__getitems__", None)
-        indices = positions if self._takes_arrays else positions.tolist()
-        samples = [self.dataset[i] for i in indices] if many is None else many(indices)
-        if isinstance(samples, Batch):
-            samples.pool = self._pool
-        batch = self._collate(samples)
-        if self._copier is not None:
-            return self._copier.begin(batch)
-        return batch
-
-    def _begin(self) -> tuple[Any, int]:
-        """Draws what `DataLoader` draws at the start of an epoch: (generator, samples that were given)."""
-        import torch
-
-        resumed, self._resumed = self._resumed, None
-        generator, given = self.generator, 0
-        if resumed is not None:
-            given = int(resumed["samples"])
-            if resumed["generator"] is not None:
-                # torch's default generator is everybody's: its state is taken, not set back.
-                generator = generator if generator is not None else torch.Generator()
-                generator.set_state(resumed["generator"])
-        self._begun_at = (torch.default_generator if generator is None else generator).get_state()
-        self._given = given
-        torch.empty((), dtype=torch.int64).random_(generator=generator)  # DataLoader's seed for its workers
-        return generator, given
-
-    def _order(self, generator: Any, given: int) -> tuple[Positions, Iterator[Positions]]:
-        """This rank's part of an epoch's order after its first `given` samples, of all ranks.
-
-        And what `DataLoader`'s sampler draws at its end.
-        """
-        import torch
+    def _order(self) -> tuple[Positions, Iterator[int]]:
+        """The order of an epoch, and what torch's sampler draws at its end."""
+        import torch.utils.data
 
         count = len(self.dataset)
-        permutations: Iterator[Positions] = iter([np.arange(count)])
-        if self.shuffle and count:
-            if self.generator is None:  # then a sampler has one of its own
-                seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-                generator = torch.Generator().manual_seed(seed)
-            permutations = _permutations(count, generator)
-        order = next(permutations)
-        if self._replicas == 1 or not count:
-            return order[given:], permutations
-        list(permutations)  # now: replicas agree on the next order wherever each leaves this one
-        left = max(0, count - given)
-        part = left // self._replicas if self.drop_last else -(-left // self._replicas)
-        whole = np.resize(order, given + part * self._replicas)  # what is repeated is its beginning
-        return whole[given + self._rank :: self._replicas], permutations
+        if not (self.shuffle and count):
+            return np.arange(count), iter(())
+        sampler = iter(torch.utils.data.RandomSampler(range(count), generator=self.generator))
+        return np.fromiter(itertools.islice(sampler, count), np.int64, count), sampler
 
-
-def _order_text(count: int, shuffle: bool, has_generator: bool) -> str:
-    """What decides an epoch's order."""
-    drawn = "" if not shuffle else ", with a generator=" if has_generator else ", without generator="
-    return f"{count} samples with shuffle={shuffle}{drawn}"
+    def _make(self, positions: Positions, stream: Any) -> Any:
+        """A batch; in the thread."""
+        with stream:
+            many = getattr(self.dataset, "__getitems__", None)
+            indices = positions if isinstance(self.dataset, CachedDataset) else positions.tolist()
+            samples = [self.dataset[i] for i in indices] if many is None else many(indices)
+            if isinstance(samples, Batch):
+                samples.pool = self._pool
+            batch = self._collate(samples)
+            return batch if self._copier is None else self._copier.begin(batch)
 
 
 def _stream_here() -> Any:
@@ -379,20 +265,129 @@ def _default_collate(samples: Any) -> Any:
     return torch.utils.data.default_collate(samples)
 
 
-def _permutations(count: int, generator: Any) -> Iterator[Positions]:
-    """The order that torch's sampler makes of a generator; what it draws at its end, if asked for more."""
+# --- to a device; tested with a stand-in for a GPU, whose copies are made as late, or as early, as may be ---
+
+
+def _pinned_block(size_bytes: int) -> Block:
     import torch
 
-    sampler = iter(torch.utils.data.RandomSampler(range(count), generator=generator))
-    yield np.fromiter(itertools.islice(sampler, count), np.int64, count)
-    list(sampler)
+    # The array refers to the tensor that owns the memory; all views of it refer to the array.
+    block: Block = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True).numpy()
+    return block
 
 
-def _tell_ranks() -> None:
-    """Says that ranks share nothing, where there are several and nobody said that they should not."""
-    with contextlib.suppress(ConfigError):
-        if (here := ranks_here()).ranks > 1 and here.rank == 0:
-            say(
-                f"Loader: each of the {here.ranks} ranks reads all samples. To split them, pass "
-                f"num_replicas={here.ranks} and rank=; to confirm, pass num_replicas=1"
-            )
+def to_device(device: Any) -> Copier | Sender:
+    """What takes batches to a device that is not the CPU.
+
+    Raises:
+        RuntimeError: this torch or this machine has no such device.
+    """
+    import torch
+
+    try:
+        return Copier(device) if device.type == "cuda" else Sender(device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        why = str(error).partition("\n")[0][:200]
+        mend = f"torch {torch.__version__} must be built for it, and the machine must have one"
+        raise RuntimeError(
+            f"device={str(device)!r} cannot be used: {why}; {mend}. Without device=, batches stay on the CPU"
+        ) from error
+
+
+class Copier:
+    """Copies batches to a CUDA device.
+
+    Locking: `_lock` guards `_in_flight` and the order of copies: each epoch that is being iterated has a
+    thread.
+    """
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        self._cuda: Any = torch.cuda
+        self._device = torch.device(
+            "cuda", self._cuda.current_device() if device.index is None else device.index
+        )
+        self._stream = self._cuda.Stream(self._device)
+        self._lock = threading.Lock()
+        self._in_flight: deque[tuple[Any, Any]] = deque()
+        weakref.finalize(self, _wait_for, self._in_flight).atexit = False
+        self.pool = Pool(2 * KEPT_BLOCKS, _pinned_block, small_bytes=0)
+
+    def begin(self, batch: Any) -> tuple[Any, Any]:
+        """Starts to copy a batch; called by the gathering thread."""
+        with self._lock:
+            while self._in_flight and self._in_flight[0][0].query():
+                self._in_flight.popleft()
+            with self._cuda.stream(self._stream):
+                copied = map_tensors(batch, self._copied)
+                done = self._stream.record_event()
+            self._in_flight.append((done, batch))
+        return copied, done
+
+    def finish(self, begun: tuple[Any, Any]) -> Any:
+        """Hands the copy to the consumer's stream; called by the consumer."""
+        copied, done = begun
+        stream = self._cuda.current_stream(self._device)
+        stream.wait_event(done)
+        return map_tensors(copied, lambda tensor: self._received(tensor, stream))
+
+    def _copied(self, tensor: Any) -> Any:
+        return tensor.to(self._device, non_blocking=True) if _is_dense(tensor) else tensor
+
+    def _received(self, tensor: Any, stream: Any) -> Any:
+        if not _is_dense(tensor):
+            return tensor.to(self._device)
+        tensor.record_stream(stream)
+        return tensor
+
+
+def _is_dense(tensor: Any) -> bool:
+    import torch
+
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def _wait_for(in_flight: deque[tuple[Any, Any]]) -> None:
+    """Holds pinned buffers until their copies have ended."""
+    for done, _ in in_flight:
+        done.synchronize()
+
+
+class Sender:
+    """Copies batches to a device of any type, in the consumer's thread: there its device and stream are set.
+
+    Args:
+        device: a device.
+    """
+
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        torch.empty(0, device=device)
+        self._device = device
+        self.pool = Pool(2 * KEPT_BLOCKS)
+
+    def begin(self, batch: Any) -> Any:
+        """Nothing yet."""
+        return batch
+
+    def finish(self, batch: Any) -> Any:
+        """The batch on the device; its own memory may be used again."""
+        return map_tensors(batch, lambda tensor: tensor.to(self._device))
+
+
+def map_tensors(batch: Any, function: Any) -> Any:
+    """The batch with each tensor in it replaced; containers of the types that collation makes."""
+    import torch
+
+    packed = torch.nn.utils.rnn.PackedSequence
+
+    def mapped(_: Any, leaf: Any) -> Any:
+        if isinstance(leaf, packed):
+            values, sizes, *orders = leaf  # the sizes stay on the CPU: torch reads them there
+            orders = [None if order is None else function(order) for order in orders]
+            return packed(function(values), sizes, *orders)
+        return function(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+    return rebuilt(batch, mapped, whole=packed)

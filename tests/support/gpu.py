@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 import torch
 
-from prepcache import device
+from prepcache import loader
 from prepcache.batching.buffers import Block
 
 POISON = 0xEE
@@ -187,5 +187,5 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
         "current_device": lambda: stand_in.current,
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(device, "_pinned_block", stand_in.pinned_block)
+    monkeypatch.setattr(loader, "_pinned_block", stand_in.pinned_block)
     return stand_in

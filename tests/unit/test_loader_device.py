@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from prepcache import device
 from prepcache.collate import Padded
-from prepcache.device import map_tensors
-from prepcache.loader import Loader
+from prepcache.loader import Copier, Loader, map_tensors
 from support.artifacts import same
 from support.gpu import Gpu, gpu
 from support.rows import Stored, rows_of
@@ -135,7 +133,7 @@ def test_a_packed_sequence_keeps_its_sizes_on_the_cpu() -> None:
 
 def test_what_is_no_dense_tensor_is_left_to_the_consumers_stream(gpu: Gpu) -> None:
     """It cannot be kept for a stream: `record_stream` knows dense ones only."""
-    copier, sparse = device.Copier(torch.device("cuda", 0)), torch.eye(3).to_sparse()
+    copier, sparse = Copier(torch.device("cuda", 0)), torch.eye(3).to_sparse()
     dense, left = copier.begin([torch.ones(2), sparse])[0]
     assert type(dense) is not torch.Tensor and left is sparse
 

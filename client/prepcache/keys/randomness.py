@@ -101,7 +101,7 @@ def is_alone() -> bool:
 
 def _is_quiet(thread: threading.Thread) -> bool:
     if thread.name.startswith("prepcache"):
-        return thread.name != LOADER_THREAD
+        return not thread.name.startswith(LOADER_THREAD)
     target = getattr(thread, "_target", None)
     return (getattr(target, "__module__", None) or type(thread).__module__) in _QUIET_MODULES
 
