@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 from types import ModuleType
 from typing import Any
 
@@ -88,19 +87,6 @@ def test_a_change_beside_a_counter_in_a_container_is_named(
     assert steady.changed(is_due=True) == [name]
 
 
-LAZY = "def f(x):\n    import helper\n    return x * helper.K if x > 5 else x\n"
-
-
-def test_what_a_job_sets_in_a_module_that_calls_loaded_counts(project: Project) -> None:
-    """Also where the items that are made again do not depend on it."""
-    project.write(prep=LAZY, helper="import math\nK = math.sqrt(4)\n")
-    module = project.load()
-    made = called(module, 1)
-    assert recipe(module.f).digest == made.digest, "what it is computed to at the import is no change"
-    sys.modules["helper"].K = 3.0
-    assert recipe(module.f).digest != made.digest
-
-
 COUNTS = """
 class P:
     n, size = 0, 2
@@ -109,15 +95,6 @@ class P:
         return x
 f = P()
 """
-
-
-def test_what_a_job_sets_beside_what_calls_change_counts(project: Project) -> None:
-    project.write(prep=COUNTS)
-    module = project.load()
-    made = called(module, 1)
-    assert recipe(module.f).digest == made.digest
-    module.f.size = 3
-    assert recipe(module.f).digest != made.digest
 
 
 def test_what_a_thread_sets_while_items_are_made_again_counts(project: Project) -> None:

@@ -13,6 +13,7 @@ import functools
 import os
 import re
 import tempfile
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -56,12 +57,10 @@ def holds_secret(value: Any, depth: int = 4) -> bool:
         return _PASSWORD_IN_URL.search(value[:_READ_CHARS]) is not None
     if depth == 0:
         return False
+    if type(value) in (list, tuple):
+        return any(_is_option(one) or holds_secret(one, depth - 1) for one in value[:_LOOKED_INTO])
     if isinstance(value, dict):
         named = value
-    elif type(value) in (list, tuple):
-        return any(
-            _is_option(element) or holds_secret(element, depth - 1) for element in value[:_LOOKED_INTO]
-        )
     elif isinstance(value, functools.partial):
         named = {**value.keywords, "": list(value.args)}
     else:
@@ -90,24 +89,16 @@ def keyed_hash(value: bytes) -> str:
 def _key() -> bytes:
     folder = os.fspath(cache_folder(os.environ))
     path = os.path.join(folder, "secret-key-v1")
-    try:
-        with open(path, "rb") as file:
-            key = file.read()
-        if len(key) == KEY_BYTES:
-            return key
-    except OSError:
-        pass
     key = os.urandom(KEY_BYTES)
-    try:
+    with suppress(OSError):  # else it is a key for this process only: hashes then differ from run to run
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".tmp-") as file:  # made with mode 0600
-            file.write(key)
-            file.flush()
-            os.link(file.name, path)
-    except FileExistsError:
+        if not os.path.exists(path):
+            with tempfile.NamedTemporaryFile(dir=folder, prefix=".tmp-") as file:  # made with mode 0600
+                file.write(key)
+                file.flush()
+                with suppress(FileExistsError):
+                    os.link(file.name, path)
         with open(path, "rb") as file:
             found = file.read()
         return found if len(found) == KEY_BYTES else key
-    except OSError:
-        pass  # a key for this process only: hashes then differ from run to run
     return key
