@@ -101,8 +101,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["spawn", "fork"])
-@pytest.mark.parametrize("who", ["workers", "executor"])
+@pytest.mark.parametrize(("who", "how"), [("workers", "spawn"), ("executor", "spawn"), ("executor", "fork")])
 def test_a_worker_without_the_jobs_settings_stores_nothing(jobs: Jobs, who: str, how: str) -> None:
     (jobs.box.folder / "sizes.py").write_text("WIDTH = 2\ndef make(item): return item * WIDTH\n")
     script = jobs.write(SPAWNED)
@@ -134,13 +133,8 @@ if __name__ == "__main__":
 
 OUTDATED = """
 WIDTH = {n}
-COMPUTED = int("{n}")
 FUNCTIONS = [lambda: {n}]
 def by_list(): return FUNCTIONS[0]()
-class Sizes: width = int("{n}")
-def by_class(): return Sizes.width
-if True:
-    def by_branch(): return {n}
 """
 
 

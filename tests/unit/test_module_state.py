@@ -224,20 +224,6 @@ def test_a_setting_before_the_first_call_is_a_change(module: ModuleType, code: s
     assert recipe(module.f, code=code).digest != made.digest
 
 
-@pytest.mark.parametrize("name", ["S", "T", "h", "C"])
-def test_a_setting_in_a_loaded_module_is_drift(project: Project, name: str) -> None:
-    project.write(
-        prep="def f(x):\n    import settings\n    return settings.S, settings.T, settings.h(x), settings.C.n\n",
-        settings="S = 1\nT = {}\ndef h(x): return x\nclass C: n = 1\n",
-    )
-    module = project.load()
-    settings: Any = importlib.import_module("settings")
-    made = recipe(module.f)
-    assert drift(made) == {}
-    setattr(settings, name, {"S": 7, "T": {"a": 1}, "h": lambda x: 7, "C": type("D", (), {"n": 7})}[name])
-    assert f"settings.{name}" in drift(made)
-
-
 @BOTH
 def test_state_left_by_a_call_is_not_the_loaded_state(project: Project, code: str) -> None:
     """A mean of the first items: in a process that begins with others it is another."""
