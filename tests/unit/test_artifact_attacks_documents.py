@@ -31,7 +31,7 @@ import pytest
 
 from prepcache import artifact
 from prepcache.artifact import header as artifact_format
-from prepcache.artifact.observed import MAX_INPUTS, MAX_TEXT_BYTES
+from prepcache.artifact.header import MAX_INPUTS, MAX_OBSERVED_BYTES
 from prepcache.digests import entry_key
 from prepcache.errors import ArtifactError
 from support.artifacts import patch_tensor, rewrite, write
@@ -114,7 +114,7 @@ OBSERVED_ATTACKS = {
     "cut": base64.b64encode(zlib.compress(b"file\0x\0")[:-1]).decode(),
     "twice": base64.b64encode(2 * zlib.compress(b"file\0x\0")).decode(),
     "no text": _packed(b"file\0\xff\0"),
-    "huge": _packed(b"x" * MAX_TEXT_BYTES + b"\0\0"),
+    "huge": _packed(b"x" * MAX_OBSERVED_BYTES + b"\0\0"),
     "too many": _packed(bytes(3 * MAX_INPUTS + 2)),
 }
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from prepcache import artifact
-from prepcache.artifact.observed import MAX_INPUTS
+from prepcache.artifact.header import MAX_INPUTS
 from prepcache.errors import ArtifactError, SampleError
 from support.artifacts import RECIPE, digest, samples_of, write
 

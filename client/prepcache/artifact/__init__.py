@@ -14,10 +14,8 @@ Invariants:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from prepcache.artifact.columns import Leaf, to_leaf
-from prepcache.artifact.header import ColumnSpec, GroupSpec, Header, read_header
-from prepcache.artifact.reader import Artifact, Column, Group, open
-from prepcache.artifact.rows import check
+from prepcache.artifact.header import Header, read_header
+from prepcache.artifact.reader import Artifact, check, open
 
 if TYPE_CHECKING:
     from prepcache.artifact.layout import Written, copy
@@ -26,12 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Artifact",
-    "Column",
-    "ColumnSpec",
-    "Group",
-    "GroupSpec",
     "Header",
-    "Leaf",
     "Writer",
     "Written",
     "check",
@@ -39,7 +32,6 @@ __all__ = [
     "merge",
     "open",
     "read_header",
-    "to_leaf",
 ]
 
 _LATE = {"Writer": "writer", "Written": "layout", "copy": "layout", "merge": "merger"}

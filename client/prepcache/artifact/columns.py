@@ -179,18 +179,13 @@ def torch_word(leaf: Leaf) -> Any:
     return getattr(load_torch(), _WORDS[dtype.itemsize].name)
 
 
-def to_leaf(values: Array, leaf: Leaf) -> Any:
-    """Turns an array of a column's values into what the leaf is: a tensor (of its true dtype) or an ndarray.
-
-    No bytes are copied. `values` must be writable where the leaf is a tensor: torch has no read-only
-    tensors. It may hold one row or a batch of rows.
-    """
-    return leaf_maker(leaf)(values)
-
-
 @lru_cache(maxsize=512)
 def leaf_maker(leaf: Leaf) -> Callable[[Array], Any]:
-    """`to_leaf` for one leaf: for those who make many."""
+    """What turns arrays of a column's values into what the leaf is: tensors (of its true dtype) or ndarrays.
+
+    No bytes are copied. Values must be writable where the leaf is a tensor: torch has no read-only tensors.
+    They may be of one row or of a batch of rows.
+    """
     if leaf.kind != "tensor":
         return lambda values: values
     torch = load_torch()

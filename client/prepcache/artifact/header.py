@@ -10,15 +10,16 @@
               NAME [total] · NAME.offsets I64[rows+1] · NAME.shapes I64[rows,ndim]         a ragged one
                                                                   (shapes from two axes on)
     `__metadata__` holds strings: "format" = "prepcache artifact", "version", and "document": JSON with the
-    recipe, key, counts, cost, edition, producer, observed inputs (as observed.py packs them), and the groups
-    with trees and columns.
+    recipe, key, counts, cost, edition, producer, observed inputs, and the groups with trees and columns.
+    Observed inputs are one text, base64(zlib(kind NUL name NUL digest NUL kind ...)), "" for none: there may
+    be a hundred thousand in each of hundreds of artifacts, and who maps one knows them from the daemon.
 
 Invariants:
     1. `read_header` returns only if every tensor that the document asks for is there with the dtype and
        shape that it must have, nothing else is, and all of them tile the data exactly up to the end of
        the file. Every later view is then inside the file, and numpy never sees a size it did not check.
     2. The item table's digests are distinct and its row counts add up to the rows.
-    3. What rows are indexed by (row groups, offsets, shapes) is proved by `rows.check_rows`.
+    3. What rows are indexed by (row groups, offsets, shapes) is proved by `reader.check_rows`.
     4. Reads go through `pread`: a file that shrinks is an `ArtifactError` here, never a SIGBUS.
 
 Source: the safetensors format, https://huggingface.co/docs/safetensors (header, offsets, no holes).
@@ -26,9 +27,13 @@ Source: the safetensors format, https://huggingface.co/docs/safetensors (header,
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import math
 import os
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NoReturn
 
@@ -64,13 +69,15 @@ MAX_DEPTH = 50
 MAX_ITEM_COST_S = 1e9
 """30 years for one item: the sum of any artifact's, merged ones too, is an amount that messages carry."""
 
-ITEM_DIGEST, ITEM_ROWS, ITEM_COST, ROW_GROUP = (
-    "_items.digest",
-    "_items.row_count",
-    "_items.cost_s",
-    "_rows.group",
-)
+MAX_OBSERVED_BYTES = 32 << 20
+"""Of the observed inputs' text, unpacked."""
+MAX_INPUTS = 1 << 18
+WAY_OUT = "if the function opens that many files, put their paths in the items"
+
+ITEM_DIGEST, ITEM_ROWS, ITEM_COST = "_items.digest", "_items.row_count", "_items.cost_s"
+ROW_GROUP = "_rows.group"
 FILLER = "_fill."
+_OBSERVED = ("kind", "name", "digest")
 _MALFORMED = (KeyError, TypeError, ValueError, RecursionError, OverflowError, msgspec.ValidationError)
 
 
@@ -181,12 +188,53 @@ class Header:
         Raises:
             ArtifactError: they are malformed.
         """
-        from prepcache.artifact.observed import unpack
-
         try:
-            return unpack(self.packed_observed)
+            return unpack_observed(self.packed_observed)
         except (KeyError, ValueError) as error:
             raise ArtifactError(f"the observed inputs cannot be read: {error}") from None
+
+
+def pack_observed(observed: Iterable[Mapping[str, str]]) -> str:
+    """Observed inputs as one text.
+
+    Args:
+        observed: of each its kind, name and digest; none of them has a NUL in it.
+
+    Raises:
+        ArtifactError: they are more than `unpack_observed` takes.
+    """
+    fields = [one[name] for one in observed for name in _OBSERVED]
+    if any("\0" in field for field in fields):
+        raise ValueError("an observed input contains a NUL")
+    if not fields:
+        return ""
+    text = "\0".join(fields).encode("utf-8", "surrogatepass")
+    if len(fields) > len(_OBSERVED) * MAX_INPUTS or len(text) > MAX_OBSERVED_BYTES:
+        raise ArtifactError(f"too many observed inputs: {len(fields) // len(_OBSERVED)} ({WAY_OUT})")
+    return base64.b64encode(zlib.compress(text, 1)).decode()
+
+
+def unpack_observed(packed: Any) -> list[dict[str, str]]:
+    """Takes observed inputs apart, as `pack_observed` put them together.
+
+    Raises:
+        ValueError: these are no observed inputs, or more than any artifact has.
+    """
+    if type(packed) is not str:
+        raise ValueError("observed inputs are not text")
+    if not packed:
+        return []
+    inflate = zlib.decompressobj()
+    try:
+        raw = inflate.decompress(base64.b64decode(packed, validate=True), MAX_OBSERVED_BYTES)
+    except (binascii.Error, zlib.error) as error:
+        raise ValueError(f"observed inputs are malformed: {error}") from None
+    fields = raw.decode("utf-8", "surrogatepass").split("\0", len(_OBSERVED) * MAX_INPUTS)
+    if not inflate.eof or inflate.unused_data or len(fields) % len(_OBSERVED):
+        raise ValueError("observed inputs are malformed, or too many")
+    kinds, names, digests = (fields[n :: len(_OBSERVED)] for n in range(len(_OBSERVED)))
+    found = zip(kinds, names, digests, strict=True)
+    return [{"kind": kind, "name": name, "digest": digest} for kind, name, digest in found]
 
 
 def read_header(fd: int, *, size_bytes: int | None = None, max_items: int = MAX_ELEMENTS) -> Header:

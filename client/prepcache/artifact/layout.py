@@ -30,11 +30,11 @@ from prepcache.artifact.header import (
     MAX_HEADER_BYTES,
     PAGE_BYTES,
     ROW_GROUP,
+    WAY_OUT,
     ColumnSpec,
     Document,
     GroupSpec,
 )
-from prepcache.artifact.observed import WAY_OUT
 from prepcache.digests import DIGEST_BYTES, Key, RecipeDigest, entry_key
 from prepcache.errors import ArtifactError
 

@@ -26,10 +26,10 @@ from prepcache.artifact.header import (
     GroupSpec,
     Header,
     has_twice,
+    pack_observed,
     read_array,
 )
 from prepcache.artifact.layout import ColumnNames, FilePart, Tensor, Written, tensors_of, write_artifact
-from prepcache.artifact.observed import pack
 from prepcache.errors import ArtifactError
 
 PIECE_BYTES = 1 << 20
@@ -90,7 +90,7 @@ def merge(fds: Sequence[int], headers: Sequence[Header], fd: int, *, producer: d
         groups=groups,
         bodies=bodies,
         producer=producer,
-        observed=pack(_union(headers)),
+        observed=pack_observed(_union(headers)),
         edition=headers[0].edition,
     )
 

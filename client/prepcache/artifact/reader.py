@@ -1,7 +1,8 @@
 """The reader: an artifact, mapped, as columns and as samples.
 
 Invariants:
-    1. No view is made before the header and every offset, shape and row group have been checked.
+    1. No view is made before the header and every offset, shape and row group have been checked: after
+       `check_rows` every row of every column lies inside its column.
     2. The map is read-only and lives as long as any array, tensor or Artifact that looks into it:
        dropping them all drops it. An unlinked file stays readable meanwhile.
     3. `sample(row)` gives copies: torch has no read-only tensors, and a write into the map would end the
@@ -14,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,15 +27,22 @@ from prepcache.artifact.header import (
     ITEM_COST,
     ITEM_DIGEST,
     ITEM_ROWS,
+    MAX_ELEMENTS,
     ROW_GROUP,
     ColumnSpec,
     GroupSpec,
     Header,
+    read_array,
     read_header,
     table_dtype,
 )
-from prepcache.artifact.rows import check_rows
 from prepcache.errors import ArtifactError
+
+Read = Callable[[str, int, int], Array]
+"""Gives elements `start:stop` of a table (offsets, shapes, row groups), flattened, by its name."""
+
+_CHUNK_ROWS = 1 << 18
+"""Rows checked at a time: a few MB, however large the artifact is."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
@@ -86,13 +94,6 @@ class Column:
     values: Array
     offsets: Array | None
     shapes: Array | None
-
-    def row(self, i: int) -> Array:
-        """The value of row `i` as a read-only view of the map: an ndarray, 0-d for numbers."""
-        if self.offsets is None:
-            return self.values[i, ...]
-        values = self.values[self.offsets[i] : self.offsets[i + 1]]
-        return values if self.shapes is None else values.reshape(self.shapes[i])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -268,7 +269,7 @@ def _bytes_getter(column: Column, offsets: Array) -> Callable[[int], Any]:
 
 
 def _picker(column: Column) -> Callable[[int], Array]:
-    """`column.row`, faster: `item` gives Python's integers, which index quicker than numpy's."""
+    """What gives a row as a view. `item` gives Python's integers, which index quicker than numpy's."""
     values, shapes = column.values, column.shapes
     if column.offsets is None:
         return lambda row: values[row, ...]
@@ -276,3 +277,81 @@ def _picker(column: Column) -> Callable[[int], Array]:
     if shapes is None:
         return lambda row: values[offset(row) : offset(row + 1)]
     return lambda row: values[offset(row) : offset(row + 1)].reshape(shapes[row])
+
+
+# --- the check of what rows are indexed by ---
+
+
+def check(fd: int, *, max_items: int = MAX_ELEMENTS) -> Header:
+    """Checks an artifact completely without mapping it, for a file that its writer may still cut.
+
+    Args:
+        max_items: see `read_header`.
+
+    Raises:
+        ArtifactError: it is not a whole, valid artifact.
+    """
+    header = read_header(fd, max_items=max_items)
+
+    def read(name: str, start: int, stop: int) -> Array:
+        return read_array(fd, header.spans[name], table_dtype(name), start, stop)
+
+    check_rows(header, read)
+    _ = header.observed  # who maps it does not ask
+    return header
+
+
+def check_rows(header: Header, read: Read) -> None:
+    """Proves row groups, offsets and shapes, a chunk at a time.
+
+    Args:
+        header: of the file.
+        read: gives a part of a table.
+
+    Raises:
+        ArtifactError: a row would lie outside its column or its group.
+    """
+    if len(header.groups) > 1:
+        seen = np.zeros(len(header.groups), np.int64)
+        for start, stop in _chunks(header.rows):
+            counted = np.bincount(read(ROW_GROUP, start, stop), minlength=len(seen))
+            if len(counted) != len(seen):
+                raise ArtifactError("a row refers to a missing group")
+            seen += counted
+        if seen.tolist() != [group.rows for group in header.groups]:
+            raise ArtifactError("the groups' rows do not match the row counts in the header")
+    for group in header.groups:
+        for column in group.columns:
+            if column.shape is None:
+                _check_ragged(header, group, column, read)
+
+
+def _check_ragged(header: Header, group: GroupSpec, column: ColumnSpec, read: Read) -> None:
+    _, dtype, has_byte_axis = columns.storage(column.leaf)
+    span = header.spans[column.name]
+    total = span.shape[0] if span.shape else -1
+    if span.shape != ((total, dtype.itemsize) if has_byte_axis else (total,)):
+        raise ArtifactError(
+            f"column {column.name!r}: ragged values must have one axis, not shape {list(span.shape)}"
+        )
+    last = 0
+    for start, stop in _chunks(group.rows):
+        offsets = read(column.name + ".offsets", start, stop + 1)
+        if offsets[0] != last or (offsets[1:] < offsets[:-1]).any():
+            raise ArtifactError(f"column {column.name!r}: offsets decrease")
+        last = int(offsets[-1])
+        if column.leaf.ndim >= 2:
+            ndim = column.leaf.ndim
+            shapes = read(column.name + ".shapes", start * ndim, stop * ndim).reshape(-1, ndim)
+            # In floats, for a product of hostile sizes does not fit 64 bits; exact up to 2**53.
+            if (shapes < 0).any() or (np.maximum(shapes, 1).astype("f8").prod(axis=1) > MAX_ELEMENTS).any():
+                raise ArtifactError(f"column {column.name!r}: a shape is negative or too large")
+            if (shapes.prod(axis=1) != np.diff(offsets)).any():
+                raise ArtifactError(f"column {column.name!r}: shapes do not match the offsets")
+    if last != total:
+        raise ArtifactError(f"column {column.name!r}: offsets end at {last} of {total} values")
+
+
+def _chunks(rows: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, rows, _CHUNK_ROWS):
+        yield start, min(start + _CHUNK_ROWS, rows)

@@ -4,8 +4,7 @@ Invariants:
     1. `add` takes all samples of an item or, raising SampleError, none. After anything else that was raised
        there (an interrupt), a writer is of no use.
     2. What is collected is a copy: the preprocessing function may reuse its buffers.
-    3. A sample costs its copy and a constant: buffers grow geometrically, nothing is built per sample
-       that the file does not hold.
+    3. A sample costs its copy and a constant: nothing is built per sample that the file does not hold.
 """
 
 from __future__ import annotations
@@ -19,10 +18,16 @@ from typing import Any
 import numpy as np
 
 from prepcache.artifact import columns, sample_tree
-from prepcache.artifact.columns import Array, Leaf
-from prepcache.artifact.header import MAX_GROUPS, MAX_HEADER_BYTES, MAX_ITEM_COST_S, ColumnSpec, GroupSpec
+from prepcache.artifact.columns import Leaf
+from prepcache.artifact.header import (
+    MAX_GROUPS,
+    MAX_HEADER_BYTES,
+    MAX_ITEM_COST_S,
+    ColumnSpec,
+    GroupSpec,
+    pack_observed,
+)
 from prepcache.artifact.layout import ColumnNames, Written, tensors_of, write_artifact
-from prepcache.artifact.observed import pack
 from prepcache.digests import DIGEST_BYTES, RecipeDigest
 from prepcache.errors import SampleError
 
@@ -141,7 +146,7 @@ class Writer:
             groups=specs,
             bodies=bodies,
             producer=producer,
-            observed=pack(observed),
+            observed=pack_observed(observed),
             edition=self.edition,
         )
 
@@ -177,13 +182,11 @@ class _Group:
 
 
 def _column(leaf: Leaf) -> Any:
-    if leaf.kind in columns.BYTE_KINDS:
-        return _Bytes(leaf)
-    if leaf.kind in columns.FIXED_KINDS:
-        return _Complexes(leaf) if leaf.kind == "complex" else _Numbers(leaf)
     if leaf.kind == "none":
         return _Nothing(leaf)
-    return _Tensors(leaf) if leaf.kind == "tensor" else _Arrays(leaf)
+    if leaf.kind in columns.BYTE_KINDS:
+        return _Bytes(leaf)
+    return _Numbers(leaf) if leaf.kind in columns.FIXED_KINDS else _Arrays(leaf)
 
 
 class _Nothing:
@@ -203,17 +206,18 @@ class _Nothing:
 
 
 class _Numbers:
-    """Python numbers of fixed size."""
+    """Python numbers of fixed size; complex ones as two numbers each."""
 
     shape: tuple[int, ...] = ()
     total = 0
 
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
-        self._values: array[Any] = array({"int": "q", "float": "d", "bool": "b", "complex": "d"}[leaf.kind])
+        self._values: array[Any] = array({"int": "q", "bool": "b"}.get(leaf.kind, "d"))
+        self.append = self._append_complex if leaf.kind == "complex" else self._values.append
 
-    def append(self, value: float) -> None:
-        self._values.append(value)
+    def _append_complex(self, value: complex) -> None:
+        self._values.extend((value.real, value.imag))
 
     @property
     def nbytes(self) -> int:
@@ -223,16 +227,8 @@ class _Numbers:
         return [(self._values,)]
 
 
-class _Complexes(_Numbers):
-    """Complex numbers, as two numbers each."""
-
-    def append(self, value: complex) -> None:
-        self._values.append(value.real)
-        self._values.append(value.imag)
-
-
 class _Bytes:
-    """str, bytes and large integers: their bytes on end."""
+    """str and bytes: their bytes on end."""
 
     shape = None
 
@@ -259,36 +255,38 @@ class _Bytes:
 
 
 class _Arrays:
-    """ndarrays and numpy scalars: their bytes on end; dense as long as all shapes are one."""
+    """Tensors, ndarrays and numpy scalars: their bytes on end; dense as long as all shapes are one."""
 
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
-        _, self._dtype, self._has_byte_axis = columns.storage(leaf)
-        self._values = _Values(np.dtype("u1") if self._has_byte_axis else self._dtype)
+        self._dtype = columns.storage(leaf)[1]
+        self._word = columns.torch_word(leaf)
+        self._is_tensor = leaf.kind == "tensor"
+        self._values = bytearray()
         self._first: tuple[int, ...] | None = None
         self._rows = 0
         self._shapes: array[int] | None = None
 
     def append(self, value: Any) -> None:
-        self._append(np.asarray(value), value.shape)
-
-    def _append(self, found: Array, shape: tuple[int, ...]) -> None:
+        shape = tuple(value.shape)
         if self._shapes is not None:
             self._shapes.extend(shape)
         elif shape != self._first:
-            self._note_shape(shape)
+            if self._first is None:
+                self._first = shape
+            else:
+                self._shapes = array("q", self._first * self._rows)
+                self._shapes.extend(shape)
         self._rows += 1
-        flat = found.reshape(-1)
-        if self._has_byte_axis:  # no safetensors dtype names its elements
-            flat = np.ascontiguousarray(flat, self._dtype).view("u1")
-        self._values.append(flat)
+        found = self._numpy(value) if self._is_tensor else np.asarray(value, self._dtype)
+        self._values += np.ascontiguousarray(found).reshape(-1).view("u1").data
 
-    def _note_shape(self, shape: tuple[int, ...]) -> None:
-        if self._first is None:
-            self._first = shape
-        else:
-            self._shapes = array("q", self._first * self._rows)
-            self._shapes.extend(shape)
+    def _numpy(self, value: Any) -> Any:
+        try:
+            return value.numpy() if self._word is None else value.contiguous().view(self._word).numpy()
+        except RuntimeError:  # a conjugate or negative view, which numpy does not know
+            value = value.resolve_conj().resolve_neg().contiguous()
+            return value.numpy() if self._word is None else value.view(self._word).numpy()
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -296,75 +294,17 @@ class _Arrays:
 
     @property
     def nbytes(self) -> int:
-        return self._values.nbytes + (0 if self._shapes is None else 8 * (1 + self.leaf.ndim) * self._rows)
+        return len(self._values) + (0 if self._shapes is None else 8 * (1 + self.leaf.ndim) * self._rows)
 
     @property
     def total(self) -> int:
-        return self._values.nbytes // self._dtype.itemsize
+        return len(self._values) // self._dtype.itemsize
 
     def pieces(self) -> list[Any]:
         if self._shapes is None:
-            return [self._values.pieces()]
+            return [(self._values,)]
         shapes = np.frombuffer(self._shapes, "<i8").reshape(self._rows, self.leaf.ndim)
         offsets = np.zeros(self._rows + 1, "<i8")
         np.cumsum(shapes.prod(axis=1), out=offsets[1:])
         tables = [(offsets,), (shapes,)] if self.leaf.ndim >= 2 else [(offsets,)]
-        return [*tables, self._values.pieces()]
-
-
-class _Tensors(_Arrays):
-    """Tensors, in the same way."""
-
-    def __init__(self, leaf: Leaf) -> None:
-        super().__init__(leaf)
-        self._word = columns.torch_word(leaf)
-
-    def append(self, value: Any) -> None:
-        shape = tuple(value.shape)
-        try:
-            found = value.numpy() if self._word is None else value.contiguous().view(self._word).numpy()
-        except RuntimeError:  # a conjugate or negative view, which numpy does not know
-            value = value.resolve_conj().resolve_neg().contiguous()
-            found = value.numpy() if self._word is None else value.view(self._word).numpy()
-        self._append(found, shape)
-
-
-class _Values:
-    """Array elements on end, in chunks that double up to `_CHUNK_BYTES` and are never moved.
-
-    Chunks and not one growing buffer, because fresh memory costs more than the copy into it: numpy
-    asks for huge pages from 4 MB on.
-    """
-
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self._dtype = dtype
-        self._full: list[Array] = []
-        self._chunk: Array = np.empty(_FIRST_CHUNK_BYTES // dtype.itemsize, dtype)
-        self._used = 0
-        self._full_bytes = 0
-
-    def append(self, flat: Array) -> None:
-        past = self._used + len(flat)
-        if past > len(self._chunk):
-            self._grow(len(flat))
-            past = len(flat)
-        self._chunk[self._used : past] = flat
-        self._used = past
-
-    def _grow(self, count: int) -> None:
-        self._full.append(self._chunk[: self._used])
-        self._full_bytes += self._used * self._dtype.itemsize
-        doubled = min(2 * len(self._chunk), _CHUNK_BYTES // self._dtype.itemsize)
-        self._chunk, self._used = np.empty(max(doubled, count), self._dtype), 0
-
-    @property
-    def nbytes(self) -> int:
-        return self._full_bytes + self._used * self._dtype.itemsize
-
-    def pieces(self) -> list[Array]:
-        return [*self._full, self._chunk[: self._used]]
-
-
-_FIRST_CHUNK_BYTES = 4096
-_CHUNK_BYTES = 16 << 20
-"""Large enough for huge pages, small against the 128 MB at which a job commits."""
+        return [*tables, (self._values,)]

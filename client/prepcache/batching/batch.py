@@ -103,11 +103,11 @@ class Batch(list[Any]):
         if isinstance(rows, Ranges):
             if leaf.kind in columns.BYTE_KINDS:
                 return list(map(columns.decode_bytes(leaf), rows.octets()))
-            return [columns.to_leaf(rows.row(i), leaf) for i in range(count)]
+            return list(map(columns.leaf_maker(leaf), rows.rows()))
         if leaf.kind in columns.FIXED_KINDS:
             return rows.tolist()
         if leaf.kind == "tensor":
-            return columns.to_leaf(rows, leaf).unbind(0)
+            return columns.leaf_maker(leaf)(rows).unbind(0)
         is_scalar = leaf.kind == "ndarray" and rows.ndim == 1
         return [rows[i, ...] for i in range(count)] if is_scalar else list(rows)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -39,10 +39,11 @@ class Ranges:
     offsets: Array
     shapes: Array | None
 
-    def row(self, i: int) -> Array:
-        """Row i, a view."""
-        row = self.values[self.offsets[i] : self.offsets[i + 1]]
-        return row if self.shapes is None else row.reshape(self.shapes[i])
+    def rows(self) -> Iterator[Array]:
+        """The rows, as views."""
+        for i, (begin, end) in enumerate(pairwise(self.offsets.tolist())):
+            row = self.values[begin:end]
+            yield row if self.shapes is None else row.reshape(self.shapes[i])
 
     def octets(self) -> list[bytes]:
         """All rows, of a column of bytes."""

@@ -59,6 +59,7 @@ class NoSession:
     is_gone = False
     is_away = False
     spare_s = 0.0
+    order = 0
     header = None
 
     def at_close(self, callback: Callable[[], None]) -> None:

@@ -24,7 +24,7 @@ import sqlalchemy as sa
 
 from prepcache import artifact, errors
 from prepcache.artifact import Header
-from prepcache.artifact.observed import WAY_OUT
+from prepcache.artifact.header import WAY_OUT
 from prepcache.digests import Digest, RecipeDigest, entry_key
 from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of

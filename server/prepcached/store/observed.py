@@ -15,7 +15,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from prepcache.artifact.observed import unpack
+from prepcache.artifact.header import unpack_observed
 from prepcache.digests import Digest
 from prepcache.protocol.observed import chunks_of, text_of
 from prepcached.store.models import artifacts, observed
@@ -33,7 +33,7 @@ def keep(conn: sa.Connection, recipe_id: int, lists: Iterable[str]) -> dict[str,
     Raises:
         ValueError: a list is malformed.
     """
-    cut = {packed: chunks_of(unpack(packed)) for packed in dict.fromkeys(lists)}
+    cut = {packed: chunks_of(unpack_observed(packed)) for packed in dict.fromkeys(lists)}
     wanted = {chunk.name: chunk for chunks in cut.values() for chunk in chunks}
     ids = _ids(conn, recipe_id)
     new = [chunk for name, chunk in wanted.items() if name not in ids]
