@@ -51,7 +51,8 @@ def test_a_module_that_is_found_by_its_name_is_seen(project: Project, how: str, 
     project.write(**modules)
     shape = pickle.dumps(project.load("shapes").Shape()) if "shapes" in modules else None
     watched = Watched(project, f"import functools, importlib, pickle\n{source}", shape, code=code)
-    assert watched.names == [f"project:{name}" for name in names]
+    counted = watched.recipe.reached
+    assert watched.names == [f"project:{name}" for name in names if str(project.folder / name) not in counted]
     assert watched.changed() is None
     first, text = next(iter(modules.items()))
     project.write(**{first: f"{text}\nMORE = 1"})

@@ -193,7 +193,7 @@ class Hired(Crew):
                 continue
             parts, observed, changed, drawn = future.result()
             self.drawn |= drawn
-            self._observed.add(map(Input, observed))
+            self._observed.add(Input(**row) for row in observed)
             self._steady.note(changed)
             self._ready.extend(parts)
 

@@ -180,10 +180,8 @@ def _note_listing(folder: Any) -> None:
     if caller.startswith((_BY_IMPORT, OWN_FOLDER)):
         return
     path = _path_of(folder) if isinstance(folder, int) else os.fsdecode(folder or ".")
-    watches = context.present()
     working = None if path[:1] == "/" else os.getcwd()
-    full = os.path.join(working or "", path)
-    if all((LISTED, path, working) in watch.facts or watch.observer.has_listed(full) for watch in watches):
+    if all((LISTED, path, working) in watch.facts for watch in context.present()):
         return
     try:
         names: Any = os.listdir(os.fsencode(path))

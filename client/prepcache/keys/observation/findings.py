@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.labels import space_of
@@ -52,6 +53,7 @@ from prepcache.keys.observation.inputs import (
     CHANGED,
     FOLDER_STAMP,
     OUTPUT,
+    Input,
     Stamp,
     digest_now,
     digest_of_names,
@@ -59,6 +61,7 @@ from prepcache.keys.observation.inputs import (
     stamp_at,
     without_empty_log,
 )
+from prepcache.keys.observation.naming import Roots
 from prepcache.keys.outdated import is_other_machine_code, runs_as_written
 from prepcache.protocol.places import cache_folder
 
@@ -66,27 +69,36 @@ _MODULE_SUFFIXES = (".py", ".so", ".pyd")
 _NO_INPUTS = ("/proc/", "/sys/", "/dev/")
 _SHARED_MEMORY = "/dev/shm/"
 _CACHE_FOLDER = f"{os.sep}__pycache__{os.sep}"
-_NEVER: Stamp = (-1,)
-"""The stamp of nothing."""
-loads: list[tuple[set[str], list[Seen]]] = []
+loads: list[tuple[set[str], list[Input]]] = []
 """The modules that items of this process loaded, and what was read meanwhile."""
 
 
-class Seen(NamedTuple):
-    """An input, or an output that may be in the log as an input.
+class Scope(NamedTuple):
+    """What of a recipe tells inputs apart, alike in all processes.
 
     Args:
-        folder: the working directory in which it was used by a relative name; None for an absolute one.
-        stamp: what was there when it was used first; None for nothing, and for a folder that was listed.
-        is_read: it was not only named or asked for.
+        known: project files that the recipe counts, and their stamps.
+        partly: those of which only some definitions count.
+        literals: absolute paths that stand in the code.
+        named_in_code: files that are there under paths that stand in the code.
+        distributions: those that count.
+        is_narrowed: whether these were named.
+        leaves_out: whether the recipe leaves out some of what the code reaches.
     """
 
-    kind: str
-    path: str
-    folder: str | None
-    stamp: Stamp | None
-    digest: str
-    is_read: bool = True
+    digest: RecipeDigest
+    roots: Roots
+    known: Mapping[str, tuple[int, ...] | None]
+    partly: frozenset[str]
+    literals: frozenset[str]
+    named_in_code: frozenset[str]
+    distributions: Mapping[str, str]
+    is_narrowed: bool
+    leaves_out: bool
+
+    def shares_code(self, other: Scope) -> bool:
+        """Whether a project file counts in both; where none counts, that is not known."""
+        return not (self.known and other.known and self.known.keys().isdisjoint(other.known))
 
 
 @dataclass(slots=True)
@@ -95,7 +107,7 @@ class _Use:
 
     Args:
         stamp: what was there at first.
-        folders: as of `Seen`, of each use.
+        folders: as of `Input`, of each use.
         is_read: it was to be opened.
         is_asked: it was to be opened, or asked for.
         is_named: it was named, to a process, to a C library or in the code.
@@ -117,36 +129,21 @@ class _Use:
 class Findings:
     """The inputs and outputs of a function so far, over any number of items and threads.
 
-    Args:
-        known: project files that the recipe counts, and their stamps.
-        partly: those of which only some definitions count.
-        is_narrowed: whether the recipe names its distributions.
-        stat_cache, trust: as of the observer.
-
     Locking:
         None: entries are appended and items of dicts are set, which is atomic.
     """
 
-    def __init__(
-        self,
-        known: Mapping[str, tuple[int, ...] | None],
-        partly: frozenset[str],
-        *,
-        is_narrowed: bool,
-        stat_cache: StatCache | None,
-        trust: Trust,
-    ) -> None:
-        self._counted, self._partly, self._is_narrowed = known, partly, is_narrowed
-        self._stat_cache, self.trust = stat_cache, trust
-        self.log: list[Seen] = []
-        self.listed: dict[str, None] = {}
-        """Folders whose names are in the log."""
+    def __init__(self, scope: Scope, stat_cache: StatCache | None, trust: Trust) -> None:
+        self._scope, self._stat_cache, self.trust = scope, stat_cache, trust
+        self.log: list[Input] = []
         self.modules: dict[str, None] = {}
         """Files of modules that were met, with all that they import."""
         self.top_levels: dict[str, None] = {}
         """Modules of distributions that were met."""
-        self._known: dict[str, dict[str | None, tuple[Stamp | str | None, bool]]] = {}
-        """What is in the log by path and working directory: stamp or `CHANGED`, and whether it was read."""
+        self._last: dict[str, dict[str | None, Input]] = {}
+        """The last entry of the log by path and working directory."""
+        self._listed: dict[tuple[str, str | None], Input] = {}
+        """The same, of the names in folders."""
         self._outputs: dict[str, None] = {}
         self._places = Places(lately().installed)
         self._ignored = (*_NO_INPUTS, os.path.join(cache_folder(os.environ), ""))
@@ -156,8 +153,9 @@ class Findings:
         facts = list(watch.facts.values())
         uses: dict[str, _Use] = {}
         for fact in facts:
-            is_known = fact.kind == READ and not self._outputs and fact.info is not None
-            if not is_known or self._known.get(fact.path, {}).get(fact.folder) != (stamp_at(fact.info), True):
+            last = self._last.get(fact.path, {}).get(fact.folder) if fact.kind == READ else None
+            is_known = last is not None and last.is_read and last.stamp == stamp_at(fact.info)
+            if not is_known or fact.info is None or self._outputs:
                 self._take_fact(fact, watch, uses)
         for path, use in uses.items():
             self._settle(path, use)
@@ -216,26 +214,27 @@ class Findings:
             return  # it was only named
         is_module = path.endswith(_MODULE_SUFFIXES)
         kind = "folder" if use.stamp == FOLDER_STAMP else "module" if is_module else "file"
-        known, digest = self._known.setdefault(path, {}), ""
+        entries, digest = self._last.setdefault(path, {}), ""
         for folder in use.folders:
-            before, was_read = known.get(folder, (_NEVER, False))
-            if (before == CHANGED or before == use.stamp == now) and was_read >= use.is_read:
+            last = entries.get(folder)
+            is_same = last is not None and (last.digest == CHANGED or last.stamp == use.stamp == now)
+            if is_same and last is not None and last.is_read >= use.is_read:
                 continue
             if not digest:
                 digest, stamp = digest_now(path, self._stat_cache, self.trust)
                 is_other = is_module and not runs_as_written(path)
                 if stamp != use.stamp or is_other or is_other_machine_code(path):
                     digest = CHANGED
-            told = digest if before in (_NEVER, use.stamp) else CHANGED
-            is_read = use.is_read or was_read
-            self.log.append(Seen(kind, path, folder, use.stamp, told, is_read))
-            known[folder] = (CHANGED if told == CHANGED else use.stamp), is_read
+            is_first = last is None or (last.stamp == use.stamp and last.digest != CHANGED)
+            entry = Input(kind, digest if is_first else CHANGED, "", path, use.stamp, use.is_read, folder)
+            entries[folder] = entry._replace(is_read=use.is_read or (last is not None and last.is_read))
+            self.log.append(entries[folder])
 
     def _put_out(self, path: str, uses: dict[str, _Use]) -> None:
         """Notes an output; it may be an input of another item by its name alone."""
         use = uses.pop(path, None)
-        if use is not None or path in self._known:
-            self.log.append(Seen(OUTPUT, path, None, None, ""))
+        if use is not None or path in self._last:
+            self.log.append(Input(OUTPUT, "", path=path))
         self._outputs[path] = None
 
     def _is_output(self, path: str) -> bool:
@@ -269,12 +268,14 @@ class Findings:
         self.top_levels.update(dict.fromkeys(graph.top_levels))
 
     def _take_listing(self, full: str, fact: Fact, watch: Watch) -> None:
-        if full in self.listed or self._is_output(full) or self._is_ignored(full) or watch.owns(full):
+        if self._is_output(full) or self._is_ignored(full) or watch.owns(full):
             return
         if self._places.of(full + os.sep + "x") is Place.PROJECT:
-            self.listed[full] = None
             digest = ABSENT if fact.other is None else digest_of_names(fact.other)
-            self.log.append(Seen("folder", full, fact.folder, None, digest))
+            entry = Input("folder", digest, path=full, folder=fact.folder)
+            if self._listed.get((full, fact.folder)) != entry:
+                self._listed[full, fact.folder] = entry
+                self.log.append(entry)
 
     def _is_ignored(self, path: str) -> bool:
         """Whether a path leads to what says nothing: of the system, or what Python keeps of a source."""
@@ -288,10 +289,9 @@ class Findings:
                 path = os.path.join(path, "x")  # as what is in it
             elif not is_regular(info):
                 return False  # a device, a pipe, a socket
-        counted = None if path in self._partly else self._counted.get(path)
-        is_edited = counted is not None and info is not None and stamp_of(info) != counted
-        is_counted = path in self._counted and path not in self._partly and not is_edited
-        if is_counted or self._is_ignored(path):
+        known, is_whole = self._scope.known, path not in self._scope.partly
+        is_edited = info is not None and known.get(path) not in (None, stamp_of(info))
+        if (path in known and is_whole and not is_edited) or self._is_ignored(path):
             return False
         place = self._places.of(path)
         if place is Place.SITE and path.endswith(_MODULE_SUFFIXES):
@@ -299,7 +299,7 @@ class Findings:
         return place is Place.PROJECT
 
     def _count_distribution(self, path: str) -> None:
-        if not self._is_narrowed:
+        if not self._scope.is_narrowed:
             self.top_levels.update(dict.fromkeys(self._places.tops_of(path)))
 
 

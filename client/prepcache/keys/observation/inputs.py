@@ -1,4 +1,10 @@
-"""Observed inputs as rows: put together from several processes, and whether they are as they were.
+"""Observed inputs: put together from several processes, told as rows, and checked at a look-up.
+
+    {"kind": "file", "name": "project:vocab.txt", "digest": "<64 hex>"}     also "items:", "cwd:", "/..."
+    {"kind": "module", "name": "project:plugins/fast.py", "digest": "<64 hex>"}
+    {"kind": "folder", "name": "project:data", "digest": "<64 hex>"}         the names in it, if it was listed
+    {"kind": "folder", "name": "project:data/", "digest": "a folder"}        that it is there, if asked for
+    {"kind": "distribution", "name": "imageio", "digest": "2.1 <hash>"}
 
 Not here: how they are seen (audit.py), what is an input (findings.py), how they are named (naming.py).
 """
@@ -36,27 +42,27 @@ _LISTING_DOMAIN = b"prepcache listing v1\0"
 
 
 class Input(NamedTuple):
-    """An input that a process saw, or an output, by its path, that may have been told as an input before.
+    """An input that a process saw, or an output that may have been told as an input before.
 
     Args:
-        path: of what was used by its name.
-        stamp: what was there then; None for nothing, and for a folder that was listed.
+        name: what leads other jobs to it; "" until it is told.
+        path: of a file or folder, where it was found in this process.
+        stamp: what was there when it was used first; None for nothing, and for a folder that was listed.
         is_read: it was not only named or asked for.
+        folder: the working directory in which it was used by a relative name; None for an absolute one.
     """
 
-    row: dict[str, str]
+    kind: str
+    digest: str
+    name: str = ""
     path: str | None = None
     stamp: Stamp | None = None
     is_read: bool = True
+    folder: str | None = None
 
     @property
-    def is_as_it_was(self) -> bool:
-        """Whether it can still be what it was when it was told."""
-        if self.path is None or self.row["digest"] == CHANGED:
-            return True
-        if self.row["kind"] == "folder" and self.stamp is None:
-            return listing(self.path) == self.row["digest"]
-        return stamp_at(info_of(self.path)) == self.stamp
+    def row(self) -> dict[str, str]:
+        return {"kind": self.kind, "name": self.name, "digest": self.digest}
 
 
 class Joined:
@@ -65,7 +71,7 @@ class Joined:
     Each tells of an input once: of many files with each item, lists of all would cost more than the items.
 
     Invariants:
-        1. An input that was two things has changed, for good: told so, or found so when rows are asked for.
+        1. An input that was two things has changed, for good.
         2. What was named or asked for, and never read, is no input once the function made it.
     """
 
@@ -75,24 +81,17 @@ class Joined:
 
     def add(self, told: Iterable[Input]) -> None:
         for one in told:
-            if one.row["kind"] == OUTPUT:
+            if one.kind == OUTPUT:
                 self._outputs[one.path] = None
                 continue
-            before = self._told.setdefault(one.row["name"], one)
-            row = one.row if before.row == one.row else {**one.row, "digest": CHANGED}
-            self._told[one.row["name"]] = one._replace(row=row, is_read=one.is_read or before.is_read)
+            before = self._told.setdefault(one.name, one)
+            digest = one.digest if before.row == one.row else CHANGED
+            self._told[one.name] = one._replace(digest=digest, is_read=one.is_read or before.is_read)
 
     def rows(self) -> list[dict[str, str]]:
         """All of it, as `protocol.observed.in_order` has it."""
-        for name, one in list(self._told.items()):
-            if not one.is_as_it_was:
-                self._told[name] = one._replace(row={**one.row, "digest": CHANGED})
         inputs = {n: one.row for n, one in self._told.items() if one.is_read or one.path not in self._outputs}
         return in_order(inputs)
-
-
-def row_of(kind: str, name: str, digest: str) -> dict[str, str]:
-    return {"kind": kind, "name": name, "digest": digest}
 
 
 def still_true(
@@ -114,25 +113,21 @@ def still_true(
     roots = roots or Roots(cwd=working_folder())
     installed: Environment | None = None
     for row in observed:
-        name, kind = str(row.get("name", "")), row.get("kind")
+        name, kind, digest = str(row.get("name", "")), row.get("kind"), row.get("digest")
         if kind == RANDOM:
             continue
         if kind == "distribution":
             installed = installed or Environment()
-            if _distribution(name, installed) != row.get("digest"):
+            if _distribution(name, installed) != digest:
                 return name
             continue
         path = roots.path(name)
         if path is None or kind not in ("file", "module", "folder"):
             return name
-        is_listed = kind == "folder" and row.get("digest") != FOLDER
+        is_listed = kind == "folder" and digest != FOLDER
         context.depend_on((path,), is_listed=is_listed)
-        if is_listed:
-            if listing(path) != row.get("digest"):
-                return name
-            continue
-        digest = digest_now(path, stat_cache, trust)[0]
-        if digest != row.get("digest") or (kind == "module" and not runs_as_written(path)):
+        now = listing(path) if is_listed else digest_now(path, stat_cache, trust)[0]
+        if now != digest or (kind == "module" and not runs_as_written(path)):
             return name
     return None
 

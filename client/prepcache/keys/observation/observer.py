@@ -1,76 +1,57 @@
-"""The observer: what a function reads beside its item, over all of its calls, as rows for the artifact.
-
-    {"kind": "file", "name": "project:vocab.txt", "digest": "<64 hex>"}     also "items:", "cwd:", "/..."
-    {"kind": "module", "name": "project:plugins/fast.py", "digest": "<64 hex>"}
-    {"kind": "folder", "name": "project:data", "digest": "<64 hex>"}         the names in it, if it was listed
-    {"kind": "folder", "name": "project:data/", "digest": "a folder"}        that it is there, if asked for
-    {"kind": "distribution", "name": "imageio", "digest": "2.1 <hash>"}
+"""The observer: what a function reads beside its item, over all of its calls, as inputs with their names.
 
 NOTE [ What is loaded once ]
     What was read while a function's state was built counts for every data set that uses that state from then
     on, though nothing is read again:
       - for an item that loaded modules: for the data sets that count or meet one of these modules;
-      - by the calls that changed what the function holds (fill/recipe_guard.py): for the recipe that counts
-        the state as it was before them;
+      - by the calls that changed what the function holds (keys/own_state.py): for the recipe that counts the
+        state as it was before them;
       - where a recipe leaves something out (`untracked=`, a key of one's own): all that was read for others
         of its code.
+
+NOTE [ Unseen reads ]
+    A C library opens files where Python sees nothing: on Python 3.11 no event tells of
+    `cv2.imread(f"{root}/{i:04d}.png")`, and the name is in no key. Over the first items the kernel's count of
+    bytes is compared with the sizes of the files that were seen being opened, and of those that are open. It
+    decides nothing: it is said once, with the remedy. Not counted are items that loaded modules, started
+    processes or opened connections; processes in which other threads run; files that are mapped.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+import stat
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from prepcache.digests import RecipeDigest
 from prepcache.keys.environment import lately
 from prepcache.keys.files.digest import Trust
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
-from prepcache.keys.observation import audit, calls, context, unseen
-from prepcache.keys.observation.context import NAMED, Notice, Watch
-from prepcache.keys.observation.findings import Findings, Seen, loads
-from prepcache.keys.observation.inputs import FOLDER_STAMP, Input, Joined, row_of
+from prepcache.keys.observation import audit, calls, context
+from prepcache.keys.observation.context import MODULE, NAMED, Notice, Watch, is_own
+from prepcache.keys.observation.findings import Findings, Scope, loads
+from prepcache.keys.observation.inputs import FOLDER_STAMP, OUTPUT, Input, Joined
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.recipes import Recipe
 
+FIRST_ITEMS = 12
+"""Items over which unseen reads are looked for."""
+ENOUGH = 2
+"""Items with unseen bytes before it is said: one alone may be what a library loads when it is used first."""
+SLACK_BYTES = 4096
+"""Beside what was seen: headers that are read twice, and these counts themselves."""
 _STARTED = (
     "it starts processes ({programs}). Of the files that they read, only those on their command line are "
     "observed: change version= when others change"
 )
 _UNSEEN = (
-    "it reads files that prepcache cannot observe ({size} for one item; in a C library, as "
+    "it reads files that prepcache cannot observe ({size:,} bytes for one item; in a C library, as "
     "cv2.imread does). Their edits would not be noticed: pass their paths in the item, or change "
     "version= with them"
 )
-
-
-class _Scope(NamedTuple):
-    """What an observer is told, alike in all processes.
-
-    Args:
-        known: project files that the recipe counts, and their stamps.
-        partly: those of which only some definitions count.
-        literals: absolute paths that stand in the code.
-        named_in_code: files that are there under paths that stand in the code.
-        distributions: those that count.
-        is_narrowed: whether these were named.
-        leaves_out: whether the recipe leaves out some of what the code reaches.
-    """
-
-    digest: RecipeDigest
-    roots: Roots
-    known: Mapping[str, tuple[int, ...] | None]
-    partly: frozenset[str]
-    literals: frozenset[str]
-    named_in_code: frozenset[str]
-    distributions: Mapping[str, str]
-    is_narrowed: bool
-    leaves_out: bool
-
-    def shares_code(self, other: _Scope) -> bool:
-        """Whether a project file counts in both; where none counts, that is not known."""
-        return not (self.known and other.known and self.known.keys().isdisjoint(other.known))
 
 
 class Observer:
@@ -95,7 +76,7 @@ class Observer:
         stat_cache: StatCache | None = None,
         trust: Trust = "stat",
     ) -> None:
-        scope = _Scope(
+        scope = Scope(
             recipe.digest,
             Roots.of(recipe, root),
             recipe.reached,
@@ -110,22 +91,20 @@ class Observer:
 
     def _begin(
         self,
-        scope: _Scope,
+        scope: Scope,
         stat_cache: StatCache | None,
         trust: Trust,
-        given: Sequence[Seen] = (),
+        given: Sequence[Input] = (),
         inherited: Sequence[Observer] = (),
     ) -> None:
         self._scope, self._given, self._inherited = scope, given, inherited
-        self._found = Findings(
-            scope.known, scope.partly, is_narrowed=scope.is_narrowed, stat_cache=stat_cache, trust=trust
-        )
+        self._found = Findings(scope, stat_cache, trust)
         self._told: dict[int, int] = {}
         self._joined, self._in_joined = Joined(), dict[int, int]()
         self._code = calls.JobCode(scope.known)
-        self._said: set[str] = set()
-        self._reads = unseen.Reads()
         self._programs: dict[str, None] = {}
+        self._items_left, self._unseen_items, self._unseen_bytes = FIRST_ITEMS, 0, 0
+        self._said: set[str] = set()
 
     def __reduce__(self) -> Any:
         """Begins elsewhere with what its function's state was built from: it gets the function as it is."""
@@ -137,8 +116,8 @@ class Observer:
         found = []
         if self._programs and "started" not in self._said:
             found.append(Notice("started", _STARTED.format(programs=", ".join(list(self._programs)[:3]))))
-        if self._reads.unseen_bytes and "unseen" not in self._said:
-            found.append(Notice("unseen", _UNSEEN.format(size=f"{self._reads.unseen_bytes:,} bytes")))
+        if self._unseen_items >= ENOUGH and "unseen" not in self._said:
+            found.append(Notice("unseen", _UNSEEN.format(size=self._unseen_bytes)))
         self._said.update(one.topic for one in found)
         return tuple(found)
 
@@ -164,12 +143,14 @@ class Observer:
         self._code.look(function)
         try:
             with calls.heard(self._code, watch):
-                before = self._reads.begin()
+                is_counted = self._items_left > 0 and _is_alone()
+                before = _bytes_read() if is_counted else None
                 with context.begun(watch):
                     for path in self._scope.named_in_code:
                         context.note(NAMED, path)
                     yield watch
-                self._reads.end(watch, before)
+                if before is not None:
+                    self._compare_bytes(watch, before)
         finally:
             _used[self] = None
             self._programs.update(dict.fromkeys(watch.programs))
@@ -178,9 +159,17 @@ class Observer:
             except Exception as error:  # noqa: BLE001 - whatever it is, something may not have been counted
                 watch.failure = watch.failure or type(error).__name__
 
-    def has_listed(self, path: str) -> bool:
-        """Whether the names in a folder are known, by an absolute path."""
-        return path in self._found.listed
+    def _compare_bytes(self, watch: Watch, before: int) -> None:
+        """See NOTE [ Unseen reads ]."""
+        self._items_left -= 1
+        now = _bytes_read()
+        has_loaded = any(fact.kind == MODULE for fact in watch.facts.values())
+        if now is None or has_loaded or watch.programs or watch.has_connected or not _is_alone():
+            return
+        unseen = now - before - watch.opened_bytes - sum(map(_size_of, watch.items)) - _open_bytes()
+        if unseen > SLACK_BYTES:
+            self._unseen_items += 1
+            self._unseen_bytes = unseen
 
     def taken(self) -> list[dict[str, str]]:
         """What was observed, as `protocol.observed.in_order` has it."""
@@ -201,7 +190,7 @@ class Observer:
             if other is not self and self._scope.shares_code(other._scope):
                 yield other
 
-    def _logs(self) -> Iterator[Sequence[Seen]]:
+    def _logs(self) -> Iterator[Sequence[Input]]:
         """The logs of what counts for this data set."""
         yield self._given
         for source in self._sources():
@@ -214,7 +203,7 @@ class Observer:
         yield self._found.log
 
     def _inputs(self, told: dict[int, int]) -> Iterator[Input]:
-        """The inputs that were not told before.
+        """The inputs that were not told before, by their names.
 
         Args:
             told: of each log, by its address, how many of its entries were.
@@ -223,19 +212,20 @@ class Observer:
         top_levels = {name for one in (self, *self._sources()) for name in list(one._found.top_levels)}
         for name, digest in lately().observed(top_levels).items():
             if self._scope.distributions.get(name) != digest:
-                yield Input(row_of("distribution", name, digest))
+                yield Input("distribution", digest, name)
         for log in logs:
             begin = told.get(id(log), 0)
             new = log[begin:]
             for seen in new:
-                for name in self._names_of(seen):
-                    row = row_of(seen.kind, name, seen.digest)
-                    yield Input(row, seen.path, seen.stamp, seen.is_read)
+                yield from (seen._replace(name=name) for name in self._names_of(seen))
             told[id(log)] = begin + len(new)
 
-    def _names_of(self, seen: Seen) -> list[str]:
-        is_literal = any(seen.path.startswith(literal) for literal in self._scope.literals)
-        names = self._scope.roots.names(seen.path, seen.folder, is_literal)
+    def _names_of(self, seen: Input) -> list[str]:
+        path = seen.path or ""
+        if seen.kind == OUTPUT:
+            return [path]
+        is_literal = any(path.startswith(literal) for literal in self._scope.literals)
+        names = self._scope.roots.names(path, seen.folder, is_literal)
         is_asked = seen.stamp == FOLDER_STAMP  # by another name than its list
         return [os.path.join(name, "") for name in names] if is_asked else names
 
@@ -246,7 +236,7 @@ _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
 """Observers that came from another process, by recipe."""
 
 
-def _of_this_process(scope: _Scope, trust: Trust, given: list[Seen]) -> Observer:
+def _of_this_process(scope: Scope, trust: Trust, given: list[Input]) -> Observer:
     """The observer that stands here for a pickled one: what was seen once (a vocabulary that is loaded at
     the first call) counts for all that this process makes by that recipe."""
     if (found := _arrived.get((scope.digest, scope.roots))) is not None:
@@ -255,3 +245,40 @@ def _of_this_process(scope: _Scope, trust: Trust, given: list[Seen]) -> Observer
     made = Observer.__new__(Observer)
     made._begin(scope, user_stat_cache(), trust, given)
     return _arrived.setdefault((scope.digest, scope.roots), made)
+
+
+# -- unseen reads
+
+
+def _is_alone() -> bool:
+    """Whether no other thread than this one and prepcache's own runs."""
+    return sum(not is_own(thread) for thread in threading.enumerate()) == 1
+
+
+def _bytes_read() -> int | None:
+    """How many bytes this process has read so far; None where that is not told."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/io", "rb") as told:
+        return int(told.read(512).split(maxsplit=2)[1])
+    return None
+
+
+def _size_of(path: str) -> int:
+    """Of a file, or of the files in a folder."""
+    try:
+        info = os.stat(path)
+        if not stat.S_ISDIR(info.st_mode):
+            return info.st_size
+        return sum(_size_of(entry.path) for entry in os.scandir(path))
+    except OSError:
+        return 0
+
+
+def _open_bytes() -> int:
+    """Sizes of the files that are open: what is read of them was seen when they were opened."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError, ValueError):
+                info = os.fstat(int(name))
+                total += info.st_size if stat.S_ISREG(info.st_mode) else 0
+    return total
