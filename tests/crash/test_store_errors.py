@@ -110,8 +110,8 @@ def test_a_full_disk_declines_and_keeps_what_is_there(small_disk: Path) -> None:
     staged = stores.stage(store, ["second"])
     store.register(RECIPE, "tests.recipe", {})
     others = fill_up(small_disk)
-    with pytest.raises(errors.Declined):
-        store.commit(RECIPE, [staged], owner_uid=0)
+    with pytest.raises(errors.Declined), store.upload("s.more", 1 << 16):
+        pass
     assert store.stats().declined == 1
     assert stores.items_of(store) == [item("first")]
     others.unlink()

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from dataclasses import dataclass
 
 from prepcache.keys.encoding.builtins import int_bytes
-from prepcached.store.eviction import idle_of
 from prepcached.store.queries import newest_generation
-from prepcached.store.room import reserve
 from sabotage.patching import Make, becomes, gives, nothing, unchecked, without
 
 
@@ -98,21 +95,21 @@ SABOTAGES = [
     Sabotage("a lease that its client never heard of stays", "prepcached.leases:LeaseTable.forsake", nothing, "tests/unit/test_leases_daemon.py::test_a_forsaken_lease_is_free_for_its_session_and_waiters"),
     Sabotage("a lease is released by anybody", "prepcached.leases:LeaseTable.release", lambda f: lambda self, session, lease, token: self._free(self._leases[lease]), "tests/unit/test_leases_daemon.py::test_a_lease_acts_with_its_token_and_in_its_session_only"),
     # eviction and holds
-    Sabotage("less than what is needed is evicted", "prepcached.store.eviction:choose", lambda f: idle_of, "tests/unit/store/test_eviction.py::test_nothing_is_evicted_when_all_idle_ones_are_not_enough"),
+    Sabotage("less than what is needed is evicted", "prepcached.store.eviction:evict", unchecked("< need_bytes"), "tests/unit/store/test_store_eviction.py::test_nothing_is_evicted_for_a_write_that_will_not_fit"),
     Sabotage("what is held is evicted", "prepcached.store.eviction:idle_of", lambda f: lambda coldest, need, is_protected: f(coldest, need, lambda digest: False), "tests/unit/store/test_eviction.py::test_what_is_protected_is_passed_over"),
     Sabotage("the hottest entries are evicted first", "prepcached.store.eviction:idle_of", lambda f: lambda coldest, need, is_protected: f(reversed([*coldest]), need, is_protected), "tests/unit/store/test_eviction.py::test_the_coldest_go_first_and_no_more_than_needed"),
-    Sabotage("the disk may run full", "prepcached.store.eviction:Ledger.limit", lambda f: lambda self, free_bytes: self.max_bytes, "tests/unit/store/test_eviction.py::test_the_limit_shrinks_to_keep_min_free"),
-    Sabotage("only live entries count against the budget", "prepcached.store.eviction:Ledger.on_disk", becomes(property(lambda self: self.live_bytes)), "tests/unit/store/test_eviction.py::test_everything_on_disk_counts_against_the_budget"),
-    Sabotage("what is promised may be promised again", "prepcached.store.eviction:Ledger.shortfall", lambda f: lambda self, size, free: f(self, size, free) - self.reserved_bytes, "tests/unit/store/test_eviction.py::test_everything_on_disk_counts_against_the_budget"),
-    Sabotage("housekeeping keeps nothing free", "prepcached.store.eviction:Ledger.headroom", gives(0), "tests/unit/store/test_eviction.py::test_headroom_is_a_share_of_the_limit_and_bounded"),
+    Sabotage("the disk may run full", "prepcached.store.records:Ledger.limit", lambda f: lambda self, *free_bytes: self.max_bytes, "tests/unit/store/test_eviction.py::test_the_limit_shrinks_to_keep_min_free"),
+    Sabotage("only live entries count against the budget", "prepcached.store.records:Ledger.on_disk", becomes(property(lambda self: self.live_bytes)), "tests/unit/store/test_eviction.py::test_everything_on_disk_counts_against_the_budget"),
+    Sabotage("what is promised may be promised again", "prepcached.store.records:Ledger.shortfall", lambda f: lambda self, size, *free: f(self, size, *free) - self.reserved_bytes, "tests/unit/store/test_eviction.py::test_everything_on_disk_counts_against_the_budget"),
+    Sabotage("housekeeping keeps nothing free", "prepcached.store.records:Ledger.headroom", gives(0), "tests/unit/store/test_eviction.py::test_headroom_is_a_share_of_the_limit_and_bounded"),
     Sabotage("a hold never weakens", "prepcached.store.holds:Holds.is_held", lambda f: lambda self, digest, now: self.count(digest) > 0, "tests/unit/store/test_store_holds.py::test_a_hold_weakens_when_idle_and_a_touch_keeps_it"),
     Sabotage("holds protect nothing", "prepcached.store.holds:Holds.is_held", gives(False), "tests/unit/store/test_store_holds.py::test_a_hold_protects_until_the_last_session_lets_go"),
     Sabotage("a session that lets go keeps its holds", "prepcached.store.holds:Holds.drop", nothing, "tests/unit/store/test_store_holds.py::test_a_hold_protects_until_the_last_session_lets_go"),
     Sabotage("unlinked files that are mapped take no room", "prepcached.store.holds:Holds.unlinked_bytes", gives(0), "tests/unit/store/test_store_holds.py::test_unlinked_bytes_count_until_every_holder_let_go"),
     Sabotage("sessions are not asked to let go", "prepcached.store.holds:Holds.to_let_go", gives([]), "tests/unit/store/test_store_holds.py::test_unlinked_bytes_count_until_every_holder_let_go"),
     Sabotage("a touch keeps no hold", "prepcached.store.holds:Holds.touch", gives([]), "tests/unit/store/test_store_holds.py::test_a_hold_weakens_when_idle_and_a_touch_keeps_it"),
-    Sabotage("an eviction does not look again at holds", "prepcached.store.room:idle_still", lambda f: lambda core, rows: list(rows), "tests/unit/store/test_store_removal.py::test_what_came_to_be_held_after_it_was_chosen_is_not_evicted"),
-    Sabotage("room is not given back", "prepcached.store.room:room", lambda f: contextlib.contextmanager(lambda core, size, owner=None: (yield reserve(core, size))), "tests/unit/store/test_store_eviction.py::test_the_least_recently_used_goes"),
+    Sabotage("an eviction does not look again at holds", "prepcached.store.eviction:idle_still", lambda f: lambda core, rows: list(rows), "tests/unit/store/test_store_removal.py::test_what_came_to_be_held_after_it_was_chosen_is_not_evicted"),
+    Sabotage("room is not given back", "prepcached.store.eviction:_promise", lambda f: lambda core, size, *of: f(core, abs(size), *of), "tests/unit/store/test_store_eviction.py::test_the_least_recently_used_goes"),
     # durability
     Sabotage("a folder is not synced after a rename", "prepcached.store.durable:fsync_folder", nothing, "tests/crash/test_store_order.py::test_each_step_is_durable_before_the_next"),
     Sabotage("a staged file is not synced", "prepcached.store.staging:os", without("fsync"), "tests/crash/test_store_order.py::test_each_step_is_durable_before_the_next"),

@@ -18,7 +18,7 @@ from prepcache import artifact
 from prepcache.digests import RecipeDigest
 from prepcache.errors import Declined
 from prepcache.protocol.wire import Committed, StagedFile
-from prepcached.store import commit, removal, room
+from prepcached.store import commit, eviction, removal
 from prepcached.store.models import artifacts
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
@@ -106,7 +106,7 @@ def put(
 def evict_to_fit(store: Store, size_bytes: int) -> bool:
     """Makes room for so many bytes, as a commit does; False (and nothing evicted) when it cannot be made."""
     try:
-        with room.room(store, size_bytes, os.getuid()):
+        with eviction.room(store, size_bytes, os.getuid()):
             return True
     except Declined:
         return False

@@ -347,7 +347,7 @@ class ArtifactSet:
         """How large a batch may get, in a cache of that size."""
         if self._budget_bytes is None and self.mode.is_writing and not self.session.is_gone:
             with contextlib.suppress(PrepcacheError):
-                budget = self.session.limits().get("max_bytes")
+                budget = self.session.limits().get("effective_limit_bytes")
                 self._budget_bytes = budget if isinstance(budget, int) else 0
         return commit_bytes(self._budget_bytes or 0)
 

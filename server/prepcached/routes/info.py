@@ -92,6 +92,7 @@ def info_of(daemon: Daemon, stats: Stats) -> inspection.Info:
         started_at=daemon.started_at,
         limits={
             "max_bytes": stats.max_bytes,
+            "effective_limit_bytes": stats.effective_limit_bytes,
             "min_free_bytes": stats.min_free_bytes,
             "body_bytes": wire.MAX_BODY_BYTES,
             "items_per_lease": wire.MAX_ITEMS,

@@ -4,7 +4,7 @@ store        what the daemon calls
 core         what the parts share: paths, index, holds, ledger, counters, locks; standing aside for requests
 layout       where things are under the root (pure)
 root         opening a root: checks, the lock, the remembered budget
-records      what the store takes and gives beside the protocol's messages
+records      what the store takes, gives and counts: limits, ledger, quotas
 db           the index: connections, transactions, errors
 models       its tables; queries, listing, observed: what is asked of them
 scopes       recipes of users who share with nobody
@@ -12,10 +12,8 @@ staging      taking a staged file from a client that is not trusted; staged_area
 durable      writing so that it is still there after a power cut
 commit       staged files become entries
 holds        who reads what (pure, in memory)
-eviction     what fits, and what must go (pure)
-room         reserving and evicting; uploads
+eviction     room for writes, and what must go for it; uploads
 removal      rows first, files after; purge: what the user asked to be gone
-disk_reserve space that a full disk gives back
 compaction   many small artifacts become one
 integrity    reading everything again: scrub and verify
 recovery     opening: what a crash left; check

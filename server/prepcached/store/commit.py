@@ -15,7 +15,8 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -30,7 +31,7 @@ from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of
 from prepcache.protocol.units import size_text
 from prepcache.protocol.wire import ArtifactRef, Committed, StagedFile
-from prepcached.store import durable, observed, queries, removal, room, scopes, staging
+from prepcached.store import durable, eviction, observed, queries, removal, scopes, staging
 from prepcached.store.core import Core, io_told, log, no_space_declined
 from prepcached.store.integrity import lose
 from prepcached.store.models import artifacts
@@ -73,8 +74,9 @@ def commit(
     """
     with no_space_declined(core), io_told("a commit failed"), contextlib.ExitStack() as stack:
         files = [stack.enter_context(_checked(core, s, recipe, owner_uid, allowed_items)) for s in staged]
+        tables = _item_tables(core, recipe, files)  # files are read without the lock
         with core.writer:
-            generation, answered = _commit(core, recipe, files, owner_uid, holder)
+            generation, answered = _commit(core, recipe, files, tables, owner_uid, holder)
         return Committed(generation, tuple(_ref(file) for file in answered))
 
 
@@ -82,20 +84,18 @@ def commit(
 def _checked(
     core: Core, staged: StagedFile, recipe: str, owner_uid: int, allowed_items: AllowedItems | None
 ) -> Iterator[Taken]:
-    """One staged file, hashed, with room reserved for it; its bytes are no longer counted as staged.
+    """One staged file, hashed, with room reserved for it and for a copy; its bytes no longer count as staged.
 
     Its header is read first: what is no artifact, or not what was leased, makes no room and is not copied.
     """
-    if core.artifact_bytes is not None and staged.size_bytes > core.artifact_bytes:
-        raise errors.TooLarge(
-            f"the artifact has {staged.size_bytes} bytes; the limit is {core.artifact_bytes}",
-            name=staged.name,
-        )
     with staging.opened(core.layout, staged, owner_uid) as (fd, status), core.staged_area.busy(staged.name):
         _check_items(staged.name, staging.header_of(fd, staged), recipe, allowed_items)
         core.look_at_staging()
+        size_bytes = max(durable.disk_bytes(status), status.st_size)
+        is_copied = status.st_uid != os.geteuid()
         with (
-            room.room(core, max(durable.disk_bytes(status), status.st_size), owner_uid),
+            eviction.room(core, size_bytes, owner_uid, placed_bytes=durable.disk_bytes(status)),
+            eviction.room(core, size_bytes) if is_copied else contextlib.nullcontext(),
             staging.taken(core.layout, staged, fd, owner_uid, scopes.scope_of(recipe)) as file,
         ):
             _check_items(file.name, file.header, recipe, allowed_items)
@@ -130,15 +130,12 @@ def _commit(
     core: Core,
     recipe: str,
     files: Sequence[Taken],
+    tables: Mapping[bytes, Items],
     owner_uid: int,
     holder: str | None,
 ) -> tuple[int, list[Taken]]:
     digests = {bytes.fromhex(file.digest) for file in files}
     keys = {bytes.fromhex(file.key) for file in files}
-    editions = {file.header.edition for file in files}
-    if len(editions) > 1:
-        raise errors.StagedFileRefused("the files of one commit must be of one edition")
-    is_other = artifacts.c.edition.not_in(editions) if any(editions) else queries.IS_REFRESHED
     with core.index.read() as conn:
         row = queries.recipe(conn, recipe)
         if row is None:
@@ -148,7 +145,7 @@ def _commit(
             )
         rows_of_bytes = queries.doomable_in(conn, artifacts.c.digest, digests)
         rows_of_keys = queries.doomable_in(conn, artifacts.c.key, keys, artifacts.c.recipe_id == row.id)
-        others = queries.doomable_in(conn, artifacts.c.recipe_id, [row.id], is_other)
+        others = _of_other_editions(conn, row.id, files)
     lost = {r for r in rows_of_bytes if not durable.is_there(core.layout.object_path(r.digest.hex()))}
     for r in lost:  # else what is committed would be thrown away for it
         lose(core, r)
@@ -163,7 +160,7 @@ def _commit(
     new = list(of_key.values())
     older = [r for r in rows_of_keys if r.key.hex() in of_key and r not in lost]
     pinned = {r.key for r in (*older, *lost) if r.is_pinned and r.recipe_id == row.id}
-    replaced = _replaced(core, [r for r in others if r not in lost], new) if others and new else []
+    replaced = _replaced(core, [r for r in others if r not in lost], new, tables) if others and new else []
     if any(r.is_pinned for r in replaced):
         pinned |= keys
     older += [r for r in replaced if r not in older]
@@ -191,13 +188,33 @@ def _commit(
     return generation, answered
 
 
-def _replaced(core: Core, others: Sequence[Doomable], new: Sequence[Taken]) -> list[Doomable]:
+def _of_other_editions(conn: sa.Connection, recipe_id: int, files: Sequence[Taken]) -> list[Doomable]:
+    editions = {file.header.edition for file in files}
+    if len(editions) > 1:
+        raise errors.StagedFileRefused("the files of one commit must be of one edition")
+    is_other = artifacts.c.edition.not_in(editions) if any(editions) else queries.IS_REFRESHED
+    return queries.doomable_in(conn, artifacts.c.recipe_id, [recipe_id], is_other)
+
+
+def _item_tables(core: Core, recipe: str, files: Sequence[Taken]) -> dict[bytes, Items]:
+    """The item tables of the recipe's artifacts of other editions, by their digests."""
+    with core.index.read() as conn:
+        row = queries.recipe(conn, recipe)
+        others = [] if row is None else _of_other_editions(conn, row.id, files)
+    return {r.digest: items_of(core, r) for r in others}
+
+
+def _replaced(
+    core: Core, others: Sequence[Doomable], new: Sequence[Taken], tables: Mapping[bytes, Items]
+) -> list[Doomable]:
     """Those of other editions that a refresh replaces by these.
 
     Raises:
         Declined: it was the other way round.
     """
-    found: list[tuple[int, Items, Doomable | None]] = [(r.edition, items_of(core, r), r) for r in others]
+    came_since = {r.digest: items_of(core, r) for r in others if r.digest not in tables}
+    tables = {**tables, **came_since}
+    found: list[tuple[int, Items, Doomable | None]] = [(r.edition, tables[r.digest], r) for r in others]
     found += [(file.header.edition, as_items(file.header), None) for file in new]
     gone = superseded(found)
     if None in gone:

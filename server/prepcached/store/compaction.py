@@ -24,7 +24,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from prepcache import artifact, errors
-from prepcached.store import durable, queries, removal, room, staging
+from prepcached.store import durable, eviction, queries, removal, staging
 from prepcached.store.commit import as_items, row_values
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.integrity import lose
@@ -142,7 +142,7 @@ class Merger:
             .order_by(artifacts.c.generation, artifacts.c.id)
             .limit(MAX_LOOK)
         )
-        is_held = room.is_held_now(self._core)
+        is_held = eviction.is_held_now(self._core)
         every: list[Part] = []
         idle: list[Part] = []
         with self._core.index.read() as conn:
@@ -162,12 +162,13 @@ class Merger:
         size_bytes = sum(row.disk_bytes for row in rows)
         need_bytes = size_bytes + size_bytes // MERGED_SHARE
         with contextlib.ExitStack() as stack:
-            free = core.disk.free_bytes()
             with core.memory:
-                is_short = core.ledger.shortfall(need_bytes, free) > 0
-                if is_short or core.quotas.shortfall(rows[0].owner, need_bytes - size_bytes) > 0:
+                if core.quotas.shortfall(rows[0].owner, need_bytes - size_bytes) > 0:
                     return False
-            stack.enter_context(room.room(core, need_bytes))
+            try:
+                stack.enter_context(eviction.room(core, need_bytes, may_evict=False))
+            except errors.Declined:
+                return False
             fds, headers = self._opened(rows, stack)
             with core.memory:
                 core.counters.merged_bytes += sum(row.size_bytes for row in rows)
@@ -242,7 +243,7 @@ class Merger:
         meanwhile. Call it with the writer lock."""
         core = self._core
         there = removal.rows_of(core, artifacts.c.id, [row.id for row in rows])
-        is_held = room.is_held_now(core)
+        is_held = eviction.is_held_now(core)
         if len(there) != len(rows) or any(row.is_pinned or is_held(row.digest) for row in there):
             return
         recipe_id, digest = there[0].recipe_id, values["digest"]

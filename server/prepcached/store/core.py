@@ -28,9 +28,8 @@ from collections.abc import Callable, Iterator
 from prepcache import errors
 from prepcached.store import queries
 from prepcached.store.db import Index
-from prepcached.store.eviction import Ledger, Quotas
 from prepcached.store.holds import Holds
-from prepcached.store.records import Counters, Limits
+from prepcached.store.records import Counters, Ledger, Limits, Quotas
 from prepcached.store.root import Root
 from prepcached.store.staged_area import StagedArea
 
@@ -98,7 +97,6 @@ class Core:
         self.ledger = Ledger(0, 0)
         self.quotas = Quotas()
         self.counters = Counters()
-        self.artifact_bytes: int | None = None
         self.used: dict[bytes, float] = {}  # by digest, when: written behind
         self.staged_area = StagedArea(disk.layout.staging)
         self.grown_recipes: set[int] = set()  # ids of recipes with new artifacts; see compaction.py
@@ -117,7 +115,6 @@ class Core:
             self.ledger.max_bytes = max_bytes
             self.ledger.min_free_bytes = min_free_bytes
             self.holds.idle_s = limits.hold_idle_s
-            self.artifact_bytes = limits.artifact_bytes
             self.quotas.default_bytes = limits.user_quota_bytes
             self.quotas.by_owner = dict(limits.quotas)
 

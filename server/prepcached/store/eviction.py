@@ -1,133 +1,37 @@
-"""What fits, and what must go. Pure accounting: no locks, no clocks, no I/O.
+"""Room for what is to be written: reserved before it comes, evicting what is idle, and given back after.
 
 Invariants:
-    1. `on_disk` is what the root takes now; a reservation is what somebody was promised and is still
-       to be written. Every reservation is given back in one place, where it was made.
-    2. The effective limit is the budget, or less where the filesystem would fall under `min_free`.
-    3. Eviction takes the least recently used of what is neither held nor pinned, all or nothing: when
-       even that would not make enough room, nothing is evicted and the write is declined. So a data
+    1. Eviction takes the least recently used of what is neither held nor pinned. For a write it takes all
+       that is needed, or nothing: when even that would not make enough room, the write is declined. So a data
        set larger than the budget keeps a steady part of itself instead of thrashing.
-    4. `Quotas.used` is the sum of the bytes on disk of a user's entries; `reserved` is what his commits under
-       way were promised. As the ledger's, these are kept under the store's `memory` lock.
+    2. A user over his quota loses his own coldest entries first; nobody else's go for him.
+    3. An upload reserves all that it announces before its first byte is written, so none is declined when
+       most of it has come.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from prepcache.protocol.units import size_text
+from prepcache import errors
+from prepcached.store import queries, removal
+from prepcached.store.core import Core, io_told, no_space_declined
+from prepcached.store.models import artifacts
+from prepcached.store.queries import Doomable
 
-if TYPE_CHECKING:
-    from prepcached.store.queries import Doomable
-
-HEADROOM_SHARE = 50
-"""The background keeps 1/50 of the limit free, so that commits need not wait for an eviction..."""
-HEADROOM_BYTES = 256 << 20
-"""...but never more than this."""
-MAX_TOLD = 100
-"""Users whose sums are told."""
-
-
-@dataclass(slots=True)
-class Ledger:
-    """Bytes on disk by what they are, and the limits. The caller keeps the numbers true."""
-
-    max_bytes: int
-    min_free_bytes: int
-    live_bytes: int = 0
-    unlinked_bytes: int = 0
-    staged_bytes: int = 0
-    reserved_bytes: int = 0
-
-    @property
-    def on_disk(self) -> int:
-        return self.live_bytes + self.unlinked_bytes + self.staged_bytes
-
-    def limit(self, free_bytes: int) -> int:
-        """The effective limit, given what the filesystem has free."""
-        return max(0, min(self.max_bytes, self.on_disk + free_bytes - self.min_free_bytes))
-
-    def shortfall(self, size_bytes: int, free_bytes: int) -> int:
-        """How much must go before `size_bytes` more fit; 0 or less when they fit now."""
-        return self.on_disk + self.reserved_bytes + size_bytes - self.limit(free_bytes)
-
-    def refusal(self, size_bytes: int, free_bytes: int) -> str:
-        """Why so many more bytes are not taken: what there is room for, and by which setting."""
-        limit = self.limit(free_bytes)
-        may_hold = f"{size_text(limit)} (--max-bytes)"
-        if limit < self.max_bytes:
-            may_hold = (
-                f"{size_text(limit)}, because the disk has {size_text(free_bytes)} free, of which "
-                f"{size_text(self.min_free_bytes)} must stay free (--min-free)"
-            )
-        if size_bytes > limit:
-            return f"{size_text(size_bytes)} exceed the cache's limit: {may_hold}"
-        promised = self.reserved_bytes
-        more = f"; {size_text(promised)} are reserved for uploads and commits under way" if promised else ""
-        return (
-            f"no room for {size_text(size_bytes)} more: the cache's limit is {may_hold}, "
-            f"and all entries are in use by jobs, pinned, or not yet committed{more}"
-        )
-
-    def headroom(self, free_bytes: int) -> int:
-        """What the background keeps free ahead of commits."""
-        return min(self.limit(free_bytes) // HEADROOM_SHARE, HEADROOM_BYTES)
-
-
-@dataclass(slots=True)
-class Quotas:
-    """The users' bytes and limits.
-
-    Args:
-        default_bytes: of users who have no quota of their own; None: no limit.
-        by_owner: quotas of some users.
-    """
-
-    default_bytes: int | None = None
-    by_owner: Mapping[int, int] = field(default_factory=dict)
-    used: Counter[int] = field(default_factory=Counter)
-    reserved: Counter[int] = field(default_factory=Counter)
-
-    def of(self, owner: int) -> int | None:
-        return self.by_owner.get(owner, self.default_bytes)
-
-    def shortfall(self, owner: int, size_bytes: int = 0) -> int:
-        """How many of the user's bytes must go before so many more fit; 0 or less when they fit now."""
-        limit = self.of(owner)
-        return 0 if limit is None else self.used[owner] + self.reserved[owner] + size_bytes - limit
-
-    def over(self) -> list[int]:
-        """The users who are over their quotas."""
-        return [owner for owner in self.used if self.shortfall(owner) > 0]
-
-    def refusal(self, owner: int, size_bytes: int) -> str:
-        """Why so many more bytes of a user are not taken."""
-        used, quota = size_text(self.used[owner]), size_text(self.of(owner) or 0)
-        return (
-            f"no room for {size_text(size_bytes)} more: your entries take {used} of your quota of {quota} "
-            "(user_quota), and the rest of them are in use by jobs or pinned"
-        )
-
-    def told(self) -> list[tuple[int, int, int | None]]:
-        """(owner, bytes on disk, quota) of those who have entries, the largest first."""
-        return [(owner, size, self.of(owner)) for owner, size in self.used.most_common(MAX_TOLD) if size]
-
-
-def choose(
-    coldest: Iterable[Doomable], need_bytes: int, is_protected: Callable[[bytes], bool]
-) -> list[Doomable] | None:
-    """As `idle_of`; None when all idle ones together are not enough."""
-    chosen = idle_of(coldest, need_bytes, is_protected)
-    return chosen if sum(row.disk_bytes for row in chosen) >= need_bytes else None
+ATTEMPTS = 5
+"""Others take what was made free in between, but not this often in a row."""
+HEADROOM_ENTRIES = 32
+"""Evicted ahead at once, where much has to go: commits and new recipes wait no longer than for so many..."""
+HEADROOM_PIECE_BYTES = 16 << 20
+"""...and after the entry that reaches this, a piece ends: unlinking a large file takes its time."""
 
 
 def idle_of(
     coldest: Iterable[Doomable], need_bytes: int, is_protected: Callable[[bytes], bool]
 ) -> list[Doomable]:
-    """The entries to evict for `need_bytes`, or all idle ones where they are not enough.
+    """The entries to evict for `need_bytes`, or all idle ones where they are not enough. Pure.
 
     Args:
         coldest: least recently used first; read only as far as needed.
@@ -135,9 +39,7 @@ def idle_of(
         is_protected: whether a digest is held.
     """
     chosen: list[Doomable] = []
-    if need_bytes <= 0:
-        return chosen
-    for candidate in coldest:
+    for candidate in coldest if need_bytes > 0 else ():
         if is_protected(candidate.digest):
             continue
         chosen.append(candidate)
@@ -145,3 +47,175 @@ def idle_of(
         if need_bytes <= 0:
             break
     return chosen
+
+
+def idle(core: Core, need_bytes: int, owner: int | None = None) -> list[Doomable]:
+    """What would go first for so many bytes, or less where only less is idle: one walk past everything that
+    is held."""
+    with core.index.read() as conn:
+        return idle_of(queries.coldest(conn, owner), need_bytes, is_held_now(core))
+
+
+def idle_still(core: Core, chosen: Sequence[Doomable]) -> list[Doomable]:
+    """Those of these that are as idle as when they were chosen. Call it with the writer lock."""
+    removal.write_recency(core)
+    used_at = {row.id: row.used_at for row in chosen}
+    is_held = is_held_now(core)
+    rows = sorted(removal.rows_of(core, artifacts.c.id, used_at), key=lambda row: row.used_at)
+    return [
+        row
+        for row in rows
+        if row.used_at == used_at[row.id] and not row.is_pinned and not is_held(row.digest)
+    ]
+
+
+def is_held_now(core: Core) -> Callable[[bytes], bool]:
+    """Whether a digest is held."""
+    now = core.monotonic()
+
+    def is_held(digest: bytes) -> bool:
+        with core.memory:
+            return core.holds.is_held(digest, now)
+
+    return is_held
+
+
+def refusal(core: Core, size_bytes: int, owner: int | None = None) -> str:
+    """Why so many more bytes, of this owner, would not be taken, evicting what is idle; empty where they
+    fit. An estimate for leases."""
+    with io_told("the disk could not be read"):
+        free = core.disk.free_bytes()
+    with core.memory:
+        own = 0 if owner is None else core.quotas.shortfall(owner, size_bytes)
+        short, idle_bytes = core.ledger.shortfall(size_bytes, free), core.idle_bytes()
+        if short > 0 and short > idle_bytes:
+            return core.ledger.refusal(size_bytes, free)
+    if owner is None or own <= 0:
+        return ""
+    # Where less is idle than is needed, no walk past everything that is held.
+    if own <= idle_bytes and sum(row.disk_bytes for row in idle(core, own, owner)) >= own:
+        return ""
+    with core.memory:
+        return core.quotas.refusal(owner, size_bytes)
+
+
+def evict(core: Core, need_bytes: int, owner: int | None = None) -> bool:
+    """Frees at least this much by what is idle, of one owner or of all, or nothing at all; whether it did."""
+    with core.memory:
+        if need_bytes > core.idle_bytes():
+            return False  # without a walk past everything that is held
+    with core.writer:
+        while True:
+            removal.write_recency(core)
+            chosen = idle(core, need_bytes, owner)
+            if sum(row.disk_bytes for row in chosen) < need_bytes:
+                return False
+            if len(idle_still(core, chosen)) == len(chosen):  # else a job has come: choose again
+                _evict(core, chosen)
+                return True
+
+
+def make_room_ahead(core: Core) -> None:
+    """Evicts what is over the users' quotas, and until the headroom is free; less if only less is idle."""
+    with core.memory:
+        over = {owner: core.quotas.shortfall(owner) for owner in core.quotas.over()}
+    for owner, short in over.items():
+        _evict_pieces(core, short, owner)
+    free = core.disk.free_bytes()
+    with core.memory:
+        short = core.ledger.shortfall(core.ledger.headroom(free), free) if core.idle_bytes() > 0 else 0
+    _evict_pieces(core, short)
+
+
+def _evict_pieces(core: Core, need_bytes: int, owner: int | None = None) -> None:
+    """Evicts so much, or less if only less is idle, and lets others have the writer lock in between."""
+    if need_bytes <= 0:
+        return
+    removal.write_recency(core)
+    chosen = idle(core, need_bytes, owner)
+    while chosen:
+        count = size_bytes = 0
+        while count < min(HEADROOM_ENTRIES, len(chosen)) and size_bytes < HEADROOM_PIECE_BYTES:
+            size_bytes += chosen[count].disk_bytes
+            count += 1
+        core.check_not_stopping()
+        core.foreground.give_way()
+        evict_chosen(core, chosen[:count])
+        chosen = chosen[count:]
+
+
+def evict_chosen(core: Core, chosen: Sequence[Doomable]) -> None:
+    """Evicts those of these that are idle still."""
+    with core.writer:
+        _evict(core, idle_still(core, chosen))
+
+
+def _evict(core: Core, rows: Sequence[Doomable]) -> None:
+    """Removes rows and counts them as evicted. Call it with the writer lock."""
+    removal.remove(core, rows)
+    now = core.monotonic()
+    with core.memory:
+        core.counters.evictions += len(rows)
+        core.counters.evicted_bytes += sum(row.disk_bytes for row in rows)
+        core.recent_evictions.extend([now] * len(rows))
+
+
+@contextlib.contextmanager
+def room(
+    core: Core, size_bytes: int, owner: int | None = None, *, placed_bytes: int = 0, may_evict: bool = True
+) -> Iterator[None]:
+    """Reserves room for a write, of a user's quota too, evicting if needed; gives it back.
+
+    Args:
+        placed_bytes: so much of these is on the disk already.
+
+    Raises:
+        Declined: what is left is held or pinned, or this is larger than the budget, or than his quota.
+    """
+    _reserve(core, size_bytes, owner, placed_bytes, may_evict)
+    try:
+        yield
+    finally:
+        with core.memory:
+            _promise(core, -size_bytes, owner, -placed_bytes)
+
+
+def _reserve(core: Core, size_bytes: int, owner: int | None, placed_bytes: int, may_evict: bool) -> None:
+    for attempts_left in reversed(range(ATTEMPTS if may_evict else 1)):
+        free = core.disk.free_bytes()
+        with core.memory:
+            short = core.ledger.shortfall(size_bytes, free, placed_bytes)
+            own = 0 if owner is None else core.quotas.shortfall(owner, size_bytes)
+            if short <= 0 and own <= 0:
+                return _promise(core, size_bytes, owner, placed_bytes)
+        if not attempts_left or not (evict(core, own, owner) if own > 0 else evict(core, short)):
+            break
+    with core.memory:
+        core.counters.declined += may_evict
+        why, limit = core.ledger.refusal(size_bytes, free), core.ledger.limit(free, placed_bytes)
+        if owner is not None and own > 0:
+            why, limit = core.quotas.refusal(owner, size_bytes), core.quotas.of(owner) or 0
+    raise errors.Declined(why, size_bytes=size_bytes, limit_bytes=limit)
+
+
+def _promise(core: Core, size_bytes: int, owner: int | None, placed_bytes: int) -> None:
+    core.ledger.reserved_bytes += size_bytes
+    core.ledger.placed_bytes += placed_bytes
+    if owner is not None:
+        core.quotas.reserved[owner] += size_bytes
+
+
+@contextlib.contextmanager
+def uploading(core: Core, name: str, size_bytes: int) -> Iterator[int]:
+    """A descriptor of a new staged file, and room for its bytes until the block ends; the caller closes it.
+
+    Entering waits for the disk, leaving does not. Inside, a full disk declines, and other trouble is a
+    StoreError.
+
+    Raises:
+        Declined: no room can be made.
+    """
+    with no_space_declined(core), io_told("a staged file could not be written"):
+        core.look_at_staging()
+        with room(core, size_bytes), core.staged_area.busy(name):
+            yield core.staged_area.new(name)

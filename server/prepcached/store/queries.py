@@ -180,16 +180,27 @@ def doomable_in(
     return rows
 
 
-def after(conn: sa.Connection, row_id: int, limit: int, *where: Where) -> list[Doomable]:
-    """The next rows with higher ids: how millions are walked through in bounded memory."""
-    statement = _DOOMABLE.where(artifacts.c.id > row_id, *where).order_by(artifacts.c.id).limit(limit)
+def after(
+    conn: sa.Connection, row_id: int, limit: int, *where: Where, used_at: float | None = None
+) -> list[Doomable]:
+    """The next rows with higher ids: how millions are walked through in bounded memory.
+
+    Args:
+        used_at: the next unpinned rows instead, least recently used first, after this time of use and id.
+    """
+    statement = _DOOMABLE.where(*where).limit(limit)
+    if used_at is None:
+        statement = statement.where(artifacts.c.id > row_id).order_by(artifacts.c.id)
+    else:
+        by_use = artifacts.c.used_at, artifacts.c.id
+        statement = statement.where(_IS_UNPINNED, sa.tuple_(*by_use) > (used_at, row_id)).order_by(*by_use)
     return [Doomable(*row) for row in conn.execute(statement)]
 
 
-def coldest(conn: sa.Connection, owner: int | None = None, where: Sequence[Where] = ()) -> Iterator[Doomable]:
+def coldest(conn: sa.Connection, owner: int | None = None) -> Iterator[Doomable]:
     """Unpinned entries, of one owner or of all, least recently used first; read as far as it is consumed."""
     of = [] if owner is None else [artifacts.c.owner == owner]
-    statement = _DOOMABLE.where(_IS_UNPINNED, *of, *where).order_by(artifacts.c.used_at)
+    statement = _DOOMABLE.where(_IS_UNPINNED, *of).order_by(artifacts.c.used_at)
     with conn.execute(statement.execution_options(stream_results=True, yield_per=256)) as result:
         for row in result:
             yield Doomable(*row)

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 import sqlalchemy as sa
 
 from prepcache import artifact, errors
-from prepcached.store import db, disk_reserve, durable, queries, removal
+from prepcached.store import db, durable, queries, removal
 from prepcached.store.adoption import adopt
 from prepcached.store.commit import items_of, superseded
 from prepcached.store.core import Core, io_told, log
@@ -55,7 +55,7 @@ def open_index(core: Core, *, recover: bool, progress: Progress | None) -> None:
     Raises:
         IndexCorrupt: the index is damaged, and must be left as it is, or a new one is damaged too.
     """
-    disk_reserve.give_up(core.layout)
+    core.disk.free_reserve()
     try:
         _open(core, recover, progress)
     except errors.IndexCorrupt as damage:
@@ -79,7 +79,7 @@ def _open(core: Core, is_recovering: bool, progress: Progress | None) -> None:
             core.counters.recovered = done
         core.look_at_staging()
         if is_recovering:
-            disk_reserve.take(core.layout)  # others may fill the disk before housekeeping does
+            core.disk.take_reserve()  # others may fill the disk before housekeeping does
     except BaseException:
         core.index.close()
         raise

@@ -1,7 +1,7 @@
 """Removing artifacts: rows first, files after (NOTE [ Commit order ] in durable.py).
 
 Invariants:
-    1. Eviction never takes what is held; purge, damage and replacement do.
+    1. Eviction never takes what is held; damage, replacement and a plain purge do.
     2. Rows go in batches, a transaction each, so that nobody waits long for a removal of many.
     3. A file that cannot be unlinked stays doomed. Housekeeping and the next start try again.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcached.store import disk_reserve, queries
+from prepcached.store import queries
 from prepcached.store.core import Core, log
 from prepcached.store.models import artifacts
 from prepcached.store.queries import Doomable
@@ -26,7 +26,7 @@ BATCH = 256
 
 def remove(core: Core, rows: Sequence[Doomable]) -> None:
     """Removes rows and files. Call it with the writer lock."""
-    disk_reserve.give_up(core.layout)
+    core.disk.free_reserve()
     for batch in queries.chunks(rows, BATCH):
         with core.index.write() as conn:
             queries.delete(conn, batch)
@@ -104,6 +104,7 @@ def write_recency(core: Core) -> None:
         used, core.used = core.used, {}
     if not used:
         return
+    core.disk.free_reserve()
     try:
         with core.index.write() as conn:
             queries.touch(conn, used)

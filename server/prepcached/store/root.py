@@ -25,6 +25,12 @@ from prepcached.store.layout import CACHEDIR_TAG, README, VERSION, Layout, other
 from prepcached.store.records import Limits
 
 GIB = 1 << 30
+RESERVE_BYTES = 16 << 20
+"""At most: 500 rows, each with its pages of the table and its indexes."""
+RESERVE_MIN_BYTES = 2 << 20
+"""What an index of any size needs: new files of the log, and the folders' own blocks."""
+RESERVE_SHARE = 4
+"""No more than this part of what is free."""
 NETWORK_FILESYSTEMS = frozenset(
     (
         *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "afs", "kafs", "9p", "coda", "gfs2"),
@@ -131,6 +137,31 @@ class Root:
         """What the filesystem would still give to this process."""
         fs = os.statvfs(self.layout.versioned)
         return fs.f_bavail * fs.f_frsize
+
+    def take_reserve(self) -> None:
+        """Takes space that a full disk gives back: what one transaction may write, at most the whole index,
+        as far as the disk has room."""
+        needed = os.path.getsize(self.layout.index) + RESERVE_MIN_BYTES
+        size_bytes = min(needed, RESERVE_BYTES, self.free_bytes() // RESERVE_SHARE)
+        with contextlib.suppress(OSError):  # others were quicker, or a quota: tried again next turn
+            fd = os.open(self.layout.reserve, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                if durable.disk_bytes(os.fstat(fd)) < size_bytes:
+                    os.posix_fallocate(fd, 0, size_bytes)
+            finally:
+                os.close(fd)
+
+    def free_reserve(self) -> None:
+        """Gives the reserve back where the disk is full: the DELETE before an unlink could not be written."""
+        if self.free_bytes() >= RESERVE_BYTES:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(self.layout.reserve, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.ftruncate(fd, 0)
+                os.fsync(fd)  # blocks that a journal still frees cannot be had yet
+            finally:
+                os.close(fd)
 
     def _check_no_other_layout(self) -> None:
         """

@@ -38,13 +38,12 @@ from prepcache.protocol.units import size_text
 from prepcache.protocol.wire import Resolved
 from prepcached.store import commit as committing
 from prepcached.store import (
-    disk_reserve,
+    eviction,
     integrity,
     listing,
     queries,
     recovery,
     removal,
-    room,
     scopes,
     staging,
 )
@@ -113,7 +112,7 @@ class Store(Core):
 
     # What has a module of its own:
     commit = committing.commit
-    upload = room.uploading
+    upload, refusal = eviction.uploading, eviction.refusal
     entries, entry, name_sums = listing.page, listing.entry, listing.name_sums
     recipes, recipe = listing.recipe_page, listing.recipe
     purge = purging.purge
@@ -143,7 +142,7 @@ class Store(Core):
         with no_space_declined(self, is_counted=False), io_told(f"recipe {recipe} could not be stored"):
             min_free, free = self.ledger.min_free_bytes, self.disk.free_bytes()
             short = min_free + len(packed) - free
-            if short > 0 and not room.evict(self, short):
+            if short > 0 and not eviction.evict(self, short):
                 raise errors.Declined(
                     f"no room for another recipe: the disk has {size_text(free)} free, and "
                     f"{size_text(min_free)} stay free (--min-free)"
@@ -196,21 +195,6 @@ class Store(Core):
                     self.holds.take(holder, found, self.monotonic())
                 self.used.update((entry[0], now) for entry in found)
             return Resolved(generation, is_complete, self.objects, tuple(refs), chunks)
-
-    def refusal(self, size_bytes: int, owner: int | None = None) -> str:
-        """Why so many more bytes, of this owner, would not be taken, evicting what is idle; empty where they
-        fit. An estimate for leases."""
-        with io_told("the disk could not be read"):
-            free = self.disk.free_bytes()
-        with self.memory:
-            own = 0 if owner is None else self.quotas.shortfall(owner, size_bytes)
-            short = self.ledger.shortfall(size_bytes, free)
-            if short > 0 and short > self.idle_bytes():
-                return self.ledger.refusal(size_bytes, free)
-        if owner is None or own <= 0 or room.could_evict(self, own, owner):
-            return ""
-        with self.memory:
-            return self.quotas.refusal(owner, size_bytes)
 
     # Staging
 
@@ -346,16 +330,14 @@ class Store(Core):
         unlinked. Room is made ahead of commits. Recipes that have no artifacts are deleted."""
         now = self.monotonic()
         with io_told("housekeeping failed"):
-            if room.headroom_lacking(self) > 0:
-                disk_reserve.give_up(self.layout)  # all that is written before could not be, on a full disk
             if now - self._recency_at >= RECENCY_S:
                 self._recency_at = now
                 removal.write_recency(self)
             self.look_at_staging()
             with self.writer:
                 recovery.finish_doomed(self)
-            room.make_room_ahead(self)
-            disk_reserve.take(self.layout)
+            eviction.make_room_ahead(self)
+            self.disk.take_reserve()
             if now - self._recipes_at >= RECIPES_S:
                 self._recipes_at = now
                 with self.writer, self.index.write() as conn:

@@ -20,11 +20,10 @@ from prepcache.protocol.wire import StagedFile
 from prepcached.leases import LeaseLimits
 from prepcached.store import staging
 from prepcached.store.layout import Layout
-from prepcached.store.records import Limits
 from prepcached.store.store import Store
 from support import stores
 from support.artifacts import patch_tensor
-from support.stores import RECIPE, item, put, stage
+from support.stores import RECIPE, item, stage
 
 ME = os.getuid()
 
@@ -148,11 +147,13 @@ def test_a_staged_name_replaced_after_hashing_is_refused(ready: Store) -> None:
         ready.commit(RECIPE, [staged], owner_uid=ME, allowed_items=swap)
 
 
-def test_an_artifact_over_the_bound_is_refused(tmp_path: Path) -> None:
-    store = Store(tmp_path, limits=Limits(max_bytes=1 << 30, min_free_bytes=0, artifact_bytes=1000))
-    with pytest.raises(errors.TooLarge):
-        put(store, 1)
-    store.close()
+def test_a_commit_needs_no_second_room_on_a_full_disk(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.register(RECIPE, "r", {})
+    staged = stage(store, [1])
+    monkeypatch.setattr(store.disk, "free_bytes", lambda: 0)
+    with pytest.raises(errors.Declined, match="the disk has 0 B free"), store.upload("s.new", 1):
+        pass
+    assert store.commit(RECIPE, [staged], owner_uid=ME).artifacts
 
 
 @pytest.mark.root

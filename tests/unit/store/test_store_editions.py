@@ -85,6 +85,23 @@ def test_a_refresh_that_cannot_read_what_is_there_is_refused(
     store.discard_staged("s")
 
 
+def test_a_commit_reads_other_editions_without_the_lock(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(store, "a", edition=1)
+    has_lock = []
+    opened = builtins.open
+
+    def told(path: object, *mode: object, **more: object) -> object:
+        if "/objects/" in str(path):
+            has_lock.append(store.writer._is_owned())  # type: ignore[attr-defined]
+        return opened(path, *mode, **more)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(builtins, "open", told)
+    only(store, "b")
+    assert has_lock == [False]
+
+
 def test_files_of_one_commit_are_of_one_edition(store: Store) -> None:
     new = only(store, "a", edition=1)
     both = [stage(store, "a"), stage(store, "b", edition=1)]

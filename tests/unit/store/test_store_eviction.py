@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from prepcache import errors
-from prepcached.store import removal, room
+from prepcached.store import eviction, removal
 from prepcached.store.records import Filter, Limits
 from prepcached.store.staged_area import StagedArea
 from prepcached.store.store import Store
@@ -210,7 +210,7 @@ def test_a_piece_ends_by_bytes_too(open_store: Callable[..., Store], monkeypatch
         put(store, name)
     left: list[int] = []
     after_each_piece(monkeypatch, lambda: left.append(store.stats().entries))
-    monkeypatch.setattr(room, "HEADROOM_PIECE_BYTES", 2 * BLOCK)
+    monkeypatch.setattr(eviction, "HEADROOM_PIECE_BYTES", 2 * BLOCK)
     store.set_limits(Limits(max_bytes=16 * BLOCK, min_free_bytes=0))
     store.maintain()
     assert left == [18, 16, 15]
@@ -218,14 +218,14 @@ def test_a_piece_ends_by_bytes_too(open_store: Callable[..., Store], monkeypatch
 
 def after_each_piece(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> None:
     """Room is made by three entries at a time."""
-    evict = room.evict_chosen
+    evict = eviction.evict_chosen
 
     def evict_and_call(*given: Any) -> None:
         evict(*given)
         call()
 
-    monkeypatch.setattr(room, "evict_chosen", evict_and_call)
-    monkeypatch.setattr(room, "HEADROOM_ENTRIES", 3)
+    monkeypatch.setattr(eviction, "evict_chosen", evict_and_call)
+    monkeypatch.setattr(eviction, "HEADROOM_ENTRIES", 3)
 
 
 @pytest.mark.parametrize("how", ["held", "pinned", "used", "used and written"])
@@ -253,7 +253,7 @@ def test_what_comes_to_be_wanted_between_two_pieces_stays(
 
     after_each_piece(monkeypatch, want)
     store.set_limits(Limits(max_bytes=10 * BLOCK, min_free_bytes=0))
-    room.make_room_ahead(store)
+    eviction.make_room_ahead(store)
     assert names(store) == sorted(item(name) for name in (4, *range(11, 20)))
 
 

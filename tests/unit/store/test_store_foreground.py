@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from prepcached.store import core, room
+from prepcached.store import core, eviction
 from prepcached.store.compaction import FANOUT
 from prepcached.store.core import Foreground
 from prepcached.store.records import Limits
@@ -72,7 +72,7 @@ def test_a_scrub_gives_way_before_each_artifact(store: Store, gave_way: list[boo
 def test_room_is_made_ahead_in_small_pieces(
     store: Store, gave_way: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "HEADROOM_ENTRIES", 4)
+    monkeypatch.setattr(eviction, "HEADROOM_ENTRIES", 4)
     for number in range(20):
         put(store, number)
     store.set_limits(Limits(max_bytes=1 << 10, min_free_bytes=0))

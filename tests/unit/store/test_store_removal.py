@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from prepcached.store import eviction, models, queries, room
+from prepcached.store import eviction, models, purge, queries
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
 from support import stores
@@ -97,10 +97,10 @@ def test_what_is_wanted_since_it_was_chosen_is_not_purged(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     refs = [put(store, name).artifacts[0] for name in range(2)]
-    choose = room.idle
+    choose = eviction.idle_of
 
-    def want_meanwhile(*given: Any, **kinds: Any) -> list[queries.Doomable]:
-        chosen = choose(*given, **kinds)
+    def want_meanwhile(*given: Any) -> list[queries.Doomable]:
+        chosen = choose(*given)
         if how == "pinned":
             store.set_pin(refs[0].key, True)
         else:
@@ -109,9 +109,24 @@ def test_what_is_wanted_since_it_was_chosen_is_not_purged(
             store.release("job", [] if how == "held" else None)
         return chosen
 
-    monkeypatch.setattr(room, "idle", want_meanwhile)
+    monkeypatch.setattr(eviction, "idle_of", want_meanwhile)
     assert store.purge(Filter(), free_bytes=2 * stores.BLOCK).keys == (refs[1].key,)
     assert stores.items_of(store) == [item(0)]
+
+
+def test_a_purge_that_frees_bytes_goes_in_batches(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purge, "BATCH", 2)
+    refs = []
+    for name in range(7):
+        clock.now += 1
+        refs.append(put(store, name).artifacts[0])
+    store.holds.take("job", [(bytes.fromhex(refs[1].digest), stores.BLOCK, False)], clock())
+    for is_dry in (True, False):
+        found = store.purge(Filter(), free_bytes=4 * stores.BLOCK, dry_run=is_dry)
+        assert found.keys == tuple(refs[n].key for n in (0, 2, 3, 4))
+    assert stores.items_of(store) == sorted(map(item, (1, 5, 6)))
 
 
 @pytest.mark.parametrize("how", ["evict", "purge"])
@@ -127,7 +142,7 @@ def test_a_hold_on_what_is_being_removed_is_called_back(
 
     monkeypatch.setattr(queries, "delete", hold_meanwhile)
     if how == "evict":
-        assert room.evict(store, 1)
+        assert eviction.evict(store, 1)
     else:
         store.purge(Filter())
     assert store.resolve(RECIPE, holder="job").artifacts == ()
@@ -162,15 +177,15 @@ def test_what_came_to_be_held_after_it_was_chosen_is_not_evicted(
     for name in range(2):
         clock.now += 1
         refs.append(put(store, name).artifacts[0])
-    choose = eviction.choose
+    choose = eviction.idle_of
 
-    def hold_meanwhile(*given: Any) -> list[queries.Doomable] | None:
+    def hold_meanwhile(*given: Any) -> list[queries.Doomable]:
         chosen = choose(*given)
         monkeypatch.undo()
         stores.hold(store, "job", refs[0].digest)
         return chosen
 
-    monkeypatch.setattr(eviction, "choose", hold_meanwhile)
+    monkeypatch.setattr(eviction, "idle_of", hold_meanwhile)
     limit = stores.ROOMY.max_bytes or 0
     assert evict_to_fit(store, limit - 2 * stores.BLOCK + 1)
     assert stores.items_of(store) == [item(0)]
