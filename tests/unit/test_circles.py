@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from prepcache.errors import UnkeyableError
+from prepcache.keys.code import dependencies
 from prepcache.keys.encoding import encoder
 from prepcache.keys.recipes import recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
@@ -63,6 +64,34 @@ def test_an_object_in_a_cycle_counts_by_what_it_reaches() -> None:
         return first, second
 
     assert digest_of(pair(False)) != digest_of(pair(True))
+
+
+@pytest.fixture
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dependencies, "MOST_ROWS", 4)
+
+
+def test_objects_beyond_the_rows_count_once_each(few_rows: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder, "MOST_ENTERED", 200)
+    shared = Plain(1)
+    for _ in range(40):
+        shared = Plain((shared, shared))
+    assert digest_of([Plain(0)] * 8 + [shared]) == digest_of([Plain(0)] * 8 + [shared])
+
+
+@pytest.mark.parametrize("untracked", [(), ("of",)])
+def test_each_of_many_objects_counts(few_rows: None, untracked: tuple[str, ...]) -> None:
+    def f(x: int) -> Any:
+        return many, x
+
+    many: Any = [Plain(n) for n in range(9)]
+    before = recipe(f, code="function", untracked=untracked).digest
+    assert recipe(f, code="function", untracked=untracked).digest == before
+    many[8].of = many[7]
+    if not untracked:  # else it is left out of the objects that have no rows, too
+        assert recipe(f, code="function").digest != before
+    else:
+        assert recipe(f, code="function", untracked=untracked).digest == before
 
 
 class Plain:

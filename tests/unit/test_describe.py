@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
-from prepcache.keys.code.describe import TEXT_LIMIT, readable
+from prepcache.keys.code.values import TEXT_LIMIT, readable
 from prepcache.keys.recipes import recipe
 from prepcache.protocol.explain import differences
 

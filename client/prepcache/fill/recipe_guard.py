@@ -43,8 +43,8 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys import recipes
-from prepcache.keys.code.alters import Alters
 from prepcache.keys.code.dependencies import Dependencies
+from prepcache.keys.code.names import Alters
 from prepcache.keys.encoding.encoder import Encoder
 from prepcache.keys.environment import differing as differing_distributions
 from prepcache.keys.randomness import Guard

@@ -17,9 +17,9 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from types import FunctionType, ModuleType
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.describe import SCALARS
 from prepcache.keys.code.import_graph import read_source
 from prepcache.keys.code.labels import space_of
+from prepcache.keys.code.names import SCALARS
 from prepcache.keys.files.stamps import racy_window_ns
 
 _MACHINE_CODE = re.compile(r"\.so(\.|$)")

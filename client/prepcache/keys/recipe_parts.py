@@ -19,11 +19,11 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.dependencies import Dependencies
-from prepcache.keys.code.describe import Value, readable
 from prepcache.keys.code.dynamic_lookups import variables_in
 from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.project import Places, dotted_name, package_root
+from prepcache.keys.code.values import Value, readable
 from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, length, text_bytes
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment
 from prepcache.keys.files.digest import digest_file
@@ -50,7 +50,7 @@ _SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 
 def config_part(given: dict[str, Any], reach: Dependencies) -> tuple[dict[str, Any], str]:
     """The leaves of a config by their paths, and the digest of it all."""
-    reach.encoder.is_config, reach.encoder.depth = True, 0
+    reach.encoder.is_config = True
     leaves = _Leaves(reach.encoder, reach.is_again)
     for key in sorted(given):
         leaves.add(given[key], key, key)
@@ -120,17 +120,8 @@ def code_part(
         files |= {file: EDITED for file, path in paths.items() if _is_edited(path, graph, reach)}
     values: dict[str, Any] = {}
     attributes: dict[str, Any] = {}
-    more: list[str] = []
     for label, value in sorted(reach.values.items()):
-        if not value.is_attribute:
-            values[label] = _shown(label, value)
-        elif value.text:
-            attributes[label] = _shown(label, value)
-        else:  # the last ones of very many are shown together
-            more.append(f"{label} {value.digest}")
-    if more:
-        digest = blake3("\n".join(more).encode("utf-8", "surrogatepass")).hexdigest()
-        attributes["more attributes"] = {"digest": digest, "text": str(len(more))}
+        (attributes if value.is_attribute else values)[label] = _shown(label, value)
     return {
         "mode": mode if is_counted else None,
         "files": files,

@@ -33,9 +33,8 @@ from blake3 import blake3
 from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels
-from prepcache.keys.code.dependencies import Dependencies
+from prepcache.keys.code.dependencies import Dependencies, name_of, refer_items
 from prepcache.keys.code.import_graph import ImportGraph
-from prepcache.keys.code.item_code import name_of, refer
 from prepcache.keys.code.project import Places, checkout_of
 from prepcache.keys.encoding.encoder import Encoder, canonical_order
 from prepcache.keys.environment import Environment, default_dtype, lately
@@ -46,7 +45,7 @@ from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.paths import Read, check_reading, looks_like_path, path_hook
 from prepcache.keys.recipe_parts import code_part, config_part, environment_part, notes_on_ranks
 
-RECIPE_VERSION = 11
+RECIPE_VERSION = 12
 """First input of the digest; raised whenever the inputs or their order change."""
 
 RECIPE_DOMAIN = b"prepcache recipe v10\0"
@@ -270,7 +269,6 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
 
     on_path = path_hook(stat_cache, asked["trust"])
     reach = Dependencies(graph, places, untracked, root, file_digest, on_path, counts_code=code is not None)
-    reach.plain.update(asked.get("plain", ()))
     reach.is_again = is_again
     if code is not None:
         reach.add("preprocess", preprocess)
@@ -282,7 +280,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
             graph.add_file(module, path)
     if code is not None:
         # By what they reach, also where the function's files count whole: theirs may be a script's.
-        refer(asked.get("classes", ()), reach)
+        refer_items(asked.get("classes", ()), reach)
     code_rows = code_part(code, graph, reach, stat_cache)
     top_levels = reach.top_levels | graph.top_levels
     label = asked["name"] or _name_of(preprocess, function)
@@ -326,7 +324,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         named_files=frozenset(reach.named_files),
         expand=bool(expand),
         notes=tuple(notes),
-        asked={**asked, "config": given, "plain": reach.plain},
+        asked={**asked, "config": given},
         leaves_out=bool(reach.ignored) or reach.leaves_out or code is None,
         state=State(digest, rows, frozenset(reach.objects)),
     )

@@ -58,6 +58,8 @@ CASES: list[Case] = [
     config("element of a set", "{1, 2}", "{1, 3}"),
     config("OrderedDict for dict", "{'a': 1}", "collections.OrderedDict(a=1)"),
     config("order in an OrderedDict", "collections.OrderedDict(a=1, b=1)", "collections.OrderedDict(b=1, a=1)"),
+    config("order in a partial's dict", "functools.partial(len, {'a': 1, 'b': 1})", "functools.partial(len, {'b': 1, 'a': 1})"),
+    config("order in the dict of a bound method", "{'a': 1, 'b': 1}.get", "{'b': 1, 'a': 1}.get"),
     config("type of a dict's key", "{1: 2}", "{'1': 2}"),
     config("key set to None for no key", "{}", "{'a': None}"),
     config("datetime's time zone", "datetime.datetime(2026, 1, 1)", "datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)"),

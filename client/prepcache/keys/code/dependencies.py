@@ -3,7 +3,8 @@
 The walk starts from values (the preprocessing function, the config) and keeps two tables: `definitions`,
 label to fingerprint of the loaded code, and `values`, label to digest of the value. A function or class
 inside a value is written as its label, and queued; so the two tables describe the graph, however it is
-knotted. Modules that functions import themselves count by their files; see module_state.py.
+knotted. Modules that functions import themselves count by their files; see module_state.py. In items,
+classes and functions are names; `refer_items` counts their code.
 
 Invariants:
     1. No attribute is read that may run code: `vars()` and `__dict__`, never `getattr`, on what is walked.
@@ -15,12 +16,12 @@ from __future__ import annotations
 
 import builtins
 import functools
+import itertools
 import os
 import sys
-import time
 import weakref
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -29,17 +30,27 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import dynamic_lookups, labels
-from prepcache.keys.code.classes import annotations_of, attributes_of, described, variables_of
-from prepcache.keys.code.describe import ABSENT, Value, readable
+from prepcache.keys.code.classes import (
+    NONE,
+    annotations_of,
+    attributes_of,
+    described,
+    setting_of,
+    variables_of,
+)
 from prepcache.keys.code.dynamic_lookups import Questions, names_in_annotations
 from prepcache.keys.code.fingerprint import fingerprint
-from prepcache.keys.code.import_graph import ImportGraph, read_source
+from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.module_state import ModuleState
-from prepcache.keys.code.names import SKIPPED_GLOBALS, Chains, global_chains
-from prepcache.keys.code.partial_reads import cell_chains, is_attribute_bag, is_used_whole
+from prepcache.keys.code.names import (
+    SKIPPED_GLOBALS,
+    cell_chains,
+    global_chains,
+    is_attribute_bag,
+    is_used_whole,
+)
 from prepcache.keys.code.project import Place, Places
-from prepcache.keys.code.settings import NONE, setting_of
-from prepcache.keys.code.values import Of, ValueEncoder, identity_of, plain_state
+from prepcache.keys.code.values import ABSENT, Of, Value, ValueEncoder, identity_of, readable
 from prepcache.keys.encoding.encoder import Encoder, is_registered
 from prepcache.keys.encoding.objects import EMPTY, Parts, state_of
 from prepcache.keys.secrets import holds_secret
@@ -48,13 +59,8 @@ _SAYING_WHAT_COUNTS = ("__prepcache_key__", "__getstate__", "__reduce__", "__red
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 CLASS = "class"
 """Stands for the definition of a class, which counts by its attributes."""
-DEAR_S = 0.01
-"""Seconds. What took longer to encode and is plain data is known again by its marshalled bytes."""
-MOST_OBJECTS = 1_000_000
-DEEPEST = 150
-"""Objects that hold one another. Each look at a mock makes more: it is refused before it fills the memory."""
-_MOST_TEXTS = 512
-"""Values of a recipe whose attributes it can show one by one."""
+MOST_ROWS = 1024
+"""Attributes that are rows. Objects that are met after so many are written in the row that holds them."""
 
 
 class Dependencies:
@@ -70,8 +76,15 @@ class Dependencies:
         counts_code: whether functions and classes are visited; without, they are names in the config.
 
     Attributes:
+        owners: what holds each value: a namespace, a function, a class.
         sources: path of each project file that holds a definition, to its module's label.
         codes: path of such a file to the code that was loaded from it, as far as it was visited.
+        ignored: the untracked names that were met.
+        leaves_out: whether a class is reached of whose instances the project says what counts.
+        texts: what stands as text in values: any of it may name an environment variable, or a module.
+        unstable: what has no stable bytes: only calls of the function may have put it there.
+        objects: the labels of objects whose attributes are rows.
+        is_again: whether what was counted is only looked at again: what has no stable bytes now has changed.
     """
 
     def __init__(
@@ -87,40 +100,31 @@ class Dependencies:
         self.definitions: dict[str, str] = {}
         self.values: dict[str, Value] = {}
         self.owners: dict[str, Any] = {}
-        """What holds each value: a namespace, a function, a class."""
         self.variables: dict[str, str | None] = {}
         self.top_levels: set[str] = set()
         self.sources: dict[str, str] = {}
         self.codes: dict[str, list[CodeType]] = {}
         self.ignored: set[str] = set()
-        self.leaves_out = False
-        """Whether a class is reached of whose instances the project says what counts."""
+        self.leaves_out = self.is_again = False
         self.literal_paths: set[str] = set()
         self.named_files: set[str] = set()
         self.root = root
-        self.plain: dict[str, tuple[str, str]] = {}
-        """Large plain data by label: what it is known again by, in a tenth of the time, and its digest."""
-        self.is_again = False
-        """Whether what was counted is only looked at again: then what has no stable bytes now has changed."""
         self.texts: set[str] = set()
-        """What stands as text in values: any of it may name an environment variable, or a module."""
         self.unstable: dict[str, UnkeyableError] = {}
-        """What has no stable bytes: only calls of the function may have put it there."""
         self.objects: set[str] = set()
-        """The labels of objects whose attributes count one by one."""
         self.labels = labels.Labels()
+        # Proxies: a reference cycle would keep all values alive until the next garbage collection.
         self.modules = ModuleState(weakref.proxy(self), graph)
+        self.encoder = ValueEncoder(weakref.proxy(self), file_digest, on_path)
         self._asked = Questions(self.texts)
         self._graph = graph
         self._places = places
         self._counts_code = counts_code
         self._untracked = tuple(untracked)
-        self._queue: deque[tuple[Any, ...]] = deque()
-        """Methods of this walk and their arguments."""
+        self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._whole_objects: dict[int, str] = {}
+        self._rows = 0
         self._projects: dict[type, bool] = {}
-        # A proxy: a reference cycle would keep all values alive until the next garbage collection.
-        self.encoder = ValueEncoder(weakref.proxy(self), file_digest, on_path)
         self._slots: set[tuple[int, str]] = set()
         self._counts: dict[str, int] = {}
         self._giver = object()
@@ -140,21 +144,21 @@ class Dependencies:
         return "cwd" in self._asked.topics
 
     def run(self) -> None:
-        """Visits what is queued, until nothing is."""
+        """Visits what is queued, until nothing is, and no question of the code is left."""
         is_over = False
         while self._queue or not is_over:
             if is_over := not self._queue:
                 self._answer()
-                continue
-            visit, *arguments = self._queue.popleft()
-            visit(*arguments)
+            else:
+                visit, arguments = self._queue.popleft()
+                visit(*arguments)
 
     def _answer(self) -> None:
         """Counts what most code does not ask for, once some code does."""
         for label, value, owner in self._asked.values():
             self.count_value(label, value, owner)
         for home in self._asked.modules():
-            if labels.place_of_module(home, self._places) is Place.PROJECT:
+            if not self.is_library_module(home):
                 self._whole_module(home)
         for space, names in self._asked.named_globals():
             self._named(space, names)
@@ -173,7 +177,7 @@ class Dependencies:
         if not self.is_again:
             for text in dynamic_lookups.texts_in(code):
                 self.named_files.update(dynamic_lookups.files_named_in(text))
-        for part, value in _numbered(state_of(function)):
+        for part, value in state_of(function):
             if value is EMPTY:
                 self.values[f"{label}{part}"] = ABSENT
             elif is_attribute_bag(value) and part.startswith("["):
@@ -183,17 +187,15 @@ class Dependencies:
         if function.__annotations__:  # whatever is given the function may read them
             self.count_value(f"{label}.__annotations__", function.__annotations__, function)
             self._named(space, names_in_annotations(function.__annotations__.values(), space))
-        self._globals(space, global_chains(code))
+        module = self._module_label(space)
+        for name, chains in sorted(global_chains(code).items()):
+            self.count_global(space, module, name, chains)
         self.note_code(code, space)
         if dynamic_lookups.is_dynamic(code):
             self._dynamic(space, path)
             for loaded in dynamic_lookups.modules_named_in(code):
                 self.count_module(loaded, ())
-        self.modules.follow(code, self._module_label(space), is_within="__path__" in space)
-
-    def _globals(self, space: dict[str, Any], chains: Chains) -> None:
-        for name in sorted(chains):
-            self.count_global(space, self._module_label(space), name, chains[name])
+        self.modules.follow(code, module, is_within="__path__" in space)
 
     def note_code(self, code: CodeType, space: dict[str, Any]) -> None:
         """Counts what code asks for beside what it names: environment variables, docstrings and the like.
@@ -205,11 +207,14 @@ class Dependencies:
         self._named_variables(dynamic_lookups.variables_in(code, space))
 
     def _note_file(self, space: dict[str, Any], filename: str) -> str | None:
-        """Notes the project's file of a name, that a definition was loaded from; None if it is none."""
-        path = os.path.abspath(_path_of(filename, space.get("__file__")))
-        if filename.startswith("<") or path.endswith(_EXTENSIONS) or not os.path.isfile(path):
-            return None
-        if self._places.of(path) is not Place.PROJECT or ("__name__" not in space and not _is_python(path)):
+        """Notes the project's file that a definition was loaded from; None if there is none."""
+        own: Any = space.get("__file__")
+        # `python script.py` compiles under the path as typed, and the job may have changed folder since.
+        is_typed = isinstance(own, str) and os.path.basename(own) == os.path.basename(filename)
+        path: str = os.path.abspath(own if is_typed and not os.path.isabs(filename) else filename)
+        is_file = not filename.startswith("<") and not path.endswith(_EXTENSIONS) and os.path.isfile(path)
+        # A template has no module, and counts by the code that was compiled from it.
+        if not is_file or "__name__" not in space or self._places.of(path) is not Place.PROJECT:
             return None
         self.sources.setdefault(path, self._module_label(space))
         return path
@@ -232,12 +237,11 @@ class Dependencies:
             self.count_value(f"{label}.{name}", value, cls)
 
     def _visit_object(self, label: str, owner: Any, pairs: Parts, of: Of) -> None:
-        for name, value in _numbered(pairs):
-            if name[:1] in ("(", "[", "."):
-                place = label + name
-            else:
-                place = f"{label}.{name}" if name.isidentifier() else f"{label}[{name!r}]"
-            self.count_value(place, value, owner, is_attribute=True, of=of)
+        for name, value in pairs:
+            step = (
+                name if name[:1] in ("(", "[", ".") else f".{name}" if name.isidentifier() else f"[{name!r}]"
+            )
+            self.count_value(label + step, value, owner, is_attribute=True, of=of)
 
     def _named_variables(self, names: Iterable[Any]) -> None:
         for name in names:
@@ -290,7 +294,7 @@ class Dependencies:
             self.named_files.update(dynamic_lookups.files_named_in(value))
         if isinstance(value, ModuleType):
             if self.is_library_module(value):  # what is read of the project's counts by itself
-                self.values[label] = Value(_text_digest(value.__name__), value.__name__)
+                self.values[label] = Value(blake3(value.__name__.encode()).hexdigest(), value.__name__)
             for chain in sorted(chains):
                 self.count_module(value, chain)
         elif is_attribute_bag(value):
@@ -316,7 +320,9 @@ class Dependencies:
         place of one."""
         if type(module).__module__ == "torch._ops":  # it makes operators when it is asked for them
             self.refer_library("torch")
-            self._operator(module, chain)
+            found = functools.reduce(lambda one, name: getattr(one, name, None), chain[:2], module)
+            if not isinstance(found, ModuleType):
+                self.count_value(f"torch.ops.{found}", found, sys)
             return
         place = labels.place_of_module(module, self._places)
         if place is Place.SELF:
@@ -345,14 +351,6 @@ class Dependencies:
         else:
             self.count_global(space, name, chain[0], {chain[1:]})
 
-    def _operator(self, space: Any, chain: tuple[str, ...]) -> None:
-        """Counts the operator that a chain of attributes, read from `torch.ops` or a part of it, leads to."""
-        for name in chain:
-            space = getattr(space, name, None)
-            if not isinstance(space, ModuleType):
-                self.count_value(f"torch.ops.{space}", space, sys)
-                return
-
     def _library_attribute(self, label: str, space: Any, chain: tuple[str, ...]) -> None:
         """Of libraries, settings count by value (`ImageFile.LOAD_TRUNCATED_IMAGES`), and what was patched."""
         if not chain or chain[0] not in space or chain[0] in SKIPPED_GLOBALS:
@@ -373,18 +371,17 @@ class Dependencies:
 
     def _is_put_there(self, label: str, value: Any) -> bool:
         """Whether what a library holds is a function of the project's or an instance of its classes, also
-        wrapped, or another's in the place of its own: part of what has that name, or from C elsewhere."""
-        home, name = label.partition(".")[0], label.rpartition(".")[2]
+        wrapped, or a C function from elsewhere in the place of the library's own."""
+        if isinstance(value, functools.partial):
+            return True
+        if isinstance(value, functools._lru_cache_wrapper):
+            value = value.__wrapped__
+        if isinstance(value, MethodType):
+            return self.is_project(type(value.__self__)) or self._is_put_there(label, value.__func__)
         if isinstance(value, FunctionType):
             return not self.is_library(value)
-        if isinstance(value, MethodType):
-            return any(self._is_put_there(label, part) for part in (value.__self__, value.__func__))
-        if isinstance(value, functools.partial):
-            is_of_name = getattr(value.func, "__name__", None) == name
-            return is_of_name or not self.modules.is_settling or self._is_put_there(label, value.func)
-        if isinstance(value, functools._lru_cache_wrapper):
-            return self._is_put_there(label, value.__wrapped__)
         if isinstance(value, BuiltinFunctionType) and isinstance(value.__module__, str):
+            home, name = label.partition(".")[0], label.rpartition(".")[2]
             other = value.__module__.partition(".")[0]
             is_alias = value.__name__ == name and other in sys.stdlib_module_names  # `os.open` is posix's
             return not is_alias and other.strip("_") != home.strip("_")
@@ -411,19 +408,13 @@ class Dependencies:
     # -- values --------------------------------------------------------------------------------------
 
     def count_value(
-        self,
-        label: str,
-        value: Any,
-        owner: Any,
-        *,
-        is_attribute: bool = False,
-        of: Of = (False, False, 0),
+        self, label: str, value: Any, owner: Any, *, is_attribute: bool = False, of: Of = (False, False)
     ) -> None:
         """Counts what `owner` (a namespace, function, class or object) holds under a label.
 
         Args:
             is_attribute: whether the owner is an object.
-            of: where the value comes from.
+            of: where it comes from.
         """
         slot = (id(owner), label)
         if slot in self._slots or self.is_untracked(label):
@@ -434,58 +425,47 @@ class Dependencies:
         self.owners[unique] = owner
         digest = self._digest(unique, value, *of)
         known = self.labels.known(value)
-        is_held = known is None or known in self.objects
+        is_object = known in self.objects
+        is_held = known is None or is_object
         # What a library's function holds may change, where one of the project's only stands for its code.
-        kind = object if isinstance(value, FunctionType) and is_held else type(value)
-        shown = None if known in self.objects else known
-        text = "" if is_attribute and len(self.values) > _MOST_TEXTS else readable(value, shown)
-        is_secret = known not in self.objects and holds_secret(value)  # attributes are rows of their own
-        self.values[unique] = Value(digest, text, is_secret, kind, is_attribute)
+        is_any = self.encoder.is_whole or (isinstance(value, FunctionType) and is_held)
+        self.values[unique] = Value(
+            digest,
+            readable(value, None if is_object else known),
+            is_secret=not is_object and holds_secret(value),  # attributes are rows of their own
+            kind=object if is_any else type(value),
+            is_attribute=is_attribute,
+        )
 
-    def _digest(self, label: str, value: Any, is_key: bool, is_config: bool, depth: int) -> str:
+    def _digest(self, label: str, value: Any, is_config: bool, is_key: bool) -> str:
         """The digest of a value's bytes, the order of its dicts counted: nobody can put a global into
         canonical order before the function sees it."""
-        if label in self.plain and self.plain[label][0] == plain_state(value, self.texts):
-            return self.plain[label][1]
-        encoder, hasher = self.encoder, blake3()
-        encoder.is_config, encoder.depth = is_config, depth
-        began, files = time.perf_counter(), encoder.files
+        hasher = blake3()
+        self.encoder.is_config = is_config
         try:
-            encoder.write(value, hasher.update, label, opaque_depth=1, is_key=is_key)
+            self.encoder.write(value, hasher.update, label, opaque_depth=1, is_key=is_key)
         except UnkeyableError as error:
             self.unstable[label] = error
             return identity_of(value)
-        digest = hasher.hexdigest()
-        is_dear = time.perf_counter() - began > DEAR_S and not is_config  # whose texts may name files later
-        if is_dear and files == encoder.files and (state := plain_state(value, self.texts)):
-            self.plain[label] = state, digest
-        return digest
+        return hasher.hexdigest()
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the attributes of one more object may be rows."""
+        return self._rows < MOST_ROWS
 
     def label_of(self, value: Any) -> str | None:
         """The label of an object that was met, all of whose attributes count."""
         return self._whole_objects.get(id(value))
 
-    def refer_object(
-        self,
-        value: Any,
-        place: str,
-        pairs: Parts,
-        of: Of = (False, False, 0),
-        *,
-        is_whole: bool = True,
-    ) -> str:
-        """The label of an object, some of whose attributes will be counted, or all of them.
-
-        Raises:
-            UnkeyableError: there are too many objects, as where each look at one makes another.
-        """
-        if len(self.objects) >= MOST_OBJECTS or of[-1] > DEEPEST:
-            raise UnkeyableError(f"{place}: it is nested too deeply, or holds too many objects", path=place)
+    def refer_object(self, value: Any, place: str, pairs: Parts, of: Of, *, is_whole: bool = True) -> str:
+        """The label of an object, some of whose attributes will be counted, or all of them."""
+        self._rows += len(pairs)
         label = self.labels.known(value) or self.labels.give(value, place)
         if is_whole:
             self._whole_objects[id(value)] = label
         self.objects.add(label)
-        self._queue.append((self._visit_object, label, value, pairs, of))
+        self._queue.append((self._visit_object, (label, value, pairs, of)))
         return label
 
     def is_project(self, cls: type) -> bool:
@@ -522,7 +502,7 @@ class Dependencies:
     def refer_module(self, module: ModuleType) -> None:
         """Counts a module that is used as a value."""
         if self._counts_code:
-            self._queue.append((self.count_module, module, ()))
+            self._queue.append((self.count_module, (module, ())))
 
     def refer_library(self, module: str) -> None:
         """Counts the distribution of a module, or the bytes of an extension module of the project."""
@@ -537,36 +517,49 @@ class Dependencies:
         if label is None:
             label = self.labels.give(value, wanted)
             if self._counts_code:
-                self._queue.append((visit, label, value))
+                self._queue.append((visit, (label, value)))
         return label
 
 
-def _numbered(pairs: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Pairs whose names differ, as those of slots of one name in two classes do not."""
-    met: Counter[str] = Counter()
-    for name, value in pairs:
-        met[name] += 1
-        yield name if met[name] == 1 else f"{name}#{met[name]}", value
+# -- the code of what items hold ----------------------------------------------------------------------------
+
+Held = type | FunctionType
 
 
-def _text_digest(*texts: str | None) -> str:
-    return blake3(repr(texts).encode("utf-8", "surrogatepass")).hexdigest()
+def name_of(held: Held) -> str:
+    """How items name a class or a function."""
+    module = labels.class_module(held) if isinstance(held, type) else held.__module__
+    return f"{module}.{held.__qualname__}"
 
 
-def _is_python(path: str) -> bool:
-    """Whether a file is Python's: a template is not, and counts by the code that was compiled from it."""
-    try:
-        read_source(path, path)
-    except UnkeyableError:
-        return False
-    return True
+def refer_items(all_held: Sequence[Held], reach: Dependencies) -> None:
+    """Counts the code of the classes and functions that items hold.
 
+    Args:
+        all_held: sorted by name.
 
-def _path_of(filename: str, own: Any) -> str:
-    """Where the file is that code names.
-
-    `python script.py` compiles under the path as typed, and the job may have changed folder since. What a
-    module compiled itself, as by `exec(compile(text, "rules.py", "exec"))`, has another name than its file.
+    Raises:
+        UnkeyableError: two have one name, or what one of them reaches has no stable bytes.
     """
-    is_own = isinstance(own, str) and os.path.basename(own) == os.path.basename(filename)
-    return own if is_own and not os.path.isabs(filename) else filename
+    own = [held for held in all_held if _is_own(held, reach)]
+    for before, held in itertools.pairwise(own):
+        if name_of(before) == name_of(held):
+            kind = "classes" if isinstance(held, type) else "functions"
+            raise UnkeyableError(
+                f"items: two {kind} are named {name_of(held)}: rename one, or pass plain values as items and "
+                "let the function build the objects"
+            )
+    for held in own:
+        if isinstance(held, FunctionType):
+            reach.add(f"items.{name_of(held)}", held)
+        else:
+            reach.refer_class(held)
+    reach.run()
+
+
+def _is_own(held: Held, reach: Dependencies) -> bool:
+    """Whether a name in the items stands for more than a part of an installed library."""
+    if isinstance(held, type):
+        return reach.is_project(held)
+    is_named = held.__closure__ is None and "<" not in held.__qualname__ and not vars(held)
+    return not (is_named and reach.is_library(held))

@@ -20,16 +20,9 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, ForwardRef, Literal, get_args, get_origin
 
 from prepcache.keys.code.fingerprint import docstrings, nested
-from prepcache.keys.code.names import all_names, global_chains
+from prepcache.keys.code.names import FRAME_READERS, all_names, global_chains
 
 _ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
-FRAME_READERS = frozenset(
-    {
-        "query", "eval", "evaluate", "re_evaluate", "sql", "from_query", "execute", "read_where", "dmatrix",
-        "dmatrices",
-    }
-)  # fmt: skip
-"""They look up globals of their caller by a text: pandas, numexpr, duckdb, polars, PyTables, patsy."""
 _TOPICS = {
     "docs": {"__doc__", "getdoc"},
     "sources": {"getsource", "getsourcelines", "getcomments"},

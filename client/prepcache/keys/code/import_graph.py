@@ -37,11 +37,10 @@ from zipfile import BadZipFile, ZipFile
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.alters import Alters
 from prepcache.keys.code.dynamic_lookups import texts_in
 from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
 from prepcache.keys.code.labels import folders_of, space_of
-from prepcache.keys.code.names import all_names
+from prepcache.keys.code.names import Alters, all_names
 from prepcache.keys.code.project import SELF_MODULES, Place, Places, file_name
 from prepcache.keys.files.stamps import Stamp, is_racy, racy_window_ns, stamp_of
 

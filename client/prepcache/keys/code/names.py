@@ -1,21 +1,35 @@
-"""Which globals a code object names, and which attributes it reads from them.
+"""The names in code: the globals that it reads, what it reads of an object, and what it may alter itself.
 
-Read from the bytecode, which knows the scopes: it also covers code that was generated and has no source.
+Told from bytecode, which knows the scopes, also of code that was generated and has no source.
+
+    class Data(LightningDataModule):
+        def prepare(self, path): return load(path, self.size)      # not self.trainer, not self.batch_size
+
+    def main():
+        args = parser.parse_args()
+        def prep(path): return load(path, args.size)               # not args.lr
 
 Invariants:
-    1. Every global that the code, or code nested in it, loads by name is in the result. What follows it
-       in a chain of attribute loads is in its chains; `()` stands for a use as a whole.
-    2. Names that pytest's assertion rewriting adds are not.
+    1. Every global that code, or code nested in it, loads by name is among its chains, with what follows in a
+       chain of attribute loads; `()` stands for a use as a whole.
+    2. Where an object may be read otherwise than by its attributes' names (it is passed on or stored, its
+       class has own code for attributes, a text or the frame may lead to it), all of it counts.
 """
 
 from __future__ import annotations
 
 import dis
+import functools
+import os
+import re
 import sys
+import types
+from collections.abc import Iterable, Iterator
 from inspect import CO_OPTIMIZED
-from types import CodeType
+from types import CodeType, FunctionType, MemberDescriptorType
+from typing import Any
 
-from prepcache.keys.code.fingerprint import instructions
+from prepcache.keys.code.fingerprint import instructions, nested
 
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
 _LOAD_NAMES = frozenset(
@@ -25,6 +39,8 @@ _LOAD_ATTR = dis.opmap["LOAD_ATTR"]
 _LOAD_METHOD = dis.opmap.get("LOAD_METHOD", -1)
 _ATTR_SHIFT = 1 if sys.version_info >= (3, 12) else 0
 
+SCALARS = (bool, int, float, complex, str, bytes, type(None))
+
 SKIPPED_GLOBALS = frozenset(
     {
         "__builtins__", "__name__", "__file__", "__path__", "__spec__", "__loader__", "__package__",
@@ -32,6 +48,35 @@ SKIPPED_GLOBALS = frozenset(
     }
 )  # fmt: skip
 """What Python keeps in the namespace of a module: no values of its code."""
+FRAME_READERS = frozenset(
+    {
+        "query", "eval", "evaluate", "re_evaluate", "sql", "from_query", "execute", "read_where", "dmatrix",
+        "dmatrices",
+    }
+)  # fmt: skip
+"""They look up globals of their caller by a text: pandas, numexpr, duckdb, polars, PyTables, patsy."""
+_BY_FRAME = FRAME_READERS | {
+    "dir", "exec", "globals", "locals", "vars", "f_locals", "_getframe", "currentframe", "stack",
+}  # fmt: skip
+_READS = ("LOAD_ATTR", "LOAD_METHOD")
+_WRITES = ("STORE_ATTR", "DELETE_ATTR")
+_WHOLE = ""
+"""Stands for a use of an object that is no use of one attribute."""
+_ABSENT = object()
+_STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_DEREF"})
+_WRITES_OF_ITEMS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
+_WRITERS = frozenset(
+    {
+        "add", "append", "appendleft", "clear", "difference_update", "discard", "extend", "extendleft",
+        "insert", "intersection_update", "move_to_end", "pop", "popitem", "popleft", "remove", "reverse",
+        "rotate", "setdefault", "sort", "subtract", "symmetric_difference_update", "update",
+        "__dict__", "vars",
+    }
+)  # fmt: skip
+"""Methods of containers that change them, and what gives the dict behind an object."""
+_ANYTHING = frozenset({"setattr", "delattr", "globals", "exec", "__setattr__"})
+_FIXED = (*SCALARS, tuple, frozenset, type, FunctionType, os.PathLike)
+_CONTAINERS = (dict, list, set, bytearray)
 
 Chains = dict[str, set[tuple[str, ...]]]
 _known: dict[CodeType, tuple[CodeType, Chains]] = {}
@@ -87,3 +132,127 @@ def _scan(code: CodeType, chains: Chains) -> None:
                 root, chain = name, []
     if root is not None:
         chains.setdefault(root, set()).add(tuple(chain))
+
+
+def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
+    """The attributes of an object that the function of one of its methods reads, also through the methods and
+    properties that it reaches by `self`, with their values; None for all of them."""
+    cls = type(owner)
+    if _has_own(cls, "__getattribute__"):
+        return None
+    has_own_setter = _has_own(cls, "__setattr__") or _has_own(cls, "__delattr__")
+    state = getattr(owner, "__dict__", {})
+    found: dict[str, Any] = {}
+    queue, seen = [function], set()
+    while queue:
+        code = getattr(queue.pop(), "__code__", None)
+        if code in seen:
+            continue
+        seen.add(code)
+        if not isinstance(code, CodeType) or not code.co_argcount:
+            return None
+        names = all_names(code)
+        uses = set(_uses(code, code.co_varnames[0]))
+        if (_WHOLE, True) in uses or not names.isdisjoint(_BY_FRAME | {"super", "__dict__"}):
+            return None
+        for name, is_read in uses:
+            member = _member(cls, name)
+            if isinstance(member, property):
+                queue += [part for part in (member.fget, member.fset, member.fdel) if part is not None]
+            elif not is_read:
+                is_slot = isinstance(member, MemberDescriptorType)
+                if has_own_setter or (hasattr(type(member), "__set__") and not is_slot):
+                    return None
+            elif isinstance(member, MemberDescriptorType):
+                found.update({name: getattr(owner, name)} if hasattr(owner, name) else {})
+            elif isinstance(member, functools.cached_property):
+                queue.append(member.func)
+                found.update({name: state[name]} if name in state else {})
+            elif name in state and not hasattr(type(member), "__set__"):
+                found[name] = state[name]
+            elif isinstance(member, FunctionType):
+                queue.append(member)
+            elif member is _ABSENT:
+                if _member(cls, "__getattr__") is not _ABSENT:
+                    return None
+            elif hasattr(type(member), "__get__") and not isinstance(member, staticmethod | classmethod):
+                return None
+    return sorted(found.items())
+
+
+def cell_chains(code: CodeType, name: str) -> set[tuple[str, ...]]:
+    """The attributes that code uses of a variable around it; `()` for a use as a whole."""
+    found: set[tuple[str, ...]] = {(used,) if used else () for used, _ in _uses(code, name)}
+    return found if found and _BY_FRAME.isdisjoint(all_names(code)) else {()}
+
+
+def is_attribute_bag(value: Any) -> bool:
+    """Whether an object is mere attributes: a SimpleNamespace, or argparse's Namespace."""
+    cls = type(value)
+    return cls is types.SimpleNamespace or (cls.__module__ == "argparse" and cls.__name__ == "Namespace")
+
+
+def is_used_whole(bag: Any, chain: tuple[str, ...]) -> bool:
+    """Whether a chain uses a bag as a whole, or by what its class says (`args.__dict__`)."""
+    return not chain or (chain[0] not in vars(bag) and hasattr(type(bag), chain[0]))
+
+
+def _member(cls: type, name: str) -> Any:
+    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), _ABSENT)
+
+
+def _has_own(cls: type, name: str) -> bool:
+    return _member(cls, name) is not vars(object)[name]
+
+
+def _uses(code: CodeType, name: str) -> Iterator[tuple[str, bool]]:
+    """The attributes of a variable that code uses, and whether it reads them or sets them; nested code
+    included."""
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP")]
+    for at, step in enumerate(steps):
+        operand = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+        if name not in operand or not step.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")):
+            if name in operand and step.opname.startswith(("STORE_FAST", "STORE_DEREF", "DELETE_")):
+                yield _WHOLE, True
+            continue
+        after = steps[at + 1]
+        if after.opname == "COPY" and after.arg == 1:  # `self.n += 1`
+            after = steps[at + 2]
+            yield str(after.argval), False
+        if operand[-1] != name or operand.count(name) > 1 or after.opname not in _READS + _WRITES:
+            yield _WHOLE, True
+        else:
+            yield str(after.argval), after.opname in _READS
+    for const in code.co_consts:
+        if isinstance(const, CodeType) and name in const.co_freevars:
+            yield from _uses(const, name)
+
+
+class Alters:
+    """What some code may alter itself while it runs.
+
+    Told about names, not about objects: `setattr` with a computed name may mean any.
+    """
+
+    def __init__(self, codes: Iterable[CodeType]) -> None:
+        self._assigned: set[str] = set()
+        self._written: set[str] = set()
+        self._is_any = False
+        for code in (one for outer in codes for one in nested(outer)):
+            steps = list(dis.get_instructions(code))
+            self._assigned.update(str(step.argval) for step in steps if step.opname in _STORES)
+            names = set(code.co_names)
+            self._is_any |= not _ANYTHING.isdisjoint(names)
+            if not _WRITERS.isdisjoint(names) or any(step.opname in _WRITES_OF_ITEMS for step in steps):
+                self._written |= names.union(code.co_freevars, code.co_varnames)
+
+    def may_alter(self, label: str, kind: type) -> bool:
+        """Whether it may be the code itself that changed a value of a type.
+
+        The last word of the value's label is the name that code has for it.
+        """
+        words = re.findall(r"\w+", re.sub(r"#\d+$", "", label))
+        name = words[-1] if words else label
+        if self._is_any or name in self._assigned:
+            return True
+        return not issubclass(kind, _FIXED) and (not issubclass(kind, _CONTAINERS) or name in self._written)

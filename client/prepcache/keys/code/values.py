@@ -1,20 +1,21 @@
-"""The encoder of what code reaches and of the config: code by label, objects by label and rows of their own.
+"""The encoder of what code reaches and of the config, and what a recipe says of each value.
 
 Functions and classes of the project are written as labels, and the walk visits them. So is an object with
 attributes: as its class and a label, which is its place where it was met first. Each attribute then counts as
 a row of its own (`preprocess.reader.size`), so an object counts once however often it is met, also inside
-itself.
+itself. Beyond a number of rows, an object is written where it is met first in a row.
 
 Invariants:
     1. Equal bytes, with equal rows of what they refer to, mean values made of the same code and state.
     2. Nothing in a set is referred to: there is no order in which its elements would get their labels.
+    3. What is shown of a value holds no address and is no more than a line.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
-import marshal
 import os
 import secrets
 import types
@@ -27,33 +28,52 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels
-from prepcache.keys.code.describe import SCALARS
 from prepcache.keys.code.fingerprint import fingerprint
-from prepcache.keys.code.partial_reads import attributes_read
-from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Put, is_registered, text_bytes
+from prepcache.keys.code.names import SCALARS, attributes_read
+from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Put, is_registered, length, text_bytes
 from prepcache.keys.encoding.objects import Parts, is_lock, kind_of, own_attributes, state_of
 from prepcache.keys.markers import Tree
 from prepcache.keys.outdated import check_machine_code
 from prepcache.keys.paths import looks_like_path, name_bytes
+from prepcache.keys.secrets import holds_secret
 
 if TYPE_CHECKING:
     from prepcache.keys.code.dependencies import Dependencies
 
+Of = tuple[bool, bool]
+"""Of a value: whether it is part of the config, and whether a key function gave it."""
+TEXT_LIMIT = 120
+"""Characters; enough for a path or a short list."""
+_SHOWN_ELEMENTS = 8
 _WAYS_OUT = (
     "put what matters into config, give its class a `__prepcache_key__()` method, call "
     "`register_key(type, function)`, or exclude it with untracked=({name!r},)"
 )
-_MOST_HELD = 16
-"""Objects without weak references that are kept alive so that their names stay theirs. The oldest go."""
-
-_OF_DISPATCH = ("registry", "register", "dispatch", "_clear_cache")
-
-Of = tuple[bool, bool, int]
-"""Of a value: whether a key function gave it, whether it is part of the config, and its depth."""
-
-_identities: dict[int, tuple[Callable[[], Any], str]] = {}
-"""What refers to an object, and its name, by its address."""
 _METHOD = ", or make preprocess a function that does not hold it"
+_OF_DISPATCH = ("registry", "register", "dispatch", "_clear_cache")
+_MOST_IDENTITIES = 64
+_identities: dict[int, tuple[Callable[[], Any], str]] = {}
+"""What refers to an object, and its name, by its address. The oldest go."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Value:
+    """A value that counts.
+
+    Args:
+        digest: of its bytes.
+        text: a short readable form.
+        is_attribute: whether an object holds it, and not the code.
+    """
+
+    digest: str
+    text: str
+    is_secret: bool = False
+    kind: type = object
+    is_attribute: bool = False
+
+
+ABSENT = Value(blake3(b"absent").hexdigest(), "(undefined)")
 
 
 class ValueEncoder(Encoder):
@@ -73,12 +93,12 @@ class ValueEncoder(Encoder):
     ) -> None:
         super().__init__()
         self.texts = walk.texts
-        self.files = 0
-        """Files that values were seen to name."""
         self.is_config = False
         """Whether the present value is, or is part of, the config."""
-        self.depth = 0
-        """Objects that hold one another around the present value."""
+        self.is_whole = False
+        """Whether the present row holds objects that have no rows."""
+        self._inside: dict[int, tuple[int, Any]] = {}
+        """These objects, numbered, and kept alive: an id is unique only while its object lives."""
         self._walk = walk
         self._file_digest = file_digest
         self._on_path = on_path
@@ -96,18 +116,20 @@ class ValueEncoder(Encoder):
         ways = _WAYS_OUT.format(name=label.rpartition(".")[2])
         return ways + _METHOD if label.startswith("preprocess.") else ways
 
+    def write(self, value: Any, put: Put, path: str, *, opaque_depth: int = 0, is_key: bool = False) -> None:
+        self._inside.clear()
+        self.is_whole = False
+        super().write(value, put, path, opaque_depth=opaque_depth, is_key=is_key)
+
     def is_library(self, cls: type) -> bool:
         return not self._walk.is_project(cls)
-
-    # -- paths ---------------------------------------------------------------------------------------
 
     def path_bytes(self, value: Any) -> bytes | None:
         """Outside the config a path counts by its place in the checkout, if it lies there, and by the file's
         bytes."""
         if self.is_config or isinstance(value, Tree):
             return self._on_path(value, self)
-        text = os.fsdecode(value)
-        is_text = isinstance(value, str)
+        text, is_text = os.fsdecode(value), isinstance(value, str)
         if is_text and not looks_like_path(text):
             return None
         root, name, is_inside = self._walk.root, text, False
@@ -118,11 +140,14 @@ class ValueEncoder(Encoder):
             if os.path.isfile(text):
                 with contextlib.suppress(UnkeyableError):  # unreadable, or growing: observation sees its use
                     digest = self._file_digest(text)
-                self.files += 1
                 check_machine_code(text)
         if is_text and not is_inside and not digest:
             return None
         return b"%d:%d:" % (is_inside, len(digest)) + digest + name_bytes(name)
+
+    def check_marker(self, value: Any) -> None:
+        if self.is_config:  # what code holds, it sees as it is
+            super().check_marker(value)
 
     # -- code ----------------------------------------------------------------------------------------
 
@@ -138,8 +163,7 @@ class ValueEncoder(Encoder):
             return f"module:{value.__name__}".encode()
         if isinstance(value, functools.partial):
             steps = ("func", "args", "keywords", "__dict__")
-            parts = (value.func, value.args, value.keywords, vars(value))
-            return b"partial:" + b"".join(map(self.part, parts, steps))
+            return b"partial:" + b"".join(self.part(getattr(value, step), step) for step in steps)
         if not isinstance(value, MethodType | BuiltinFunctionType):
             return None
         owner = value.__self__
@@ -169,11 +193,9 @@ class ValueEncoder(Encoder):
             return self.part(owner, "__self__")
         chunks: list[Any] = [b"reads"]
         self.put_class_of(owner, chunks.append)
-        self.steps.append("__self__")
-        label = self._walk.refer_object(owner, self.where, read, self._of, is_whole=False)
-        chunks.append(text_bytes(label))
-        self.steps.pop()
-        return b"".join(chunks)
+        place = f"{self.where}.__self__"
+        label = self._walk.refer_object(owner, place, read, self._of, is_whole=False)
+        return b"".join([*chunks, text_bytes(label)])
 
     def _library_function(self, function: FunctionType) -> bytes:
         """Code of a library counts by name; what a decorator of a library wraps and holds, by what it is."""
@@ -191,7 +213,7 @@ class ValueEncoder(Encoder):
             parts += [pair for pair in own_attributes(function) if pair[0] not in _OF_DISPATCH]
         elif "<" in name:
             name += f":{fingerprint(function.__code__)}"
-            parts = [*state_of(function)]
+            parts = state_of(function)
         elif "__wrapped__" in own:
             parts = [("__wrapped__", own["__wrapped__"])]
         if not parts:
@@ -203,13 +225,17 @@ class ValueEncoder(Encoder):
 
     @property
     def _of(self) -> Of:
-        return self.is_key, self.is_config, self.depth + 1
+        return self.is_config, self.is_key
 
     def put_known(self, value: Any, put: Put) -> bool:
-        label = None if self.inline_depth else self._walk.label_of(value)
-        if label is None:
+        if self.inline_depth:
             return super().put_known(value, put)
-        put(b"Y" + text_bytes(label))
+        if (label := self._walk.label_of(value)) is not None:
+            put(b"Y" + text_bytes(label))
+        elif (inside := self._inside.get(id(value))) is not None:
+            put(b"Yi" + length(inside[0]))
+        else:
+            return super().put_known(value, put)
         return True
 
     def put_object(self, value: Any, put: Put) -> None:
@@ -221,54 +247,85 @@ class ValueEncoder(Encoder):
         super().put_object(value, put)
 
     def put_attributes(self, owner: Any, pairs: Parts, put: Put) -> None:
-        """What has a name becomes rows of the owner's label; the rest is written here."""
-        if self.inline_depth:
+        """What has a name becomes rows of the owner's label, as long as there may be more; the rest is
+        written here."""
+        if self.inline_depth or not self._walk.has_rows:
+            self.is_whole = True
+            if not self.inline_depth:
+                self._inside[id(owner)] = (len(self._inside), owner)
+            pairs = [pair for pair in pairs if not self._walk.is_untracked(f".{pair[0]}")]
             super().put_attributes(owner, pairs, put)
             return
         named = [pair for pair in pairs if pair[0][:1] != "<"]
         super().put_attributes(owner, [pair for pair in pairs if pair[0][:1] == "<"], put)
         if named or not pairs:
-            put(b"@" + text_bytes(self._walk.refer_object(owner, self.where, named, self._of)))
+            label = self._walk.refer_object(owner, self.where, named, self._of)
+            put(b"@" + text_bytes(label))
         else:
             put(b"-")
 
 
 def identity_of(value: Any) -> str:
     """The name of an object that has no stable bytes: its own for as long as it lives."""
-    at, pop = id(value), _identities.pop  # at the interpreter's end the module's names are gone
-    refer, name = _identities.get(at, (None, ""))
+    refer, name = _identities.get(id(value), (None, ""))
     if refer is None or refer() is not value:
         try:
-            refer = weakref.ref(value, lambda _: pop(at, None))
+            refer = weakref.ref(value)
         except TypeError:
-            held = [key for key, (one, _) in list(_identities.items()) if not isinstance(one, weakref.ref)]
-            for key in held[: 1 - _MOST_HELD]:  # all but the last ones
-                pop(key, None)
 
             def refer() -> Any:
                 return value
 
+        while len(_identities) >= _MOST_IDENTITIES:
+            _identities.pop(next(iter(_identities)), None)
         name = f"?{secrets.token_hex(8)}"
-        _identities[at] = refer, name
+        _identities[id(value)] = refer, name
     return name
 
 
-def plain_state(value: Any, texts: set[str]) -> str:
-    """What tells a state of plain data (built-in containers of numbers and text) from others; empty for what
-    is none. Adds the texts in it to `texts`."""
-    try:
-        state = blake3(marshal.dumps(value, 2)).hexdigest()  # version 2 does not depend on reference counts
-    except ValueError:  # it is none, or contains itself
-        return ""
-    rest = [value]
-    while rest:
-        one = rest.pop()
-        if type(one) is str:
-            texts.add(one)
-        elif type(one) is dict:
-            rest += [*one, *one.values()]
-        elif type(one) in (list, tuple, set, frozenset):
-            rest += one
-        elif type(one) not in SCALARS:  # marshal writes any buffer as bytes
-            return ""
-    return state
+# -- for people ---------------------------------------------------------------------------------------------
+
+
+def decides(part: Any) -> Any:
+    """What a part says of an input, less the readable form: that may change where the input does not."""
+    return part.get("digest") if isinstance(part, dict) else part
+
+
+def readable(value: Any, label: str | None = None) -> str:
+    """A short form of a value; by its label, if it has one."""
+    text = label or _text(value)
+    return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
+
+
+def _text(value: Any) -> str:
+    cls = type(value)
+    if _is_long(value):
+        return f"int of {value.bit_length()} bits"
+    if cls in SCALARS:
+        return repr(value[:TEXT_LIMIT]) if isinstance(value, str | bytes) else repr(value)
+    if cls in (dict, list, tuple, set, frozenset):
+        return _container(value)
+    if isinstance(value, FunctionType | type | BuiltinFunctionType):
+        return f"{value.__module__}.{getattr(value, '__qualname__', value.__name__)}"  # Boost's have none
+    if isinstance(value, MethodType):
+        owner = "secret" if holds_secret(value.__self__) else _text(value.__self__)
+        return f"{getattr(value.__func__, '__name__', 'method')} of {owner}"
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if issubclass(cls, os.PathLike):  # its `__class__` may raise
+        return os.fsdecode(value)
+    if not dataclasses.is_dataclass(cls) and hasattr(cls, "shape") and hasattr(cls, "dtype"):
+        return f"{cls.__name__} {value.dtype} {tuple(value.shape)}"
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _is_long(value: Any) -> bool:
+    return type(value) is int and value.bit_length() > 4 * TEXT_LIMIT
+
+
+def _container(value: Any) -> str:
+    if len(value) <= _SHOWN_ELEMENTS:
+        elements = [*value, *value.values()] if isinstance(value, dict) else list(value)
+    if len(value) > _SHOWN_ELEMENTS or any(type(e) not in SCALARS or _is_long(e) for e in elements):
+        return f"{type(value).__name__} of {len(value)}"
+    return repr(sorted(value, key=repr)) if isinstance(value, set | frozenset) else repr(value)

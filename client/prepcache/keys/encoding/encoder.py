@@ -249,8 +249,10 @@ class Encoder:
             self.inline_depth -= 1
 
     def put_code(self, value: Any, put: Put) -> None:
-        """Write a function, class or module."""
+        """Write a function, class or module. The order of what it holds counts: nobody can put it right."""
+        self.opaque_depth += 1
         payload = self.code_bytes(value)
+        self.opaque_depth -= 1
         if payload is None:
             name = getattr(value, "__qualname__", None) or getattr(value, "__name__", type(value).__name__)
             raise self.refuse(f"{name} ({type(value).__name__}) has no stable bytes; {self.ways_out}")

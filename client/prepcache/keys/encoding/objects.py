@@ -20,7 +20,7 @@ import struct
 import sys
 import types
 import weakref
-from collections.abc import Iterator
+from collections import Counter
 from typing import Any
 
 from prepcache.keys.code.fingerprint import fingerprint, without_address
@@ -94,6 +94,8 @@ def parts_of(value: Any, *, is_library: bool) -> Parts:
         parts = _held(value)
         if parts is None:
             parts = _copied(value, is_library)
+    except RecursionError:
+        raise
     except Exception as error:
         raise Unstable(str(error) or type(error).__name__) from error
     return without_entropy(parts) if is_library else parts
@@ -224,24 +226,25 @@ def own_attributes(function: Any) -> Parts:
     return sorted((name, part) for name, part in vars(function).items() if name[:2] != "__")
 
 
-def state_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+def state_of(function: types.FunctionType) -> Parts:
     """What a function holds beside its code: what to put behind its label, and values; `EMPTY` for none."""
-    code = function.__code__
-    defaults = function.__defaults__ or ()
+    code, defaults = function.__code__, function.__defaults__ or ()
     named = code.co_varnames[: code.co_argcount]
     named = ("",) * (len(defaults) - len(named)) + named  # the job may have set more than there are arguments
     given = [*zip(named[len(named) - len(defaults) :], defaults, strict=True)]
     given += sorted((function.__kwdefaults__ or {}).items(), key=lambda pair: pair[0])
-    for name, value in given:
-        yield f"({without_address(name, code)}=)", value
+    parts = [(f"({without_address(name, code)}=)", value) for name, value in given]
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
-            content = cell.cell_contents
+            parts.append((f"[{name}]", cell.cell_contents))
         except ValueError:
-            content = EMPTY
-        yield f"[{name}]", content
-    for name, value in sorted(vars(function).items()):
-        yield f".{name}", value
+            parts.append((f"[{name}]", EMPTY))
+    parts += [(f".{name}", value) for name, value in sorted(vars(function).items())]
+    met: Counter[str] = Counter()  # without their addresses, names may be one
+    for at, (name, value) in enumerate(parts):
+        met[name] += 1
+        parts[at] = (name if met[name] == 1 else f"{name}#{met[name]}", value)
+    return parts
 
 
 # -- random generators --------------------------------------------------------------------------------------
