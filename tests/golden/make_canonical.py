@@ -1,4 +1,4 @@
-"""Writes canonical_v5.json and items_v5.json: `python tests/golden/make_canonical.py`.
+"""Writes canonical.json and items.json: `python tests/golden/make_canonical.py`.
 
 Run it only together with a raised version constant, or to pin more: what it writes is what every key is made
 of, and a line that it changes is a key that has moved.
@@ -20,9 +20,9 @@ from support.golden_values import VALUES, item_digests  # noqa: E402
 
 if __name__ == "__main__":
     vectors = {name: encoder.encode(value).hex() for name, value in VALUES.items()}
-    (HERE / "canonical_v5.json").write_text(json.dumps(vectors, indent=1) + "\n")
+    (HERE / "canonical.json").write_text(json.dumps(vectors, indent=1) + "\n")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         digests = item_digests(Path(folder))
         os.chdir("/")
-    (HERE / "items_v5.json").write_text(json.dumps(digests, indent=1) + "\n")
+    (HERE / "items.json").write_text(json.dumps(digests, indent=1) + "\n")

@@ -8,7 +8,7 @@ Invariants:
     1. No library is imported here: a value of a library's type means that it is loaded already.
     2. Arrays and tensors count by dtype, shape and bytes in C order, whatever their strides. Bytes that
        carry no value (padding) are left out.
-    3. An instance counts with all of its attributes and slots, too (`instances.with_state`). Only a function
+    3. An instance counts with all of its attributes and slots, too (`builtins.with_state`). Only a function
        here that gives a dict says itself which attributes count.
     4. Where the function can see the order of a dict, the dict is nested, as there the order counts.
 """
@@ -23,8 +23,8 @@ from types import MethodType
 from typing import Any, NoReturn
 
 from prepcache.errors import UnkeyableError
+from prepcache.keys.encoding.builtins import attributes_of
 from prepcache.keys.encoding.encoder import length, register_adapter, text_bytes
-from prepcache.keys.encoding.instances import attributes_of
 from prepcache.keys.observation.context import is_library_file
 
 Key = Callable[[Any], Any]
@@ -114,8 +114,6 @@ def _elements(value: Any) -> Any:
 # -- torch ------------------------------------------------------------------------------------------------
 
 
-_NOTED_BY_DYNAMO = "_dynamo_static_input_type"
-"""What the first call of a compiled module leaves in its tensors: that they stay where they are."""
 _OF_TORCH = ("aten", "prim", "prims", "quantized")
 """Namespaces of torch's own operators."""
 _NOT_OF_A_SCRIPT = (".debug_pkl", "/.data/serialization_id")
@@ -124,10 +122,7 @@ _NOT_OF_A_SCRIPT = (".debug_pkl", "/.data/serialization_id")
 
 def _tensor(value: Any) -> Any:
     own = attributes_of(value)
-    if not own:
-        return _layout(value)
-    own.pop(_NOTED_BY_DYNAMO, None)
-    return {"tensor": _layout(value), **own}
+    return {"tensor": _layout(value), **own} if own else _layout(value)
 
 
 def _layout(value: Any) -> Any:

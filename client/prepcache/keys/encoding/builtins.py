@@ -1,4 +1,4 @@
-"""Writers of the canonical encoding for the types of Python and its standard library.
+"""Writers of the canonical encoding for built-in types, for instances of their subclasses, and for enums.
 
     tag  value                              tag  value
     n    None                               l t  list, tuple: count, elements
@@ -7,36 +7,41 @@
     f    float, big-endian bits             o    OrderedDict
     c    complex, two floats                e z  set, frozenset: count, sorted elements
     s b  str (UTF-8), bytes                 w    bytearray, memoryview, array
-    p S  path, str that names a file        x    mapping proxy, Ellipsis, own class of path: name, parts
+    p S  path, str that names a file        x    path by its name only, own class of path
     P    tree()                             C    function, class, module
     Q    plain()                            O k  other object: by its parts, by a registered function
-
-`instances` adds E (enum member) and D (instance of a subclass of a type here). `Y` refers to an object that
-is written elsewhere.
+    E    member of an enum                  D    instance of a subclass of a type here
+    Y    an object that is written elsewhere
 
 Invariants:
-    1. A writer is chosen by exact type; subclasses of built-in types count with their class and state.
+    1. A writer is chosen by exact type. An instance of a subclass counts by its class, by what it holds as
+       one of its base, read by the base's own methods, and by its `__dict__` and slots. See `objects` too.
+    2. Inside an instance the order of dicts counts: only namedtuples can be rebuilt with another one.
 """
 
 from __future__ import annotations
 
 import array
+import contextlib
+import enum
 import functools
 import math
 import os
 import struct
 import types
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any
 
 from prepcache.keys.encoding.encoder import Encoder, Put, Writer, is_registered, length, text_bytes
 from prepcache.keys.markers import Plain, Tree
+from prepcache.namedtuples import is_namedtuple
 
 _INT = struct.Struct(">cq").pack
 _FLOAT = struct.Struct(">cd").pack
 _NAN = b"f" + bytes.fromhex("7ff8000000000000")
+_PLAIN = Encoder()
 _LONG_LIST = 64
 """Elements; from here on a list of one number type is written in bulk (a config may be 50 MB)."""
 
@@ -141,20 +146,11 @@ def has_free_order(value: dict[Any, Any]) -> bool:
 
 def simple_key(key: Any) -> bytes:
     """By what the keys of a plain dict are sorted: their bytes as plain values."""
-    kind = type(key)
-    if kind is str:
+    if type(key) is str:
         return text_bytes(key)
-    if kind is int:
-        return int_bytes(key)
-    if kind is float:
-        return float_bytes(key)
-    if kind is complex:
-        return b"c" + float_bytes(key.real) + float_bytes(key.imag)
-    if kind is bytes:
-        return b"b" + length(len(key)) + bytes(key)
-    if kind is tuple:
-        return b"t" + length(len(key)) + b"".join(map(simple_key, key))
-    return b"n" if key is None else b"T" if key else b"F"
+    chunks: list[Any] = []
+    WRITERS[type(key)](_PLAIN, key, chunks.append)
+    return b"".join(chunks)
 
 
 def _dict(encoder: Encoder, value: dict[Any, Any], put: Put) -> None:
@@ -218,22 +214,8 @@ def _raw_buffer(_: Encoder, value: Any, put: Put) -> None:
     put(view if view.contiguous and view.ndim == 1 and view.format == "B" else view.tobytes())
 
 
-def _mapping_proxy(encoder: Encoder, value: Any, put: Put) -> None:
-    put(b"x" + length(12) + b"mappingproxy")
-    encoder.opaque_depth += 1  # the function receives it as it is
-    encoder.step(dict(value), "items", put)
-    encoder.opaque_depth -= 1
-
-
-def _singleton(_: Encoder, value: Any, put: Put) -> None:
-    name = repr(value).encode()
-    put(b"x" + length(len(name)) + name)
-
-
-def path_writer(encoder: Encoder, value: Any, put: Put) -> None:
+def _path(encoder: Encoder, value: Any, put: Put) -> None:
     """A path. `pathlib`'s hold nothing but the name; others count with their class and state, too."""
-    from prepcache.keys.encoding.instances import attributes_of, put_state
-
     if type(value).__module__.partition(".")[0] not in ("pathlib", "posix"):
         try:
             name = os.fspath(value)
@@ -241,20 +223,13 @@ def path_writer(encoder: Encoder, value: Any, put: Put) -> None:
             raise encoder.refuse(f"its path raised {type(error).__name__}: {error}") from error
         put(b"x" + length(8) + b"pathlike")
         encoder.put_class_of(value, put)
-        library = [base for base in type(value).__mro__ if base.__module__.startswith("pathlib")]
-        theirs = {slot for base in library for slot in vars(base).get("__slots__", ())}
+        theirs = slots_of(*(base for base in type(value).__mro__ if base.__module__.startswith("pathlib")))
         own = {n: part for n, part in attributes_of(value).items() if n not in theirs and part is not name}
-        put_state(encoder, own, value, put)
-    _put_path(encoder, value, put)
-
-
-def _put_path(encoder: Encoder, value: Any, put: Put) -> None:
+        _put_state(encoder, own, value, put)
     if encoder.texts is not None:
         encoder.texts.add(os.fsdecode(value))
     if not encoder.looks_up_text:
-        name = os.fspath(value)
-        raw = text_bytes(name) if isinstance(name, str) else b"b" + length(len(name)) + name
-        put(b"x" + length(4) + b"path" + raw)
+        put(b"x" + length(4) + b"path" + simple_key(os.fspath(value)))
     elif not encoder.put_path(value, put):
         raise encoder.refuse(f"the path {os.fspath(value)!r} cannot be looked up here; use plain(path)")
 
@@ -273,7 +248,7 @@ def _tree(encoder: Encoder, value: Tree[Any], put: Put) -> None:
         raise encoder.refuse(f"{value!r} cannot be looked up here")
 
 
-def put_code(encoder: Encoder, value: Any, put: Put) -> None:
+def _code(encoder: Encoder, value: Any, put: Put) -> None:
     encoder.put_code(value, put)
 
 
@@ -296,13 +271,129 @@ WRITERS: dict[type, Writer] = {
     bytearray: _raw_buffer,
     memoryview: _raw_buffer,
     array.array: _raw_buffer,
-    types.MappingProxyType: _mapping_proxy,
-    type(...): _singleton,
-    type(NotImplemented): _singleton,
-    types.FunctionType: put_code,
-    types.BuiltinFunctionType: put_code,
-    types.MethodType: put_code,
-    types.ModuleType: put_code,
-    type: put_code,
-    functools.partial: put_code,
+    types.FunctionType: _code,
+    types.BuiltinFunctionType: _code,
+    types.MethodType: _code,
+    types.ModuleType: _code,
+    type: _code,
+    functools.partial: _code,
 }
+
+
+# -- instances of subclasses, and enums ---------------------------------------------------------------------
+
+_OF_ENUM = frozenset({"_name_", "_value_", "_sort_order_", "__objclass__", "_inverted_"})
+"""What the enum module keeps in a member."""
+
+
+def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
+    put(b"E")
+    encoder.put_class_of(value, put)
+    name: str | None = value._name_
+    put(b"n" if name is None else text_bytes(name))
+    encoder.opaque_depth += 1
+    encoder.inline_depth += 1
+    encoder.step(value._value_, "value", put)
+    own = attributes_of(value)
+    _put_state(encoder, {name: own[name] for name in own if name not in _OF_ENUM}, value, put)
+    encoder.inline_depth -= 1
+    encoder.opaque_depth -= 1
+
+
+_FILLED_BY_USE = ("__pydantic_", "_attrs_cached")
+"""Beginnings of the names of libraries' slots."""
+
+
+def _put_state(encoder: Encoder, state: dict[str, Any], value: Any, put: Put) -> None:
+    """Write attributes by name, in the order of the names."""
+    put(b"a" if state else b"-")
+    if state:
+        encoder.opaque_depth += 1
+        encoder.put_attributes(value, sorted(state.items()), put)
+        encoder.opaque_depth -= 1
+
+
+def slots_of(*classes: type) -> tuple[str, ...]:
+    """The attributes that classes keep in slots of their own, as they are read, class by class."""
+    found: list[str] = []
+    for base in classes:
+        slots = base.__dict__.get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            is_private = slot.startswith("__") and not slot.endswith("__")
+            if slot not in ("__dict__", "__weakref__") and not slot.startswith(_FILLED_BY_USE):
+                found.append(f"_{base.__name__.lstrip('_')}{slot}" if is_private else slot)
+    return tuple(found)
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """An instance's own attributes, what `cached_property` keeps and slots included; no code of its runs."""
+    found = {str(name): part for name, part in getattr(value, "__dict__", {}).items()}
+    for name in slots_of(*type(value).__mro__):
+        with contextlib.suppress(AttributeError):
+            found[name] = object.__getattribute__(value, name)
+    return found
+
+
+def with_state(key_of: Callable[[Any], Any], kind: type, base: type) -> Callable[[Any], Any]:
+    """What instances of a class count by, if an adapter says it of a base: that, and their own attributes.
+
+    A dict that an adapter gives has those of the base's `__dict__` already; slots of subclasses join it.
+    """
+    slots = slots_of(*kind.__mro__[: kind.__mro__.index(base)])
+    if not slots and not kind.__dictoffset__:
+        return key_of
+
+    def whole(value: Any) -> Any:
+        key = key_of(value)
+        if key is NotImplemented:
+            return key
+        own = attributes_of(value)
+        return {name: own[name] for name in slots if name in own} | key if type(key) is dict else (key, own)
+
+    return whole
+
+
+def _instance(encoder: Encoder, value: Any, put: Put) -> None:
+    """Write an instance of a subclass of a built-in type: class, what the base holds, state."""
+    if encoder.put_known(value, put):
+        return
+    kind = type(value)
+    base = next(base for base in kind.__mro__ if base in _CONTENT)
+    encoder.enter(value)
+    put(b"D")
+    encoder.put_class_of(value, put)
+    put(text_bytes(base.__name__))
+    is_opaque = not is_namedtuple(kind)
+    encoder.opaque_depth += is_opaque
+    encoder.walk(_CONTENT[base](value), put)
+    encoder.opaque_depth -= is_opaque
+    factory = {"default_factory": value.default_factory} if issubclass(kind, defaultdict) else {}
+    _put_state(encoder, attributes_of(value) | factory, value, put)
+    encoder.leave(value)
+
+
+_CONTENT: dict[type, Callable[[Any], Any]] = {
+    OrderedDict: lambda value: OrderedDict(OrderedDict.items(value)),
+    dict: lambda value: dict(dict.items(value)),
+    list: lambda value: list.__getitem__(value, slice(None)),
+    tuple: lambda value: tuple.__getitem__(value, slice(None)),
+    str: str.__str__,
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    set: set,
+    frozenset: frozenset,
+}
+"""What an instance of a subclass holds as one of its base, however it converts itself."""
+
+
+def writer_for(kind: type) -> Writer | None:
+    """The writer for a class that is not in the table, or None."""
+    if issubclass(kind, enum.Enum):
+        return _enum
+    if issubclass(kind, type):
+        return _code
+    if issubclass(kind, os.PathLike):
+        return _path
+    return _instance if issubclass(kind, tuple(_CONTENT)) else None

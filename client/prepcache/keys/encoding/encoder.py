@@ -2,7 +2,7 @@
 
 Every value is a tag (one byte) and a payload. Payloads of variable length start with their length, and
 containers with the count of their elements, as eight bytes, big end first; so no encoding is the prefix
-of another, and concatenation cannot make two values look alike. `builtins`, `instances` and `objects` hold
+of another, and concatenation cannot make two values look alike. `builtins` and `objects` hold
 the writers, `adapters` what values of libraries count by.
 
 Invariants:
@@ -27,7 +27,7 @@ from typing import Any
 from prepcache.errors import UnkeyableError
 from prepcache.keys import markers
 
-ENCODING_VERSION = 5
+ENCODING_VERSION = 6
 """First byte of every encoding; raised when the bytes of any value change."""
 
 MOST_ENTERED = 1 << 23
@@ -331,16 +331,14 @@ def _reorder(value: Any) -> Any:
 
 
 def _find_writer(kind: type) -> Writer:
-    from prepcache.keys.encoding import adapters, builtins, instances
+    from prepcache.keys.encoding import adapters, builtins
 
     if kind.__module__ != "builtins":
         adapters.teach(kind)
     if (base := _base_with_key(kind)) is not None:
         function = _registered.get(base) or kind.__prepcache_key__  # type: ignore[attr-defined]
-        return _registered_writer(
-            instances.with_state(function, kind, base) if base in _adapted else function
-        )
-    return builtins.WRITERS.get(kind) or instances.writer_for(kind) or _object
+        return _registered_writer(builtins.with_state(function, kind, base) if base in _adapted else function)
+    return builtins.WRITERS.get(kind) or builtins.writer_for(kind) or _object
 
 
 def _object(encoder: Encoder, value: Any, put: Put) -> None:

@@ -15,7 +15,6 @@ import copyreg
 import functools
 import gc
 import io
-import random
 import struct
 import sys
 import types
@@ -24,7 +23,7 @@ from collections import Counter
 from typing import Any
 
 from prepcache.keys.code.fingerprint import fingerprint, without_address
-from prepcache.keys.encoding.instances import attributes_of
+from prepcache.keys.encoding.builtins import attributes_of
 
 Parts = list[tuple[str, Any]]
 EMPTY = object()
@@ -58,6 +57,7 @@ _OBJECT: Any = object
 _GENERATORS = frozenset(
     {"random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"}
 )
+_GLOBAL = (("random", "random"), ("numpy.random", "random_sample"))
 _SEED_BITS = 64
 """A seed that somebody chose has so many bits at most; entropy has twice as many."""
 
@@ -98,7 +98,8 @@ def parts_of(value: Any, *, is_library: bool) -> Parts:
         raise
     except Exception as error:
         raise Unstable(str(error) or type(error).__name__) from error
-    return without_entropy(parts) if is_library else parts
+    # A generator of a library's object, as monai's hold, counts if somebody chose its seed.
+    return [pair for pair in parts if not (is_library and _is_unseeded(pair[1]))]
 
 
 def _held(value: Any) -> Parts | None:
@@ -113,6 +114,8 @@ def _held(value: Any) -> Parts | None:
     if type(value) is functools._lru_cache_wrapper:
         kept = [("__wrapped__", value.__wrapped__), ("cache", _contents_of_cache(value))]
         return kept + own_attributes(value)
+    if type(value) is types.MappingProxyType:
+        return [("<items>", dict(value))]
     if isinstance(value, types.CodeType):
         return [("<code>", fingerprint(value))]
     held = next((names for base in type(value).__mro__ if (names := _HELD.get(base))), None)
@@ -157,23 +160,14 @@ def _reduced(value: Any, state: Any, is_library: bool) -> Parts:
             parts += _given_state(part)
         elif part is not None:
             parts.append((name, list(part) if name in ("<items>", "<pairs>") else part))
-    return parts + _held_beside(value, parts, is_library)
-
-
-def _held_beside(value: Any, told: Parts, is_library: bool) -> Parts:
-    """What a reduction does not say: functions, as `toolz.curry` holds; all of what the job's own class keeps
-    beside a base that says how it is copied."""
-    is_of_base = not is_library and _is_reduced_by_library(type(value))
-    names = {name for name, _ in told}
-    own = sorted(attributes_of(value).items())
-    return [(n, part) for n, part in own if n not in names and (is_of_base or _is_function(part))]
-
-
-def _is_reduced_by_library(cls: type) -> bool:
-    """Whether the way in which a class of the job's is copied is one that it has from another package."""
-    ways = ("__reduce_ex__", "__reduce__")
+    # What the reduction does not say: functions, as `toolz.curry` holds; all that a class of the job's keeps
+    # beside a base from another package that says how it is copied.
+    cls, ways = type(value), ("__reduce_ex__", "__reduce__")
     owner = next(base for base in cls.__mro__ if any(way in vars(base) for way in ways))
-    return owner.__module__.partition(".")[0] != cls.__module__.partition(".")[0]
+    is_beside = not is_library and owner.__module__.partition(".")[0] != cls.__module__.partition(".")[0]
+    names = {name for name, _ in parts}
+    own = sorted(attributes_of(value).items())
+    return parts + [(n, part) for n, part in own if n not in names and (is_beside or _is_function(part))]
 
 
 def _is_function(part: Any) -> bool:
@@ -255,31 +249,11 @@ def is_generator(value: Any) -> bool:
     return kind_of(value) in _GENERATORS
 
 
-def without_entropy(parts: Parts) -> Parts:
-    """Attributes of a library's object, less generators made from entropy, as monai's transforms hold.
-
-    What one was seeded with would be kept beside it. A global one counts by name: its draws are watched.
-    """
-    kept: Parts = []
-    for name, part in parts:
-        if not is_generator(part):
-            kept.append((name, part))
-        elif (place := _global_place(part)) is not None:
-            kept.append((name, f"global generator {place}"))
-        elif not _is_unseeded(part):
-            kept.append((name, part))
-    return kept
-
-
-def _global_place(generator: Any) -> str | None:
-    if generator is getattr(random.seed, "__self__", None):
-        return "random"
-    draw = getattr(sys.modules.get("numpy.random"), "random_sample", None)  # `seed` may be a plain function
-    return "numpy.random" if draw is not None and generator is getattr(draw, "__self__", None) else None
-
-
-def _is_unseeded(generator: Any) -> bool:
-    """Whether a generator of numpy was made from entropy. Python's do not tell."""
-    bits = getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", None)
+def _is_unseeded(value: Any) -> bool:
+    """Whether a value is a global generator, whose draws are watched, or one of numpy's that was made from
+    entropy. Python's do not tell."""
+    if any(value is getattr(getattr(sys.modules.get(m), n, None), "__self__", None) for m, n in _GLOBAL):
+        return value is not None
+    bits = getattr(value, "bit_generator", None) or getattr(value, "_bit_generator", None)
     entropy = getattr(getattr(bits, "seed_seq", None), "entropy", None)
-    return isinstance(entropy, int) and entropy.bit_length() > _SEED_BITS
+    return is_generator(value) and isinstance(entropy, int) and entropy.bit_length() > _SEED_BITS
