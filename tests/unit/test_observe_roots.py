@@ -124,19 +124,6 @@ def test_a_root_itself_that_is_listed_is_that_of_the_day(
     assert watched.changed() == "cwd:."
 
 
-def test_a_job_that_went_elsewhere_read_what_another_would_not(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for place in ("one", "two"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "v").write_text(place)
-    monkeypatch.chdir(tmp_path / "one")
-    source = "def f(x):\n    os.chdir('../two')\n    with open(x) as file: return file.read()"
-    watched = Watched(project, source, "v")
-    monkeypatch.chdir(tmp_path / "one")
-    assert watched.changed() == "cwd:v"
-
-
 _THERE_AND_THERE = (
     "def f(x):\n    made = []\n    for place in x:\n        os.chdir(place)\n"
     "        made += [pathlib.Path('v.txt').read_text(), os.listdir('.')]\n    return made"

@@ -207,11 +207,6 @@ class Stamps:
     def __len__(self) -> int:
         return len(self.digests)
 
-    @property
-    def nbytes(self) -> int:
-        """Memory it takes, in bytes, without items and digests."""
-        return self._hashes.nbytes + self._ends.nbytes
-
     def digests_now(self, items: Sequence[Any]) -> list[bytes]:
         """The digests of some of the items as they are now."""
         return self._hasher.digests_now(items)
