@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 
-from prepcache.fill.recipe_guard import EVERY_S, Steady, line
+from prepcache.fill.recipe_guard import Steady, line
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -24,26 +24,17 @@ def f(x):
 """
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_global_set_by_the_job_is_named(project: Project) -> None:
     project.write(prep=PREP)
     module = project.load()
-    clock = Clock()
-    steady = Steady(recipe(module.f), clock)
+    steady = Steady(recipe(module.f))
     assert steady.changed() == []
     module.SIZE = 2
-    assert steady.changed() == [], "not looked again yet"
-    assert steady.changed(is_due=True) == ["prep.SIZE"]
+    assert steady.changed() == ["prep.SIZE"]
+    assert [steady.is_news(), steady.is_news()] == [True, False]
     assert "prep.SIZE changed since" in line(steady.changed())
     module.SIZE = 1
-    clock.now += 2 * EVERY_S
-    assert steady.changed() == ["prep.SIZE"], "some was made with the other one"
+    assert steady.changed(is_due=True) == ["prep.SIZE"], "some was made with the other one"
 
 
 def test_an_environment_variable_set_by_the_job_is_named(
@@ -85,7 +76,7 @@ def test_a_look_in_the_middle_of_a_change_breaks_no_call(
     """Another thread of the job's may grow a dict that counts: then nothing passes for the function's own."""
     project.write(prep=PREP)
     module = project.load()
-    steady = Steady(recipe(module.f), Clock())
+    steady = Steady(recipe(module.f))
 
     def moving(*_: object, **__: object) -> dict[str, bool]:
         raise RuntimeError("dictionary changed size during iteration")

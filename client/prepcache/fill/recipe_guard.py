@@ -10,26 +10,23 @@ NOTE [ Own state ]
         val = CachedDataset(others, prep)
 
     The recipe of val is that of a Prep with n == 0 in both cases: else it would be found in one of them only.
-    1. What differs after the first call, or after a fill in which only the function ran, its calls have
-       changed: here `prep.n`.
-    2. At the end of the fill a few items are made again. If they give the same bytes, the samples do not
-       depend on what was changed, and the recipe of exactly this state is from now on that of the state
-       before the first call. Otherwise the state counts as it is, and this is said.
+    At the end of a fill a few items are made again. If they give the same bytes, samples do not depend on
+    what the calls changed, and the recipe of exactly this state is from now on that of the state before the
+    first call. Otherwise the state counts as it is, and this is said.
 
 Invariants:
-    1. What the job sets counts. What changed is put down to calls only if nothing but the function ran, and
-       the function's code may change it. In another process, where a value may never have been as the recipe
-       says (an executor's initializer has set it), only if it was so there once.
+    1. A change is put down to calls only after the first call, or after a fill in which only the function ran
+       and whose code may change it. In another process, where a value may never have been as the recipe says,
+       only if it was so there once.
     2. A state counts as the one before the first call only if nothing but what calls changed differs. If
        calls build a window for size 3, and the job then sets size to 5, the window that is there counts.
     3. Files that calls read when they changed the state are inputs of every data set for which that state
        counts as before: its own calls may find in memory what they would have read.
     4. What came up meanwhile (a module that the function imported) is no change; it counts from then on as it
        was at the first look. In another process, only if that cannot have loaded it from an older text.
-    5. Nothing is committed unless it was looked at after the last sample of it was made. Other looks cost
-       less than 2 % of the time between two of them.
+    5. Nothing is committed unless it was looked at after the last sample of it was made.
 
-Not here: data that changes (keys/items.py), files and modules that the function opens (keys/observation).
+Not here: data that changes (keys/snapshot.py), files and modules that the function opens (keys/observation).
 """
 
 from __future__ import annotations
@@ -50,8 +47,6 @@ from prepcache.keys.environment import differing as differing_distributions
 from prepcache.keys.randomness import Guard
 from prepcache.keys.recipes import DEFAULT_DTYPE, DEFINITION, Recipe, State
 
-EVERY_S = 5.0
-MAX_SHARE = 0.02
 MOST_ITEMS = 3
 """Items of a function that are made again."""
 MOST_STATES = 256
@@ -126,39 +121,29 @@ class Steady:
     """Looks whether a recipe still holds in this process: the one that made it, or one that got it.
 
     Args:
-        clock: monotonic seconds.
         trial: that of the data set's `Job`: what calls were seen to change, and what came up.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe | None,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        trial: Trial | None = None,
-    ) -> None:
+    def __init__(self, recipe: Recipe | None, *, trial: Trial | None = None) -> None:
         self._recipe = recipe
-        self._clock = clock
         self._trial = trial or Trial()
         self._changed: list[str] = []
-        self._look_at = 0.0
         self._is_told = self._is_elsewhere = False
         self.is_settled = False
         """Whether the function was called: what comes up now was not loaded by its first call."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Where modules are imported again, globals are others: they are looked at before the first call."""
-        there = {"_look_at": 0.0, "_clock": time.monotonic, "is_settled": False, "_is_elsewhere": True}
-        return self.__dict__ | there
+        return self.__dict__ | {"is_settled": False, "_is_elsewhere": True}
 
     def changed(self, *, is_due: bool = False, is_filling: bool = False) -> list[str]:
-        """What has been changed from outside since the opening; looks at most so often, or now if due.
+        """What has been changed from outside since the opening.
 
         Args:
+            is_due: looks also after the first call, as before a commit.
             is_filling: only the function ran since the last look, and threads of the job's.
         """
-        began = self._clock()
-        if self._changed or not (is_due or began >= self._look_at):
+        if self._changed or (self.is_settled and not is_due):
             return self._changed
         known, own = set(self._trial.came), self._trial.own
         try:
@@ -174,7 +159,6 @@ class Steady:
             if may_be_own and (label in self._trial.came or (is_filling and self._was(label)))
         )
         self._changed = [label for label in found if label not in own]
-        self._look_at = began + max(EVERY_S, (self._clock() - began) / MAX_SHARE)
         return self._changed
 
     def note(self, changed: list[str]) -> None:
