@@ -112,50 +112,41 @@ class PathRules:
         is_marked = isinstance(value, Tree)
         target = value.value if is_marked else value
         is_text = isinstance(target, str) and not is_marked
-        if is_text and not looks_like_path(target) and not self._is_read(is_text, encoder):
+        is_read = not is_marked and self.read != "path" and _is_replaced(is_text, encoder)
+        if is_text and not is_read and not looks_like_path(target):
             return None
         name = os.fspath(target)
+        shown = repr(os.fsdecode(name))
         try:
             info = stat_or_none(name)
         except OSError as error:
             if is_text and (error.errno in _NO_FILE or isinstance(error, PermissionError)):
                 return None
-            raise encoder.refuse(f"{os.fsdecode(name)!r} cannot be looked up: {error.strerror}") from error
-        if info is None:
-            return self._nothing(name, is_text, is_marked, encoder)
-        if is_regular(info):
+            raise encoder.refuse(f"{shown} cannot be looked up: {error.strerror}") from error
+        if info is not None and is_regular(info):
             if is_marked:
-                raise encoder.refuse(f"tree({os.fsdecode(name)!r}) is a file, not a directory; pass a Path")
-            if self._is_read(is_text, encoder):
-                return Named(name, b"b" if self.read == "bytes" else b"x", info, False)
-            return Named(name, b"f" + self.named(name), info, False)
-        if is_text and not self._is_read(is_text, encoder):
+                raise encoder.refuse(f"tree({shown}) is a file, not a directory; pass a Path")
+            contents = b"b" if self.read == "bytes" else b"x"
+            return Named(name, contents if is_read else b"f" + self.named(name), info, False)
+        if is_text and not is_read:
             return None
+        if info is None:
+            if is_marked:
+                raise encoder.refuse(f"tree({shown}): no such directory")
+            if is_read:
+                raise encoder.refuse(f"{shown}: no such file, but read={self.read!r} needs files")
+            return Named(name, b"0" + self.named(name), None, False)
         if not is_directory(info):
             what = special_kind(info) or "a special file"
-            raise encoder.refuse(f"{os.fsdecode(name)!r} is {what}, which has no bytes to hash")
+            raise encoder.refuse(f"{shown} is {what}, which has no bytes to hash")
         if not is_marked and not self.takes_directories:
             raise encoder.refuse(
-                f"{os.fsdecode(name)!r} is a directory; pass prepcache.tree(path) to count all files under "
-                "it, or prepcache.plain(value) to count only the name"
+                f"{shown} is a directory; pass prepcache.tree(path) to count all files under it, or "
+                "prepcache.plain(value) to count only the name"
             )
-        if not is_marked and self._is_read(is_text, encoder):
-            raise encoder.refuse(f"{os.fsdecode(name)!r} is a directory, but read={self.read!r} needs files")
+        if is_read:
+            raise encoder.refuse(f"{shown} is a directory, but read={self.read!r} needs files")
         return Named(name, b"t" + self.named(name), info, True)
-
-    def _is_read(self, is_text: bool, encoder: Encoder) -> bool:
-        """Whether the function receives contents: for paths that `items.load` can replace, and a str that
-        is the whole item (inside others it may be a label)."""
-        return self.read != "path" and encoder.opaque_depth == 0 and (not is_text or len(encoder.steps) == 1)
-
-    def _nothing(self, name: Any, is_text: bool, is_marked: bool, encoder: Encoder) -> Named | None:
-        if is_marked:
-            raise encoder.refuse(f"tree({os.fsdecode(name)!r}): no such directory")
-        if self._is_read(is_text, encoder):
-            raise encoder.refuse(f"{os.fsdecode(name)!r}: no such file, but read={self.read!r} needs files")
-        if is_text:
-            return None
-        return Named(name, b"0" + self.named(name), None, False)
 
     def named(self, name: str | bytes) -> bytes:
         """A name as it counts."""
@@ -178,6 +169,12 @@ class PathRules:
         if absolute.startswith(self._absolute_root):
             return absolute[len(self._absolute_root) :]
         return "" if _folder(absolute) == self._absolute_root else None
+
+
+def _is_replaced(is_text: bool, encoder: Encoder) -> bool:
+    """Whether the function can be given contents: for paths that `items.load` can replace, and a str that is
+    the whole item (inside others it may be a label)."""
+    return encoder.opaque_depth == 0 and (not is_text or len(encoder.steps) == 1)
 
 
 def path_hook(stat_cache: StatCache | None, trust: Trust) -> Callable[[Any, Encoder], bytes | None]:
