@@ -19,7 +19,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
-from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -36,16 +35,7 @@ from prepcached.http_protocol import PeerProtocol, Slots, is_look
 from prepcached.log import REQUEST_ID
 from prepcached.maintenance import Maintenance
 from prepcached.metrics import Metrics
-from prepcached.routes import (
-    care,
-    data,
-    entries,
-    explain,
-    info,
-    messages,
-    sessions,
-)
-from prepcached.routes.openapi import Described
+from prepcached.routes import care, data, entries, explain, info, messages, sessions
 
 if TYPE_CHECKING:
     from prepcached.tier.tier import Tier
@@ -71,14 +61,7 @@ def create_app(
     slots: Slots | None = None,
     tier: Tier | None = None,
 ) -> Middleware:
-    """The ASGI app.
-
-    Args:
-        daemon: started and stopped with the app.
-        maintenance: the store's background work; None for none.
-        slots: the server's connections.
-        tier: the bucket that is shared with other machines; started and stopped with the app.
-    """
+    """The ASGI app. The daemon, the store's background work and the tier stop with it."""
     coordinator = Coordinator(daemon)
     coordinator.tier = tier
     dashboard = Dashboard(daemon, coordinator)
@@ -102,7 +85,7 @@ def create_app(
                 await asyncio.to_thread(maintenance.stop)
             await daemon.stop()
 
-    app = Described(
+    app = messages.Described(
         title="prepcached",
         version=prepcache.__version__,
         summary="The preprocessing cache of this machine.",
@@ -112,7 +95,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,  # a redirection is no problem document, and goes where the Host says
         dependencies=[Depends(messages.check_request)],
-        generate_unique_id_function=_operation_id,
+        generate_unique_id_function=lambda route: route.name,
     )
     problems.install(app)
     for router in (
@@ -128,10 +111,6 @@ def create_app(
     ):
         app.include_router(router)
     return Middleware(app, daemon.auth, metrics.observe)
-
-
-def _operation_id(route: APIRoute) -> str:
-    return route.name
 
 
 class Middleware:

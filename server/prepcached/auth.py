@@ -64,11 +64,7 @@ class Caller:
         return TOKEN_UID if self.uid is None else self.uid
 
     def check_may_change(self, owner: int, what: str) -> None:
-        """Refuses to change what somebody else owns.
-
-        Raises:
-            Forbidden: the caller is neither the owner nor an admin.
-        """
+        """Raises Forbidden where the caller is neither the owner nor an admin."""
         if not self.is_admin and owner != self.owner_uid:
             raise Forbidden(
                 f"{what} belongs to {owner_name(owner)}: only its owner, root, and the daemon's admins may "
@@ -117,9 +113,7 @@ class Auth:
     def caller(
         self, peer: Peer, path: str, headers: Iterable[tuple[bytes, bytes]], port: int | None = None
     ) -> Caller:
-        """
-        Args:
-            port: of this machine that the request came to; None: over the unix socket.
+        """Who makes a request, which came to a port of this machine or, None, over the unix socket.
 
         Raises:
             NotFound: at `metrics_listen`, a path that is not served there.

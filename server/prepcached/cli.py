@@ -200,11 +200,8 @@ def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> 
 
 
 def _named_by_url(environ: Mapping[str, str]) -> str | None:
-    """The socket in PREPCACHE_URL, where the daemon's own variables name none.
-
-    Raises:
-        ConfigError: a daemon over TCP is named, which may run anywhere.
-    """
+    """The socket in PREPCACHE_URL, where the daemon's own variables name none; a daemon over TCP is refused,
+    since it may run anywhere."""
     url = environ.get("PREPCACHE_URL", "")
     if not url or any(f"PREPCACHED_{name}" in environ for name in ("CONFIG", "UDS", "ROOT")):
         return None
@@ -214,10 +211,8 @@ def _named_by_url(environ: Mapping[str, str]) -> str | None:
 
 
 def _behind(path: Path) -> tuple[int, int]:
-    """The pid that the daemon behind a socket reports, and the pid that the kernel reports (0: not visible).
-
-    The kernel is asked on a second connection: a socket that systemd made is its own until the daemon serves.
-    """
+    """The pid that the daemon behind a socket reports, and the one that the kernel reports (0: not visible)
+    on a second connection: a socket that systemd made is its own until the daemon serves."""
     from prepcached.peer import Peer
 
     info = _ask(path, "GET", "/v1/info", ASK_TIMEOUT_S)
@@ -242,11 +237,7 @@ def _check_beside(path: Path | None) -> list[dict[str, Any]]:
 
 
 def _ask(path: Path, method: str, target: str, timeout_s: float | None) -> dict[str, Any]:
-    """What the daemon behind a socket answers.
-
-    Raises:
-        DaemonUnreachable: none does.
-    """
+    """What the daemon behind a socket answers; raises DaemonUnreachable where none does."""
     import http.client
 
     connection = http.client.HTTPConnection("localhost")

@@ -217,13 +217,7 @@ def load(
     *,
     activated: bool = False,
 ) -> Settings:
-    """Settings from all four places.
-
-    Args:
-        options: from the command line; None where not given.
-        environ: the environment.
-        config: the TOML file; default `PREPCACHED_CONFIG`, else none.
-        activated: whether systemd hands over a listening socket.
+    """Settings from all four places; `activated`: systemd hands over a listening socket.
 
     Raises:
         ConfigError: naming the setting, where it came from, and what it must be.
@@ -310,11 +304,7 @@ def _read_toml(path: Path | None) -> dict[str, Any]:
 
 
 def read_token(name: str, path: Path) -> str:
-    """What a setting's file holds.
-
-    Raises:
-        ConfigError: it cannot be read, everybody may read it, or it holds no token.
-    """
+    """What a setting's file holds; raises ConfigError unless it is a token that not everybody may read."""
     try:
         is_public = path.stat().st_mode & 0o007
         token = path.read_bytes().decode("ascii").strip()

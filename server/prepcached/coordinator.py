@@ -33,10 +33,9 @@ from prepcache.errors import (
     UnknownSession,
 )
 from prepcache.protocol import wire
-from prepcached.daemon import Daemon, IsGone
+from prepcached.daemon import Daemon, IsGone, Session
 from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, digests
 from prepcached.misses import Miss, Misses
-from prepcached.sessions import Session
 from prepcached.store import scopes
 
 if TYPE_CHECKING:
@@ -71,14 +70,14 @@ class Coordinator:
         if request.register is not None:
             try:
                 if not await daemon.quick(daemon.store.is_registered, recipe):
-                    await daemon.writing(daemon.store.register, recipe, request.name, request.register)
+                    await daemon.slow(daemon.store.register, recipe, request.name, request.register)
             except RecursionError:
                 raise BadRequest("register is nested too deeply", field="register") from None
             except Declined as error:
                 misses.note(Miss(request.name, request.recipe, why=error.message))
                 if session is not None and request.recipe not in session.declined:
                     self.served["declined_recipes"] += 1
-                    daemon.sessions.note_declined(session, request.recipe, 0)
+                    session.note_declined(request.recipe, 0)
                 raise
             self._registered.add(recipe)
         holder = session if request.hold else None
@@ -91,11 +90,7 @@ class Coordinator:
         return found
 
     async def lease(self, session: Session, request: wire.LeaseRequest, is_gone: IsGone) -> wire.LeaseAnswer:
-        """Grants what nobody else has; waits for it up to `wait_s` if there is nothing.
-
-        Raises:
-            UnknownRecipe, FutureGeneration, LimitExceeded, UnknownSession.
-        """
+        """Grants what nobody else has; waits for it up to `wait_s` if there is nothing."""
         daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe + session.scope
         if request.lost:
             table.forsake(session.id, request.lost)
@@ -177,11 +172,7 @@ class Coordinator:
         )
 
     async def commit(self, session: Session, owner_uid: int, request: wire.CommitRequest) -> wire.Committed:
-        """Takes staged artifacts, and frees their items.
-
-        Raises:
-            LeaseLapsed, StagedFileRefused, Declined.
-        """
+        """Takes staged artifacts, and frees their items."""
         staged = request.staged
         for file in staged:
             if not file.name.startswith(session.id + "."):
@@ -206,11 +197,7 @@ class Coordinator:
         return await asyncio.shield(task)
 
     def stage(self, session: Session, name: str, size_bytes: int) -> None:
-        """Counts an upload against what one session may have staged.
-
-        Raises:
-            LimitExceeded: it would be more.
-        """
+        """Counts an upload against what one session may have staged; raises LimitExceeded."""
         others = sum(session.staged.values()) - session.staged.get(name, 0)
         if others + size_bytes > self._max_staged_bytes:
             raise LimitExceeded(
@@ -237,7 +224,8 @@ class Coordinator:
         daemon, table = self._daemon, self._daemon.leases
         self.served["found_items"] += request.found_items
         self.served["saved_s"] += request.saved_s
-        moved = daemon.sessions.beat(session, request.progress)
+        session.beat_at = daemon.clock()
+        moved = session.note_progress(request.progress)
         table.forsake(session.id, request.lost)
         table.beat(session.id, [recipe + session.scope for recipe in moved])
         removed = await daemon.quick(self._note_used, session.id, request)
@@ -283,8 +271,7 @@ class Coordinator:
 
     def _note_declined(self, session: Session, request: wire.LeaseRequest) -> None:
         if request.left:
-            news = self._daemon.sessions.note_declined(session, request.recipe, request.left)
-            self.served["declined_items"] += news
+            self.served["declined_items"] += session.note_declined(request.recipe, request.left)
 
     async def _catch_up(self, session: Session, request: wire.LeaseRequest) -> None:
         """The store may be ahead of the lease table: evictions, a commit that is just ending, a new daemon.

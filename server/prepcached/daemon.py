@@ -1,10 +1,12 @@
-"""The daemon: the store, the sessions and the leases, and what keeps them in step.
+"""The daemon: the store, the sessions of client processes and their leases, and what keeps them in step.
 
 Invariants:
     1. Sessions and leases are touched on the event loop's thread only; the store is called from worker
        threads only. So a request never waits for the disk of another, and a grant needs no lock.
-    2. A session's end frees its leases at once, and its holds and staged files right after; a
-       commit that was under way is finished first.
+    2. A session acts only with its token, and only for the user who opened it. It ends with its process where
+       the daemon watches that, and otherwise after `wire.LAPSE_S` of silence: a stopped process keeps its
+       maps. Its end frees its leases at once, and its holds and staged files right after; a commit that was
+       under way is finished first.
     3. Sessions and leases live in memory alone: a restart forgets them, and clients open and lease again.
     4. Nothing that waits for the store's writer runs in the pool of quick calls.
     5. The store is closed when no thread is at work on it any more, whatever became of the request.
@@ -17,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -25,14 +28,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from prepcache.errors import DaemonUnreachable, StoreError, UnknownSession
+from prepcache.errors import DaemonUnreachable, LimitExceeded, StoreError, UnknownSession
 from prepcache.protocol import wire
 from prepcache.protocol.inspection import Verified
 from prepcache.protocol.units import size_text
-from prepcached.auth import Auth, Caller
+from prepcached.auth import TOKEN_UID, Auth, Caller
 from prepcached.leases import LeaseLimits, LeaseTable
 from prepcached.peer import Watch, user_name
-from prepcached.sessions import Session, Sessions
 from prepcached.store.records import Finding
 from prepcached.store.store import Store
 
@@ -44,15 +46,18 @@ IsGone = Callable[[], Awaitable[bool]]
 
 QUICK_THREADS = 4
 """For calls that only read the index or change memory. Nothing here waits for the store's writer."""
-WRITE_THREADS = 2
-"""For short calls that write a row: they wait for the writer, and look-ups must not wait for them."""
-SLOW_THREADS = 4
-"""For calls that read or write artifacts."""
+SLOW_THREADS = 6
+"""For calls that read or write artifacts, or wait for the writer: look-ups must not wait for them."""
 LIST_THREADS = 2
 """For listings, which may look through the whole index."""
 LONG_THREADS = 1
 """For calls that read the whole store."""
 TICK_S = 0.5
+WATCHED_LAPSE_S = 1800.0
+"""Silence after which even a live process is taken for one that forgot its session; as a hold weakens."""
+MAX_SESSIONS, MAX_PER_USER = 4096, 1024
+MAX_RECIPES = 64
+"""Recipes of which one session may report progress at a time."""
 SWEEP_S = 60.0
 """The staging folder is looked through for what belongs to no open session this often."""
 
@@ -65,14 +70,69 @@ class Bounds:
     staged_bytes: int = wire.MAX_STAGED_BYTES
 
 
-class Daemon:
-    """One daemon over one open store.
+@dataclass
+class Session:
+    """One client process.
 
     Args:
-        store: closed by `stop`.
-        clock: seconds, monotonic.
-        auth: who shares with whom.
+        uid: the user by the kernel's word; None for a client that came with the TCP token.
+        reported_pid: what the process calls itself, which in another pid namespace is something else.
+        opened_at: seconds since the epoch.
+        beat_at: by the daemon's own clock.
+        declined: items of a recipe for which there was no room, since it was last granted some; 0 where
+            there was none for the recipe itself.
+        scope: of its recipes (store/scopes.py); elsewhere here recipes are plain.
+        staged: bytes of its uploads that no commit has taken, by name.
     """
+
+    id: str
+    token: str
+    name: str
+    uid: int | None
+    reported_pid: int
+    host: str
+    opened_at: float
+    beat_at: float
+    is_watched: bool = False
+    progress: dict[str, wire.Progress] = field(default_factory=dict)
+    declined: dict[str, int] = field(default_factory=dict)
+    scope: str = ""
+    staged: dict[str, int] = field(default_factory=dict)
+
+    def note_progress(self, progress: Iterable[wire.Progress]) -> list[str]:
+        """Notes how far it is; returns the recipes that moved on. What came to its total has ended."""
+        moved: list[str] = []
+        for one in progress:
+            before = self.progress.pop(one.recipe, None)
+            if before is None or before.done != one.done:
+                moved.append(one.recipe)
+            if one.done < one.total:
+                self.progress[one.recipe] = one
+        while len(self.progress) > MAX_RECIPES:
+            del self.progress[next(iter(self.progress))]
+        return moved
+
+    def note_declined(self, recipe: str, items: int) -> int:
+        """No room for these; returns how many of them are news: a client may ask several times."""
+        before = self.declined.pop(recipe, 0)
+        self.declined[recipe] = max(before, items)
+        while len(self.declined) > MAX_RECIPES:
+            del self.declined[next(iter(self.declined))]
+        return max(0, items - before)
+
+    @property
+    def owner_uid(self) -> int:
+        """Owner of what it commits."""
+        return TOKEN_UID if self.uid is None else self.uid
+
+    @property
+    def label(self) -> str:
+        """The session's name for people."""
+        return f"{self.name} (pid {self.reported_pid} on {self.host})"
+
+
+class Daemon:
+    """One daemon over one open store, which `stop` closes; the clock counts seconds, monotonic."""
 
     def __init__(
         self,
@@ -88,7 +148,7 @@ class Daemon:
         self.bounds = bounds or Bounds()
         self.started_at = time.time()
         self.started_clock = clock()
-        self.sessions = Sessions(clock)
+        self.sessions: dict[str, Session] = {}
         self.leases = LeaseTable(clock, self.bounds.leases, on_change=self._ring)
         self.stopping = asyncio.Event()
         self.commits: dict[str, int] = {}
@@ -96,7 +156,6 @@ class Daemon:
         self._bells: dict[str, asyncio.Event] = {}
         self._swept_at = clock()
         self._quick = ThreadPoolExecutor(QUICK_THREADS, "quick")
-        self._writing = ThreadPoolExecutor(WRITE_THREADS, "write")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, "slow")
         self._listing = ThreadPoolExecutor(LIST_THREADS, "list")
         self._long = ThreadPoolExecutor(LONG_THREADS, "long")
@@ -141,17 +200,12 @@ class Daemon:
         with self.store.foreground:
             return await self._in(self._quick, partial(call, *args, **kwargs))
 
-    async def writing(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs a store call that writes a row, in a worker thread."""
-        with self.store.foreground:
-            return await self._in(self._writing, partial(call, *args, **kwargs))
-
     async def listing(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a store call that looks through the index, in a worker thread."""
         return await self._in(self._listing, partial(call, *args, **kwargs))
 
     async def slow(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs a store call that moves data, in a worker thread."""
+        """Runs a store call that moves data or writes a row, in a worker thread."""
         return await self._in(self._slow, partial(call, *args, **kwargs))
 
     def _in(self, threads: ThreadPoolExecutor, call: Callable[[], T]) -> asyncio.Future[T]:
@@ -203,21 +257,54 @@ class Daemon:
     # -- sessions
 
     def open_session(self, caller: Caller, name: str, pid: int, host: str) -> Session:
-        """A session for the caller's process, which is watched where it can be seen."""
-        session = self.sessions.open(
-            name, uid=caller.uid, pid=0, reported_pid=pid, host=host, opened_at=time.time()
-        )
-        session.scope = caller.scope
+        """A session for the caller's process, which is watched where it can be seen.
+
+        Raises:
+            LimitExceeded: too many are open, in all or of this user. UnknownSession: the process has died.
+        """
+        own = sum(session.uid == caller.uid for session in self.sessions.values())
+        if len(self.sessions) >= MAX_SESSIONS or own >= MAX_PER_USER:
+            raise LimitExceeded(
+                f"{len(self.sessions)} sessions are open, {own} of this user; the limits are {MAX_SESSIONS} "
+                f"and {MAX_PER_USER}: end some jobs",
+                sessions=len(self.sessions),
+            )
         try:
             pidfd = caller.peer.open_pidfd()
         except ProcessLookupError:
-            self.sessions.end(session.id)
             raise UnknownSession("the process that requested the session has died") from None
+        session = Session(
+            id=secrets.token_hex(16),
+            token=secrets.token_hex(16),
+            name=name or "job",
+            uid=caller.uid,
+            reported_pid=pid,
+            host=host or "?",
+            opened_at=time.time(),
+            beat_at=self.clock(),
+            is_watched=pidfd is not None,
+            scope=caller.scope,
+        )
+        self.sessions[session.id] = session
         if pidfd is not None:
-            session.pid = caller.peer.pid
-            session.is_watched = True
             self._watch.add(session.id, pidfd)
         self.spawn(self._log_session(session, "opened"))
+        return session
+
+    def session(self, session_id: str, token: str, uid: int | None) -> Session:
+        """The session that a request acts for.
+
+        Raises:
+            UnknownSession: there is none, or the token or user is another's. Which, is not said.
+        """
+        session = self.sessions.get(session_id)
+        is_own = session is not None and secrets.compare_digest(session.token.encode(), token.encode())
+        if session is None or not is_own or session.uid != uid:
+            raise UnknownSession(
+                "unknown session: its process died, it was silent for too long, or the daemon's root was "
+                "replaced; open a new one",
+                session=session_id[:64],
+            )
         return session
 
     async def _log_session(self, session: Session, what: str) -> None:
@@ -226,7 +313,7 @@ class Daemon:
 
     def end_session(self, session_id: str, why: str) -> None:
         """Frees everything that a session has; does nothing if it has ended."""
-        session = self.sessions.end(session_id)
+        session = self.sessions.pop(session_id, None)
         if session is None:
             return
         self.spawn(self._log_session(session, f"ended ({why})"))
@@ -249,7 +336,7 @@ class Daemon:
 
     async def sweep(self) -> None:
         """Removes what lies in the staging folder and belongs to no open session."""
-        live = {session.id for session in self.sessions} | self.commits.keys()
+        live = self.sessions.keys() | self.commits.keys()
         try:
             swept = await self.slow(self.store.sweep_staging, live)
         except StoreError as error:
@@ -272,8 +359,10 @@ class Daemon:
         while True:
             await asyncio.sleep(TICK_S)
             try:
-                for session in self.sessions.silent():
-                    self.end_session(session.id, why="it was silent for too long")
+                for session in list(self.sessions.values()):
+                    lapse_s = WATCHED_LAPSE_S if session.is_watched else wire.LAPSE_S
+                    if self.clock() - session.beat_at > lapse_s:
+                        self.end_session(session.id, why="it was silent for too long")
                 self.leases.lapse()
                 if self.clock() - self._swept_at > SWEEP_S:
                     self._swept_at = self.clock()
@@ -283,6 +372,6 @@ class Daemon:
 
     def _end(self) -> None:
         """Waits for threads whose requests were cancelled: they have the store."""
-        for pool in (self._long, self._listing, self._slow, self._writing, self._quick):
+        for pool in (self._long, self._listing, self._slow, self._quick):
             pool.shutdown()
         self.store.close()

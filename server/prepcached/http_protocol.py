@@ -86,8 +86,6 @@ class Slots:
 
     def give_back(self, uid: int | None) -> None:
         self.open[uid] -= 1
-        if not self.open[uid]:
-            del self.open[uid]
 
 
 class PeerProtocol(HttpToolsProtocol):

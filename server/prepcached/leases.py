@@ -18,7 +18,7 @@ it cannot carry a lease further than `STALL_S` (or 40 x cost) past the last sign
 process that hangs in its function, and beats on from another thread, would block the others for ever.
 
 Locking: none. One thread (the daemon's event loop) calls everything here, and nothing here waits.
-Not here: sessions (sessions.py), generations' truth (the store).
+Not here: sessions (daemon.py), generations' truth (the store).
 """
 
 from __future__ import annotations
@@ -141,11 +141,7 @@ class LeaseTable:
         return self._by_item.get(recipe, {})
 
     def check_live(self, session: str, lease_id: str) -> None:
-        """Refuses a lease that is not in force.
-
-        Raises:
-            LeaseLapsed: the session has no such lease.
-        """
+        """Raises LeaseLapsed where the session has no such lease."""
         lease = self._leases.get(lease_id)
         self._fenced(session, lease_id, lease.token if lease is not None else "")
 
@@ -183,13 +179,10 @@ class LeaseTable:
         """Grants up to `want` of the items that no live lease names, in one step with the generation check.
 
         Args:
-            session: who asks; `job` is its name for people.
+            job: the session's name for people.
             generation: the newest generation of the recipe that the asker has seen.
-            items: n * 32 bytes.
-            lease_id: of the lease that this becomes.
-            want: most items to grant.
+            items: n * 32 bytes; those that are not `allowed` are passed over.
             cost_s: measured cost of the `want` items together, 0 when nothing was measured.
-            allowed: others are passed over; None: all may be granted.
 
         Raises:
             LimitExceeded: the session has as many leases, or leased items, as one session may have.
@@ -253,11 +246,7 @@ class LeaseTable:
         return lease
 
     def beat(self, session: str, progressed: Iterable[str] = ()) -> None:
-        """Renews the session's leases.
-
-        Args:
-            progressed: recipes whose work has moved on since the last beat.
-        """
+        """Renews the session's leases; of some recipes the work has progressed since the last beat."""
         self.lapse()
         now = self._clock()
         moved = set(progressed)
@@ -312,11 +301,7 @@ class LeaseTable:
         self.finish_commit(commit, (), self.generation(commit.recipe))
 
     def release(self, session: str, lease_id: str, token: str) -> None:
-        """Ends a lease at its holder's wish.
-
-        Raises:
-            LeaseLapsed: it is not live, not this session's, or being committed.
-        """
+        """Ends a lease at its holder's wish; raises LeaseLapsed as `begin_commit`."""
         self.lapse()
         lease = self._fenced(session, lease_id, token)
         if lease.is_committing:

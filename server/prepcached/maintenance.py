@@ -32,11 +32,7 @@ the interpreter for most of the time."""
 
 
 class Maintenance:
-    """The thread.
-
-    Args:
-        store: what is maintained.
-    """
+    """The thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

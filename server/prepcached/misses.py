@@ -7,7 +7,6 @@ in. For the event loop's thread.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -39,7 +38,7 @@ class Misses:
     def __init__(self, limit: int = MAX_MISSES) -> None:
         self._limit = limit
         self._kept: OrderedDict[tuple[str, str, bool], Miss] = OrderedDict()
-        self._found: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._found: OrderedDict[str, tuple[str, str]] = OrderedDict()
 
     def note(self, miss: Miss) -> None:
         """A job missed; one that looks again before anything was made has missed once."""
@@ -50,18 +49,17 @@ class Misses:
 
     def note_found(self, session: str, name: str, recipe: str) -> None:
         """A session has opened a recipe that has entries; whether these are all, it finds out."""
-        self._put(self._found, (session, recipe), name)
+        self._put(self._found, recipe, (session, name))
 
     def note_leasing(self, session: str, recipe: str, why: str = "", cue: str = "") -> None:
         """A session wants to make items: of what it has opened, something was missing.
 
         A DataLoader worker has a session of its own, and tells the `why` of the job that opened the recipe.
         """
-        if (session, recipe) not in self._found and why:
-            session = next((by for by, of in reversed(self._found) if of == recipe), session)
-        name = self._found.pop((session, recipe), None)
-        if name is not None:
-            self.note(Miss(name, recipe, is_partial=True, why=why, cue=cue, session=session))
+        opened_by, name = self._found.get(recipe, ("", ""))
+        if opened_by and (why or opened_by == session):
+            del self._found[recipe]
+            self.note(Miss(name, recipe, is_partial=True, why=why, cue=cue, session=opened_by))
 
     def note_reason(self, recipe: str | None, why: str) -> None:
         """A miss of a whole recipe was explained; the first explanation is the reason that is shown."""
@@ -69,18 +67,15 @@ class Misses:
             if miss.recipe == recipe and not miss.is_partial and not miss.why:
                 miss.why = why
 
-    def latest(self, count: int) -> list[Miss]:
-        """The last misses, the last one first."""
-        return list(islice(self._latest(None), count))
-
-    def last(self, name: str | None = None) -> Miss | None:
-        """What missed last: of this name, of those that begin so where it ends in `*`, or of any."""
-        return next(self._latest(name), None)
-
-    def _latest(self, name: str | None) -> Iterator[Miss]:
-        for miss in reversed(self._kept.values()):
-            if name in (None, miss.name) or (name and name[-1] == "*" and miss.name.startswith(name[:-1])):
-                yield miss
+    def latest(self, count: int = MAX_MISSES, name: str | None = None) -> list[Miss]:
+        """The last misses, the last one first: of this name, of those that begin so where it ends in `*`, or
+        of all."""
+        found = (
+            miss
+            for miss in reversed(self._kept.values())
+            if name in (None, miss.name) or (name and name[-1] == "*" and miss.name.startswith(name[:-1]))
+        )
+        return list(islice(found, count))
 
     def _put(self, kept: OrderedDict[Any, Any], key: Any, value: Any) -> None:
         kept[key] = value

@@ -47,11 +47,8 @@ class Peer:
         return cls(uid, pid)
 
     def open_pidfd(self) -> int | None:
-        """A descriptor that becomes readable when the peer dies; None if it cannot be watched.
-
-        Raises:
-            ProcessLookupError: it is dead already.
-        """
+        """A descriptor that becomes readable when the peer dies; None if it cannot be watched. Raises
+        ProcessLookupError where it is dead already."""
         try:
             return os.pidfd_open(self.pid) if self.pid > 0 else None
         except ProcessLookupError:
@@ -72,12 +69,8 @@ def user_name(uid: int | None) -> str:
 
 
 class Watch:
-    """Tells of the deaths of watched processes, once each, on the event loop's thread.
-
-    Args:
-        loop: the event loop; all methods are called on its thread.
-        on_death: called with the name under which the process was watched.
-    """
+    """Calls `on_death` with the name of each watched process that dies, once, on the event loop's thread, on
+    which all methods are called."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_death: Callable[[str], None]) -> None:
         self._loop = loop

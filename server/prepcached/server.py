@@ -73,11 +73,8 @@ ten times (after each change of threads, and each row of SQLite), and would wait
 
 
 def serve(place: Place, load: Callable[[], Settings], settings: Settings, environ: Mapping[str, str]) -> None:
-    """Runs a daemon at its place until it is told to stop, or has been idle for long enough.
-
-    Args:
-        load: the settings as they are now; raises ConfigError.
-    """
+    """Runs a daemon at its place until it is told to stop, or was idle for long enough; `load` reads the
+    settings again."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # a hardened unit may forbid it
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -89,12 +86,8 @@ def serve(place: Place, load: Callable[[], Settings], settings: Settings, enviro
     gc.freeze()  # a collection that looks through all that is loaded would stop requests for 50 ms
     gc.enable()
     server.run(sockets=place.listeners)
-    if server.is_root_gone:
-        raise RootUnusable(
-            f"{settings.root} was removed with everything in it; the next start begins with an empty store"
-        )
-    if server.is_index_damaged:  # said already: an error as its last line would keep jobs from a new start
-        sys.exit(IndexCorrupt.exit_code)
+    if server.ends_with is not None:
+        raise server.ends_with
 
 
 def assemble(
@@ -161,8 +154,8 @@ class Server(uvicorn.Server):
         self._environ = environ
         self._place = place
         self._watches: list[asyncio.Task[None]] = []
-        self.is_root_gone = False
-        self.is_index_damaged = False
+        self.ends_with: BaseException | None = None
+        """What `serve` raises after the stop."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.loop = loop = asyncio.get_running_loop()
@@ -210,7 +203,7 @@ class Server(uvicorn.Server):
         for watch in self._watches:  # else it may ask a store that is closed by then
             watch.cancel()
         self._place.drop_socket()
-        if not self.is_root_gone:  # else it is perhaps another daemon's by now
+        if not isinstance(self.ends_with, RootUnusable):  # else it is perhaps another daemon's by now
             listening.forget(self._settings.root)
         await asyncio.sleep(ACCEPT_S)
         self.daemon.begin_stop()
@@ -267,20 +260,19 @@ class Server(uvicorn.Server):
             await asyncio.sleep(ROOT_CHECK_S)
             with contextlib.suppress(StoreError):  # a disk that fails is not a root that is gone
                 if not await self.daemon.quick(self.daemon.store.is_there):
-                    LOG.error("%s was removed or replaced: the daemon stops", self._settings.root)
-                    self.is_root_gone = True
-                    self.ask_to_stop("its root was removed")
+                    self.ends_with = RootUnusable(
+                        f"{self._settings.root} was removed with everything in it; the next start begins "
+                        "with an empty store"
+                    )
+                    self.ask_to_stop("its root was removed or replaced")
                 elif await self.daemon.slow(self.daemon.store.is_damaged):
-                    self.is_index_damaged = True
+                    # Said below: an error as its last line would keep jobs from a new start.
+                    self.ends_with = SystemExit(IndexCorrupt.exit_code)
                     self.ask_to_stop("its index is damaged or was removed; the next start rebuilds it")
 
 
 def _tier(daemon: Daemon, settings: Settings) -> Tier | None:
-    """The bucket that is shared with other machines, where one is set.
-
-    Raises:
-        ConfigError: it cannot be used.
-    """
+    """The bucket that is shared with other machines, where one is set; raises ConfigError."""
     if settings.tier is None:
         return None
     try:
@@ -318,11 +310,8 @@ def _open_store(root: Root, settings: Settings, environ: Mapping[str, str]) -> S
 
 
 def _check_store(store: Store, settings: Settings) -> None:
-    """Tells what will not work as the settings say, and opens the folders to the socket's group.
-
-    Raises:
-        ConfigError: users cannot be isolated here.
-    """
+    """Tells what will not work as the settings say, and opens the folders to the socket's group. Raises
+    ConfigError where users cannot be isolated."""
     stats = store.stats()
     if stats.effective_limit_bytes == 0:  # jobs would only see that nothing hits
         LOG.warning(

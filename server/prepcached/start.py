@@ -76,11 +76,7 @@ class Place:
 
 
 def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
-    """Runs a daemon until it is told to stop, or has been idle for long enough.
-
-    Args:
-        load: the settings as they are now; raises ConfigError.
-    """
+    """Runs a daemon until it is told to stop or was idle for long enough; `load` reads the settings."""
     settings = load()
     place: Place | None = None
 
@@ -157,11 +153,7 @@ def inode(path: Path | None) -> tuple[int, int] | None:
 
 
 def listen(settings: Settings, environ: Mapping[str, str]) -> list[socket.socket]:
-    """All sockets, bound and listening.
-
-    Raises:
-        ConfigError: a path or port that is taken or not allowed.
-    """
+    """All sockets, bound and listening. Raises ConfigError for one that is taken or not allowed."""
     listeners = _handed_over(environ)
     if settings.token is None and any(one.family != socket.AF_UNIX for one in listeners):
         raise ConfigError("systemd passed a TCP socket: TCP needs a token (--token-file FILE)")
@@ -181,11 +173,7 @@ def listen(settings: Settings, environ: Mapping[str, str]) -> list[socket.socket
 
 
 def _listen_unix(path: Path, group: int | None) -> socket.socket:
-    """A unix socket at a path, of mode 0660; takes a stale one's place.
-
-    Raises:
-        ConfigError: it cannot be there.
-    """
+    """A unix socket at a path, of mode 0660; takes a stale one's place."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     before = os.umask(0o022)
     try:
@@ -235,11 +223,6 @@ def _clear_stale(path: Path) -> None:
 
 
 def _listen_tcp(host: str, port: int) -> socket.socket:
-    """A TCP socket.
-
-    Raises:
-        ConfigError: it is taken, or not allowed.
-    """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # With the protocol named: asyncio sets TCP_NODELAY only then, and without it a request takes 44 ms.

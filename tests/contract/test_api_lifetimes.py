@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from prepcached import daemon as daemon_module
 from prepcached import http_protocol
 from prepcached import server as daemon_server
 from prepcached.store import purge, removal
@@ -50,7 +51,7 @@ def test_a_session_that_cannot_be_watched_ends_by_silence(
         clock.now += 14
         other.heartbeat()
         clock.now += 2
-        assert wait_until(lambda: [one.name for one in list(served.daemon.sessions)] == ["other"])
+        assert wait_until(lambda: [one.name for one in list(served.daemon.sessions.values())] == ["other"])
         assert job.heartbeat().json()["code"] == "unknown-session"
         assert other.lease("a").json()["granted"] == [0]
 
@@ -271,3 +272,31 @@ def test_a_stop_breaks_off_who_pauses(
         served.server.ask_to_stop("the test")
         assert wait_until(lambda: f"{line}: interrupted by the shutdown" in caplog.text)
     assert not [one for one in caplog.records if one.exc_info]
+
+
+def test_sessions_are_bounded_for_each_user_and_in_all(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [served.job(), served.job()]
+    for name, limit in (("MAX_PER_USER", 2), ("MAX_SESSIONS", 1)):
+        monkeypatch.setattr(daemon_module, name, limit)
+        refused = served.http().post("/v1/sessions", json={"name": "job", "pid": 1, "host": "here"})
+        assert (refused.status_code, refused.json()["code"]) == (429, "limit-exceeded")
+        assert "end some jobs" in refused.json()["detail"]
+        jobs.pop().close()
+
+
+def test_progress_is_shown_until_it_has_ended(served: Serving) -> None:
+    job = served.job()
+
+    def shown(recipe: str, done: int) -> list[tuple[str, int]]:
+        job.heartbeat(progress=[{"recipe": recipe, "name": "n", "done": done, "total": 9}])
+        [session] = served.http().get("/v1/sessions").json()["sessions"]
+        return [(one["recipe"], one["done"]) for one in session["progress"]]
+
+    first, second = "a" * 64, "b" * 64
+    assert shown(first, 1) == [(first, 1)] and shown(second, 3) == [(first, 1), (second, 3)]
+    assert shown(first, 9) == [(second, 3)]
+    for number in range(daemon_module.MAX_RECIPES + 5):
+        found = shown(f"{number:064x}", 1)
+    assert len(found) == daemon_module.MAX_RECIPES and found[0][0] == f"{5:064x}"

@@ -25,6 +25,7 @@ ITEMS = ["a", "b", "c"]
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     be_patient(monkeypatch)
+    monkeypatch.setattr(tiers, "REST_S", 3600.0)  # only a push and a stop copy
 
 
 def filled(folder: Path, tier: Any) -> dict[str, Any]:

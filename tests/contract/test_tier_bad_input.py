@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from prepcached.tier import manifests as manifest
+from prepcached.tier import tier as tiers
 from support.fleet import be_patient, box
 from support.serving import Job, Serving
 from support.stores import RECIPE, item
@@ -21,6 +22,7 @@ OTHER_RECIPE = "cd" * 32
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     be_patient(monkeypatch)
+    monkeypatch.setattr(tiers, "REST_S", 3600.0)  # only a push and a stop copy
 
 
 @pytest.fixture

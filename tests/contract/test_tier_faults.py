@@ -37,6 +37,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeS3]:
         monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
         be_patient(monkeypatch)
         monkeypatch.setattr(tier, "RETRY_S", 0.0)
+        monkeypatch.setattr(tier, "REST_S", 3600.0)  # only a push and a stop copy
         yield made
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from prepcached.tier import manifests, tier
+from prepcached.tier import manifests
 from prepcached.tier.bucket import Bucket
 from support.fork_server import fork_for_orders, say
 from support.serving import serving
@@ -37,7 +37,6 @@ def act(order: dict[str, Any]) -> None:
     for name in STEPS:
         setattr(Bucket, name, counted(getattr(Bucket, name)))
     manifests.COMPACTED_AT = 2
-    tier.REST_S = 600.0
     with serving(order["folder"], tier={"url": f"file://{order['bucket']}"}) as served:
         job, http = served.job(), served.http()
         for names in FILLS:

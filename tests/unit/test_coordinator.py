@@ -15,9 +15,10 @@ import pytest
 
 from prepcache.errors import StoreError, UnknownSession
 from prepcache.protocol import wire
+from prepcached.auth import Caller
 from prepcached.coordinator import Coordinator
-from prepcached.daemon import Bounds, Daemon
-from prepcached.sessions import Session
+from prepcached.daemon import Bounds, Daemon, Session
+from prepcached.peer import Peer
 from prepcached.store import removal
 from prepcached.store.compaction import FANOUT
 from prepcached.store.store import Store
@@ -34,7 +35,7 @@ async def coordinating(
     daemon = Daemon(store, bounds=bounds)
     await daemon.start()
     store.register(RECIPE, "tests.recipe", {})
-    session = daemon.sessions.open("job", uid=1, pid=0, reported_pid=1, host="here", opened_at=0.0)
+    session = daemon.open_session(Caller(1, Peer(1, 0)), "job", 1, "here")
     try:
         yield Coordinator(daemon), daemon, session
     finally:
@@ -138,7 +139,7 @@ def test_a_commit_that_failed_at_its_end_is_looked_up(
 
             token = await leased(found, session)
             request = wire.CommitRequest((token,), (staged(daemon, session),))
-            other = daemon.sessions.open("other", uid=1, pid=0, reported_pid=2, host="here", opened_at=0.0)
+            other = daemon.open_session(Caller(1, Peer(1, 0)), "other", 2, "here")
             asked = wire.LeaseRequest("m", RECIPE, 0, item("a"), want=1, wait_s=2.0)
             waiting = asyncio.create_task(found.lease(other, asked, is_gone))
             monkeypatch.setattr(daemon.store, "commit", fail)
@@ -161,7 +162,7 @@ def test_holds_of_a_session_that_just_ended_are_given_back(
 
             def resolve_then_end(*given: Any, **kinds: Any) -> Any:
                 answer = resolve(*given, **kinds)
-                loop.call_soon_threadsafe(daemon.sessions.end, session.id)
+                loop.call_soon_threadsafe(daemon.end_session, session.id, "it did")
                 return answer
 
             monkeypatch.setattr(daemon.store, "resolve", resolve_then_end)

@@ -36,11 +36,10 @@ from prepcache.protocol.inspection import NameSums
 from prepcache.protocol.units import age_text, count_text, size_text, span_text
 from prepcached.auth import Caller
 from prepcached.coordinator import Coordinator
-from prepcached.daemon import Daemon
+from prepcached.daemon import Daemon, Session
 from prepcached.dashboard.history import HEIGHT, KEPT, SAMPLE_S, WIDTH, Chart, History, Sample
 from prepcached.peer import user_name
 from prepcached.routes import care, entries, explain, info, messages, sessions
-from prepcached.sessions import Session
 from prepcached.store.records import Filter
 
 HERE = Path(__file__).parent
@@ -96,7 +95,7 @@ class Dashboard:
                 stats = await self._daemon.quick(store.stats)
                 sample = self._history.add(self._sample(stats.disk_bytes))
                 since = sample.at - KEPT * SAMPLE_S
-                await self._daemon.writing(store.keep_sample, tuple(sample), since)
+                await self._daemon.slow(store.keep_sample, tuple(sample), since)
             await asyncio.sleep(SAMPLE_S)
 
     def router(self) -> APIRouter:
@@ -127,7 +126,7 @@ class Dashboard:
             daemon.store.entries, self._searched(search, caller), sort="-used_at", limit=MAX_ENTRIES
         )
         held = await daemon.listing(daemon.store.held)
-        visible = sessions.visible(daemon.sessions, caller)
+        visible = sessions.visible(daemon.sessions.values(), caller)
         shown = sorted(visible, key=_rank, reverse=True)[:MAX_SESSIONS]
         told = info.stats_of(daemon, self._coordinator, stats, caller)
         users = told["users"][:MAX_USERS]

@@ -16,7 +16,7 @@ from prepcached.auth import Caller
 from prepcached.daemon import Daemon
 from prepcached.routes import messages
 from prepcached.routes.entries import check_owned, log_purge, owner_of, told
-from prepcached.routes.openapi import endpoint
+from prepcached.routes.messages import endpoint
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
 
@@ -154,21 +154,14 @@ def _first_to_go(
 
 
 def _check_owned(store: Store, keys: Iterable[str], caller: Caller) -> None:
-    """
-    Raises:
-        Forbidden: an entry that the caller sees and names is another's.
-    """
+    """Raises Forbidden where an entry that the caller sees and names is another's."""
     for key in keys:
         with contextlib.suppress(NotFound):
             check_owned(store.entry(key, caller.confined_to, caller.scope), caller)
 
 
 def narrowed(wanted: Filter, caller: Caller) -> Filter:
-    """The filter, for what the caller may purge: all of an admin's wish, of others' what they own.
-
-    Raises:
-        Forbidden: it names another owner.
-    """
+    """The filter, for what the caller may purge: all of an admin's wish, of others' what they own."""
     if caller.is_admin:
         return wanted
     if wanted.owner is not None and wanted.owner != caller.owner_uid:

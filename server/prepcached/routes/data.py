@@ -29,11 +29,10 @@ from starlette.types import Message, Receive, Scope, Send
 from prepcache.errors import BadRequest, UnknownSession
 from prepcache.protocol import wire
 from prepcached.coordinator import Coordinator
-from prepcached.daemon import Daemon
+from prepcached.daemon import Daemon, Session
 from prepcached.http_protocol import PeerProtocol
 from prepcached.routes import messages
-from prepcached.routes.openapi import BYTES, endpoint
-from prepcached.sessions import Session
+from prepcached.routes.messages import BYTES, endpoint
 from prepcached.store.store import Store
 
 PIECE_BYTES = 4 << 20
@@ -118,11 +117,7 @@ async def _stage(
 
 
 async def _receive(daemon: Daemon, request: Request, fd: int, go_on: Callable[[], None]) -> None:
-    """Writes the body as it comes. `go_on` raises where the rest is of no use any more.
-
-    Raises:
-        BadRequest: the client paused for too long; ClientDisconnect: it hung up before the end.
-    """
+    """Writes the body as it comes. `go_on` raises where the rest is of no use any more."""
     stream, pieces = aiter(request.stream()), list[bytes]()
     while True:
         try:

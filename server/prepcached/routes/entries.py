@@ -15,7 +15,7 @@ from prepcache.protocol.units import count_text, size_text
 from prepcached.auth import TOKEN_UID, Caller, owner_name
 from prepcached.daemon import Daemon
 from prepcached.routes import messages
-from prepcached.routes.openapi import endpoint
+from prepcached.routes.messages import endpoint
 from prepcached.store.records import Filter, RecipeRecord
 from prepcached.store.store import Store
 
@@ -118,7 +118,7 @@ async def set_pin(daemon: Daemon, request: Request, key: str, *, is_pinned: bool
     """Pins or unpins an entry that the caller may change."""
     owner = await owner_of(daemon, request, key)
     scope = messages.caller(request).scope
-    return await daemon.writing(daemon.store.set_pin, key, is_pinned, owner, scope)
+    return await daemon.slow(daemon.store.set_pin, key, is_pinned, owner, scope)
 
 
 async def found(daemon: Daemon, request: Request, key: str) -> inspection.Entry:
@@ -134,11 +134,7 @@ async def owner_of(daemon: Daemon, request: Request, key: str) -> int:
 
 
 def check_owned(entry: inspection.Entry, caller: Caller) -> int:
-    """The owner of an entry.
-
-    Raises:
-        Forbidden: the entry is another's, and the caller no admin.
-    """
+    """The owner of an entry; raises Forbidden where it is another's, and the caller no admin."""
     owner = TOKEN_UID if entry.owner is None else entry.owner
     caller.check_may_change(owner, f"entry {entry.key[:12]} ({entry.name})")
     return owner

@@ -17,7 +17,7 @@ from prepcached.daemon import Daemon
 from prepcached.misses import Miss, Misses
 from prepcached.routes import messages
 from prepcached.routes.entries import recipe_of
-from prepcached.routes.openapi import endpoint
+from prepcached.routes.messages import endpoint
 from prepcached.store import listing
 from prepcached.store.store import Store
 
@@ -64,7 +64,7 @@ async def explanation(
     if sum(given is not None for given in (asked.recipe, asked.key, asked.name)) > 1:
         raise BadRequest("`recipe`, `key` and `name` exclude each other", field="recipe")
     is_given = asked.parts is not None or asked.recipe is not None or asked.key is not None
-    missed = None if is_given else misses.last(asked.name)
+    missed = None if is_given else next(iter(misses.latest(1, asked.name)), None)
     try:
         told = await daemon.slow(_explain, daemon.store, asked, missed, caller)
     except NotFound:  # a job that stores nothing leaves no recipe either
@@ -111,11 +111,7 @@ def _explain(
 
 
 def _subject(store: Store, asked: inspection.ExplainRequest, missed: str | None, caller: Caller) -> Subject:
-    """Whom the request is about.
-
-    Raises:
-        NotFound: the store knows of no such recipe, or not its parts.
-    """
+    """Whom the request is about; raises NotFound where the store has no such recipe, or not its parts."""
     if asked.parts is not None:
         name = asked.name or asked.parts.get("name")
         name = name if isinstance(name, str) else ""
@@ -139,9 +135,7 @@ def _subject(store: Store, asked: inspection.ExplainRequest, missed: str | None,
 
 
 def _difference(one: explain.Difference) -> inspection.Difference:
-    name, line = shortened(one.name, SHOWN_TEXT), shortened(one.line, SHOWN_TEXT)
-    return inspection.Difference(one.section, name, _cut(one.old), _cut(one.new), line)
-
-
-def _cut(text: str | None) -> str | None:
-    return None if text is None else shortened(text, SHOWN_TEXT)
+    cut = [None if text is None else shortened(text, SHOWN_TEXT) for text in (one.old, one.new)]
+    return inspection.Difference(
+        one.section, shortened(one.name, SHOWN_TEXT), cut[0], cut[1], shortened(one.line, SHOWN_TEXT)
+    )

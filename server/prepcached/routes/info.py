@@ -19,7 +19,7 @@ from prepcached.maintenance import Maintenance
 from prepcached.metrics import CONTENT_TYPE, Metrics
 from prepcached.problems import JsonResponse
 from prepcached.routes import messages
-from prepcached.routes.openapi import endpoint
+from prepcached.routes.messages import endpoint
 from prepcached.store.records import Stats
 
 READY_TIMEOUT_S = 2.0

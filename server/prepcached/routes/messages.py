@@ -1,4 +1,4 @@
-"""Messages of requests and answers: from bytes to a message, and back.
+"""Messages of requests and answers: from bytes to a message, back, and as the OpenAPI document has them.
 
 Invariants:
     1. A body is bounded in bytes and time while it arrives, before anything is parsed.
@@ -14,19 +14,19 @@ import asyncio
 import difflib
 import json
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import fields
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import MISSING, fields
 from typing import Annotated, Any, TypeVar, cast
 
-from fastapi import Path, Query, Request, Response
+import msgspec
+from fastapi import FastAPI, Path, Query, Request, Response
 
-from prepcache.errors import BadRequest, TooLarge
-from prepcache.protocol import wire
-from prepcache.protocol.members import Message
+from prepcache.errors import BadRequest, PrepcacheError, TooLarge, all_errors
+from prepcache.protocol import inspection, wire
+from prepcache.protocol.members import HEX, ID, Message
 from prepcached.auth import Caller
-from prepcached.daemon import Daemon
-from prepcached.problems import JsonResponse
-from prepcached.sessions import Session
+from prepcached.daemon import Daemon, Session
+from prepcached.problems import PROBLEM_TYPE, JsonResponse, document
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
@@ -41,6 +41,19 @@ HexInPath = Annotated[str, Path(pattern="^[0-9a-f]{64}$", examples=["0f" * 32])]
 HexInQuery = Annotated[str, Query(pattern="^[0-9a-f]{64}$")]
 IdInPath = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{1,128}$", examples=["3c" * 16])]
 """Of a session or a lease."""
+_REFERENCE = "#/components/schemas/{name}"
+BYTES: Mapping[str, Any] = {"type": "string", "format": "binary", "examples": [""]}
+_SESSION = {
+    "name": wire.SESSION_HEADER,
+    "in": "header",
+    "required": True,
+    "description": "the session: `<session id>.<token>`, from the answer that opened it",
+    "schema": {"type": "string", "examples": [f"{ID}.{ID}"]},
+}
+_REFUSED = {
+    "description": "refused: a problem document, whose `code` says why",
+    "content": {PROBLEM_TYPE: {"schema": {"$ref": _REFERENCE.format(name="Problem")}}},
+}
 _HEX_PREFIX = re.compile(r"[0-9a-f]{4,64}\Z")
 
 
@@ -55,7 +68,7 @@ def session(request: Request, daemon: Daemon) -> Session:
     if header is None:
         raise BadRequest(f"this request acts for a session: send the header {wire.SESSION_HEADER}: ID.TOKEN")
     session_id, token = wire.parse_session_header(header)
-    return daemon.sessions.authenticate(session_id, token, caller(request).uid)
+    return daemon.session(session_id, token, caller(request).uid)
 
 
 def taken_over(cls: type[T], source: object, **others: Any) -> T:
@@ -65,11 +78,7 @@ def taken_over(cls: type[T], source: object, **others: Any) -> T:
 
 
 async def read(request: Request, message: type[M], daemon: Daemon, limit: int = wire.MAX_BODY_BYTES) -> M:
-    """The request's body as a message. No body counts as a message without members.
-
-    Raises:
-        BadRequest, TooLarge.
-    """
+    """The request's body as a message. No body counts as a message without members."""
     body = await read_body(request, limit) or b"{}"
     may_say_more = wire.PROTOCOL_HEADER in request.headers and message.__module__ == wire.__name__
     if len(body) > BIG_BYTES:
@@ -150,3 +159,67 @@ def _refuse_unknown(given: Iterable[str], known: Collection[str], what: str) -> 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+class Described(FastAPI):
+    """An app whose OpenAPI document has the messages, which FastAPI does not see."""
+
+    def openapi(self) -> dict[str, Any]:
+        made = super().openapi()
+        made.setdefault("components", {}).setdefault("schemas", {}).update(_schemas())
+        return made
+
+
+def endpoint(
+    *,
+    takes: type[Message] | None = None,
+    gives: type[Message] | Mapping[str, Any] | None = None,
+    takes_type: str = "application/json",
+    gives_type: str = "application/json",
+    acts_for_session: bool = False,
+    status: int = 200,
+) -> dict[str, Any]:
+    """Keyword arguments of a route: its OpenAPI description.
+
+    Args:
+        gives: a message, or a JSON Schema.
+        takes_type, gives_type: media types; bytes are taken where `takes_type` is not JSON.
+    """
+    answered: dict[str, Any] = {"description": "done"}
+    if gives is not None:
+        answered["content"] = {gives_type: {"schema": _schema(gives)}}
+    extra: dict[str, Any] = {"parameters": [_SESSION]} if acts_for_session else {}
+    if takes is not None or takes_type != "application/json":
+        is_required = takes is None or any(
+            one.default is MISSING and one.default_factory is MISSING for one in fields(takes)
+        )
+        schema = _schema(BYTES if takes is None else takes)
+        extra["requestBody"] = {"required": is_required, "content": {takes_type: {"schema": schema}}}
+    return {
+        "status_code": status,
+        "response_class": Response,  # FastAPI adds a type of its own to what is described here, else
+        "responses": {status: answered, "default": _REFUSED},
+        "openapi_extra": extra,
+    }
+
+
+def _schema(of: type[Message] | Mapping[str, Any]) -> dict[str, Any]:
+    return {"$ref": _REFERENCE.format(name=of.__name__)} if isinstance(of, type) else dict(of)
+
+
+def _schemas() -> dict[str, Any]:
+    """All messages, and the problem document, as JSON Schema."""
+    named = [*vars(wire).values(), *vars(inspection).values()]
+    messages = {one for one in named if isinstance(one, type) and issubclass(one, Message)} - {Message}
+    in_order = sorted(messages, key=lambda one: one.__name__)
+    _, found = msgspec.json.schema_components(in_order, ref_template=_REFERENCE)
+    members: dict[str, Any] = {name: {"type": "string"} for name in ("type", "title", "detail")}
+    codes = sorted({error.code for error in all_errors(PrepcacheError)})
+    found["Problem"] = {
+        "type": "object",
+        "description": "RFC 9457 problem document; `code` is stable",
+        "required": ["type", "title", "status", "detail", "code"],
+        "properties": {**members, "status": {"type": "integer"}, "code": {"type": "string", "enum": codes}},
+        "examples": [document(404, "not-found", f"there is no entry {HEX}")],
+    }
+    return found

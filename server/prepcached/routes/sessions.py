@@ -11,11 +11,10 @@ from prepcache.errors import BadRequest, Forbidden
 from prepcache.protocol import inspection, wire
 from prepcached.auth import Caller
 from prepcached.coordinator import Coordinator
-from prepcached.daemon import Daemon
+from prepcached.daemon import Daemon, Session
 from prepcached.leases import Lease
 from prepcached.routes import messages
-from prepcached.routes.openapi import endpoint
-from prepcached.sessions import Session
+from prepcached.routes.messages import endpoint
 from prepcached.store import scopes
 from prepcached.store.holds import NOTHING_HELD, Held
 
@@ -60,7 +59,7 @@ def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
     async def list_sessions(request: Request) -> Response:
         """Who is connected, preprocessing what, how far."""
         held = await daemon.listing(daemon.store.held)
-        shown = visible(daemon.sessions, messages.caller(request))
+        shown = visible(daemon.sessions.values(), messages.caller(request))
         return messages.answer(inspection.SessionList(seen(shown, daemon, held)))
 
     return api

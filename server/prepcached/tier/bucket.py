@@ -31,7 +31,7 @@ STALL_S = 2.0
 """Longest wait for an answer to a small request, or for the next piece of a large one; a job waits for it."""
 WRITE_S = 30.0
 """Longest wait for a small write, for which no job waits."""
-PIECE_BYTES = 4 << 20
+PIECE_BYTES = 1 << 20
 UPLOAD_RATE = 256 << 10
 """Bytes a second: an upload that is slower is given up."""
 

@@ -133,11 +133,8 @@ def encode(rows: Iterable[Row]) -> list[bytes]:
 
 
 def decode(data: bytes) -> list[Row]:
-    """The rows of an object, but those of artifacts that are too large for any store.
-
-    Raises:
-        Damaged: it is not a manifest of this version.
-    """
+    """The rows of an object, but those of artifacts that are too large for any store; raises Damaged where it
+    is not a manifest of this version."""
     try:
         found = msgspec.json.decode(data, type=_Object)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -182,27 +179,16 @@ class Known:
 
 
 class Manifests:
-    """All recipes' manifests in one bucket.
-
-    Args:
-        clock: seconds, monotonic.
-    """
+    """All recipes' manifests in one bucket."""
 
     def __init__(self, bucket: Bucket, clock: Callable[[], float] = time.monotonic) -> None:
         self._bucket = bucket
         self._clock = clock
         self._known: OrderedDict[str, Known] = OrderedDict()
 
-    def known(self, recipe: str) -> Known | None:
-        """What the bucket had of a recipe when it was last asked."""
-        return self._known.get(recipe)
-
     async def of(self, recipe: str, *, max_age_s: float = FRESH_S) -> Known:
-        """What the bucket has of a recipe, scoped; read again where it was read longer ago.
-
-        Raises:
-            CouldNotTell.
-        """
+        """What the bucket has of a recipe, scoped; read again where it was read longer ago. May raise
+        CouldNotTell, as all that follows."""
         known = self._known.setdefault(recipe, Known())
         self._known.move_to_end(recipe)
         while len(self._known) > 1 and sum(len(one.by_item) for one in self._known.values()) > KEPT_ITEMS:
@@ -213,14 +199,14 @@ class Manifests:
         return known
 
     async def add(self, recipe: str, rows: Sequence[Row]) -> None:
-        """Appends rows, and compacts a manifest of many objects. Raises CouldNotTell."""
+        """Appends rows, and compacts a manifest of many objects."""
         await self._write(recipe, rows)
         known = await self.of(recipe, max_age_s=0)
         if sum(one is not None for one in known.objects.values()) >= COMPACTED_AT:
             await self.compact(recipe)
 
     async def compact(self, recipe: str) -> None:
-        """Rewrites the objects of a recipe as one. Raises CouldNotTell."""
+        """Rewrites the objects of a recipe as one."""
         known = await self.of(recipe, max_age_s=0)
         read = {name: rows for name, rows in known.objects.items() if rows is not None}
         rows = {row.digest: row for part in read.values() for row in part if row.digest not in known.lost}

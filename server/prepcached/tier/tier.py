@@ -19,7 +19,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Container, Iterable
+from collections.abc import Awaitable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -36,9 +36,8 @@ from prepcache.errors import (
     StoreError,
 )
 from prepcache.protocol.wire import ArtifactRef, StagedFile
-from prepcached.daemon import Daemon
+from prepcached.daemon import Daemon, Session
 from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, Lease, digests
-from prepcached.sessions import Session
 from prepcached.store import scopes
 from prepcached.tier.bucket import STALL_S, UPLOAD_RATE, WRITE_S, Absent, Bucket, CouldNotTell, Damaged
 from prepcached.tier.manifests import FRESH_S, PREFIX, Known, Manifests, Row, brings_nothing
@@ -59,12 +58,12 @@ AGAIN_S = 600.0
 asks for its items, they are no use to it."""
 QUEUE = 4096
 """Recipes that wait to be copied; more are dropped, counted, and copied when they are committed to again."""
-REST_S = 2.0
-"""With a lead, a recipe is copied this long after a commit, so that the commits of a fill go together."""
+REST_S = 0.5
+"""A recipe is copied this long after a commit, so that what jobs commit together is copied together."""
 PUBLISH_S = 2.0
 PUBLISH_SHARE = 0.01
-"""Without a lead, jobs commit what they have leased for so long, or for this share of their time so far, and
-manifests are read so often: meanwhile another machine may make the same."""
+"""Jobs commit what they have leased for so long, or for this share of their time so far: another machine may
+wait for it or, without a lead, make the same. Without a lead manifests are read as often."""
 DRAIN_S = 3.0
 """What a stop gives to what still waits to be copied,"""
 END_S = 1.0
@@ -102,6 +101,7 @@ class Tier:
         self._fetches: set[asyncio.Task[bool]] = set()
         self._due: dict[str, float] = {}
         """Recipes that wait to be copied, and from when on."""
+        self._one_copy = asyncio.Lock()
         self._copying = ""
         self._is_closing = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -149,21 +149,13 @@ class Tier:
         return found if self.upstream is None else found | self.upstream.status()
 
     def hurried(self, session: Session, leases: Iterable[Lease]) -> set[str]:
-        """The recipes, scoped, of these leases of a session that it should commit soon: other machines wait
-        for them or, without a lead, might make the same."""
-        if self.upstream is not None:
-            return self.upstream.waited_for(lease.recipe for lease in leases)
-        if not self.order:
+        """The recipes, scoped, of these leases of a session that it should commit now."""
+        if self._is_read_only:
             return set()
         longest_s = max(PUBLISH_S, PUBLISH_SHARE * (time.time() - session.opened_at))
         return {one.recipe for one in leases if self._daemon.clock() - one.granted_at > longest_s}
 
     # -- reading through
-
-    def offered(self, recipe: str, items: Iterable[bytes]) -> Container[bytes]:
-        """Which of these items can be fetched, as far as is known."""
-        known = self._manifests.known(recipe) if self._outage.is_usable else None
-        return () if known is None else known.offered(items, self._daemon.clock())
 
     async def claim(
         self,
@@ -177,10 +169,8 @@ class Tier:
 
         Args:
             recipe: scoped, and registered.
-            items: n * 32 bytes; what the job lacks, as far as this daemon knows too.
-            session: the job, which will own what is fetched.
-            max_age_s: how old the manifest may be; default `FRESH_S`, without a lead `PUBLISH_S`.
-            limit_s: how long it may be waited for; default `ASKED_S`.
+            items: n * 32 bytes; what a job lacks, which will own what is fetched.
+            max_age_s: how old the manifest may be; `limit_s`: how long it may be waited for.
         """
         daemon, known, began = self._daemon, None, self._daemon.clock()
         with contextlib.suppress(TimeoutError):
@@ -265,12 +255,8 @@ class Tier:
         )
 
     async def _download(self, row: Row, name: str) -> None:
-        """Writes an artifact's bytes into the staging folder, one piece while the next one comes.
-
-        Raises:
-            Absent, CouldNotTell, Declined, StoreError.
-            Damaged: it has another digest than its name says.
-        """
+        """Writes an artifact's bytes into the staging folder, one piece while the next one comes. Raises
+        Damaged where it has another digest than its name says."""
         daemon, digest = self._daemon, blake3()
         limit_s = STALL_S + 2 * row.cost_s  # beyond that, to make it would have been quicker
         with contextlib.ExitStack() as stack:
@@ -294,7 +280,7 @@ class Tier:
         if self._is_read_only:
             return
         if recipe in self._due or len(self._due) < QUEUE:
-            self._due.setdefault(recipe, self._daemon.clock() + (0.0 if self.order else REST_S))
+            self._due.setdefault(recipe, self._daemon.clock() + REST_S)
         else:
             self._counted["dropped"] += 1
 
@@ -304,8 +290,9 @@ class Tier:
 
     async def _copy_due(self) -> None:
         while True:
-            recipe = self._next_due()
-            if recipe is None:
+            now = float("inf") if self._is_closing else self._daemon.clock()
+            recipe = next((one for one, at in self._due.items() if at <= now), None)
+            if recipe is None or self._outage.is_on:  # a bucket that fails is left alone
                 if self._is_closing:
                     return
                 await asyncio.sleep(TICK_S)
@@ -324,19 +311,12 @@ class Tier:
                 )
             self._copying = ""
 
-    def _next_due(self) -> str | None:
-        """A recipe whose turn it is; none while the bucket is left alone."""
-        now = float("inf") if self._is_closing else self._daemon.clock()
-        hurried = () if self.upstream is None else self.upstream.waited_for(self._due)
-        due = (recipe for recipe, at in self._due.items() if at <= now or recipe in hurried)
-        return None if self._outage.is_on else next(due, None)
-
     async def _copy(self, recipe: str) -> int:
-        """Copies what the bucket lacks of a recipe; returns how many artifacts that were.
+        """Copies what the bucket lacks of a recipe; returns how many artifacts that were."""
+        async with self._one_copy:
+            return await self._copied(recipe)
 
-        Raises:
-            CouldNotTell, StoreError.
-        """
+    async def _copied(self, recipe: str) -> int:
         daemon, bucket = self._daemon, self._bucket
         found = await daemon.slow(daemon.store.resolve, recipe)
         known = await self._manifests.of(recipe, max_age_s=0)
@@ -397,7 +377,7 @@ class Tier:
                 text = await self._asked(self._bucket.get(f"recipes/v1/{digest}.json", MAX_RECIPE_BYTES))
                 found = json.loads(text)
                 name, parts = str(found["name"]), dict(found["parts"] or {})
-                await daemon.writing(store.register, recipe, name, parts)
+                await daemon.slow(store.register, recipe, name, parts)
             except Absent:
                 raise NotFound(f"the tier has no recipe {digest}") from None
             except (Damaged, ValueError, TypeError, KeyError, RecursionError) as error:

@@ -27,7 +27,7 @@ import os
 import secrets
 import socket
 import ssl
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -39,9 +39,8 @@ from prepcache.digests import RecipeDigest
 from prepcache.errors import BadRequest, LimitExceeded, PrepcacheError, UnknownSession, from_problem
 from prepcache.protocol import wire
 from prepcache.protocol.members import Message
-from prepcached.daemon import Daemon
-from prepcached.leases import TIER_NAME, digests
-from prepcached.sessions import Session
+from prepcached.daemon import Daemon, Session
+from prepcached.leases import digests
 from prepcached.tier.outage import Outage, ServiceFailed
 
 if TYPE_CHECKING:
@@ -131,9 +130,9 @@ class Lead:
         except BadRequest as error:
             raise LeadAway(f"not an answer: {error.message[:200]}") from None
 
-    async def beat(self, lost: tuple[str, ...]) -> wire.BeatAnswer:
+    async def beat(self, lost: tuple[str, ...]) -> None:
         """Keeps the session and its leases, but for the lost ones."""
-        return await self.ask("POST", f"{self._path}/beat", wire.BeatRequest(lost=lost), wire.BeatAnswer)
+        await self.ask("POST", f"{self._path}/beat", wire.BeatRequest(lost=lost), wire.BeatAnswer)
 
     async def open(self) -> None:
         """Opens a session, in which leases are asked for."""
@@ -175,7 +174,6 @@ class Upstream:
         self._daemon = daemon
         self._tier = tier
         self._mine: dict[str, dict[bytes, Piece]] = {}
-        self._waited_for: Collection[str] = ()
 
     @property
     def is_away(self) -> bool:
@@ -201,19 +199,11 @@ class Upstream:
             await self._lead.leave()
         await self._lead.close()
 
-    def waited_for(self, recipes: Iterable[str]) -> set[str]:
-        """Of which of these recipes, scoped, another machine waits for items that this one holds."""
-        return {one for one in recipes if _name(one) in self._waited_for} if self._waited_for else set()
-
     async def share(
         self, recipe: str, request: wire.LeaseRequest, session: Session, wait_s: float
     ) -> tuple[Container[bytes] | None, tuple[wire.Holder, ...]]:
-        """Leases what a job asks for and this machine may not preprocess yet.
-
-        Args:
-            recipe: scoped.
-            session: the job.
-            wait_s: how long the lead may be waited for while other machines hold everything.
+        """Leases what a job asks for and this machine may not preprocess yet. The lead may be waited for so
+        long while other machines hold everything.
 
         Returns:
             The items that a job here may preprocess, None where the lead does not answer and so all may be,
@@ -225,8 +215,7 @@ class Upstream:
             return None, ()
         items = digests(request.items)
         mine, leased = self._mine.get(recipe, {}), self._daemon.leases.leased(recipe)
-        offered = self._tier.offered(recipe, items)
-        free = [item for item in items if item not in leased and item not in offered]
+        free = [item for item in items if item not in leased]
         asked = [item for item in free if item not in mine][: wire.MAX_ITEMS]
         lacking = min(request.want, len(free)) - (len(free) - len(asked))
         holders: tuple[wire.Holder, ...] = ()
@@ -250,10 +239,7 @@ class Upstream:
             finally:
                 if piece is not None:
                     self._mine.setdefault(recipe, {}).update(dict.fromkeys(piece.items, piece))
-        mine, leased = self._mine.get(recipe, {}), self._daemon.leases.leased(recipe)
-        if not holders and not any(item in mine or item in leased for item in items):
-            holders = (wire.Holder(TIER_NAME, len(items)),)
-        return mine, holders
+        return self._mine.get(recipe, {}), holders
 
     async def _lease(
         self, recipe: str, asked: list[bytes], lacking: int, request: wire.LeaseRequest, wait_s: float
@@ -276,8 +262,6 @@ class Upstream:
             raise LeadAway(f"its answer cannot be true: {lie}")
         if not (answer.lease or answer.held):
             raise LeadAway("it neither granted the items nor said who has them")
-        if answer.is_waited_for:
-            self._waited_for = {*self._waited_for, wanted.recipe}
         if answer.lease is None:
             return None, answer.held
         items = {asked[index] for index in answer.granted}
@@ -287,7 +271,7 @@ class Upstream:
         """Keeps the session at the lead, or opens one."""
         if self._lead.session and not self._outage.is_on:
             with contextlib.suppress(UnknownSession):
-                self._waited_for = (await self._lead.beat(self._idle())).waited_for
+                await self._lead.beat(self._idle())
                 return
         await self._lead.leave()
         self._mine.clear()
