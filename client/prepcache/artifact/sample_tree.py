@@ -19,7 +19,7 @@ import sys
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from copy import copy
-from functools import lru_cache
+from functools import cache, lru_cache
 from keyword import iskeyword
 from operator import itemgetter
 from typing import Any, cast
@@ -94,8 +94,6 @@ def describe(sign: Signature) -> tuple[Tree, list[Leaf], list[str]]:
                 key, _ = next(parts), next(parts)  # and its type
                 pairs.append([key, node(*path, str(key))])
             return ["dict", pairs]
-        if kind is tuple or kind is list:
-            return [kind.__name__, [node(*path, str(i)) for i in range(next(parts))]]
         if kind == "tensor":
             return leaf(kind, str(next(parts)).removeprefix("torch."), next(parts), path=path)
         if kind == "ndarray":
@@ -104,8 +102,12 @@ def describe(sign: Signature) -> tuple[Tree, list[Leaf], list[str]]:
             return leaf(kind, path=path)
         if issubclass(kind, np.generic):
             return leaf("scalar", cast(str, columns.describe_dtype(next(parts))), path=path)
-        fields = list(kind._fields)
-        return ["named", kind.__module__, kind.__qualname__, fields, [node(*path, f) for f in fields]]
+        count = next(parts)
+        fields = getattr(kind, "_fields", range(count))
+        children = [node(*path, str(field)) for field in fields]
+        if kind is tuple or kind is list:
+            return [kind.__name__, children]
+        return ["named", kind.__module__, kind.__qualname__, list(fields), children]
 
     return node(), leaves, names
 
@@ -181,8 +183,7 @@ def copied(sample: Any, depth: int = 0) -> Any:
         return cast(Any, kind)._make(copied(value, depth + 1) for value in sample)
     if kind in _ARRAYS:
         return np.array(sample)
-    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # another thread may just be loading it
-    return sample.clone() if kind is tensor else sample
+    return sample.clone() if kind is _torch_tensor() else sample
 
 
 _SIMPLE = {
@@ -203,80 +204,52 @@ def _walk(value: Any, parts: list[Any], leaves: list[Any], depth: int) -> None:
         if kind is int and not -_INT64 <= value < _INT64:
             raise _Refused("an int must fit into 64 bits; return str(x), or split it")
         parts.append(simple)
-        leaves.append(value)
-    elif kind is tuple or kind is list:
-        _enter(depth)
-        parts.append(kind)
-        parts.append(len(value))
-        position = 0
-        try:
-            for child in value:
-                _walk(child, parts, leaves, depth + 1)
-                position += 1
-        except _Refused as refused:
-            refused.path.append(f"[{position}]")
-            raise
-    elif kind is dict:
-        _enter(depth)
-        parts.append(kind)
-        parts.append(len(value))
-        key: Any = None
-        try:
-            for key, child in value.items():
+    elif kind in _ARRAYS:
+        parts += "ndarray", _numpy_dtype(value.dtype), _ndim(value.ndim)
+    elif kind is tuple or kind is list or kind is dict or is_namedtuple(kind):
+        _walk_container(value, kind, parts, leaves, depth)
+        return
+    elif kind is (torch := _torch_tensor()):
+        _check_tensor(value)
+        parts += "tensor", value.dtype, _ndim(value.dim())
+    elif issubclass(kind, np.generic) and kind.__module__ == "numpy":
+        if kind in (np.str_, np.bytes_):
+            raise _Refused(f"a {_name(kind)} loses trailing NULs in an array; return str(x) or bytes(x)")
+        parts += kind, _numpy_dtype(value.dtype)
+    else:
+        raise _Refused(_why_not(kind, torch))
+    leaves.append(value)
+
+
+def _walk_container(value: Any, kind: Any, parts: list[Any], leaves: list[Any], depth: int) -> None:
+    if depth >= MAX_DEPTH:
+        raise _Refused(f"containers are nested more than {MAX_DEPTH} deep, or contain themselves")
+    parts += kind, len(value)
+    keys, children = range(len(value)), value
+    if kind is dict:
+        keys, children = value, value.values()
+    elif kind is not tuple and kind is not list:
+        if len(value) > MAX_FIELDS:
+            raise _Refused(f"a namedtuple has over {MAX_FIELDS} fields; return a dict or a tuple")
+        keys = kind._fields
+    key: Any = None
+    try:
+        for key, child in zip(keys, children, strict=True):
+            if kind is dict:
                 if type(key) not in _KEY_TYPES:
                     raise _Refused(f"a dict key must be a str, int, bool or None, not {_name(type(key))}")
                 if type(key) is int and not -_INT64 <= key < _INT64:
                     raise _Refused("an int dict key must fit into 64 bits")
-                # True == 1 and hash alike: the type keeps their trees apart.
-                parts.append(key)
-                parts.append(type(key))
-                _walk(child, parts, leaves, depth + 1)
-        except _Refused as refused:
-            refused.path.append(f"[{key!r}]")
-            raise
-    elif kind in _ARRAYS:
-        parts.append("ndarray")
-        parts.append(_numpy_dtype(value.dtype))
-        parts.append(_ndim(value.ndim))
-        leaves.append(value)
-    else:
-        _walk_other(value, kind, parts, leaves, depth)
+                parts += key, type(key)  # True == 1 and hash alike: the type keeps their trees apart
+            _walk(child, parts, leaves, depth + 1)
+    except _Refused as refused:
+        refused.path.append(f".{key}" if is_namedtuple(kind) else f"[{key!r}]")
+        raise
 
 
-def _walk_other(value: Any, kind: type, parts: list[Any], leaves: list[Any], depth: int) -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None and kind is torch.Tensor:
-        _check_tensor(value, torch)
-        parts.append("tensor")
-        parts.append(value.dtype)
-        parts.append(_ndim(value.dim()))
-        leaves.append(value)
-    elif is_namedtuple(kind):
-        _enter(depth)
-        if len(value) > MAX_FIELDS:
-            raise _Refused(f"a namedtuple has over {MAX_FIELDS} fields; return a dict or a tuple")
-        parts.append(kind)
-        position = 0
-        try:
-            for child in value:
-                _walk(child, parts, leaves, depth + 1)
-                position += 1
-        except _Refused as refused:
-            refused.path.append(f".{cast(Any, kind)._fields[position]}")
-            raise
-    elif issubclass(kind, np.generic) and kind.__module__ == "numpy":
-        if kind in (np.str_, np.bytes_):
-            raise _Refused(f"a {_name(kind)} loses trailing NULs in an array; return str(x) or bytes(x)")
-        parts.append(kind)
-        parts.append(_numpy_dtype(value.dtype))
-        leaves.append(value)
-    else:
-        raise _Refused(_why_not(kind))
-
-
-def _enter(depth: int) -> None:
-    if depth >= MAX_DEPTH:
-        raise _Refused(f"containers are nested more than {MAX_DEPTH} deep, or contain themselves")
+def _torch_tensor() -> Any:
+    """The class of tensors, if torch is loaded; another thread may just be loading it."""
+    return getattr(sys.modules.get("torch"), "Tensor", None)
 
 
 def _ndim(ndim: int) -> int:
@@ -285,37 +258,30 @@ def _ndim(ndim: int) -> int:
     return ndim
 
 
-_numpy_known: set[np.dtype[Any]] = set()
-_torch_known: set[Any] = set()
-"""dtypes that were found storable: a process meets few."""
-
-
-def _numpy_dtype(dtype: np.dtype[Any]) -> Any:
+@cache
+def _numpy_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """What stands for the dtype in a signature: itself, in native byte order."""
-    if not dtype.isnative:
-        dtype = dtype.newbyteorder("=")
-    if dtype not in _numpy_known:
-        if dtype.names is not None:
-            raise _Refused(
-                "structured arrays cannot be stored; return {name: x[name] for name in x.dtype.names}"
-            )
-        if columns.describe_dtype(dtype) is None:
-            raise _Refused(f"numpy dtype {dtype!r} cannot be stored; convert it (numbers, dates, bytes)")
-        _numpy_known.add(dtype)
-    return dtype
+    if dtype.names is not None:
+        raise _Refused("structured arrays cannot be stored; return {name: x[name] for name in x.dtype.names}")
+    if columns.describe_dtype(dtype) is None:
+        raise _Refused(f"numpy dtype {dtype!r} cannot be stored; convert it (numbers, dates, bytes)")
+    return dtype.newbyteorder("=")
 
 
-def _check_tensor(value: Any, torch: Any) -> None:
-    if value.dtype not in _torch_known:
-        if not columns.holds_tensor_dtype(str(value.dtype).removeprefix("torch.")):
-            raise _Refused(f"{value.dtype} cannot be stored; convert it, or return its parts")
-        _torch_known.add(value.dtype)
+@cache
+def _check_torch_dtype(dtype: Any) -> None:
+    if not columns.holds_tensor_dtype(str(dtype).removeprefix("torch.")):
+        raise _Refused(f"{dtype} cannot be stored; convert it, or return its parts")
+
+
+def _check_tensor(value: Any) -> None:
+    _check_torch_dtype(value.dtype)
     if value.requires_grad:
         # A detached copy would come back from the cache where the function returns one with a graph.
         raise _Refused("the tensor requires grad, and its graph cannot be stored; return x.detach()")
     if not value.is_cpu:
         raise _Refused(f"the tensor is on {value.device}; return x.cpu()")
-    if value.layout is not torch.strided or value.is_nested:
+    if str(value.layout) != "torch.strided" or value.is_nested:
         raise _Refused(f"the tensor's layout is {value.layout}; return x.to_dense() or its parts")
 
 
@@ -333,26 +299,13 @@ _INSTEAD = {
 """What holds the same, by the public name of a class: libraries keep some of theirs in other modules."""
 
 
-def _instead(kind: type) -> str:
-    """What to return in place of an instance of a common type; empty if nothing is known."""
-    for base in kind.__mro__:
-        name = f"{base.__module__}.{base.__qualname__}"
-        public = f"pandas.{base.__qualname__}" if base.__module__.startswith("pandas.") else name
-        if (found := _INSTEAD.get(public)) is not None:
-            return found
-    if hasattr(kind, "__dataclass_fields__"):
-        return "dataclasses.asdict(x)"
-    return "x.model_dump()" if hasattr(kind, "model_dump") else ""
-
-
-def _why_not(kind: type) -> str:
+def _why_not(kind: type, tensor: Any) -> str:
     name = _name(kind)
-    torch = sys.modules.get("torch")
     if issubclass(kind, np.ma.MaskedArray):
         return (
             "a masked array would lose its mask; return (x.data, numpy.ma.getmaskarray(x)) or x.filled(value)"
         )
-    if torch is not None and issubclass(kind, torch.Tensor):
+    if tensor is not None and issubclass(kind, tensor):
         return f"a {name} would come back as a plain tensor; return x.detach().as_subclass(torch.Tensor)"
     if issubclass(kind, np.ndarray):
         return f"a {name} would come back as a plain ndarray; return numpy.array(x)"
@@ -361,8 +314,13 @@ def _why_not(kind: type) -> str:
             return f"a {name} would come back as a plain {plain.__name__}; return {plain.__name__}(x)"
     if issubclass(kind, Mapping):
         return f"a {name} would come back as a plain dict; return dict(x)"
-    if instead := _instead(kind):
-        return f"a value of type {name} cannot be stored; return {instead}"
+    for base in kind.__mro__:
+        module = "pandas" if base.__module__.startswith("pandas.") else base.__module__
+        if instead := _INSTEAD.get(f"{module}.{base.__qualname__}"):
+            return f"a value of type {name} cannot be stored; return {instead}"
+    instead = "dataclasses.asdict(x)" if hasattr(kind, "__dataclass_fields__") else ""
+    if instead or hasattr(kind, "model_dump"):
+        return f"a value of type {name} cannot be stored; return {instead or 'x.model_dump()'}"
     many = "; with expand=True a function may yield several samples for one item"
     return (
         f"a value of type {name} cannot be stored; return tensors, arrays, numbers, str, bytes or None, "
@@ -384,25 +342,19 @@ def builder(tree: Tree) -> Build:
     word = tree[0]
     if word == "dict":
         keys = [key for key, _ in tree[1]]
-        children = _children([child for _, child in tree[1]])
-        return lambda leaves: dict(zip(keys, children(leaves), strict=True))
-    make: Any
+        values = _children([child for _, child in tree[1]])
+        return lambda leaves: dict(zip(keys, values(leaves), strict=True))
+    children = _children(tree[-1])
+    make: Any = list if word == "list" else tuple
     if word == "named":
         make = named_class(tree[1], tree[2], tuple(tree[3]))._make
-        children = _children(tree[4])
-        return lambda leaves: make(children(leaves))
-    make = list if word == "list" else tuple
-    if tree[1] and all(isinstance(child, int) for child in tree[1]):
-        first, past = tree[1][0], tree[1][-1] + 1
-        return lambda leaves: make(leaves[first:past])  # the usual sample: a call less for each
-    children = _children(tree[1])
     return lambda leaves: make(children(leaves))
 
 
 def _children(trees: list[Tree]) -> Build:
+    """What gives the children of a container, in a list."""
     if trees and all(isinstance(child, int) for child in trees):
-        first, past = trees[0], trees[-1] + 1
-        return lambda leaves: leaves[first:past]
+        return itemgetter(slice(trees[0], trees[-1] + 1))
     builders = [builder(child) for child in trees]
     return lambda leaves: [build(leaves) for build in builders]
 
