@@ -45,32 +45,6 @@ def test_an_edited_file_that_the_function_opened_is_a_named_miss(jobs: Jobs, wor
     assert back["computed"] in (0, 8), "the old samples are right again, if they were kept"
 
 
-NAMED_BY_TEXT = """
-def make(item):
-    called(item)
-    names = [item] if os.path.isfile(item) else [f"{item}/{name}" for name in sorted(os.listdir(item))]
-    return [open(name).read() for name in names]
-
-ds = prepcache.CachedDataset(["labels", "masks/first"], make, code="function", progress=False)
-tell(ds, read=list(ds))
-"""
-
-
-def test_files_and_folders_that_text_names_are_observed(jobs: Jobs) -> None:
-    """Text that does not look like a path, or names a folder, is in the digest as text alone."""
-    labels, mask = jobs.box.folder / "labels", jobs.box.folder / "masks" / "first" / "a"
-    mask.parent.mkdir(parents=True)
-    labels.write_text("one")
-    mask.write_text("first")
-    script = jobs.write(NAMED_BY_TEXT)
-    jobs.run(script)
-    assert jobs.run(script)["hit"] == 2
-    labels.write_text("two")
-    mask.write_text("second")
-    edited = jobs.run(script)
-    assert (edited["hit"], edited["read"]) == (0, [["two"], ["second"]])
-
-
 ELSEWHERE = """
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor

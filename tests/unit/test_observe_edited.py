@@ -38,17 +38,6 @@ def test_a_counted_module_edited_before_its_import_has_changed(project: Project,
     assert still_true(taken, roots=Roots.of(made)) == "project:plugin.py"
 
 
-def test_a_counted_module_that_is_as_it_was_is_no_observation(project: Project) -> None:
-    project.write(prep=PREP, plugin=PLUGIN)
-    module = project.load()
-    observer = Observer(recipe(module.f))
-    with observer.watching():
-        assert module.f(1) == 10
-        importlib.import_module("plugin")
-    assert "plugin" in sys.modules
-    assert observer.taken() == []
-
-
 UNFORESEEN = "import importlib\ndef f(x): return importlib.import_module(str('plug') + 'in').g(x)\n"
 DEEP = {"plugin": "import deep\ndef g(x): return x * deep.N\n", "deep": "N = 10\n"}
 

@@ -117,7 +117,3 @@ def test_a_distribution_that_is_imported_unforeseen_is_seen(
 def test_an_import_that_the_recipe_counts_is_no_observation(project: Project) -> None:
     project.write(lazy="def g(x): return 1")
     assert Watched(project, "def f(x):\n    import lazy\n    return lazy.g(x)").names == []
-
-
-def test_libraries_and_the_standard_library_are_no_observations(project: Project) -> None:
-    assert Watched(project, "def f(x):\n    import wave, colorsys\n    return wave, colorsys").names == []

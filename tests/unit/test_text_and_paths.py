@@ -97,13 +97,6 @@ def test_a_file_without_a_suffix_is_text_beside_it(here: Path) -> None:
     assert item_digest(Path("train")) != before
 
 
-def test_a_contents_item_may_have_any_name(here: Path) -> None:
-    (here / "train").write_bytes(b"1")
-    before = item_digest("train", read="bytes")
-    (here / "train").write_bytes(b"2")
-    assert item_digest("train", read="bytes") != before
-
-
 def test_tokens_cost_no_stat(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sentences = [["the", "cat", f"sat{i}", ".", "/"] for i in range(500)]
     items = [*sentences, *(" ".join(words) for words in sentences), *(f"word{i}" for i in range(2000))]

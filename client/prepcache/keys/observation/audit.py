@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import re
@@ -23,7 +24,6 @@ from urllib.parse import unquote, urlsplit
 from prepcache.keys.observation import context
 from prepcache.keys.observation.context import (
     FOLDER_MADE,
-    LINKED,
     LISTED,
     MODULE,
     MODULE_NAME,
@@ -37,10 +37,11 @@ from prepcache.keys.observation.context import (
 
 _STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "os.spawn"})
 _LISTINGS = frozenset({"os.listdir", "os.scandir"})
+_LINKS = frozenset({"os.link", "os.symlink"})
 _EVENTS = frozenset(
     {
         "open", *_LISTINGS, "exec", "import", "ctypes.dlopen", "pickle.find_class", *_STARTS,
-        "sqlite3.connect", "os.mkdir", "os.rename", "os.link", "os.symlink", "socket.connect",
+        "sqlite3.connect", "os.mkdir", "os.rename", *_LINKS, "socket.connect",
     }
 )  # fmt: skip
 _BY_IMPORT = "<frozen importlib"
@@ -119,19 +120,14 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
     elif event == "socket.connect":
         for watch in context.present():
             watch.has_connected = True
+    elif event in _LINKS:
+        context.refuse("it makes links")
+    elif set(args[2:]) != {-1}:  # `dir_fd=` of os.mkdir and os.rename
+        context.refuse("it makes or renames something in a folder that is open")
     elif event == "os.mkdir":
-        context.note(FOLDER_MADE, _in_folder(first, args[2]))
-    elif not isinstance(first, int) and not isinstance(args[1], int):
-        made = _in_folder(args[1], args[-1])
-        if event == "os.symlink":
-            former = os.path.join(os.path.dirname(made), os.fsdecode(first))
-            if not os.path.isdir(former):
-                context.note(NAMED, former)
-                context.note(WRITTEN, made)
-                return
-        else:
-            former = _in_folder(first, args[2])
-        context.note(RENAMED if event == "os.rename" else LINKED, made, os.path.abspath(former))
+        context.note(FOLDER_MADE, os.fsdecode(first))
+    else:
+        context.note(RENAMED, os.fsdecode(args[1]), os.path.abspath(os.fsdecode(first)))
 
 
 def _note_database(name: str) -> None:
@@ -148,12 +144,6 @@ def _note_database(name: str) -> None:
         context.note(WRITTEN, name)
 
 
-def _in_folder(path: Any, descriptor: int) -> str:
-    """A path that may be relative to a folder that is open (`dir_fd=`); -1 for none."""
-    name = os.fsdecode(path)
-    return name if descriptor < 0 else os.path.join(_path_of(descriptor), name)
-
-
 def _path_of(descriptor: int) -> str:
     return os.readlink(f"/proc/self/fd/{descriptor}")
 
@@ -162,17 +152,13 @@ def _note_in_folders(kind: str, name: str) -> None:
     """Notes a name that `os.open` was given: which folder it is relative to (`dir_fd=`) no event tells, so it
     counts in each that is open. What is written there may be in any, so it is not known what was made."""
     for text in os.listdir("/proc/self/fd"):
-        try:
+        with contextlib.suppress(OSError):  # closed meanwhile, as the one that listed them
             if not stat.S_ISDIR(os.fstat(int(text)).st_mode):
                 continue
-            folder = _path_of(int(text))
-        except OSError:  # closed meanwhile, as the one that listed them
-            continue
-        if kind == READ:
-            context.note(READ, os.path.join(folder, name))
-            continue
-        for watch in context.present():
-            watch.failure = watch.failure or "os.open writes a relative name while a folder is open"
+            if kind == READ:
+                context.note(READ, os.path.join(_path_of(int(text)), name))
+            else:
+                context.refuse("os.open writes a relative name while a folder is open")
 
 
 def _note_listing(folder: Any) -> None:

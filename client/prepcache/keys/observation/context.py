@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from prepcache.keys.observation.observer import Observer
 
 READ, WRITTEN, LISTED, ASKED, NAMED = "read", "written", "listed", "asked", "named"
-FOLDER_MADE, RENAMED, LINKED = "folder made", "renamed", "linked"
+FOLDER_MADE, RENAMED = "folder made", "renamed"
 MODULE, MODULE_NAME = "module", "module name"
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 """Where prepcache lies."""
@@ -57,7 +57,7 @@ class Fact(NamedTuple):
         path: as it was used; of a module that was only named, its name.
         folder: the working directory then, if the path is a relative one.
         info: what was there then; None for nothing.
-        other: of what was renamed or linked, the former path; of a folder that was listed, the names in it.
+        other: of what was renamed, the former path; of a folder that was listed, the names in it.
     """
 
     kind: str
@@ -156,6 +156,12 @@ def fail(error: BaseException) -> None:
     """Marks all watches in progress as incomplete. It calls nothing: the stack may have no room left."""
     for watch in STATE.running:
         watch.failure = watch.failure or error.__class__.__name__
+
+
+def refuse(why: str) -> None:
+    """Marks the watches that the present thread works for as incomplete."""
+    for watch in present():
+        watch.failure = watch.failure or why
 
 
 def note(kind: str, path: str, other: Any = None) -> None:

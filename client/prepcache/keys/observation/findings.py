@@ -36,7 +36,6 @@ from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation.audit import WAL
 from prepcache.keys.observation.context import (
     FOLDER_MADE,
-    LINKED,
     LISTED,
     MODULE,
     MODULE_NAME,
@@ -183,13 +182,11 @@ class Findings:
         elif fact.kind == WRITTEN:
             if use is None or not use.is_read or use.stamp is None:
                 self._put_out(full, uses)
-        elif fact.kind in (RENAMED, LINKED):
+        elif fact.kind == RENAMED:
             uses.pop(full, None)
             former = uses.get(fact.other)
             if self._is_output(fact.other) or (former is not None and former.stamp is None):
                 self._put_out(full, uses)
-            elif fact.kind == LINKED:  # what lies there by another name can't be told apart
-                watch.failure = watch.failure or "it links to a file or folder that it did not make"
         elif not self._is_output(full) and not watch.owns(full) and self._is_input(full, fact.info):
             self._take_use(full, fact, uses)
 
