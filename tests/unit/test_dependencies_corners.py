@@ -14,7 +14,6 @@ from types import ModuleType
 
 import pytest
 
-from prepcache.errors import UnkeyableError
 from prepcache.keys import paths
 from prepcache.keys.files import digest
 from prepcache.keys.files.stat_cache import StatCache
@@ -83,49 +82,12 @@ def test_warnings_as_errors_do_not_break_parsing(project: Project, recwarn: pyte
     assert not recwarn.list
 
 
-def test_code_run_under_another_files_name_counts_as_it_runs(project: Project) -> None:
-    path = project.put("prep.py", "def f(x): return 1\n")
-    digests = set()
-    for text in ("def f(x): return 1\n", "def f(x): return 2\n"):
-        space: dict[str, object] = {"__name__": "made", "__file__": str(path)}
-        exec(compile(text, str(path), "exec"), space)
-        digests.add(recipe(space["f"], **FUNCTION).digest)  # type: ignore[arg-type]
-    assert len(digests) == 2
-
-
 @pytest.mark.parametrize("mode", [FUNCTION, {}])
 def test_code_compiled_under_another_name_counts_as_it_runs(project: Project, mode: dict[str, str]) -> None:
     """It was looked for in the module's own file, which was then said to be edited."""
     made = "text = {!r}\nexec(compile(text, 'rules.py', 'exec'))"
     project.write(prep=made.format("def f(x): return 1"))
     assert changes(project, lambda: project.write(prep=made.format("def f(x): return 2")), **mode)
-
-
-def test_what_runs_from_a_stale_bytecode_cache_counts(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An edit of the same size with its mtime put back: Python runs the old bytecode, the text is new."""
-    path = project.put("prep.py", "def f(x): return 1\n")
-    job = f"import sys; sys.path[:0] = [{str(project.folder)!r}, {CLIENT!r}]\nimport prep\n"
-    ask = (
-        "from prepcache.keys.recipes import recipe\nprint(recipe(prep.f, code='function').digest, prep.f(0))"
-    )
-    environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    os.utime(path, (1_000_000_000, 1_000_000_000))
-
-    def run() -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", job + ask], env=environ, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
-    before = run()
-    path.write_text("def f(x): return 2\n")
-    os.utime(path, (1_000_000_000, 1_000_000_000))
-    assert run() == before
-    for cache in (project.folder / "__pycache__").iterdir():
-        cache.unlink()
-    assert run() != before
 
 
 def test_a_script_with_a_relative_name_is_found_after_chdir(project: Project) -> None:
@@ -143,30 +105,6 @@ def test_a_script_with_a_relative_name_is_found_after_chdir(project: Project) ->
         check=True,
     )
     assert list(json.loads(done.stdout)) == ["job.py"]
-
-
-def test_an_attribute_can_be_untracked_by_its_dotted_name(project: Project) -> None:
-    project.write(
-        prep="class C:\n    def __init__(self):\n        self.lines = (line for line in ())\n        self.n = 1\n"
-        "    def __call__(self, x): return x\nf = C()"
-    )
-    with pytest.raises(UnkeyableError, match=r"preprocess\.lines"):
-        project.digest()
-    made = project.recipe(untracked=("lines",))
-    assert made.parts["code"]["untracked"] == ["lines"]
-
-
-def test_a_checkout_replaced_under_the_process_changes_no_key(project: Project) -> None:
-    project.write(prep="def f(x): return 1\n")
-    other = project.folder.with_name("other")
-    other.mkdir()
-    (other / "prep.py").write_text("def f(x): return 2\n")
-    module = project.load()
-    before = recipe(module.f, code="function").digest
-    project.folder.rename(project.folder.with_name("old"))
-    other.rename(project.folder)
-    assert recipe(module.f, code="function").digest == before
-    assert project.digest(code="function") != before
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +38,6 @@ def test_a_registered_type_counts_so_in_a_long_list(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(encoder_module, "_writers", {})
     register_key(int, lambda value: "number")
     assert encode([1] * 99) == encode([2] * 99)
-
-
-def test_the_order_of_a_plain_dict_does_not_count() -> None:
-    assert encode({"a": 1, "b": [{2: 3, 4: 5}]}) == encode({"b": [{4: 5, 2: 3}], "a": 1})
-
-
-def test_the_order_of_a_dict_that_cannot_be_put_right_counts() -> None:
-    """A function could see the order of a dict inside an object, so it may not be left out of the key."""
-    assert encode(Size(1, 2, {"a": 1, "b": 2})) != encode(Size(1, 2, {"b": 2, "a": 1}))
 
 
 def test_the_function_receives_dicts_in_the_keyed_order() -> None:
@@ -125,36 +115,6 @@ def test_a_config_that_cannot_be_resolved_is_refused(monkeypatch: pytest.MonkeyP
         encode(Config(a="${b}"))
 
 
-def test_a_registered_function_makes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder_module, "_registered", {})
-    monkeypatch.setattr(encoder_module, "_writers", {})
-
-    class Handle:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-    class Sub(Handle):
-        pass
-
-    register_key(Handle, lambda handle: handle.name)
-    assert encode(Handle("a")) != encode(Handle("b"))
-    assert encode(Handle("a")) == encode(Handle("a"))
-    assert encode(Sub("a")) != encode(Handle("a"))
-
-
-def test_a_method_of_the_class_makes_the_key() -> None:
-    class Handle:
-        def __init__(self, name: str) -> None:
-            self.name = name
-            self.lock = threading.Lock()
-
-        def __prepcache_key__(self) -> Any:
-            return {"name": self.name}
-
-    assert encode(Handle("a")) == encode(Handle("a"))
-    assert encode(Handle("a")) != encode(Handle("b"))
-
-
 def test_a_marker_in_a_key_may_stay_and_one_in_an_object_not() -> None:
     class Handle:
         def __init__(self, key: Any) -> None:
@@ -192,18 +152,6 @@ def test_what_cannot_be_keyed_is_refused_with_its_place(value: Any, place: str, 
         encode(value)
     assert caught.value.message.startswith(place)
     assert why in caught.value.message
-
-
-def test_a_config_that_contains_itself_is_refused() -> None:
-    config: dict[str, Any] = {"a": [1]}
-    config["a"].append(config)
-    with pytest.raises(UnkeyableError, match=r"config\.a\[1\]: this dict contains itself"):
-        encode(config)
-
-
-def test_a_value_may_be_met_twice() -> None:
-    shared = [1]
-    assert encode([shared, shared]) == encode([[1], [1]])
 
 
 def test_an_encoder_can_be_used_after_it_refused() -> None:

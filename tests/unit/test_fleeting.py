@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy
 import numpy.random
 import pytest
 
-from prepcache.keys.code.labels import place_of_class
-from prepcache.keys.code.project import Place, Places
-from prepcache.keys.environment import Environment
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -114,20 +110,6 @@ def test_what_differs_in_each_process_does_not_count(project: Project, name: str
     assert digest(other) != before
 
 
-def test_what_an_object_of_the_projects_keeps_counts(project: Project) -> None:
-    """Its author may mean it."""
-    text = "class C:\n    def __init__(self): self.n, self.other, self._hash = $, [1], 7\n"
-    text += "    def __hash__(self): return 7\nHELD = C()\nHELD.at = id(HELD.other)\ndef f(x): return HELD"
-    project.write(prep=text.replace("$", "1"))
-    module = project.load()
-    before = recipe(module.f, code="function").digest
-    module.HELD.at += 1
-    assert recipe(module.f, code="function").digest != before
-    module.HELD.at -= 1
-    module.HELD._hash = None
-    assert recipe(module.f, code="function").digest != before
-
-
 def test_a_hash_that_a_library_made_from_text_does_not_count(project: Project) -> None:
     """As attrs does, with the hash of a text in it."""
     text = "class C: n = $\nspace = {'k': id(C)}\n"
@@ -148,26 +130,3 @@ def test_a_hash_that_a_library_made_from_text_does_not_count(project: Project) -
     before = project.digest(code="function")
     project.write(prep=own.replace("$", "2"))
     assert project.digest(code="function") != before
-
-
-def test_a_class_in_c_whose_module_has_no_file_is_a_librarys() -> None:
-    """The type of Cython's functions is one."""
-    kind = type(numpy.random.default_rng)
-    assert not hasattr(sys.modules.get(kind.__module__), "__file__")
-    places = Places(Environment().installed)
-    assert place_of_class(kind, places) is not Place.PROJECT
-    made = type("Made", (dict,), {"__module__": "nobody.loads.it", "__repr__": object.__repr__})
-    assert place_of_class(made, places) is Place.PROJECT
-
-
-def test_a_function_that_makes_a_generator_has_one_recipe(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`numpy.random` is loaded when it is first used: in the cold run by the function itself."""
-    project.write(prep="import numpy as np\ndef f(x): return np.random.default_rng(0).normal()")
-    module = project.load()
-    module.f(0)
-    with monkeypatch.context() as patch:
-        patch.delattr(numpy, "random")
-        before = recipe(module.f, code="function").digest
-    assert recipe(module.f, code="function").digest == before

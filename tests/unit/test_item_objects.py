@@ -82,10 +82,6 @@ def test_an_object_counts_by_class_and_state(name: str) -> None:
     assert item_digest(one()) != item_digest(other())
 
 
-def test_the_order_in_which_attributes_were_set_does_not_count() -> None:
-    assert item_digest(Plain(a=1, b=2)) == item_digest(Plain(b=2, a=1))
-
-
 def test_a_file_that_an_object_names_counts_by_its_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one")

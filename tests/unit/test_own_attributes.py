@@ -9,7 +9,7 @@ import functools
 import random
 import types
 import zoneinfo
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,16 +68,6 @@ class Layer(torch.nn.Module):
     __slots__ = ("scale",)
 
 
-@dataclasses.dataclass
-class Given:
-    size: dataclasses.InitVar[int]
-    kind: ClassVar[str] = "a"
-    area: int = 0
-
-    def __post_init__(self, size: int) -> None:
-        self.area = size * size
-
-
 def sample(item: object) -> object:
     return item
 
@@ -115,10 +105,6 @@ PAIRS = {
 def test_all_that_a_built_in_base_holds_counts(one: object, other: object) -> None:
     assert item_digest(one) != item_digest(other)
     assert key(one) != key(other)
-
-
-def test_what_a_dataclass_is_only_given_need_not_be_there() -> None:
-    assert item_digest(Given(1)) == item_digest(Given(-1)) != item_digest(Given(2))
 
 
 def seeded(cls: Any) -> Any:

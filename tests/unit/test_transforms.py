@@ -14,46 +14,6 @@ import pytest
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
-TORCHVISION = '''
-import enum, torch
-from torch import nn
-
-class InterpolationMode(enum.Enum):
-    NEAREST = "nearest"
-    BILINEAR = "bilinear"
-
-class Transform(nn.Module):
-    """As torchvision.transforms.v2: a module whose parameters are plain attributes."""
-    def forward(self, x):
-        return self.transform(x, {})
-
-class Resize(Transform):
-    def __init__(self, size, interpolation=InterpolationMode.BILINEAR):
-        super().__init__()
-        self.size, self.interpolation = [size, size], interpolation
-    def transform(self, x, params):
-        return x[..., : self.size[0], : self.size[1]]
-
-class ToDtype(Transform):
-    def __init__(self, dtype):
-        super().__init__()
-        self.dtype = dtype
-    def transform(self, x, params):
-        return x.to(self.dtype)
-
-class Flip(Transform):
-    def transform(self, x, params):
-        return x.flip(-1)
-
-class Compose(Transform):
-    def __init__(self, transforms):
-        super().__init__()
-        self.transforms = transforms
-    def forward(self, x):
-        for transform in self.transforms:
-            x = transform(x)
-        return x
-'''
 ALBUMENTATIONS = '''
 import random
 import numpy as np
@@ -94,9 +54,6 @@ class DictConfig(Container):
         self._content, self._parent, self._flags_cache = content, self, (n for n in ())
 """
 VALUES = {
-    "parameter": ("import vision as T", "T.Compose([T.Compose([T.Resize({}), T.Flip()])])", ("224", "256")),
-    "enum": ("import vision as T", "T.Resize(8, T.InterpolationMode.{})", ("NEAREST", "BILINEAR")),
-    "dtype": ("import torch, vision as T", "T.ToDtype(torch.{})", ("float32", "float16")),
     "albumentations": ("import albumentations as A", "A.Compose([A.Resize({})])", ("4", "5")),
     "albumentations seed": ("import albumentations as A", "A.Compose([A.Resize(1)], seed={})", ("1", "2")),
     "config library": ("import omegaconf", "omegaconf.DictConfig({{'size': {}, 'name': 'a'}})", ("1", "2")),
@@ -111,8 +68,7 @@ PLACES = {
 
 @pytest.fixture
 def libraries(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """Look-alikes: one beside the project's modules, those that have an adapter where libraries lie."""
-    project.write(vision=TORCHVISION)
+    """Look-alikes where libraries lie."""
     project.put("site-packages/albumentations.py", ALBUMENTATIONS)
     project.put("site-packages/omegaconf.py", OMEGACONF)
     monkeypatch.syspath_prepend(project.folder / "site-packages")
@@ -144,12 +100,3 @@ def test_a_table_of_own_methods_has_no_order_that_counts(libraries: Project) -> 
         env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": "site-packages"}
         told.add(subprocess.run(command, cwd=libraries.folder, env=env, stdout=-1, check=True).stdout)
     assert len(told) == 1
-
-
-def test_the_code_of_a_transform_counts_wherever_it_stands(libraries: Project) -> None:
-    """A Compose in the config, made of project classes: an edit of a class is an edit of the recipe."""
-    before = key(libraries, "config", "parameter", 0)
-    libraries.write(vision=TORCHVISION.replace("x[..., : self.size[0]", "x[..., 1 : self.size[0]"))
-    assert key(libraries, "config", "parameter", 0) != before
-    libraries.write(vision=TORCHVISION.replace("x.to(self.dtype)", "x.to(self.dtype) + 1"))
-    assert key(libraries, "config", "parameter", 0) == before, "a class that it does not use"

@@ -9,15 +9,13 @@ import sys
 from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 import attr
 import pytest
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.labels import unique
-from prepcache.keys.encoding.objects import Unstable, parts_of
 from prepcache.keys.markers import plain, tree
 from prepcache.keys.recipes import recipe
 
@@ -79,11 +77,6 @@ def test_a_getstate_that_raises_is_refused_by_name() -> None:
         digest_of(Broken())
 
 
-def test_hidden_state_in_c_is_never_left_out() -> None:
-    with pytest.raises(Unstable):
-        parts_of((i for i in [1]), is_library=True)
-
-
 class Named:
     """Says that it is a global of its module."""
 
@@ -137,22 +130,6 @@ def test_a_plain_object_names_no_file(tmp_path: Path) -> None:
     assert digest_of(marked) == before
     assert digest_of(Plain(at=str(path))) != before
     assert digest_of(plain(Plain(at="r.bin"))) != before
-
-
-def test_many_things_of_one_name_get_numbers_in_a_row() -> None:
-    asked = 0
-
-    class Counted(set[str]):
-        def __contains__(self, name: object) -> bool:
-            nonlocal asked
-            asked += 1
-            return super().__contains__(name)
-
-    taken, counts = Counted({"a#3"}), dict[str, int]()
-    for _ in range(1_000):
-        taken.add(unique("a", taken, counts))
-    assert len(taken) == 1_001
-    assert asked < 2_500
 
 
 def test_a_deep_tree_of_objects_counts_by_all_of_it() -> None:
@@ -225,16 +202,6 @@ def test_a_member_of_an_enum_counts_by_what_it_holds(tmp_path: Path) -> None:
     member._scale_ = 1
     seen.append(digest_of(member))
     assert len(set(seen)) == 3
-
-
-def test_a_class_only_named_as_a_librarys_is_an_object(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = ModuleType("tokenizers.mine")
-    module.__file__ = str(tmp_path / "tokenizers" / "mine.py")
-    monkeypatch.setitem(sys.modules, "tokenizers.mine", module)
-    kind = type("Tokenizer", (Plain,), {"__module__": "tokenizers.mine"})
-    assert digest_of(kind(k=1)) != digest_of(kind(k=2))
 
 
 def test_parameters_with_long_numbers_count_by_name() -> None:

@@ -34,23 +34,6 @@ def test_a_weak_reference_counts_by_what_it_refers_to() -> None:
     assert digest_of(gone) != before
 
 
-def test_a_child_that_refers_weakly_to_its_parent_counts(project: Project) -> None:
-    text = """
-import weakref
-class Node:
-    def __init__(self, n, parent=None):
-        self.n, self.children, self.parent = n, [], parent and weakref.ref(parent)
-        if parent is not None:
-            parent.children.append(self)
-TREE = Node({})
-Node({}, TREE)
-def f(x): return TREE
-"""
-    project.write(prep=text.format(1, 2))
-    assert not changes(project, lambda: None)
-    assert changes(project, lambda: project.write(prep=text.format(1, 3)), code="function")
-
-
 def test_a_function_behind_a_weak_reference_counts_by_its_code(project: Project) -> None:
     text = """
 import weakref
@@ -95,13 +78,3 @@ def test_a_structure_of_ctypes_counts_by_its_fields(project: Project, code: Any)
         digests.append(recipe(project.load().f, code=code).digest)
     assert digests[0] == digests[1]
     assert len(set(digests)) == 4
-
-
-def test_a_weak_registry_counts_by_what_it_holds(project: Project) -> None:
-    text = "import weakref\nclass C: k = {}\nREGISTRY = weakref.WeakValueDictionary()\nREGISTRY[{!r}] = C\n"
-    digests = []
-    for key, k in (("a", 1), ("a", 1), ("a", 2), ("b", 1)):
-        project.write(prep=text.format(k, key) + "def f(x): return REGISTRY[x].k\n")
-        digests.append(recipe(project.load().f, code="function").digest)
-    assert digests[0] == digests[1]
-    assert len(set(digests)) == 3

@@ -91,30 +91,6 @@ def test_session_variables_do_not_count(project: Project, monkeypatch: pytest.Mo
     assert len(keys(project, monkeypatch, name, **FUNCTION)) == 1
 
 
-ARGUMENTS = {
-    "the function": {"prep": "def f(x):\n    import sys\n    return sys.argv[1]"},
-    "a function of a module that it imports": {
-        "prep": "def f(x):\n    from helper import size\n    return size()",
-        "helper": (
-            "import argparse\ndef parser(): return argparse.ArgumentParser()\n"
-            "class Sized:\n    def args(self): return parser().parse_args()\ndef size(): return Sized().args().size"
-        ),
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("who", ARGUMENTS)
-def test_the_command_line_counts_where_code_asks_for_it(
-    project: Project, monkeypatch: pytest.MonkeyPatch, who: str
-) -> None:
-    project.write(**ARGUMENTS[who])
-    found = set()
-    for size in ("1", "2"):
-        monkeypatch.setattr("sys.argv", ["a.py", size])
-        found.add(project.digest())
-    assert len(found) == 2
-
-
 @pytest.mark.parametrize("text", ["open(os.path.expanduser(x)).read()", "(Path.home() / x).read_text()", "x"])
 def test_the_home_folder_counts_only_where_code_asks(
     project: Project, monkeypatch: pytest.MonkeyPatch, text: str

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import secrets
 import types
@@ -105,11 +106,7 @@ class ValueEncoder(Encoder):
 
     @property
     def ways_out(self) -> str:  # type: ignore[override]
-        """What to do about a value that has no stable bytes.
-
-        What the function is given cannot be left out, nor the function itself, but an attribute of the object
-        that it is a method of: without the whole object, nothing that the function takes from it would count.
-        """
+        """What to do about a value without stable bytes. What the function is given cannot be left out."""
         label = str(self.steps[0])
         if self.is_config or label == "preprocess":
             return WAYS_OUT
@@ -299,12 +296,15 @@ def readable(value: Any, label: str | None = None) -> str:
 
 def _text(value: Any) -> str:
     cls = type(value)
-    if _is_long(value):
-        return f"int of {value.bit_length()} bits"
-    if cls in SCALARS:
-        return repr(value[:TEXT_LIMIT]) if isinstance(value, str | bytes) else repr(value)
     if cls in (dict, list, tuple, set, frozenset):
-        return _container(value)
+        elements = itertools.chain(value, value.values() if cls is dict else ())
+        if len(value) > _SHOWN_ELEMENTS or any(type(one) not in SCALARS or _is_long(one) for one in elements):
+            return f"{cls.__name__} of {len(value)}"
+        return repr(sorted(value, key=repr)) if cls in (set, frozenset) else repr(value)
+    if cls in SCALARS:
+        if _is_long(value):
+            return f"int of {value.bit_length()} bits"
+        return repr(value[:TEXT_LIMIT] if isinstance(value, str | bytes) else value)
     if isinstance(value, FunctionType | type | BuiltinFunctionType):
         return f"{value.__module__}.{getattr(value, '__qualname__', value.__name__)}"  # Boost's have none
     if isinstance(value, MethodType):
@@ -321,11 +321,3 @@ def _text(value: Any) -> str:
 
 def _is_long(value: Any) -> bool:
     return type(value) is int and value.bit_length() > 4 * TEXT_LIMIT
-
-
-def _container(value: Any) -> str:
-    if len(value) <= _SHOWN_ELEMENTS:
-        elements = [*value, *value.values()] if isinstance(value, dict) else list(value)
-    if len(value) > _SHOWN_ELEMENTS or any(type(e) not in SCALARS or _is_long(e) for e in elements):
-        return f"{type(value).__name__} of {len(value)}"
-    return repr(sorted(value, key=repr)) if isinstance(value, set | frozenset) else repr(value)

@@ -25,7 +25,6 @@ from typing import Any, NoReturn
 from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding.builtins import attributes_of
 from prepcache.keys.encoding.encoder import length, register_adapter, text_bytes
-from prepcache.keys.observation.context import is_library_file
 
 Key = Callable[[Any], Any]
 """From a value to what counts of it; NotImplemented where its copies say it."""
@@ -34,21 +33,8 @@ Key = Callable[[Any], Any]
 def teach(kind: type) -> None:
     """Register what values of a class count by, and of its bases, where adapters know them."""
     for base in kind.__mro__:
-        name = base.__module__.partition(".")[0], base.__name__
-        if (key := _KEYS.get(name)) is not None and _is_of_library(base):
+        if (key := _KEYS.get((base.__module__.partition(".")[0], base.__name__))) is not None:
             register_adapter(base, key)
-
-
-def _is_of_library(cls: type) -> bool:
-    """Whether a class is the library's, and not one of a project that has a folder of the library's name."""
-    names = (cls.__module__, cls.__module__.partition(".")[0])
-    file = next((file for name in names if (file := getattr(sys.modules.get(name), "__file__", None))), None)
-    if file is None or is_library_file(file):
-        return True
-    from prepcache.keys.code.project import Place, Places  # where a library is installed is hardly ever asked
-    from prepcache.keys.environment import lately
-
-    return Places(lately().installed).of(file) is not Place.PROJECT
 
 
 # -- numpy ------------------------------------------------------------------------------------------------
@@ -195,6 +181,11 @@ def _operator(value: Any) -> dict[str, Any]:
 # -- others -----------------------------------------------------------------------------------------------
 
 
+def _tokenizer(value: Any) -> Any:
+    """A tokenizer by what it is saved as. A project may have a package and a class of these names, too."""
+    return (value.to_str(), value.encode_special_tokens) if hasattr(value, "to_str") else NotImplemented
+
+
 def _refused(why: str) -> Callable[[Any], NoReturn]:
     def refuse(value: Any) -> NoReturn:
         raise UnkeyableError(why)
@@ -266,11 +257,7 @@ _KEYS: dict[tuple[str, str], Key] = {
     ("numpy", "generic"): _scalar,
     ("numpy", "dtype"): _dtype,
     ("torch", "Tensor"): _tensor,
-    ("torch", "Size"): tuple,
-    ("torch", "dtype"): str,
     ("torch", "layout"): str,
-    ("torch", "memory_format"): str,
-    ("torch", "device"): str,
     ("torch", "Module"): _module,
     ("torch", "ScriptModule"): _script,
     ("torch", "ScriptFunction"): _script,
@@ -279,7 +266,7 @@ _KEYS: dict[tuple[str, str], Key] = {
     ("torch", "OpOverloadPacket"): _operator,
     ("torch", "OpOverload"): _operator,
     ("torch", "CustomOpDef"): _refused("call the function that it is made of"),
-    ("tokenizers", "Tokenizer"): lambda value: (value.to_str(), value.encode_special_tokens),
+    ("tokenizers", "Tokenizer"): _tokenizer,
     ("albumentations", "BasicTransform"): _seeded_transform,
     ("albumentations", "BaseCompose"): _seeded_transform,
     ("albumentations", "Compose"): _seeded_transform,

@@ -294,6 +294,9 @@ def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
     encoder.opaque_depth += 1
     encoder.inline_depth += 1
     encoder.step(value._value_, "value", put)
+    base = next((base for base in type(value).__mro__ if base in _CONTENT), None)
+    if base is not None:  # which `__new__` may set apart from the value
+        encoder.step(_CONTENT[base](value), "content", put)
     own = attributes_of(value)
     _put_state(encoder, {name: own[name] for name in own if name not in _OF_ENUM}, value, put)
     encoder.inline_depth -= 1
