@@ -160,7 +160,7 @@ def check(
 
     Example: prepcached check --root /var/cache/prepcache --repair
     """
-    from prepcached.store.offline import check_root
+    from prepcached.store.store import check_root
 
     where = places({"root": root}, os.environ, config)
     try:
@@ -189,7 +189,7 @@ def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> 
 
     Example: prepcached rebuild --root /var/cache/prepcache
     """
-    from prepcached.store.offline import rebuild as rebuild_index
+    from prepcached.store.store import rebuild as rebuild_index
 
     done = rebuild_index(places({"root": root}, os.environ, config).root)
     if as_json:

@@ -14,7 +14,7 @@ import pytest
 from prepcached import daemon as daemon_module
 from prepcached import http_protocol
 from prepcached import server as daemon_server
-from prepcached.store import purge, removal
+from prepcached.store import eviction, removal
 from support.serving import Serving, serving, wait_until
 from support.stores import Clock, items_of, put
 
@@ -191,7 +191,7 @@ def test_a_stop_gives_the_root_back_after_the_last_thread(
 def test_a_stop_breaks_off_a_purge_between_two_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(purge, "BATCH", 1)
+    monkeypatch.setattr(eviction, "PURGE_BATCH", 1)
     begun, may_go_on = threading.Event(), threading.Event()
     remove = removal.remove
     answers: list[Any] = []

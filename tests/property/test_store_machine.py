@@ -27,9 +27,8 @@ from hypothesis.stateful import (
 
 from prepcache import errors
 from prepcached.store import compaction
-from prepcached.store.offline import rebuild
 from prepcached.store.records import Filter, Limits
-from prepcached.store.store import Store
+from prepcached.store.store import Store, rebuild
 from support import stores
 from support.stores import OTHER_RECIPE, RECIPE, Clock
 

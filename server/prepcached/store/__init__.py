@@ -12,13 +12,11 @@ staging      taking a staged file from a client that is not trusted; staged_area
 durable      writing so that it is still there after a power cut
 commit       staged files become entries
 holds        who reads what (pure, in memory)
-eviction     room for writes, and what must go for it; uploads
-removal      rows first, files after; purge: what the user asked to be gone
+eviction     room for writes, and what must go for it; uploads, purges
+removal      rows first, files after
 compaction   many small artifacts become one
 integrity    reading everything again: scrub and verify
-recovery     opening: what a crash left; check
-adoption     indexing files that have no rows
-offline      a root that no daemon has open: rebuild, check
+recovery     opening and checking: what a crash left, and files that have no rows
 sharing      folders that jobs of a group reach by path
 """
 

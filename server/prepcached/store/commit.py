@@ -234,6 +234,22 @@ def superseded(found: Iterable[tuple[int, Items, T]]) -> list[T]:
     return gone
 
 
+def remove_superseded(core: Core) -> None:
+    """Removes what files that were just indexed had replaced, or were replaced by. Call it with the writer
+    lock."""
+    refreshed = sa.select(artifacts.c.recipe_id).where(queries.IS_REFRESHED).distinct()
+    with core.index.read() as conn:
+        ids = conn.execute(refreshed).scalars().all()
+    for recipe_id in ids:
+        rows = removal.rows_of(core, artifacts.c.recipe_id, [recipe_id])
+        try:
+            gone = superseded([(row.edition, items_of(core, row), row) for row in rows])
+        except OSError as error:
+            log.error("cannot tell which artifacts a refresh had replaced: %s", error)
+        else:
+            removal.remove(core, gone)
+
+
 def as_items(header: Header | None = None) -> Items:
     """The item table of an artifact; an empty one of none."""
     if header is None:

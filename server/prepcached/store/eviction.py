@@ -1,4 +1,5 @@
-"""Room for what is to be written: reserved before it comes, evicting what is idle, and given back after.
+"""Room for what is to be written: reserved before it comes, evicting what is idle, and given back after. And
+purges: what the user asked to be gone.
 
 Invariants:
     1. Eviction takes the least recently used of what is neither held nor pinned. For a write it takes all
@@ -7,6 +8,10 @@ Invariants:
     2. A user over his quota loses his own coldest entries first; nobody else's go for him.
     3. An upload reserves all that it announces before its first byte is written, so none is declined when
        most of it has come.
+    4. A purge goes in batches, a transaction each: one of millions neither blocks commits nor fills memory.
+       What is committed while it runs may stay.
+    5. A purge that frees a number of bytes takes the least recently used first, and neither pinned nor held
+       entries, also where they come to be so meanwhile.
 """
 
 from __future__ import annotations
@@ -15,11 +20,17 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prepcache import errors
-from prepcached.store import queries, removal
+from prepcache.digests import Key
+from prepcache.protocol.inspection import Purged
+from prepcached.store import listing, queries, removal
 from prepcached.store.core import Core, io_told, no_space_declined
 from prepcached.store.models import artifacts
 from prepcached.store.queries import Doomable
+from prepcached.store.records import Filter
 
+PURGE_BATCH = 500
+MAX_KEYS = 10_000
+"""Keys that the answer to a purge names; the counts are of all."""
 ATTEMPTS = 5
 """Others take what was made free in between, but not this often in a row."""
 HEADROOM_ENTRIES = 32
@@ -219,3 +230,43 @@ def uploading(core: Core, name: str, size_bytes: int) -> Iterator[int]:
         core.look_at_staging()
         with room(core, size_bytes), core.staged_area.busy(name):
             yield core.staged_area.new(name)
+
+
+def purge(core: Core, filter: Filter, *, dry_run: bool = False, free_bytes: int | None = None) -> Purged:
+    """Removes every entry that matches, held and pinned ones too; says what it removed, or would.
+
+    Args:
+        free_bytes: bytes on disk after which to stop. The least recently used entries go first, and those
+            that are pinned or held stay.
+    """
+    removal.write_recency(core)
+    now = core.clock()
+    where = listing.conditions(filter, now)
+    if free_bytes is not None:  # what is used from now on moves behind all others
+        where.append(artifacts.c.used_at <= now)
+    entries = size_bytes = disk_bytes = pinned = 0
+    keys: list[Key] = []
+    position: tuple[int, float] = 0, -1.0
+    while free_bytes is None or disk_bytes < free_bytes:
+        core.check_not_stopping()
+        with core.index.read() as conn:
+            used_at = None if free_bytes is None else position[1]
+            rows = queries.after(conn, position[0], PURGE_BATCH, *where, used_at=used_at)
+        if not rows:
+            break
+        position = rows[-1].id, rows[-1].used_at
+        if free_bytes is not None:
+            rows = idle_of(rows, free_bytes - disk_bytes, is_held_now(core))
+        if not dry_run:
+            with io_told("a purge failed"), core.writer:
+                if free_bytes is None:
+                    rows = removal.rows_of(core, artifacts.c.id, [row.id for row in rows])
+                else:
+                    rows = idle_still(core, rows)
+                removal.remove(core, rows)
+        entries += len(rows)
+        pinned += sum(bool(row.is_pinned) for row in rows)
+        size_bytes += sum(row.size_bytes for row in rows)
+        disk_bytes += sum(row.disk_bytes for row in rows)
+        keys += [Key(row.key.hex()) for row in rows[: MAX_KEYS - len(keys)]]
+    return Purged(entries, size_bytes, disk_bytes, tuple(keys), dry_run, pinned)

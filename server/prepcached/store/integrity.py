@@ -23,8 +23,6 @@ from prepcached.store.listing import key_bytes, owned_by
 from prepcached.store.models import artifacts
 from prepcached.store.queries import Doomable
 
-Progress = Callable[[int, int], None] | None
-"""Called with (checked, of how many) after each artifact; its exception ends the work."""
 PIECE_BYTES = 1 << 20
 POSITION, ROUND_AT = "scrub_position", "scrub_round_at"
 """Notes in the index: the id of the last row read, and when the round began."""
@@ -84,13 +82,10 @@ class Scrubber:
             with core.index.read() as conn:
                 rows = queries.after(conn, self._position, 1)
             self._position = rows[0].id if rows else 0
-            if not rows:
-                yield 0
-                continue
-            try:
+            if rows:
                 yield from _read_whole(core, rows[0])
-            except OSError as error:
-                _note_unread(rows[0], error)
+            else:
+                yield 0
 
     def _remember(self) -> None:
         self._remembered_at = self._core.clock()
@@ -100,15 +95,22 @@ class Scrubber:
 
 
 def verify(
-    core: Core, keys: Iterable[str] | None = None, *, progress: Progress = None, owner: int | None = None
+    core: Core,
+    keys: Iterable[str] | None = None,
+    *,
+    progress: Callable[[int, int], None] = lambda checked, total: None,
+    owner: int | None = None,
 ) -> Verified:
-    """Reads artifacts whole, now: all, or those of some keys, or an owner. Damaged ones are removed."""
+    """Reads artifacts whole, now: all, or those of some keys, or an owner. Damaged ones are removed.
+
+    Args:
+        progress: called with (checked, of how many) after each artifact; its exception ends the work.
+    """
     wanted = None if keys is None else [key_bytes(key) for key in keys]
     with core.memory:
         total = core.counters.entries if wanted is None else len(wanted)
     checked = read = 0
-    bad: list[Key] = []
-    unreadable: list[Key] = []
+    found: dict[bool | None, list[Key]] = {True: [], False: [], None: []}
     for row in _rows(core, wanted, owner):
         checked += 1
         pieces = _read_whole(core, row)
@@ -119,17 +121,11 @@ def verify(
                 core.stopping.wait(n / VERIFY_BYTES_PER_S)
                 core.check_not_stopping()
         except StopIteration as end:
-            if not end.value:
-                bad.append(Key(row.key.hex()))
-        except OSError as error:
-            _note_unread(row, error)
-            unreadable.append(Key(row.key.hex()))
-            continue
+            found[end.value].append(Key(row.key.hex()))
         finally:
             pieces.close()
-        if progress is not None:
-            progress(checked, total)
-    return Verified(checked, read, tuple(bad), tuple(unreadable))
+        progress(checked, total)
+    return Verified(checked, read, tuple(found[False]), tuple(found[None]))
 
 
 def lose(core: Core, row: Doomable) -> bool:
@@ -162,13 +158,17 @@ def _rows(core: Core, wanted: list[bytes] | None, owner: int | None) -> Iterator
         yield rows[0]
 
 
-def _read_whole(core: Core, row: Doomable) -> Generator[int, None, bool]:
-    """Reads an artifact, yielding the bytes of each piece; returns whether it was neither lost nor damaged.
-    Else it is removed.
+def _read_whole(core: Core, row: Doomable) -> Generator[int, None, bool | None]:
+    """Reads an artifact, yielding the bytes of each piece; returns whether it is whole. One that is lost or
+    damaged is removed; None where that could not be told, which is logged."""
+    try:
+        return (yield from _judge(core, row))
+    except OSError as error:
+        log.error("cannot read artifact %s: %s", row.digest.hex(), error)
+        return None
 
-    Raises:
-        OSError: it cannot be told.
-    """
+
+def _judge(core: Core, row: Doomable) -> Generator[int, None, bool]:
     try:
         fd = os.open(core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -193,10 +193,6 @@ def _read_whole(core: Core, row: Doomable) -> Generator[int, None, bool]:
     if last:
         yield last
     return is_whole
-
-
-def _note_unread(row: Doomable, error: OSError) -> None:
-    log.error("cannot read artifact %s: %s", row.digest.hex(), error)
 
 
 def _read_kindly(fd: int, buffer: memoryview, offset: int) -> int:

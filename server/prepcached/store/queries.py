@@ -283,11 +283,11 @@ def use_by(conn: sa.Connection, now: float) -> None:
 
 
 def digests_between(conn: sa.Connection, prefix: str) -> set[str]:
-    """Hex digests of all rows that start with two hex digits."""
+    """Hex digests of all rows that start with two hex digits: one row, for there may be many."""
     low = bytes.fromhex(prefix)
-    statement = "SELECT lower(hex(digest)) FROM artifacts WHERE digest >= ? AND digest < ?"
+    statement = "SELECT lower(group_concat(hex(digest), ' ')) FROM artifacts WHERE digest >= ? AND digest < ?"
     high = bytes([low[0] + 1]) if low[0] < 255 else b"\xff" * 33
-    return {row[0] for row in conn.exec_driver_sql(statement, (low, high))}
+    return set((conn.exec_driver_sql(statement, (low, high)).scalar_one() or "").split())
 
 
 # Sums and notes

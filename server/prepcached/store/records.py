@@ -68,11 +68,12 @@ class RecipeRecord(inspection.Recipe):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that `check` found wrong, and whether it was mended."""
+    """One thing that `check` or a start found wrong, whether it was mended, and how."""
 
     code: str
     what: str
     is_repaired: bool = False
+    outcome: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,49 +1,56 @@
-"""Opening a store's index, and making it and the disk agree: at every start, and by `check`.
+"""Opening a store's index, and making it and the disk agree: one walk, at every start and by `check`.
 
-What may lie there after a crash (NOTE [ Commit order ] in durable.py), and what becomes of it:
+What the walk may find (NOTE [ Commit order ] in durable.py), and what becomes of it:
     temporary-file        half-written, in tmp/: unlinked
     doomed-file           a delete was under way: unlinked
-    file-without-row      a commit was under way: read, hashed and indexed (adoption.py); what is not a whole
-                          artifact is unlinked, what cannot be read is left alone
+    file-without-row      a commit was under way, or the index is lost: read, hashed and indexed; what is not
+                          a whole artifact is unlinked, what cannot be read is left alone
     row-without-file      not by our doing (somebody deleted it): the row goes
-`check` looks into the artifacts and at the sums, too:
-    wrong-size            the artifact goes
-    not-an-artifact       its header or item table is not what the row says, or of another recipe: it goes
-    wrong-sums            the running counters are set from the index
-The bytes themselves are `verify`'s and the scrub's to read (integrity.py). Staged files belong to sessions,
-which may have outlived the daemon: the daemon sweeps them when it knows who lives (`Daemon.sweep`).
+    wrong-size            only `check` looks: the artifact goes
+    wrong-sums            the same: the running counters are set from the index
+The bytes of artifacts that have rows are the scrub's and `verify`'s to read (integrity.py). Staged files are
+swept by the daemon, when it knows which sessions live.
 
 Invariants:
     1. A folder that cannot be listed is an error, not an empty folder.
-    2. An index that is damaged, or of another version, is deleted and made again from the artifacts. What
+    2. A file is indexed only after its bytes were read and made its name, in the scope (scopes.py) that it is
+       marked with. Of two files of one recipe and key the higher edition counts.
+    3. An index that is damaged, or of another version, is deleted and made again from the artifacts. What
        only it knew is lost: pins, and when entries were used. Where damage shows up later, the daemon ends,
        and the next start makes the index again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
-
-import sqlalchemy as sa
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from prepcache import artifact, errors
-from prepcached.store import db, durable, queries, removal
-from prepcached.store.adoption import adopt
-from prepcached.store.commit import items_of, superseded
+from prepcache.digests import is_hex64
+from prepcached.store import db, durable, queries, removal, staging
+from prepcached.store.commit import remove_superseded, row_values
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.layout import OBJECT_FOLDERS
-from prepcached.store.models import artifacts, recipes
-from prepcached.store.queries import Doomable
+from prepcached.store.models import artifacts
 from prepcached.store.records import Finding
 
 Progress = Callable[[int, float], None]
 """(artifacts indexed, which share of the store was looked through), after each folder."""
 NEW_INDEX = "new index"
 """What was done at a start where artifacts lay and no index that could be used."""
+BATCH = 256
+"""Files that one transaction indexes: it waits some ms for the disk."""
+_NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENXIO)
+"""What opening or reading a folder, a link and a socket gives."""
+
+
+# Opening
 
 
 def open_index(core: Core, *, recover: bool, progress: Progress | None) -> None:
@@ -70,13 +77,16 @@ def open_index(core: Core, *, recover: bool, progress: Progress | None) -> None:
 def _open(core: Core, is_recovering: bool, progress: Progress | None) -> None:
     core.index = db.Index(core.layout.index)
     try:
-        done = _begin(core) if core.index.is_new else {}
+        done = _begin(core) if core.index.is_new else Counter()
         core.count_again()
         if is_recovering:
-            done |= recover(core, progress)
+            with io_told("the store could not be scanned"):
+                with core.index.write() as conn:
+                    queries.use_by(conn, core.clock())
+                done.update(finding.outcome for finding in _walk(core, repair=True, progress=progress))
             if done:
                 log.info("recovered: %s", ", ".join(f"{n} {what}" for what, n in sorted(done.items())))
-            core.counters.recovered = done
+            core.counters.recovered = dict(done)
         core.look_at_staging()
         if is_recovering:
             core.disk.take_reserve()  # others may fill the disk before housekeeping does
@@ -85,7 +95,7 @@ def _open(core: Core, is_recovering: bool, progress: Progress | None) -> None:
         raise
 
 
-def _begin(core: Core) -> dict[str, int]:
+def _begin(core: Core) -> Counter[str]:
     """A new index; what was done, by name.
 
     Where a store was here before, generations start beyond any that a client can have seen: at the time in
@@ -96,50 +106,10 @@ def _begin(core: Core) -> dict[str, int]:
         if not core.disk.is_new:
             queries.set_note(conn, "generation_base", int(core.clock() * 1000))
         core.index.finish(conn)
-    return {NEW_INDEX: 1} if has_artifacts else {}
+    return Counter({NEW_INDEX: 1} if has_artifacts else {})
 
 
-def recover(core: Core, progress: Progress | None = None) -> dict[str, int]:
-    """Makes the index and the disk agree; returns what was done, by name, for the log and stats."""
-    done: Counter[str] = Counter()
-    with io_told("the store could not be scanned"), core.writer:
-        with core.index.write() as conn:
-            queries.use_by(conn, core.clock())
-        done["temporary"] = sum(1 for _ in _temporary(core, True))
-        done["doomed"] = finish_doomed(core)
-        for number, (prefix, folder) in enumerate(core.layout.object_folders(), 1):
-            without_row, without_file, _ = _compared(core, prefix, folder)
-            done.update(adopt(core, folder, without_row))
-            if without_file:
-                first = without_file[0].digest.hex()
-                log.warning("%d entries have lost their files, such as %s", len(without_file), first)
-                removal.remove(core, without_file)
-                done["lost"] += len(without_file)
-            if progress is not None:
-                progress(done["indexed"], number / OBJECT_FOLDERS)
-        if done["indexed"]:
-            done["replaced"] = _remove_superseded(core)
-    return {name: count for name, count in done.items() if count}
-
-
-def _remove_superseded(core: Core) -> int:
-    """Removes what files that were just indexed had replaced, or were replaced by; how many these are."""
-    refreshed = sa.select(artifacts.c.recipe_id).where(queries.IS_REFRESHED).distinct()
-    with core.index.read() as conn:
-        ids = conn.execute(refreshed).scalars().all()
-    count = 0
-    for recipe_id in ids:
-        rows = removal.rows_of(core, artifacts.c.recipe_id, [recipe_id])
-        found = []
-        for row in rows:
-            try:
-                found.append((row.edition, items_of(core, row), row))
-            except OSError as error:
-                log.error("cannot tell what the artifact %s holds: %s", row.digest.hex(), error)
-        gone = superseded(found)
-        removal.remove(core, gone)
-        count += len(gone)
-    return count
+# The walk
 
 
 def check(core: Core, *, repair: bool = False, breaks_off: bool = False) -> list[Finding]:
@@ -149,46 +119,43 @@ def check(core: Core, *, repair: bool = False, breaks_off: bool = False) -> list
         repair: whether what is found is mended.
         breaks_off: a stop of the daemon ends it.
     """
-    findings: list[Finding] = []
     with io_told("the check could not look"):
+        findings = list(_walk(core, repair=repair, is_check=True, breaks_off=breaks_off))
         with core.writer:
-            findings += _temporary(core, repair)
-            findings += _doomed(core, repair)
-        for prefix, folder in core.layout.object_folders():
-            if breaks_off:
-                core.check_not_stopping()
-            with core.writer:
-                findings += _folder(core, prefix, folder, repair)
-        with core.writer:
-            if repair and any(one.code == "file-without-row" for one in findings):
-                _remove_superseded(core)
-            findings += _sums(core, repair)
-    return findings
+            return findings + list(_sums(core, repair))
 
 
-def finish_doomed(core: Core) -> int:
-    """Unlinks what was doomed and is still there, and makes that durable. Call it with the writer lock."""
-    with core.index.read() as conn:
-        doomed = queries.doomed_digests(conn)
-    if not doomed:
-        return 0
-    gone = [digest for digest in doomed if removal.unlink_object(core, digest.hex())]
-    for folder in {core.layout.object_folder(digest.hex()) for digest in gone}:
-        durable.fsync_folder(folder)
-    with core.index.write() as conn:
-        queries.spare(conn, gone)
-    return len(gone)
+def _walk(
+    core: Core,
+    *,
+    repair: bool,
+    is_check: bool = False,
+    breaks_off: bool = False,
+    progress: Progress | None = None,
+) -> Iterator[Finding]:
+    with core.writer:
+        found = [*_temporary(core, repair), *_doomed(core, repair)]
+    yield from found
+    indexed = 0
+    for number, (prefix, folder) in enumerate(core.layout.object_folders(), 1):
+        if breaks_off:
+            core.check_not_stopping()
+        with core.writer:
+            found = list(_folder(core, prefix, folder, repair, is_check))
+        yield from found
+        indexed += sum(finding.outcome == "indexed" for finding in found)
+        if progress is not None:
+            progress(indexed, number / OBJECT_FOLDERS)
+    if indexed:
+        with core.writer:
+            remove_superseded(core)
 
 
 def _temporary(core: Core, repair: bool) -> Iterator[Finding]:
-    with os.scandir(core.layout.tmp) as found:
-        entries = list(found)
-    for entry in entries:
-        if repair and entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-        elif repair:
-            os.unlink(entry.path)
-        yield Finding("temporary-file", f"{entry.name} is left in tmp", repair)
+    for name in os.listdir(core.layout.tmp):
+        if repair:
+            _delete(os.path.join(core.layout.tmp, name))
+        yield Finding("temporary-file", f"{name} is left in tmp", repair, "temporary")
 
 
 def _doomed(core: Core, repair: bool) -> Iterator[Finding]:
@@ -196,74 +163,169 @@ def _doomed(core: Core, repair: bool) -> Iterator[Finding]:
         doomed = [digest.hex() for digest in queries.doomed_digests(conn)]
     left = [digest for digest in doomed if durable.is_there(core.layout.object_path(digest))]
     if repair:
-        finish_doomed(core)
+        removal.finish_doomed(core)
     for digest in left:
-        yield Finding("doomed-file", f"artifact {digest} was deleted, but its file still exists", repair)
+        what = f"artifact {digest} was deleted, but its file still exists"
+        yield Finding("doomed-file", what, repair, "doomed")
 
 
-def _compared(core: Core, prefix: str, folder: str) -> tuple[list[str], list[Doomable], list[str]]:
-    """Of a folder: files without rows, rows without files, and digests that have both."""
+def _folder(core: Core, prefix: str, folder: str, repair: bool, is_check: bool) -> Iterator[Finding]:
     names = set(os.listdir(folder))
     with core.index.read() as conn:
-        rows = queries.digests_between(conn, prefix)
-        doomed = {digest.hex() for digest in queries.doomed_digests(conn)}
-    lost = [bytes.fromhex(digest) for digest in sorted(rows - names)]
-    without_file = removal.rows_of(core, artifacts.c.digest, lost)
-    return sorted(names - rows - doomed), without_file, sorted(names & rows)
-
-
-def _folder(core: Core, prefix: str, folder: str, repair: bool) -> Iterator[Finding]:
-    without_row, without_file, both = _compared(core, prefix, folder)
-    for name in without_row:
-        is_mended = repair and not adopt(core, folder, [name])["unreadable"]
-        yield Finding("file-without-row", f"{name} is in objects, but not in the index", is_mended)
+        with_row = queries.digests_between(conn, prefix)
+        without_row = names - with_row
+        if without_row:
+            without_row -= {digest.hex() for digest in queries.doomed_digests(conn)}
+    for name, outcome in _adopted(core, folder, sorted(without_row), repair):
+        what = f"{name} is in objects, but not in the index"
+        yield Finding("file-without-row", what, repair and outcome != "unreadable", outcome)
+    rows = removal.rows_of(core, artifacts.c.digest, map(bytes.fromhex, sorted(with_row - names)))
     if repair:
-        removal.remove(core, without_file)
-    for row in without_file:
+        removal.remove(core, rows)
+    for row in rows:
         what = f"artifact {row.digest.hex()} is in the index, its file is missing"
-        yield Finding("row-without-file", what, repair)
-    with core.index.read() as conn:
-        of = {one: digest.hex() for one, digest in conn.execute(sa.select(recipes.c.id, recipes.c.digest))}
-    for row in removal.rows_of(core, artifacts.c.digest, map(bytes.fromhex, both)):
-        found = _wrong(os.path.join(folder, row.digest.hex()), row, of.get(row.recipe_id, "none"))
-        if found is not None:
-            code, wrong = found
+        yield Finding("row-without-file", what, repair, "lost")
+    if not is_check:
+        return
+    for row in removal.rows_of(core, artifacts.c.digest, map(bytes.fromhex, sorted(with_row & names))):
+        size_bytes = os.lstat(os.path.join(folder, row.digest.hex())).st_size
+        if size_bytes != row.size_bytes:
+            wrong = f"it has {size_bytes} bytes, but {row.size_bytes} in the index"
             if repair:
                 removal.remove_damaged(core, [row], wrong)
-            yield Finding(code, f"artifact {row.digest.hex()}: {wrong}", repair)
-
-
-def _wrong(path: str, row: Doomable, recipe: str) -> tuple[str, str] | None:
-    """The code of what is wrong with an artifact that has a row, and what it is."""
-    size_bytes = os.lstat(path).st_size
-    if size_bytes != row.size_bytes:
-        return "wrong-size", f"it has {size_bytes} bytes, but {row.size_bytes} in the index"
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        header = artifact.read_header(fd)
-    except errors.ArtifactError as error:
-        return "not-an-artifact", error.message
-    finally:
-        os.close(fd)
-    if header.key != row.key.hex():
-        return "not-an-artifact", f"its items give key {header.key}"
-    if header.recipe != recipe:
-        return "not-an-artifact", f"its recipe is {header.recipe}, but another in the index"
-    return None
+            yield Finding("wrong-size", f"artifact {row.digest.hex()}: {wrong}", repair, "damaged")
 
 
 def _sums(core: Core, repair: bool) -> Iterator[Finding]:
     with core.index.read() as conn:
         totals = queries.totals(conn)
     with core.memory:
-        running = (
-            core.counters.entries,
-            core.counters.size_bytes,
-            core.ledger.live_bytes,
-            core.counters.pinned_bytes,
-        )
+        counted = core.counters
+        running = counted.entries, counted.size_bytes, core.ledger.live_bytes, counted.pinned_bytes
         unlinked = core.ledger.unlinked_bytes, core.holds.unlinked_bytes()
     if running != totals[:4] or unlinked[0] != unlinked[1]:
         if repair:
             core.count_again()
         yield Finding("wrong-sums", f"counted {running}, but the index has {totals[:4]}", repair)
+
+
+# Files that have no rows
+
+
+class _Found(NamedTuple):
+    """A whole artifact: its scoped recipe, and its row, but for what the index gives it."""
+
+    name: str
+    recipe: str
+    values: Mapping[str, Any]
+    producer: Mapping[str, Any]
+
+
+def _adopted(core: Core, folder: str, names: Sequence[str], repair: bool) -> Iterator[tuple[str, str]]:
+    """Indexes files of a folder, or only names them; what was done with each. Call it with the lock."""
+    if not repair:
+        yield from ((name, "") for name in names)
+        return
+    for batch in queries.chunks(names, BATCH):
+        whole = []
+        for name in batch:
+            path = os.path.join(folder, name)
+            try:
+                whole.append(_read(path, name))
+            except errors.ArtifactError as error:
+                yield name, _removed(core, path, error)
+            except OSError as error:
+                if error.errno in _NO_FILE:
+                    yield name, _removed(core, path, error)
+                else:
+                    log.error("cannot read %s: %s; it is left alone", path, error)
+                    yield name, "unreadable"
+        kept = {found.name for found in _indexed(core, whole)}
+        for found in whole:
+            if found.name not in kept:
+                removal.unlink_object(core, found.name)
+            yield found.name, "indexed" if found.name in kept else "doubled"
+
+
+def _read(path: str, name: str) -> _Found:
+    """
+    Raises:
+        ArtifactError: it is not an artifact of this name.
+        OSError: it could not be told.
+    """
+    if not is_hex64(name) or name[:2] != os.path.basename(os.path.dirname(path)):
+        raise errors.ArtifactError("its name is not a digest")
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        header = artifact.check(fd)
+        if staging.hash_file(fd) != name:
+            raise errors.ArtifactError("its digest is not its name")
+        owner = status.st_uid
+        with contextlib.suppress(OSError, ValueError):
+            owner = int(os.getxattr(fd, staging.OWNER_XATTR))
+        values = {
+            **row_values(header, name, status.st_size),
+            "owner": owner,
+            "created_at": status.st_mtime,
+            "used_at": status.st_mtime,
+            "is_pinned": False,
+        }
+        return _Found(name, header.recipe + staging.scope_of(fd), values, header.producer)
+    finally:
+        os.close(fd)
+
+
+def _removed(core: Core, path: str, error: Exception) -> str:
+    log.error("%s is not an artifact (%s); removing it", path, error)
+    try:
+        _delete(path)
+    except OSError as fault:  # another user's folder: the daemon starts all the same
+        log.error("cannot remove %s: %s; it is left alone", path, fault)
+        return "unreadable"
+    with core.memory:
+        core.counters.damaged += 1
+    return "damaged"
+
+
+def _delete(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
+
+
+def _indexed(core: Core, whole: Iterable[_Found]) -> list[_Found]:
+    """Adds the rows of one batch; those for which there is no other file of a higher edition, or as high."""
+    with core.index.write() as conn:
+        named = {found.recipe: found.producer.get("recipe") for found in whole}
+        ids = {
+            of: queries.add_recipe(conn, of, name if isinstance(name, str) else of[:12], core.clock()).id
+            for of, name in named.items()
+        }
+    best = {(ids[found.recipe], found.values["key"]): found for found in sorted(whole, key=_edition)}
+    twins = {
+        (row.recipe_id, row.key): row
+        for row in removal.rows_of(core, artifacts.c.key, {key for _, key in best})
+    }
+    for one in best.keys() & twins.keys():
+        is_there = durable.is_there(core.layout.object_path(twins[one].digest.hex()))
+        if is_there and twins[one].edition >= _edition(best[one]):
+            del best[one]
+    removal.remove(core, [row for one, row in twins.items() if one in best])
+    with core.index.write() as conn:
+        raised = {of: queries.raise_generation(conn, of, is_removal=False) for of in {of for of, _ in best}}
+        new = [
+            ({**found.values, "recipe_id": of, "generation": raised[of]}, found.producer)
+            for (of, _), found in best.items()
+        ]
+        queries.add_artifacts(conn, new)
+    with core.memory:
+        for values, _ in new:
+            removal.account_new(core, values)
+    return list(best.values())
+
+
+def _edition(found: _Found) -> int:
+    edition: int = found.values["edition"]
+    return edition

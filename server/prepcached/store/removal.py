@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcached.store import queries
+from prepcached.store import durable, queries
 from prepcached.store.core import Core, log
 from prepcached.store.models import artifacts
 from prepcached.store.queries import Doomable
@@ -120,3 +120,16 @@ def rows_of(
     """Rows by key, digest or id, for a removal."""
     with core.index.read() as conn:
         return queries.doomable_in(conn, column, values, *where)
+
+
+def finish_doomed(core: Core) -> None:
+    """Unlinks what was doomed and is still there, and makes that durable. Call it with the writer lock."""
+    with core.index.read() as conn:
+        doomed = queries.doomed_digests(conn)
+    if not doomed:
+        return
+    gone = [digest for digest in doomed if unlink_object(core, digest.hex())]
+    for folder in {core.layout.object_folder(digest.hex()) for digest in gone}:
+        durable.fsync_folder(folder)
+    with core.index.write() as conn:
+        queries.spare(conn, gone)

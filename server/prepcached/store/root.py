@@ -13,10 +13,12 @@ import contextlib
 import errno
 import fcntl
 import os
+import pwd
 import secrets
 import shlex
 import stat
 from collections.abc import Callable
+from os import PathLike
 
 from prepcache import errors
 from prepcache.protocol.listening import noted
@@ -92,6 +94,42 @@ class Root:
         except BaseException:
             os.close(self._lock)
             raise
+
+    @classmethod
+    def existing(cls, path: str | PathLike[str]) -> Root:
+        """The root of a store that no daemon has open, for this user to work on.
+
+        Raises:
+            RootUnusable: also where the folder holds no store, which stays as it is, or where it is another
+                user's: its daemon could not write what is made here.
+            RootInUse: a daemon has it.
+        """
+        layout = Layout(os.path.abspath(path))
+        try:
+            found = os.stat(layout.versioned)
+        except (FileNotFoundError, NotADirectoryError):
+            found = None
+        except OSError as error:
+            raise errors.RootUnusable(
+                f"{layout.root} cannot be read ({error.strerror}): run this as the user of its daemon "
+                "(sudo -u prepcache prepcached ...)",
+                root=layout.root,
+            ) from None
+        if found is None or not stat.S_ISDIR(found.st_mode):
+            raise errors.RootUnusable(
+                f"{layout.root} is not a store: give --root, or its daemon's --config", root=layout.root
+            )
+        if os.geteuid() != found.st_uid:
+            try:
+                user = pwd.getpwuid(found.st_uid).pw_name
+            except KeyError:
+                user = f"'#{found.st_uid}'"
+            raise errors.RootUnusable(
+                f"{layout.root} belongs to {user}: run this as that user (sudo -u {user} prepcached ...), "
+                "or its daemon cannot write the files that root creates",
+                root=layout.root,
+            )
+        return cls(layout.root)
 
     def is_there(self) -> bool:
         """Whether the root still lies where it was opened: nobody removed it, or put another in its place.

@@ -47,13 +47,12 @@ from prepcached.store import (
     scopes,
     staging,
 )
-from prepcached.store import purge as purging
 from prepcached.store.compaction import Merger
 from prepcached.store.core import Core, io_told, no_space_declined
 from prepcached.store.db import discard
 from prepcached.store.holds import Held
 from prepcached.store.models import artifacts, history
-from prepcached.store.records import Filter, Limits, Stats, UserBytes
+from prepcached.store.records import Filter, Finding, Limits, Stats, UserBytes
 from prepcached.store.root import Root
 from prepcached.store.staged_area import Swept
 
@@ -115,7 +114,7 @@ class Store(Core):
     upload, refusal = eviction.uploading, eviction.refusal
     entries, entry, name_sums = listing.page, listing.entry, listing.name_sums
     recipes, recipe = listing.recipe_page, listing.recipe
-    purge = purging.purge
+    purge = eviction.purge
     verify = integrity.verify
     check = recovery.check
 
@@ -335,7 +334,7 @@ class Store(Core):
                 removal.write_recency(self)
             self.look_at_staging()
             with self.writer:
-                recovery.finish_doomed(self)
+                removal.finish_doomed(self)
             eviction.make_room_ahead(self)
             self.disk.take_reserve()
             if now - self._recipes_at >= RECIPES_S:
@@ -382,3 +381,33 @@ class Store(Core):
                 return os.open(self.layout.object_path(digest), os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 raise errors.NotFound(f"entry {key} was removed just now", key=key) from None
+
+
+def rebuild(root: str | PathLike[str]) -> dict[str, int]:
+    """Makes a root's index again from its artifacts; returns what was done, by name.
+
+    Raises:
+        RootUnusable, RootInUse, StoreError.
+    """
+    disk = Root.existing(root)
+    try:
+        with io_told("the old index could not be deleted"):
+            discard(disk.layout.index)
+        store = Store(disk)
+        store.close()
+    finally:
+        disk.close()
+    return {name: n for name, n in store.counters.recovered.items() if name != recovery.NEW_INDEX}
+
+
+def check_root(root: str | PathLike[str], *, repair: bool = False) -> list[Finding]:
+    """Checks a root that no daemon has open, as it lies.
+
+    Raises:
+        RootUnusable, RootInUse, IndexCorrupt, StoreError.
+    """
+    store = Store(Root.existing(root), recover=False)
+    try:
+        return store.check(repair=repair)
+    finally:
+        store.close()

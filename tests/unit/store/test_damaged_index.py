@@ -10,8 +10,7 @@ import pytest
 
 from prepcache import errors
 from prepcached.store import db
-from prepcached.store.offline import check_root, rebuild
-from prepcached.store.store import Store
+from prepcached.store.store import Store, check_root, rebuild
 from support import stores
 from support.stores import RECIPE, Clock, item, put
 
@@ -83,7 +82,7 @@ def test_an_index_found_damaged_later_is_rebuilt_at_start(
     damage_index(root, "middle")
     damage_index(root, "header", "-wal")
     with pytest.raises(errors.IndexCorrupt):
-        store.check()
+        store.recipe(RECIPE)
     assert store.is_damaged()
     store.close()
     assert not list((root / "v1").glob("index.sqlite*")), "the next start may read no page that is damaged"

@@ -14,10 +14,9 @@ import pytest
 from blake3 import blake3
 
 from prepcache import artifact, errors
-from prepcached.store import adoption, staging
+from prepcached.store import recovery, staging
 from prepcached.store.db import Index, discard
-from prepcached.store.offline import check_root, rebuild
-from prepcached.store.store import Store
+from prepcached.store.store import Store, check_root, rebuild
 from support import stores
 from support.artifacts import patch_tensor
 from support.stores import RECIPE, ROOMY, Clock, item, put, stage
@@ -133,7 +132,7 @@ def test_of_two_files_of_one_key_one_is_indexed(root: Path, open_store: Callable
 def test_a_rebuild_indexes_in_batches_and_reports_progress(
     open_store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adoption, "BATCH", 2)
+    monkeypatch.setattr(recovery, "BATCH", 2)
     store = open_store()
     put(store, 0)
     for n in range(1, 600):  # as commits leave them, which take long

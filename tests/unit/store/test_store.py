@@ -13,9 +13,8 @@ import sqlalchemy as sa
 
 from prepcache import errors
 from prepcache.digests import entry_key
-from prepcached.store.offline import rebuild
 from prepcached.store.records import Filter, Limits
-from prepcached.store.store import Store
+from prepcached.store.store import Store, rebuild
 from support import stores
 from support.stores import OTHER_RECIPE, RECIPE, item, put, stage
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from prepcached.store import staging
-from prepcached.store.offline import check_root
-from prepcached.store.store import Store
+from prepcached.store.store import Store, check_root
 from support import stores
-from support.stores import OTHER_RECIPE, item, put, write_artifact
+from support.stores import item, put
 
 
 def spoil_file_without_row(store: Store) -> None:
@@ -30,12 +27,6 @@ def spoil_wrong_size(store: Store) -> None:
     path = first_object(store)
     path.chmod(0o640)
     path.write_bytes(path.read_bytes() + b"x")
-
-
-def spoil_not_an_artifact(store: Store) -> None:
-    path = first_object(store)
-    path.chmod(0o640)
-    path.write_bytes(b"\0" * path.stat().st_size)
 
 
 def spoil_temporary_file(store: Store) -> None:
@@ -113,45 +104,6 @@ def test_a_sound_store_has_no_findings(store: Store) -> None:
     assert store.check() == []
     put(store, 1, holder="job")
     assert store.check(repair=True) == []
-
-
-def test_check_finds_an_artifact_of_another_recipe(
-    open_store: Callable[..., Store],
-) -> None:
-    store = open_store()
-    put(store, 1)
-    put(store, 2, recipe=OTHER_RECIPE)
-    sql(store, "UPDATE artifacts SET recipe_id = 3 - recipe_id")
-    assert [finding.code for finding in store.check()] == ["not-an-artifact"] * 2
-    assert all(finding.is_repaired for finding in store.check(repair=True))
-
-
-def editions_of_one_folder() -> tuple[int, int]:
-    """Seeds of an artifact of edition 1, and of one of edition 0 that is looked at after it."""
-    seen: tuple[dict[str, int], dict[str, int]] = {}, {}
-    for seed in itertools.count():
-        for edition, digests in enumerate(seen):
-            with tempfile.TemporaryFile() as file:
-                write_artifact(file.fileno(), [edition], edition=edition, seed=seed)
-                digests[staging.hash_file(file.fileno())] = seed
-        for (old, old_seed), (new, new_seed) in itertools.product(*(found.items() for found in seen)):
-            if old[:2] == new[:2] and new < old:
-                return new_seed, old_seed
-    raise AssertionError
-
-
-@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: os.truncate(path, 1)])
-def test_repair_judges_no_row_that_went_with_another(store: Store, spoil: Callable[[Path], None]) -> None:
-    """A removal takes the lower editions of its recipe along."""
-    new_seed, old_seed = editions_of_one_folder()
-    put(store, 1, edition=1, seed=new_seed)
-    put(store, 0, seed=old_seed)
-    for path in Path(store.objects).glob("*/*"):
-        path.chmod(0o640)
-        spoil(path)
-    assert [finding.is_repaired for finding in store.check(repair=True)] == [True, True]
-    assert store.check() == []
-    assert store.stats().entries == store.stats().disk_bytes == 0
 
 
 def test_wrong_sums_are_found_while_running(store: Store) -> None:

@@ -14,8 +14,7 @@ import pytest
 from prepcache import errors
 from prepcache.protocol.wire import ArtifactRef
 from prepcached.store.commit import superseded
-from prepcached.store.offline import rebuild
-from prepcached.store.store import Store
+from prepcached.store.store import Store, rebuild
 from support.stores import OTHER_RECIPE, RECIPE, digests_on_disk, put, stage
 
 

@@ -11,9 +11,8 @@ from prepcache import errors
 from prepcache.protocol.observed import FEW
 from prepcached.store import commit
 from prepcached.store.models import observed
-from prepcached.store.offline import rebuild
 from prepcached.store.records import Filter
-from prepcached.store.store import IDLE_S, Store
+from prepcached.store.store import IDLE_S, Store, rebuild
 from support import stores
 from support.stores import OTHER_RECIPE, RECIPE, Clock, put
 

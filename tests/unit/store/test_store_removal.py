@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from prepcached.store import eviction, models, purge, queries
+from prepcached.store import eviction, models, queries
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
 from support import stores
@@ -117,7 +117,7 @@ def test_what_is_wanted_since_it_was_chosen_is_not_purged(
 def test_a_purge_that_frees_bytes_goes_in_batches(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(purge, "BATCH", 2)
+    monkeypatch.setattr(eviction, "PURGE_BATCH", 2)
     refs = []
     for name in range(7):
         clock.now += 1
