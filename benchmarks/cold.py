@@ -39,10 +39,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from prepcache import CachedDataset
-from prepcache.fill.commit import Commits
-from prepcache.fill.background_commit import Committer
+from prepcache.fill.commit import Committer
 
-spent = {"commit": 0.0, "wait": 0.0}
+spent = {"_offer": 0.0, "wait": 0.0}
 
 def timed(who, name):
     method = getattr(who, name)
@@ -54,7 +53,7 @@ def timed(who, name):
             spent[name] += time.perf_counter() - start
     setattr(who, name, call)
 
-timed(Commits, "commit"), timed(Committer, "wait")
+timed(Committer, "_offer"), timed(Committer, "wait")
 what, how, folder, examples = sys.argv[1:]
 sys.path.insert(0, examples)
 torch.set_num_threads(1)
@@ -108,7 +107,7 @@ else:
     workers = 2 if how == "2 workers" else 0
     ds = CachedDataset(files, function, config=config, root=folder, num_workers=workers, progress=False)
     assert ds.report().computed == len(files), ds.report()
-print(time.perf_counter() - start, spent["commit"], spent["wait"])
+print(time.perf_counter() - start, spent["_offer"], spent["wait"])
 """
 
 LINES = """

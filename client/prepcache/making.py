@@ -24,11 +24,11 @@ import numpy as np
 
 from prepcache.artifact.sample_tree import copied
 from prepcache.errors import PreprocessError, SampleError
-from prepcache.fill.background_commit import Committer, behind_text, waiting_of
+from prepcache.fill.batch import Task, made_by
 from prepcache.fill.call import Job, Part
-from prepcache.fill.collect import Task
+from prepcache.fill.commit import Committer, behind_text, waiting_of
 from prepcache.fill.filler import Fill, Filled
-from prepcache.fill.on_access import OnAccess, made_by
+from prepcache.fill.on_access import OnAccess
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.verify import put_away, verify
 from prepcache.fill.workers import crew_of
@@ -50,7 +50,6 @@ MAX_FILLS = 3
 """How often what is missing of a data set that expands is made, before it is said that nothing keeps it."""
 CHANGED_SAID = 3
 """Items that changed during a fill and are named, each on a line."""
-NOTHING: Array = np.empty(0, "i4")
 LOOK_AGAIN_S = 5.0
 """How often a lazy data set that misses asks what others have committed meanwhile."""
 
@@ -176,17 +175,15 @@ class Making:
     def _filled(self, todo: Array, progress: Progress) -> Filled:
         by, artifacts = self._by, self._by.artifacts
         crew = crew_of(by.executor_here(), by.num_workers, by.job, self._originals.item, by.steady)
-        task, size = self._task(todo), artifacts.commit_bytes()
-        filled = Fill(task, artifacts, crew, progress, self.committer, commit_bytes=size).run()
+        size = artifacts.commit_bytes()
+        filled = Fill(self._task(), artifacts, crew, progress, self.committer, todo, commit_bytes=size).run()
         artifacts.note_filled(filled.reason, is_declined=filled.is_declined)
         return filled
 
-    def _task(self, todo: Array = NOTHING) -> Task:
-        by, originals = self._by, self._originals
-        return Task(
-            by.recipe, self._catalogue, todo, originals.item, originals.position, originals.name,
-            originals.changed, made_by(by.recipe.name), by.steady, by.job.is_expanded,
-        )  # fmt: skip
+    def _task(self) -> Task:
+        by = self._by
+        producer = made_by(by.recipe.name)
+        return Task(by.recipe, self._catalogue, self._originals, producer, by.steady, by.job.is_expanded)
 
     def _try_one(self, index: int) -> None:
         """Makes a sample of a wrapped dataset before any is stored: one that draws is refused."""
@@ -204,8 +201,8 @@ class Making:
             return
         for batch in waiting_of(artifacts.recipe.digest):
             if artifacts.accepts(batch.observed):
-                files = batch.files or ()  # what a refresh has replaced since is older than its edition
-                catalogue.add_local([one for one in files if one.artifact.edition >= catalogue.edition])
+                # What a refresh has replaced since is older than its edition.
+                catalogue.add_local([one for one in batch.files if one.artifact.edition >= catalogue.edition])
 
     def verify(self, fraction: float) -> None:
         """Makes a share of what is there again, and compares."""
@@ -221,8 +218,7 @@ class Making:
             is_single: a job asks for samples one by one.
         """
         by = self._by
-        for index in indices:
-            by.job.refuse_itself(index)
+        by.job.refuse_itself()
         is_storing = by.artifacts.mode.is_writing
         drifted = is_storing and by.steady.changed(is_due=not by.steady.is_settled)
         if drifted and by.steady.is_news():
@@ -312,7 +308,8 @@ class Making:
     def committer(self) -> Committer:
         """What commits here what this process makes."""
         if self._committer is None or self._committer.pid != os.getpid():
-            self._committer = Committer(self._by.artifacts, self._task())
+            is_heir = not self._by.is_stream
+            self._committer = Committer(self._by.artifacts, self._task(), is_heir=is_heir)
         return self._committer
 
     # -- what is said

@@ -1,9 +1,9 @@
 """SIGKILL before every system call of a job's commit: the daemon tidies up, the next job makes the rest.
 
 No fail points in shipped code: strace kills the job at the Nth call of a kind that one of its threads makes,
-for N = 1, 2, ... until the work gets through. The committing thread is killed while it writes its staged
-file or uploads it, while it asks the daemon to take it, and while the daemon does; the main thread while it
-opens its session, resolves and leases.
+for N = 1, 2, ... until the work gets through. The committing thread is killed while it uploads a file,
+while it asks the daemon to take it, and while the daemon does; the main thread while it opens its session,
+resolves, leases, and writes the file.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def cases() -> Iterator[Any]:
     for call in (*CALLS, *MORE_CALLS):
         yield pytest.param("its commit", call, True, id=f"staged-{call}")
         yield pytest.param("its commit", call, False, id=f"uploaded-{call}")
+        yield pytest.param("its file", call, True, id=f"written-{call}")
     for call in ("socket", "connect", "sendto", "recvfrom"):
         yield pytest.param("the job", call, True, id=f"job-{call}")
 
@@ -77,7 +78,7 @@ def check_tidy(daemon: Serving) -> None:
     assert not os.listdir(Path(daemon.store.root, "v1", "tmp"))
 
 
-@pytest.mark.nightly(daily=["staged-openat", "staged-sendto", "uploaded-sendto"])
+@pytest.mark.nightly(daily=["written-openat", "staged-sendto", "uploaded-sendto"])
 @pytest.mark.parametrize(("cut", "call", "is_shared"), list(cases()))
 def test_a_job_killed_at_any_step_commits_all_or_nothing(
     daemon: Serving, clients: Clients, cut: str, call: str, is_shared: bool

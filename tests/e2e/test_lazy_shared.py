@@ -87,9 +87,9 @@ tell(ds)
 
 
 CUT_OFF = """
-from prepcache.fill import background_commit, on_access
+from prepcache.fill import commit, on_access
 
-on_access.COMMIT_S, background_commit.RETRY_S = 0.01, 0.1
+on_access.COMMIT_S, commit.RETRY_S = 0.01, 0.1
 
 def make(item):
     called(item)

@@ -18,7 +18,7 @@ import numpy as np
 
 import prepcache
 from prepcache.daemon.folder import SharedFolder
-from prepcache.fill.commit import Commits
+from prepcache.fill.commit import Committer
 from support.fork_server import fork_for_orders, hear, say
 
 
@@ -30,8 +30,9 @@ def _child(order: dict[str, Any]) -> None:
     with contextlib.ExitStack() as stack:
         if order["cut"] == "the job":
             _await_strace()
-        if order["cut"] == "its commit":
-            stack.enter_context(mock.patch.object(Commits, "commit", _announced(Commits.commit)))
+        if method := {"its file": "keep", "its commit": "_offer"}.get(order["cut"]):
+            true = getattr(Committer, method)
+            stack.enter_context(mock.patch.object(Committer, method, _announced(true)))
         if not order["is_shared"]:
             stack.enter_context(mock.patch.object(SharedFolder, "find", lambda *_: None))
         salt, items = order["salt"], range(order["items"])
@@ -46,9 +47,9 @@ def _child(order: dict[str, Any]) -> None:
 def _announced(commit: Any) -> Any:
     is_awaited = False
 
-    def announced(self: Commits, *args: Any) -> Any:
+    def announced(self: Committer, *args: Any) -> Any:
         nonlocal is_awaited
-        if not is_awaited:  # what others have not taken of a batch is committed within its commit
+        if not is_awaited:
             is_awaited = True
             _await_strace()
         return commit(self, *args)

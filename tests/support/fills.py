@@ -12,10 +12,9 @@ import pytest
 from blake3 import blake3
 
 from prepcache.daemon import waits
-from prepcache.fill.background_commit import Committer
+from prepcache.fill.batch import Collected, Task
 from prepcache.fill.call import Job, Part
-from prepcache.fill.collect import Collected, Task
-from prepcache.fill.commit import Commits
+from prepcache.fill.commit import Committer
 from prepcache.fill.filler import Fill, Filled
 from prepcache.fill.on_access import OnAccess
 from prepcache.fill.recipe_guard import Steady
@@ -106,25 +105,33 @@ class Bench:
     def task(self) -> Task:
         self.artifacts.look()
         first = self.catalogue.distinct.first
-        return Task(
-            RECIPE, self.catalogue, self.catalogue.missing, self.item_of,
-            lambda index: int(first[index]), lambda index: f"item {first[index]} ({self.item_of(index)!r})",
-            self.changed, {"script": "test"}, Steady(None), self.is_expanded,
+        originals: Any = types.SimpleNamespace(
+            item=self.item_of, position=lambda index: int(first[index]), changed=self.changed,
+            name=lambda index: f"item {first[index]} ({self.item_of(index)!r})",
         )  # fmt: skip
+        producer = {"script": "test"}
+        return Task(RECIPE, self.catalogue, originals, producer, Steady(None), self.is_expanded)
 
     def fill(self, crew: Crew | None = None, **more: Any) -> Filled:
         crew = crew or Alone(self.job, self.item_of)
         task = self.task()
         self.committer = Committer(self.artifacts, task)
-        return Fill(task, self.artifacts, crew, self.watcher, self.committer, **more).run()
+        todo = self.catalogue.missing
+        watcher: Any = self.watcher
+        return Fill(task, self.artifacts, crew, watcher, self.committer, todo, **more).run()
+
+    def missing(self) -> list[int]:
+        """What it would make."""
+        self.artifacts.look()
+        return self.catalogue.missing.tolist()
 
     def commit(self) -> None:
         """Makes and commits what is missing in this thread, as another process would."""
         task = self.task()
         collected = Collected(task)
-        for index in task.todo.tolist():
+        for index in self.missing():
             collected.add(*self.job.parts(index, self.item_of(index)), None)
-        Commits(self.session, RECIPE.digest, {}).commit(collected.batch([]), self.artifacts.generation)
+        Committer(self.artifacts, task)._commit(collected.batch([]), None)
 
     def samples(self) -> list[Any]:
         slots, rows = rows_of(self.catalogue.distinct.inverse, self.catalogue.places)

@@ -17,7 +17,7 @@ from prepcache import artifact
 from prepcache.daemon.client import Client
 from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import DaemonUnreachable
-from prepcache.fill.overflow import Spilled
+from prepcache.fill.batch import LocalFile
 from prepcache.index import artifact_set
 from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.item_index import MISSING, Catalogue, Distinct, more_digest, piece_digest, rows_of
@@ -98,12 +98,12 @@ def test_a_merged_artifact_takes_over_and_its_parts_are_dropped(files: Files) ->
     assert before.artifact.tolist() == [0, 1], "who took the old places sees no change"
 
 
-def local(*names: int) -> Spilled:
+def local(*names: int) -> LocalFile:
     """What only this job has of some items."""
     writer = artifact.Writer(RECIPE)
     for name in names:
         writer.add(item(name), [name], 0.0)
-    return Spilled(writer, {})
+    return LocalFile(writer, {})
 
 
 @pytest.mark.parametrize("is_own", [False, True])
@@ -142,7 +142,7 @@ def test_a_pickled_index_misses_what_went_meanwhile(files: Files) -> None:
     found.index.absorb([one, two])
     writer = artifact.Writer(RECIPE)
     writer.add(item(2), [2], 0.0)
-    found.add_local([Spilled(writer, {})])
+    found.add_local([LocalFile(writer, {})])
     frozen = pickle.dumps(found)
     (files.folder / two.digest).unlink()
     there = pickle.loads(frozen)
@@ -157,10 +157,10 @@ def test_a_pickled_index_misses_what_went_meanwhile(files: Files) -> None:
 def test_samples_of_a_missing_file_are_missing(files: Files, other: bytes) -> None:
     """The next file has the descriptor, and often the inode, of the one before."""
 
-    def spilled(digest: bytes, value: int) -> Spilled:
+    def spilled(digest: bytes, value: int) -> LocalFile:
         writer = artifact.Writer(RECIPE)
         writer.add(digest, [value], 0.0)
-        return Spilled(writer, {})
+        return LocalFile(writer, {})
 
     lost = catalogue(files, 2)
     lost.add_local([spilled(item(0), 1)])

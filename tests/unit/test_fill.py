@@ -16,9 +16,8 @@ import torch
 from prepcache.artifact import writer
 from prepcache.errors import PreprocessError, SampleError
 from prepcache.fill import pacing
-from prepcache.fill.background_commit import Committer
 from prepcache.fill.call import Job
-from prepcache.fill.commit import Commits
+from prepcache.fill.commit import Committer
 from prepcache.fill.workers import Forked
 from support.fake_session import FakeDaemon, FakeSession
 from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
@@ -116,7 +115,7 @@ def test_a_sample_that_no_column_holds_names_the_item(daemon: FakeDaemon, held: 
     bench = Bench(daemon, [1, 2, 3], function=lambda item: np.int64(1) if item < 3 else {"x": held})
     with pytest.raises(SampleError, match=r"item 2 \(3\).*x"):
         bench.fill()
-    assert Bench(daemon, [1, 2, 3], "after").task().todo.tolist() == [2]
+    assert Bench(daemon, [1, 2, 3], "after").missing() == [2]
     assert left_behind(daemon) == 0
 
 
@@ -157,7 +156,7 @@ def test_an_interrupt_keeps_what_was_done_and_gives_leases_back(daemon: FakeDaem
     with pytest.raises(KeyboardInterrupt):
         Bench(daemon, list(range(10)), function=interrupted).fill()
     assert left_behind(daemon) == 0
-    assert Bench(daemon, list(range(10)), "after").task().todo.tolist() == [5, 6, 7, 8, 9]
+    assert Bench(daemon, list(range(10)), "after").missing() == [5, 6, 7, 8, 9]
 
 
 def interrupted(item: int) -> Any:
@@ -170,20 +169,20 @@ def interrupted(item: int) -> Any:
 def test_a_second_interrupt_keeps_what_is_being_committed(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_commit, commit = threading.Event(), Commits.commit
+    may_commit, commit = threading.Event(), Committer._commit
 
     def commit_then(*given: Any) -> Any:
         assert may_commit.wait(READY_S)
         return commit(*given)
 
     bench = Bench(daemon, list(range(10)), function=interrupted)
-    monkeypatch.setattr(Commits, "commit", commit_then)
+    monkeypatch.setattr(Committer, "_commit", commit_then)
     interrupt(monkeypatch, Committer, "wait", at=0)
     with pytest.raises(KeyboardInterrupt):
         bench.fill()
     may_commit.set()
     assert wait_until(lambda: bench.committer.is_idle)
-    assert len(Bench(daemon, list(range(10)), "after").task().todo) == 5
+    assert len(Bench(daemon, list(range(10)), "after").missing()) == 5
     assert wait_until(lambda: left_behind(daemon) == 0)
 
 
@@ -211,7 +210,7 @@ def test_an_interrupt_within_a_sample_drops_the_batch(
     with pytest.raises(KeyboardInterrupt):
         bench.fill()
     after = Bench(daemon, items, "after")
-    assert after.task().todo.tolist() == items
+    assert after.missing() == items
     assert left_behind(daemon) == 0
 
 
@@ -235,7 +234,7 @@ def test_an_item_that_changed_is_named_once_and_not_stored(daemon: FakeDaemon) -
     bench = Bench(daemon, [4, 5, 6], changed=lambda index: ["b.png"] if index == 1 else [])
     filled = bench.fill()
     assert filled.changed == {1: ["b.png"]}
-    assert Bench(daemon, [4, 5, 6], "after").task().todo.tolist() == [1]
+    assert Bench(daemon, [4, 5, 6], "after").missing() == [1]
     assert left_behind(daemon) == 0
 
 
@@ -258,7 +257,7 @@ def test_an_item_larger_than_an_artifact_spans_several(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("prepcache.fill.call.PART_BYTES", 4_000)
-    monkeypatch.setattr("prepcache.fill.collect.COMMIT_BYTES", 8_000)
+    monkeypatch.setattr("prepcache.fill.batch.COMMIT_BYTES", 8_000)
 
     def many(item: int) -> Iterator[Any]:
         for n in range(item):
@@ -275,7 +274,7 @@ def test_an_item_larger_than_an_artifact_spans_several(
     assert left_behind(daemon) == 0
     generation, _ = daemon.artifacts[RECIPE.digest].pop(2)
     broken = Bench(daemon, [50], "broken", many, is_expanded=True)
-    assert broken.task().todo.tolist() == [0], "an item of which a piece is gone is missing as a whole"
+    assert broken.missing() == [0], "an item of which a piece is gone is missing as a whole"
     assert generation
 
 
@@ -309,7 +308,7 @@ def test_a_dead_worker_names_its_item_and_keeps_what_was_done(daemon: FakeDaemon
     with pytest.raises(PreprocessError, match="SIGKILL"):
         bench.fill(Forked(2, bench.job, bench.item_of))
     assert left_behind(daemon) == 0
-    assert len(Bench(daemon, list(range(200)), "after").task().todo) < 200
+    assert len(Bench(daemon, list(range(200)), "after").missing()) < 200
 
 
 def test_uncommitted_work_stays_below_30_s_and_2_percent() -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,10 +17,12 @@ import pytest
 
 from prepcache import artifact
 from prepcache.daemon import waits
+from prepcache.daemon.folder import Staged
+from prepcache.digests import RecipeDigest
 from prepcache.errors import ArtifactError, DaemonUnreachable, Declined, StoreError
-from prepcache.fill.overflow import Spilled
+from prepcache.fill.batch import LocalFile
 from support.fake_session import FakeDaemon
-from support.fills import Bench, daemon_fixture, left_behind  # noqa: F401
+from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
 from support.serving import wait_until
 
 pytestmark = pytest.mark.timeout(60)
@@ -50,7 +57,7 @@ class Hung:
 @pytest.fixture(autouse=True)
 def short_waits(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Commits are waited for a moment."""
-    for name, value in {"SPARE_S": 0.05, "FREE_S": 0.01, "SLOW_FACTOR": 0.0}.items():
+    for name, value in {"SPARE_S": 0.05, "FREE_S": 0.01, "COMMIT_BYTES_PER_S": 1e18}.items():
         monkeypatch.setattr(waits, name, value)
     yield
     while Hung.all:
@@ -71,7 +78,7 @@ def test_a_job_goes_on_with_its_samples_while_a_commit_hangs(daemon: FakeDaemon)
     assert daemon.artifacts == {}
     assert "release" not in bench.session.calls, "others would make them, too"
     hung.end(bench)
-    assert len(Bench(daemon, ITEMS, "after").task().todo) == 0, "it was stored all the same"
+    assert len(Bench(daemon, ITEMS, "after").missing()) == 0, "it was stored all the same"
     assert left_behind(daemon) == 0
     assert bench.samples() == [i * i for i in ITEMS]
 
@@ -87,7 +94,7 @@ def test_while_one_is_left_behind_no_other_is_waited_for(
             super().__init__(*given)
             writers.append(weakref.ref(self))
 
-    monkeypatch.setattr("prepcache.fill.collect.artifact.Writer", Noted)
+    monkeypatch.setattr("prepcache.fill.batch.artifact.Writer", Noted)
     bench = Bench(daemon, ITEMS, function=rows)
     hung = Hung(bench)
     filled = bench.fill(commit_bytes=40_000)
@@ -96,7 +103,7 @@ def test_while_one_is_left_behind_no_other_is_waited_for(
     assert len(writers) > 5
     assert sum(writer() is not None for writer in writers) <= 2, "of the commit that hangs, and the last one"
     hung.end(bench)
-    assert len(Bench(daemon, ITEMS, "after", rows).task().todo) == 0
+    assert len(Bench(daemon, ITEMS, "after", rows).missing()) == 0
     assert left_behind(daemon) == 0
 
 
@@ -134,20 +141,16 @@ def test_uncommitted_samples_are_offered_later(
 def test_without_a_file_pending_samples_are_recomputed(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """To wait for the only samples would hold the job as long as the daemon hangs."""
     bench = Bench(daemon, ITEMS)
-    hung = Hung(bench)
 
-    class Full(Spilled):
+    class Full(LocalFile):
         def __init__(self, *_: Any) -> None:
             raise error
 
-    monkeypatch.setattr("prepcache.fill.commit.Spilled", Full)
+    monkeypatch.setattr("prepcache.fill.batch.LocalFile", Full)
     filled = bench.fill()
     assert f"could not be written to a temporary file: {error}" in filled.reason
     assert bench.samples() == [None] * len(ITEMS)
-    hung.end(bench)
-    assert len(Bench(daemon, ITEMS, "after").task().todo) == 0, "it was stored all the same"
     assert left_behind(daemon) == 0
 
 
@@ -158,15 +161,41 @@ def test_a_lease_is_given_back_after_the_last_of_its_commits(daemon: FakeDaemon)
     filled = bench.fill(commit_bytes=40_000)
     assert filled.late == len(ITEMS) - 1 and filled.changed == {30: ["x"]}
     other = Bench(daemon, ITEMS, "other", rows)
-    task = other.task()
 
     def granted() -> list[int]:
-        digests = task.catalogue.distinct.digests[task.todo]
+        todo = other.missing()
+        digests = other.catalogue.distinct.digests[todo]
         asked = {"want": 40, "cost_s": 0.0, "nbytes": 0, "wait_s": 0.0}
-        answer = other.session.lease(task.recipe.digest, other.artifacts.generation, digests, **asked)
-        return [int(task.todo[at]) for at in answer.granted]
+        answer = other.session.lease(RECIPE.digest, other.artifacts.generation, digests, **asked)
+        return [todo[at] for at in answer.granted]
 
     assert granted() == [], "they lie in commits that go on"
     hung.end(bench)
-    task = other.task()
-    assert task.todo.tolist() == [30] and granted() == [30]
+    assert other.missing() == [30] and granted() == [30]
+
+
+class Refused(artifact.Writer):
+    """Its file is not taken by the filesystem."""
+
+    number = errno.ENOSPC
+
+    def write(self, file: Any, **names: Any) -> Any:
+        raise OSError(self.number, os.strerror(self.number))
+
+
+@pytest.mark.parametrize(
+    ("number", "mend"),
+    [(errno.EDQUOT, "free space there or "), (errno.EROFS, "make it writable or "), (errno.EIO, "")],
+)
+def test_a_full_filesystem_is_reported_with_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, mend: str
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Refused, "number", number)
+    writer, said = Refused(RecipeDigest("0" * 64)), f"[Errno {number}] {os.strerror(number)}, in {tmp_path}"
+    with pytest.raises(OSError, match=re.escape(f"{said}: {mend}set TMPDIR to another folder")):
+        LocalFile(writer, {})
+    staged = Staged.new(None, tmp_path / "scratch", "s")
+    with pytest.raises(OSError, match=re.escape(f"/scratch: {mend}set XDG_CACHE_HOME to another folder")):
+        LocalFile(writer, {}, (), staged)

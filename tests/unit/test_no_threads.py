@@ -9,7 +9,7 @@ import pytest
 
 from prepcache.daemon import heartbeat
 from prepcache.errors import DaemonUnreachable
-from prepcache.fill import background_commit
+from prepcache.fill import commit
 from support.fake_session import FakeDaemon
 from support.fills import AccessJob, daemon_fixture, left_behind  # noqa: F401
 from support.fills import Bench as FillBench
@@ -41,9 +41,9 @@ def test_a_session_that_nobody_could_keep_is_not_used(
 
 
 def test_a_fill_commits_where_no_thread_can(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse(monkeypatch, background_commit)
+    refuse(monkeypatch, commit)
     bench = FillBench(daemon, list(range(10)))
     filled = bench.fill()
     assert (filled.computed, filled.reason, filled.late) == (bench.called, "", 0)
-    assert len(FillBench(daemon, list(range(10)), "after").task().todo) == 0
+    assert len(FillBench(daemon, list(range(10)), "after").missing()) == 0
     assert left_behind(daemon) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +13,8 @@ import pytest
 
 from prepcache.errors import DaemonUnreachable, Declined, LimitExceeded, SampleError, StoreError
 from prepcache.fill import on_access
-from prepcache.fill.collect import Collected
-from prepcache.fill.commit import Batch
-from support.fake_session import FakeDaemon, FakeSession
+from prepcache.fill.batch import Batch, Collected
+from support.fake_session import FakeDaemon
 from support.fills import RECIPE, AccessJob, Bench, daemon_fixture, left_behind  # noqa: F401
 from support.serving import wait_until
 
@@ -103,19 +103,9 @@ def test_cheap_items_asked_for_one_by_one_cost_no_request_each(
     other.samples(5, 6)
     other.made.flush()
     job.made.flush()
-    assert [sample for sample in job.bench.samples() if sample is not None] == [1, 4, 9, 16, 25, 64]
+    assert job.bench.samples() == [item * item for item in range(1, 9)]
     assert job.samples(5, 6) == [36, 49] and sorted(job.bench.called) == list(range(1, 9))
     assert wait_until(lambda: left_behind(daemon) == 0)
-
-
-def test_a_function_may_ask_for_another_item_of_its_batch(daemon: FakeDaemon) -> None:
-    def sum_of(item: int) -> Any:
-        return np.int64(item + (job.samples(2)[0] if item == 1 else 0))
-
-    job = AccessJob(daemon, [1, 2, 4], function=sum_of)
-    assert job.samples(0, 1, 2) == [5, 2, 4]
-    assert sorted(job.bench.called) == [1, 2, 4]
-    job.forget()
 
 
 def test_nothing_is_leased_of_a_cache_that_is_known_to_be_full(daemon: FakeDaemon) -> None:
@@ -147,38 +137,6 @@ def test_what_could_not_be_made_is_given_back(daemon: FakeDaemon, error: type[Ba
     assert other.bench.called == [2, 3]
     other.made.flush()
     assert wait_until(lambda: left_behind(daemon) == 0)
-
-
-@pytest.mark.parametrize("is_held", [True, False])
-def test_an_error_leaves_what_other_threads_asked_for_to_them(daemon: FakeDaemon, is_held: bool) -> None:
-    """They would wait for a thread that makes it no more."""
-    begun, may_end, here = threading.Event(), threading.Event(), threading.current_thread()
-
-    def made(item: int) -> Any:
-        if item == 1:
-            begun.set()
-            assert may_end.wait(20)
-        if threading.current_thread() is here:
-            raise ValueError("no")
-        return np.int64(item)
-
-    holder, job = FakeSession(daemon, "holder"), AccessJob(daemon, [1, 2, 3], function=made)
-    if is_held:
-        digests = job.bench.catalogue.distinct.digests[1:]
-        held = holder.lease(RECIPE.digest, 0, digests, want=2, cost_s=0, nbytes=0, wait_s=0).lease
-        assert held is not None
-        job.made._share.want([1, 2])
-        assert job.made._share.take(9, 0.0, 0, np.array([1, 2])) == []
-        holder.release(held)
-    other, got = in_thread(lambda: job.samples(0, 1))
-    assert begun.wait(20)
-    with pytest.raises(ValueError, match="no"):
-        job.samples(2)
-    may_end.set()
-    other.join(20)
-    assert got == [[1, 2]]
-    job.made.flush()
-    assert left_behind(daemon) == 0
 
 
 def test_a_sample_does_not_wait_for_the_download_of_another(
@@ -229,7 +187,7 @@ def test_samples_are_kept_while_others_wait_for_the_daemon(daemon: FakeDaemon) -
     assert not job.made.wants_more, "there is no daemon any more"
     job.bench.session.is_away = True
     assert job.made.wants_more
-    job.committer.submit(aside(job.bench, 0))
+    job.committer._add(aside(job.bench, 0))
     job.samples(1)
     job.made.run()
     job.committer.run()
@@ -259,6 +217,7 @@ def test_what_waits_for_a_hanging_commit_is_bounded(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that is slower than the function fills neither the memory nor the process with threads."""
+    monkeypatch.setattr(on_access, "AWAY_BYTES", 40_000)
     monkeypatch.setattr(on_access, "MAX_BYTES", 40_000)
     job = AccessJob(daemon, list(range(9)), function=lambda item: np.zeros(1000, "i8"))
     job.artifacts.commit_bytes = lambda: 30_000
@@ -275,7 +234,7 @@ def test_what_waits_for_a_hanging_commit_is_bounded(
         if job.made.wants_more:
             job.samples(index)
             kept += 1
-    assert begun.wait(20) and kept == 5
+    assert begun.wait(20) and 5 <= kept < 9
     assert len(set(threading.enumerate()) - before) <= 1
     may_end.set()
     assert wait_until(lambda: job.made.wants_more)
@@ -341,7 +300,7 @@ def aside(bench: Bench, index: int) -> Batch:
     collected = Collected(bench.task())
     collected.add(*bench.job.parts(index, bench.item_of(index)), None)
     batch = collected.batch([])
-    bench.catalogue.add_local(batch.spill({}))
+    bench.catalogue.add_local(batch.files)
     batch.has_failed = True
     return batch
 
@@ -359,11 +318,11 @@ def test_a_refused_batch_does_not_stop_the_next(
             raise refusal
 
     job.bench.session.fail = fail
-    job.committer.submit(aside(job.bench, 0))
+    job.committer._add(aside(job.bench, 0))
     job.made.flush()
     assert job.committer.is_idle and bool(job.committer.reason)
     assert [text.partition("no longer stored: ")[2] for text in caplog.messages] == [str(error)]
-    assert Bench(daemon, [1, 2, 3], "after").task().todo.tolist() == [0, 2]
+    assert Bench(daemon, [1, 2, 3], "after").missing() == [0, 2]
     assert left_behind(daemon) == 0
 
 
@@ -395,3 +354,24 @@ def test_samples_of_a_hanging_commit_are_offered_until_stored(
     (refs,) = daemon.artifacts.values()
     assert sum(ref.items for _, ref in refs) == 2, "nothing is stored twice"
     assert job.bench.samples() == [1, 4, None] and left_behind(daemon) == 0
+
+
+def test_a_worker_leaves_to_its_job_what_no_daemon_took(daemon: FakeDaemon) -> None:
+    """The daemon starts, or stands still, as it ends: its job would wait for each of its workers."""
+    items = [1, 2, 3]
+
+    def work() -> None:
+        worker = AccessJob(daemon, items, "worker")
+        worker.bench.session.is_gone = worker.bench.session.is_away = True
+        worker.samples(0, 2)
+        worker.committer.end()
+
+    job = AccessJob(daemon, items)
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    job.committer.end()
+    assert job.bench.samples() == [1, None, 9] and job.committer.is_idle
+    assert Bench(daemon, items, "after").missing() == [1]
+    assert left_behind(daemon) == 0

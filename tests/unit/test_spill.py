@@ -14,11 +14,11 @@ def still_there():
 
 atexit.register(still_there)        # after all that is registered later
 from prepcache import artifact
-from prepcache.fill.overflow import Spilled
+from prepcache.fill.batch import LocalFile
 from prepcache.digests import RecipeDigest
 writer = artifact.Writer(RecipeDigest("0" * 64))
 writer.add(bytes(32), [1], 0.0)
-spilled = Spilled(writer, {})
+spilled = LocalFile(writer, {})
 fd = spilled._fd
 """
 

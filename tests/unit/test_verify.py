@@ -98,7 +98,7 @@ def test_purged_items_are_verified_as_they_were_or_skipped(
 
 def test_a_missing_piece_condemns_no_other_piece(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prepcache.fill.call.PART_BYTES", 4_000)
-    monkeypatch.setattr("prepcache.fill.collect.COMMIT_BYTES", 8_000)
+    monkeypatch.setattr("prepcache.fill.batch.COMMIT_BYTES", 8_000)
 
     def many(item: int) -> Iterator[Any]:
         for n in range(50 if item == 7 else 1):

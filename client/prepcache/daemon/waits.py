@@ -90,13 +90,9 @@ STARTING_S = 30.0
 FAILED_START_S = 15.0
 """One that was gone so soon after it was started, and said an error last, will not do better next time."""
 
-# How long a commit is waited for: fill/background_commit.py
+# How long a commit is waited for: fill/commit.py
 
 SPARE_S = 2.5
 """What commits may take beyond their bytes: a sync waits for others' writes."""
-SLOW_FACTOR = 4.0
-"""So many times as long as its bytes took before: disks are shared."""
-FIRST_BYTES_PER_S = 256 << 20
-"""The speed that a daemon is taken to have before a commit has shown it."""
-SLOWEST_BYTES_PER_S = 8 << 20
-"""A commit that is slower than this hangs: 128 MB are waited for no longer than a minute."""
+COMMIT_BYTES_PER_S = 32 << 20
+"""The speed at which a commit's bytes are waited for: a slow disk that others use, too."""

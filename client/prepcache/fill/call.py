@@ -7,7 +7,7 @@ Invariants:
     2. A function that raises gives a last part with the error in it.
     3. Only the function is watched, not the code that takes its parts.
     4. Samples that wait for others are copies: the function may use its memory again at its next call.
-    5. A function that asks its own data set for the item that it is at is told so: it would wait for itself.
+    5. A function that reads from its own data set is refused: it would wait for itself.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class _AtWork(threading.local):
-    """What this thread's functions are at, the innermost last: data set and item."""
+    """The data sets whose functions this thread is in, the innermost last."""
 
     def __init__(self) -> None:
-        self.items: list[tuple[str, int]] = []
+        self.of: list[str] = []
 
 
 _AT_WORK = _AtWork()
@@ -133,12 +133,10 @@ class Job:
         """The parts of one item; an error ends them."""
         began = time.perf_counter()
         try:
-            made, missed = self._watched(
-                index, item, lambda: self.function(load(item, self.read), **self.config)
-            )
+            made, missed = self._watched(item, lambda: self.function(load(item, self.read), **self.config))
             if not self.is_expanded:
                 cost_s = time.perf_counter() - began
-                self._note(index, item, made)
+                self._note(item, made)
                 yield self._last(index, [made], cost_s, missed)
                 return
             samples: list[Any] = []
@@ -146,7 +144,7 @@ class Job:
             iterator = iter(made)
             while True:
                 # Not while the part is in other hands.
-                sample, failure = self._watched(index, item, lambda: next(iterator, _END))
+                sample, failure = self._watched(item, lambda: next(iterator, _END))
                 missed = missed or failure
                 if sample is _END:
                     break
@@ -157,24 +155,24 @@ class Job:
                 nbytes += weight(sample)
             cost_s = time.perf_counter() - began
             if is_whole:
-                self._note(index, item, samples)
+                self._note(item, samples)
             yield self._last(index, samples, cost_s, missed)
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
             error.__traceback__ = _from_the_function_on(error.__traceback__)
             yield Part(index, [], True, time.perf_counter() - began, error)
 
-    def _note(self, index: int, item: Any, made: Any) -> None:
+    def _note(self, item: Any, made: Any) -> None:
         """Keeps the first items, to see later whether what calls changed matters to what they make."""
         if self.trial.is_wanting:
             self.trial.observer = self.observer
-            self.trial.note(self._again(index, item), made)
+            self.trial.note(self._again(item), made)
 
-    def _again(self, index: int, item: Any) -> Callable[[Any], Any]:
+    def _again(self, item: Any) -> Callable[[Any], Any]:
         """What makes an item again, of the function that it is given: nothing of it is observed."""
         of, read, config, is_expanded = self.of, self.read, self.config, self.is_expanded
 
         def again(function: Callable[..., Any]) -> Any:
-            with _calling(of, index):
+            with _calling(of):
                 made = function(load(item, read), **config)
                 return list(made) if is_expanded else made
 
@@ -184,21 +182,21 @@ class Job:
         notices = () if self.observer is None else self.observer.new_notices()
         return Part(index, samples, True, cost_s, unobserved=missed, notices=notices)
 
-    def refuse_itself(self, index: int | None = None) -> None:
-        """Refuses to make an item, or any of the data set, for the function that is just making it.
+    def refuse_itself(self) -> None:
+        """Refuses to make an item of the data set for the function that is just making one.
 
         Raises:
             RecursionError: says what to do instead.
         """
-        if self.of and any(of == self.of and index in (None, at) for of, at in _AT_WORK.items):
+        if self.of and self.of in _AT_WORK.of:
             raise RecursionError(
                 "the function reads from its own data set, which would wait forever: pass it what it needs "
                 "in config=, or let it read from another data set"
             )
 
-    def _watched(self, index: int, item: Any, call: Callable[[], Any]) -> tuple[Any, str]:
+    def _watched(self, item: Any, call: Callable[[], Any]) -> tuple[Any, str]:
         """What the call gives, and why something that it read may not have been seen, or ""."""
-        with _calling(self.of, index):
+        with _calling(self.of):
             if self.observer is None:
                 return call(), ""
             with self.observer.watching(paths_in(item), self.function) as watch:
@@ -207,14 +205,14 @@ class Job:
 
 
 @contextmanager
-def _calling(of: str, index: int) -> Iterator[None]:
+def _calling(of: str) -> Iterator[None]:
     """While the function is called for an item of a data set."""
-    _AT_WORK.items.append((of, index))
+    _AT_WORK.of.append(of)
     try:
         with _without_autocast():
             yield
     finally:
-        _AT_WORK.items.pop()
+        _AT_WORK.of.pop()
 
 
 def _from_the_function_on(traceback: TracebackType | None) -> TracebackType | None:

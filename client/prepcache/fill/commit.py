@@ -1,14 +1,28 @@
-"""Commits: what was made becomes artifacts, which are written and handed to the daemon.
+"""The committer: hands what was made over to the daemon, in a thread, while preprocessing and training go on.
+
+One thread of the process commits for all data sets, one batch after the other. It is there only while
+something is to be committed.
 
 Invariants:
-    1. A batch ends in exactly one outcome, or in two parts that do.
-    2. What was leased here, for a batch whose lease had lapsed, is given back where it was not committed: its
-       caller knows nothing of it, and others would wait for it.
+    1. A batch is in files of this job from the moment in which it is submitted, and its data set finds it
+       there. It is offered to the daemon until that has stored it or refused it.
+    2. A job waits for commits only so that it does not preprocess faster than the daemon stores. What takes
+       longer than its bytes is charged to the process's wait budget, and then is waited for no more: the job
+       goes on, and the commit goes on in the thread.
+    3. After a commit that was waited for in vain, none is waited for before that one is answered: a daemon
+       that hangs in one hangs in the next.
+    4. What a store had an error for is offered once more.
+    5. What waits is committed though its data set is dropped: the thread keeps this alive, and nothing else
+       but the data set does.
+    6. A process that ends waits for its commits as long as a fill would. A job that has made something while
+       its daemon was away gives a daemon that lives `HANDOVER_S` in all to take it. A DataLoader worker does
+       not wait: it leaves its files to the job.
+    7. A DataLoader worker that gets SIGTERM during its last commits ends after them.
 
 NOTE [ Lapsed leases ]
     A commit under a lapsed lease is refused. What nobody has taken meanwhile (the machine slept, the job was
-    stopped) is leased once more, and the same samples are committed. The rest is given up and looked up.
-    What others have made is asked from the generation at which the lapsed lease was granted: the job may
+    stopped) is leased once more, and the same samples are committed. The rest is left to those who have taken
+    it. What others have made is asked from the generation at which the lapsed lease was granted: the job may
     have looked since, at what it did not know to be its own loss.
 
 NOTE [ Staged files ]
@@ -16,23 +30,35 @@ NOTE [ Staged files ]
     is refused for its file, or in a forgotten session, is written once more. Where the daemon was killed
     after the commit, before it could answer, the items are found as if others had made them.
 
-Not here: in which thread, and what becomes of a batch that is not committed (background_commit.py).
+Locking: `_flushing`, held over commits; `changed` guards what waits, and is never held over a request.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
+import os
+import secrets
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import parent_process
+from multiprocessing.util import Finalize
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from prepcache import artifact
+from prepcache import forks
+from prepcache.daemon import waits
+from prepcache.daemon.wait_budget import on_own_time
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import (
+    ArtifactError,
     DaemonError,
     DaemonUnreachable,
     Declined,
@@ -42,263 +68,477 @@ from prepcache.errors import (
     StoreError,
     UnknownSession,
 )
-from prepcache.fill.item_locks import ItemLocks
-from prepcache.fill.leases import MAX_LOOKS, HeldLease, forsake
-from prepcache.fill.overflow import Spilled
-from prepcache.index.recipe_index import open_or_miss
+from prepcache.fill.batch import Batch, LocalFile, Task
+from prepcache.fill.leases import MAX_LOOKS, HeldLease, Share, forsake
+from prepcache.index.item_index import MISSING
 from prepcache.protocol import wire
-
-if TYPE_CHECKING:
-    from prepcache.fill.leases import Share
+from prepcache.protocol.observed import chunks_of
+from prepcache.protocol.places import cache_folder
+from prepcache.protocol.units import count_text
 
 log = logging.getLogger("prepcache")
 
-
-class Outcome(Enum):
-    """What became of a batch."""
-
-    COMMITTED = auto()
-    LAPSED = auto()
-    """Others have made its items, or are making them."""
-    DECLINED = auto()
-    """There is no room."""
-    REFUSED = auto()
-    """It would be refused again."""
-    FAILED = auto()
-    """The store had an error, which another commit may not meet."""
-    AWAY = auto()
-    """There is no daemon."""
+AWAY_BYTES = 1 << 30
+"""What may wait in files of one process; beyond that nothing more is kept."""
+RETRY_S = 5.0
+"""How often what waits for the daemon is offered to it."""
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Batch:
-    """Samples to be committed together.
+class _Thread:
+    """The thread of this process: it runs committers when they are due, and ends when nothing is to come."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        forks.note(self)
+
+    def after_fork(self) -> None:
+        """In a child: what is due is its parent's."""
+        self._changed = threading.Condition()
+        self._due: dict[Committer, float] = {}
+        self._thread: threading.Thread | None = None
+        _LATE.clear()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it runs; it does not where no thread can be started."""
+        return self._thread is not None
+
+    def schedule(self, one: Committer, after_s: float = 0.0) -> None:
+        """Has `one.run()` called so soon."""
+        at = time.monotonic() + after_s
+        if self._due.get(one, math.inf) <= at:  # to wake it for each sample costs more than the sample
+            return
+        with self._changed, contextlib.suppress(RuntimeError):
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="prepcache-commit", daemon=True)
+                thread.start()  # where it fails, the next call tries again
+                self._thread = thread
+            self._due[one] = at
+            self._changed.notify_all()
+
+    def cancel(self, one: Committer) -> None:
+        """It is not to be called."""
+        with self._changed:
+            self._due.pop(one, None)
+
+    def _run(self) -> None:
+        while (one := self._next()) is not None:
+            try:
+                one.run()
+            except Exception:
+                log.exception("prepcache: internal error while committing")
+            del one  # nothing but what is to come keeps it
+
+    def _next(self) -> Committer | None:
+        with self._changed:
+            while self._due:
+                one = min(self._due, key=lambda one: self._due[one])
+                if (left_s := self._due[one] - time.monotonic()) <= 0:
+                    del self._due[one]
+                    return one
+                self._changed.wait(left_s)
+            self._thread = None
+            return None
+
+
+_LATE: weakref.WeakSet[Batch] = weakref.WeakSet()
+"""Batches that are waited for no more, and not stored yet."""
+THREAD = _Thread()
+_PENDING: weakref.WeakValueDictionary[int, Batch] = weakref.WeakValueDictionary()
+"""What this process has not committed yet, by identity: a `WeakSet` cannot be read while a thread adds."""
+
+
+def _pending() -> list[Batch]:
+    return [batch for ref in _PENDING.valuerefs() if (batch := ref()) is not None]
+
+
+def waiting_bytes() -> int:
+    """How much waits in files of this process for a daemon that is away or slow."""
+    return sum(batch.nbytes for batch in _pending())
+
+
+def waiting_of(recipe: str) -> list[Batch]:
+    """What waits in files of this process, of one recipe: batches of any data set's."""
+    return [batch for batch in _pending() if all(file.artifact.recipe == recipe for file in batch.files)]
+
+
+class _NotYet(Exception):
+    """Items of a batch that is offered again are leased: it may be by its own commit that was cut off."""
+
+
+class Committer:
+    """Commits what one data set makes in this process.
 
     Args:
-        writers: one, or one for each piece of an item that spans artifacts.
-        indices: the distinct items in them.
-        cover: every digest in the item tables, and the lease that covers it.
-        share: where the items are settled; None where they are.
-        locks: under which they were made; kept as long as the batch is.
-        on_end: called when it has a last outcome, or its samples are in files of this job.
+        artifacts: those of the recipe, as in artifact_set.py.
+        task: gives catalogue and producer.
+        is_heir: it commits what DataLoader workers leave, and leaves its own to the process that started it.
+
+    Attributes:
+        changed: notified when a batch has been answered.
+        reason: why nothing more is stored, or "".
+        is_declined: since there is no room.
+        is_filling: a fill says what is wrong.
     """
 
-    writers: list[artifact.Writer | Spilled]
-    indices: list[int]
-    cover: dict[bytes, HeldLease | None]
-    observed: list[dict[str, Any]] = field(default_factory=list)
-    share: Share | None = None
-    on_end: Callable[[Sequence[int]], None] | None = None
-    has_failed: bool = False
-    locks: ItemLocks | None = None
+    def __init__(self, artifacts: Any, task: Task, *, is_heir: bool = True) -> None:
+        self.pid = os.getpid()
+        self.changed = threading.Condition()
+        self.reason = ""
+        self.is_declined = self.is_filling = False
+        self._artifacts = artifacts
+        self._session = artifacts.sharing
+        self._task = task
+        self._is_heir = is_heir
+        self._flushing = threading.Lock()
+        self._todo: deque[Batch] = deque()
+        self._retry_at = 0.0
+        self.collect: Callable[[], Callable[[], None] | None] = lambda: None
+        """Weakly, what submits what it has made."""
+        # A forked or spawned worker ends without atexit; in the job itself the session ends first.
+        at_end = Finalize(None, _end, (weakref.WeakMethod(self.end),), exitpriority=100)
+        weakref.finalize(self, at_end.cancel).atexit = False
+        artifacts.session.at_close(self.end)
+        artifacts.session.at_return(self._retry)
 
     @property
-    def bare(self) -> list[bytes]:
-        """The digests that no live lease covers."""
-        return [digest for digest, held in self.cover.items() if held is None or held.is_dead]
-
-    @property
-    def leases(self) -> list[HeldLease]:
-        live = (held for held in self.cover.values() if held is not None and not held.is_dead)
-        return list({id(held): held for held in live}.values())
-
-    def since(self, generation: int) -> int:
-        """The generation from which to look for what others made: that of the oldest lapsed lease."""
-        dead = (held.generation for held in self.cover.values() if held is not None and held.is_dead)
-        return min(dead, default=generation)
+    def is_idle(self) -> bool:
+        """Whether nothing waits to be committed."""
+        return not self._todo
 
     @property
     def nbytes(self) -> int:
-        return sum(writer.nbytes for writer in self.writers)
+        """What waits."""
+        return sum(batch.nbytes for batch in list(self._todo))
 
     @property
-    def files(self) -> list[Spilled] | None:
-        """The files of this job that hold its samples; None while they are in memory."""
-        files = [writer for writer in self.writers if isinstance(writer, Spilled)]
-        return files if len(files) == len(self.writers) else None
-
-    def spill(self, producer: dict[str, Any]) -> list[Spilled]:
-        """Its samples as artifacts that only this job has; they leave the memory.
-
-        Raises:
-            OSError: the temporary folder takes no more.
-            ArtifactError: no artifact holds so many observed inputs.
-        """
-        kept = [w if isinstance(w, Spilled) else Spilled(w, producer, self.observed) for w in self.writers]
-        self.writers = list(kept)
-        return kept
-
-    def part(self, rows: Sequence[int], producer: dict[str, Any]) -> Batch:
-        """Some items of a batch of one writer, as a batch of their own.
-
-        Args:
-            rows: of the item table.
-
-        Raises:
-            OSError, ArtifactError: as `spill`.
-        """
-        (spilled,) = self.spill(producer)
-        whole, cover = spilled.artifact, {}
-        writer = artifact.Writer(whole.recipe, whole.edition)
-        for row in rows:
-            digest = bytes(whole.item_digests[row])
-            first = int(whole.first_row[row])
-            samples = [whole.sample(n) for n in range(first, first + int(whole.row_count[row]))]
-            writer.add(digest, samples, float(whole.item_cost[row]))
-            cover[digest] = self.cover[digest]
-        indices = [self.indices[row] for row in rows]
-        return Batch(
-            [writer], indices, cover, self.observed, self.share, self.on_end, self.has_failed, self.locks
+    def late_items(self) -> int:
+        """How many items are in commits that are waited for no more, of a daemon that is there."""
+        return (
+            0 if self._retry_at else sum(len(batch.indices) for batch in list(self._todo) if batch in _LATE)
         )
 
+    def begin_filling(self) -> None:
+        """A fill says from now on what is wrong."""
+        self.is_filling = True
 
-@dataclass(slots=True)
-class Result:
-    """A batch, and what became of it; `reason` where it was not committed."""
+    def end_filling(self) -> None:
+        """A fill has ended: what comes later may find room."""
+        self.reason, self.is_declined, self.is_filling = "", False, False
 
-    batch: Batch
-    outcome: Outcome
-    reason: str = ""
-    committed: wire.Committed | None = None
-
-
-def _close(staged: list[Any]) -> None:
-    while staged:
-        staged.pop().close()
-
-
-class Commits:
-    """Commits batches of one recipe, one after the other.
-
-    Args:
-        session: as in session.py.
-        recipe: the recipe digest.
-        producer: the job that makes them, for people.
-        edition: of the job; what older editions hold is made again.
-    """
-
-    def __init__(self, session: Any, recipe: str, producer: dict[str, Any], edition: int = 0) -> None:
-        self.session = session
-        self._recipe = recipe
-        self._edition = edition
-        self.producer = producer
-
-    def commit(self, batch: Batch, generation: int, limit_s: float | None = None) -> list[Result]:
-        """Commits a batch now; never raises.
+    def submit(self, make: Callable[[], Batch], share: Share, *, indices: Sequence[int]) -> None:
+        """Has a batch committed.
 
         Args:
-            limit_s: how long the daemon may be at it, where somebody waits.
+            make: puts it into files.
+            share: where its items are settled.
+            indices: of its items.
         """
-        return self._commit(batch, generation, None if limit_s is None else time.monotonic() + limit_s)
+        if (batch := self.keep(make, indices)) is None:
+            share.settle(indices)
+            return
+        batch.share = share
+        share.hand_in(indices)
+        self._add(batch)
 
-    def _commit(self, batch: Batch, generation: int, until: float | None) -> list[Result]:
+    def _add(self, batch: Batch) -> None:
+        _PENDING[id(batch)] = batch
+        self._task.catalogue.index.note_waiting(batch)
+        self._todo.append(batch)
+        THREAD.schedule(self)
+
+    def keep(self, make: Callable[[], Batch], indices: Sequence[int]) -> Batch | None:
+        """Puts a batch into files, where its data set finds it; None, which is said, where that fails."""
         try:
-            return self._try(batch, generation, until)
-        except Declined as error:
-            return [Result(batch, Outcome.DECLINED, error.message)]
+            batch = make()
+        except (OSError, ArtifactError) as why:
+            self.reason = self.reason or f"samples could not be written to a temporary file: {why}"
+            count = count_text(len(indices), "item", "items")
+            log.warning("prepcache: the samples of %s are dropped and recomputed: %s", count, why)
+            return None
+        self._task.catalogue.add_local(batch.files)
+        return batch
+
+    def soon(self, after_s: float = 0.0) -> None:
+        """Has the thread commit what there is."""
+        THREAD.schedule(self, after_s)
+
+    def _retry(self) -> None:
+        self._retry_at = 0.0
+        self._inherit()
+        self.soon()
+
+    def wait(self, most: int = 0) -> None:
+        """Waits until at most so many batches are under way, or they take too long."""
+        began = time.monotonic()
+        if not THREAD.is_there and self._todo:
+            self.flush()
+        with self.changed:
+            nbytes, allowed_s = self.nbytes, self._allowed_s(self.nbytes)
+            if not self.changed.wait_for(lambda: len(self._todo) <= most or self._retry_at, allowed_s):
+                _LATE.update(self._todo)
+        self._charge(began, nbytes)
+
+    def _allowed_s(self, nbytes: int) -> float:
+        """How long commits of so many bytes are waited for."""
+        if _LATE:
+            return 0.0
+        beyond_s: float = max(waits.FREE_S, min(waits.SPARE_S, self._session.spare_s))
+        return beyond_s + nbytes / waits.COMMIT_BYTES_PER_S
+
+    def _charge(self, began: float, nbytes: int) -> None:
+        """Takes off the budget what was waited since then, beyond the time of so many bytes."""
+        took_s = time.monotonic() - began
+        self._session.waited_in_vain(took_s - nbytes / waits.COMMIT_BYTES_PER_S - waits.FREE_S)
+
+    # -- in the thread
+
+    def run(self) -> None:
+        """Commits what there is; what is offered once more only where the daemon answers."""
+        with on_own_time(waits.COMMITTER_S):
+            if (collect := self.collect()) is not None:
+                collect()
+            self.flush(is_retrying=False)
+        session = self._artifacts.session
+        if self._todo and (session.is_away or not session.is_gone):
+            THREAD.schedule(self, RETRY_S)
+            session.watch_for_return()  # a child that was forked in an outage has no thread that looks
+
+    def flush(self, until: float = math.inf, *, is_retrying: bool = True) -> None:
+        """Commits what waits; returns when that is done. Never raises.
+
+        Args:
+            is_retrying: what could not be committed, too, before `RETRY_S` have passed.
+            until: how long another thread's commit is waited for, and those here; monotonic seconds.
+        """
+        if os.getpid() != self.pid:
+            return
+        wait_s = -1 if until == math.inf else max(0.0, until - time.monotonic())
+        if not self._flushing.acquire(timeout=wait_s):
+            return
+        try:
+            if is_retrying:
+                self._retry_at = 0.0
+            while self._todo and self._retry_at <= time.monotonic() < until:
+                batch = self._todo[0]
+                is_over = self._offer(batch, until)
+                with self.changed:
+                    if is_over:
+                        self._retry_at = 0.0
+                        self._todo.popleft()
+                        _LATE.discard(batch)
+                        _PENDING.pop(id(batch), None)
+                    self.changed.notify_all()
+        finally:
+            self._flushing.release()
+
+    def _offer(self, batch: Batch, until: float) -> bool:
+        """Offers a batch; whether that was the last time."""
+        artifacts, committed = self._artifacts, None
+        try:
+            committed = self._commit(batch, None if until == math.inf else until)
         except DaemonUnreachable as error:
-            return [Result(batch, Outcome.AWAY, error.message)]
+            self._postpone(batch, error.message)
+            if until == math.inf:  # a thread has waited, on its own time
+                artifacts.session.give_up_for_now(error.message)
+            return False
+        except _NotYet:
+            self._postpone(batch, "")
+            return False
         except (PrepcacheError, OSError) as error:
-            outcome = Outcome.FAILED if isinstance(error, StoreError) else Outcome.REFUSED
-            return [Result(batch, outcome, str(error))]
+            if isinstance(error, StoreError) and not batch.has_failed:
+                batch.has_failed = True
+                self._postpone(batch, error.message)
+                return False
+            self.decline(str(error), is_declined=isinstance(error, Declined))
         except Exception as error:
             log.exception("prepcache: internal error in a commit; only this job has its samples")
-            return [Result(batch, Outcome.REFUSED, repr(error))]
+            self.decline(repr(error), is_declined=False)
+        if committed is not None:
+            self._take_in(committed, batch)
+        batch.settle(batch.indices, is_committed=committed is not None)
+        return True
 
-    def _try(self, batch: Batch, generation: int, until: float | None) -> list[Result]:
-        before = batch.leases
-        is_refused = False
-        staged: list[Any] = []
+    def _postpone(self, batch: Batch, reason: str) -> None:
+        """Keeps a batch to offer it later, under other leases."""
+        if batch.share is not None:
+            batch.settle(batch.indices)
+            batch.locks, batch.share = batch.share.locks, None
+        batch.cover = dict.fromkeys(batch.cover)
+        self._retry_at = time.monotonic() + RETRY_S
+        if self.is_filling and not self._artifacts.session.is_away:
+            self.reason = reason
+
+    def _take_in(self, committed: wire.Committed, batch: Batch) -> None:
+        """Maps what was committed. It may download."""
+        artifacts, observed = self._artifacts, dict(chunks_of(batch.observed))
+        with contextlib.suppress(DaemonUnreachable):  # a later look finds it
+            _, useless = self._task.catalogue.index.absorb(committed.artifacts, observed, is_own=True)
+            if committed.generation == artifacts.generation + 1:
+                artifacts.generation = committed.generation
+            artifacts.drop(useless)
+
+    def decline(self, reason: str, *, is_declined: bool = True) -> None:
+        """Nothing more is stored; said once, unless a fill says it."""
+        if not self.is_filling:
+            if not self.reason and reason != self._artifacts.reason:
+                log.warning("prepcache: samples preprocessed on access are no longer stored: %s", reason)
+            self._artifacts.reason = reason
+        self.reason, self.is_declined = reason, is_declined
+
+    # -- one commit
+
+    def _commit(self, batch: Batch, until: float | None) -> wire.Committed | None:
+        """Commits a batch, or what others have not taken of it; None where that is nothing.
+
+        Raises:
+            PrepcacheError, OSError: it was not committed.
+        """
+        before, is_refused = batch.leases, False
         try:
             for _ in range(2 + len(before)):  # see NOTE [ Lapsed leases ]; they may lapse one by one
-                if not staged:
-                    self._stage(batch, staged)
-                lost = self._lease_bare(batch, generation)
-                if lost:
-                    return self._without(lost, batch, generation, until)
+                if lost := self._lease_bare(batch):
+                    if batch.share is None and not self._task.catalogue.is_shared(batch.indices).all():
+                        raise _NotYet
+                    batch.leave(lost, self._task.producer)
+                if not batch.indices:
+                    return None
+                staged = [file.stage(self._session) for file in batch.files]
+                limit_s = None if until is None else max(0.0, until - time.monotonic())
+                leases = [held.lease for held in batch.leases]
                 try:
-                    committed = self._hand_over(batch, staged, until)
-                    return [Result(batch, Outcome.COMMITTED, committed=committed)]
+                    committed: wire.Committed = self._session.commit(leases, staged, limit_s=limit_s)
+                    return committed
                 except (LeaseLapsed, UnknownSession, StagedFileRefused) as error:
                     if is_refused and isinstance(error, StagedFileRefused):
                         raise
                     is_refused |= isinstance(error, StagedFileRefused)  # see NOTE [ Staged files ]
                     lapsed = [held for held in batch.leases if held.lease.id == error.data.get("lease")]
-                    forsake(self.session, lapsed or batch.leases)  # else it may wait for itself
+                    forsake(self._session, lapsed or batch.leases)  # else it may wait for itself
                     if not isinstance(error, LeaseLapsed):
-                        _close(staged)
-            return [self._give_up(batch)]
+                        batch.unstage()
+            raise DaemonError("leases keep lapsing before their samples are committed")
         except BaseException:
-            forsake(self.session, [held for held in batch.leases if held not in before])
+            forsake(self._session, [held for held in batch.leases if held not in before])
             raise
         finally:
-            _close(staged)
+            batch.unstage()
 
-    def _hand_over(self, batch: Batch, staged: list[Any], until: float | None) -> wire.Committed:
-        limit_s = None if until is None else max(0.0, until - time.monotonic())
-        leases = [held.lease for held in batch.leases]
-        committed: wire.Committed = self.session.commit(leases, staged, limit_s=limit_s)
-        return committed
-
-    def _stage(self, batch: Batch, staged: list[Any]) -> None:
-        for writer in batch.writers:
-            file = self.session.stage()
-            staged.append(file)
-            with file.writing():
-                writer.write(file.fd, producer=self.producer, observed=batch.observed)
-
-    def _without(self, lost: set[bytes], batch: Batch, generation: int, until: float | None) -> list[Result]:
-        """Commits what others have not taken of a batch; an item in pieces is taken whole."""
-        digests = list(batch.cover)
-        rows = [row for row, digest in enumerate(digests) if digest not in lost]
-        if not rows or len(batch.indices) < len(digests):
-            return [self._give_up(batch)]
-        mine = batch.part(rows, self.producer)
-        rest = batch.part([row for row, digest in enumerate(digests) if digest in lost], self.producer)
-        return [*self._commit(mine, generation, until), self._give_up(rest)]
-
-    def _lease_bare(self, batch: Batch, generation: int) -> set[bytes]:
+    def _lease_bare(self, batch: Batch) -> set[bytes]:
         """Leases what no lease covers; what of it others have made meanwhile, or are making."""
-        bare, generation = batch.bare, batch.since(generation)
-        made: set[bytes] = set()
-        for start in range(0, len(bare), wire.MAX_ITEMS):
-            asked, looks = bare[start : start + wire.MAX_ITEMS], 0
-            while asked := [digest for digest in asked if digest not in made]:
-                answer = self._ask(asked, generation, batch.nbytes, len(asked))
-                if answer.look_again is None:
-                    break
+        artifacts, generation = self._artifacts, batch.since(self._artifacts.generation)
+        lost: set[bytes] = set()
+        looks = 0
+        while asked := [digest for digest in batch.bare if digest not in lost][: wire.MAX_ITEMS]:
+            digests = np.frombuffer(b"".join(asked), "u1").reshape(-1, DIGEST_BYTES)
+            answer = self._session.lease(
+                artifacts.recipe.digest, generation, digests,
+                want=len(asked), cost_s=0.0, nbytes=batch.nbytes, wait_s=0.0,
+            )  # fmt: skip
+            if answer.look_again is not None:
                 if (looks := looks + 1) > MAX_LOOKS:
                     raise DaemonError("the daemon keeps announcing new artifacts")
-                made |= self._made(answer.look_again.artifacts, bare)
+                artifacts.absorb(answer.look_again)
                 generation = answer.look_again.generation
-            if not asked:
+                is_made = self._task.catalogue.is_shared(batch.indices)
+                for row, digest in enumerate(batch.cover):
+                    if is_made[min(row, len(is_made) - 1)]:  # one item may be in pieces
+                        lost.add(digest)
                 continue
             if answer.is_declined:
                 raise Declined(answer.reason or "the cache has no room")
+            granted = [asked[at] for at in answer.granted] if answer.lease is not None else []
             if answer.lease is not None:
-                held = HeldLease(answer.lease, generation)
-                batch.cover.update(dict.fromkeys((asked[i] for i in answer.granted), held))
-        return set(batch.bare)
+                batch.cover.update(dict.fromkeys(granted, HeldLease(answer.lease, generation)))
+            lost.update(set(asked).difference(granted))
+        return lost
 
-    def _made(self, refs: Sequence[wire.ArtifactRef], bare: Sequence[bytes]) -> set[bytes]:
-        """What of these another job has made meanwhile."""
-        made: set[bytes] = set()
-        for ref in refs:
-            if ref.edition < self._edition:
+    # -- at the end of the process
+
+    def end(self) -> None:
+        """Commits what waits. Where the daemon is away and lives, the job waits for it, and workers leave
+        what they have to the job, which would wait for each of them."""
+        if os.getpid() != self.pid:
+            return
+        if (collect := self.collect()) is not None:
+            collect()
+        self._inherit()
+        if self.is_idle:
+            return
+        session, nbytes, given_s = self._artifacts.session, self.nbytes, 0.0
+        is_worker = parent_process() is not None
+        if session.is_away and not is_worker and not _LATE.difference(self._todo):
+            given_s = session.wait_at_end()
+        began = time.monotonic()
+        limit_s = max(waits.FREE_S, given_s, self._allowed_s(nbytes))
+        if not (is_worker and session.is_gone):
+            with on_own_time(limit_s):
+                self.flush(began + limit_s)
+            self._charge(began + given_s, nbytes)
+        if is_worker and self._todo:
+            self._bequeath()
+
+    def _bequeath(self) -> None:
+        """Leaves what was not committed to the process that started this one."""
+        heir, folder = parent_process(), cache_folder(os.environ) / "left"
+        left = [batch for batch in self._todo if self._is_heir and len(batch.files) == 1]
+        assert heir is not None
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for path in folder.iterdir():  # of jobs that were killed
+                if not Path("/proc", path.name.partition("-")[0]).exists():
+                    path.unlink(missing_ok=True)
+            for batch in left:
+                part = folder / f"{os.getpid()}-{secrets.token_hex(8)}"
+                with open(part, "xb") as file:
+                    batch.files[0].copy_to(file.fileno())
+                part.rename(folder / f"{heir.pid}-{self._artifacts.recipe.digest}-{secrets.token_hex(8)}")
+                self._todo.remove(batch)
+        except OSError as error:
+            log.warning("prepcache: samples of a worker cannot be left to its job: %s", error)
+        if lost := sum(len(batch.indices) for batch in self._todo):
+            which = count_text(lost, "sample", "samples")
+            log.warning("prepcache: %s of a worker could not be stored: the daemon does not answer", which)
+
+    def _inherit(self) -> None:
+        """Takes what workers of this process could not commit."""
+        folder, catalogue = cache_folder(os.environ) / "left", self._task.catalogue
+        for path in folder.glob(f"{self.pid}-{self._artifacts.recipe.digest}-*") if self._is_heir else ():
+            if (file := LocalFile.at(path)) is None or file.artifact.edition < catalogue.edition:
                 continue
-            found = open_or_miss(ref, self.session.path_of, self._recipe)
-            if found is not None:
-                made.update(map(bytes, found.item_digests))
-        return made.intersection(bare)
+            items = catalogue.distinct.find(file.artifact.item_digests)
+            if (items != MISSING).all():  # else they are another data set's
+                path.unlink(missing_ok=True)
+                cover = dict.fromkeys(map(bytes, file.artifact.item_digests))
+                batch = Batch([file], items.tolist(), cover, list(file.artifact.header.observed))
+                catalogue.add_local(batch.files)
+                self._add(batch)
 
-    def _ask(self, asked: list[bytes], generation: int, nbytes: int, want: int) -> wire.LeaseAnswer:
-        digests = np.frombuffer(b"".join(asked), "u1").reshape(-1, DIGEST_BYTES)
-        answer: wire.LeaseAnswer = self.session.lease(
-            self._recipe, generation, digests, want=want, cost_s=0.0, nbytes=nbytes, wait_s=0.0
-        )
-        return answer
 
-    def _give_up(self, batch: Batch) -> Result:
-        """The result of a batch whose items others took: what is left of its leases is given back."""
-        forsake(self.session, batch.leases)
-        return Result(batch, Outcome.LAPSED)
+def _end(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
+    end = reference()
+    if end is not None:
+        with _terminated_later():
+            end()
+
+
+@contextlib.contextmanager
+def _terminated_later() -> Iterator[None]:
+    """A block in which a SIGTERM to a worker waits; in the job itself nothing is changed."""
+    if parent_process() is None:
+        yield
+        return
+    noted: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: noted.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        if noted:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def behind_text(left: int) -> str:
+    """What becomes of so many items whose commits are not waited for."""
+    which = count_text(left, "item is", "items are")
+    return f"the daemon is slow to store samples: {which} waiting in temporary files, the job goes on"

@@ -6,7 +6,7 @@ Invariants:
        preprocessing function or its samples give cause for, or an interrupt.
     3. However it ends, what was preprocessed is committed, or kept in this job, and leases are given back.
        What was made while something that counts in the recipe changed is kept in this job.
-    4. At most one batch is being written while another is collected: memory stays below two of them.
+    4. At most one batch is in memory, and one is waited for before the next but one is committed.
     5. While the daemon is away (it starts, restarts or stands still) the fill goes on without leases.
 
 NOTE [ When to commit ]
@@ -15,17 +15,16 @@ NOTE [ When to commit ]
     the end.
 
 Not here: leases (leases.py), how much (pacing.py), calling the function (workers.py), commits
-(background_commit.py).
+(commit.py).
 """
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,38 +34,25 @@ from prepcache.errors import (
     PrepcacheError,
     SampleError,
 )
-from prepcache.fill.background_commit import AWAY_BYTES, Committer, waiting_bytes
+from prepcache.fill.batch import Batch, Collected, Cut, Task
 from prepcache.fill.call import Part, weight
-from prepcache.fill.collect import Collected, Cut, Task
-from prepcache.fill.commit import Batch
+from prepcache.fill.commit import AWAY_BYTES, Committer, waiting_bytes
 from prepcache.fill.leases import Share
-from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, Pace
+from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_LEASES, Pace
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.workers import Crew
 from prepcache.index.item_index import Array
 from prepcache.keys.observation.context import Notice
-from prepcache.protocol import wire
 from prepcache.protocol.observed import with_draws
 from prepcache.protocol.units import size_text
 
-log = logging.getLogger("prepcache")
+if TYPE_CHECKING:
+    from prepcache.progress import Progress
 
 WAIT_S = 1.0
 """One long poll; between two of them progress is shown."""
 FILE_BYTES = 16 << 10
 """What a file takes beyond its samples: header, borders, blocks."""
-COMMIT_LEASES = 128
-"""Bounds what one commit names."""
-
-
-class Watcher(Protocol):
-    """Shows how a fill goes."""
-
-    def advance(self, computed: int, waited: int, pace: Pace, taken: int) -> None:
-        """So many items are done by now, and so many more are in the hands of other jobs."""
-
-    def waiting(self, holders: Sequence[wire.Holder], left: int) -> None:
-        """Nothing to do but to wait for others."""
 
 
 @dataclass(slots=True)
@@ -106,6 +92,7 @@ class Fill:
         artifacts: those of the recipe, as in artifact_set.py.
         crew: calls the function; closed at the end.
         committer: commits what is made.
+        todo: the distinct items wanted.
         commit_bytes: how large a batch gets.
     """
 
@@ -114,8 +101,9 @@ class Fill:
         task: Task,
         artifacts: Any,
         crew: Crew,
-        watcher: Watcher,
+        watcher: Progress,
         committer: Committer,
+        todo: Array,
         *,
         commit_bytes: int = COMMIT_BYTES,
     ) -> None:
@@ -126,7 +114,7 @@ class Fill:
         self._committer = committer
         self._pace = Pace(crew.slots, commit_bytes)
         self._filled = Filled()
-        self._share = Share(artifacts, task.catalogue, task.todo, self._note_found)
+        self._share = Share(artifacts, task.catalogue, todo, self._note_found)
         self._queue: deque[int] = deque()
         self._collected = Collected(task)
         self._unfinished: dict[int, Cut] = {}
@@ -142,6 +130,7 @@ class Fill:
             PreprocessError: the function raised; the message names the item, `__cause__` is its exception.
             SampleError: it returned what no column can hold.
         """
+        self._committer.begin_filling()
         try:
             while self._step():
                 self._report_progress()
@@ -153,7 +142,7 @@ class Fill:
             finally:
                 self._share.release_all()
         self._note_trouble()
-        self._committer.reset()  # what is made on access may be stored
+        self._committer.end_filling()  # what is made on access may be stored
         filled = self._filled
         filled.computed = np.setdiff1d(filled.computed, filled.waited).tolist()
         filled.late, filled.drawn = self._committer.late_items, self._crew.drawn
@@ -186,8 +175,6 @@ class Fill:
         if self._committer.reason:
             self._stop(self._committer.reason, is_declined=self._committer.is_declined)
         self._was_away |= self._session.is_away
-        if self._session.is_away and (waiting := waiting_bytes()) > AWAY_BYTES:
-            self._stop(f"{size_text(waiting)} are waiting for a daemon that does not answer")
 
     # -- getting work
 
@@ -201,55 +188,45 @@ class Fill:
                 self._share.reopen(lapsed)  # at once: it looks through all items
             if not self._queue and not self._lease():
                 return
-            count = min(self._pace.chunk(len(self._queue)), len(self._queue))
-            self._crew.submit([self._queue.popleft() for _ in range(count)])
+            self._submit_chunk()
 
     def _feed_alone(self) -> None:
         """Sharing is over, but how many samples an item gives is known only by expanding it."""
-        if not self._is_alone and (self._crew.pending or not self._collected.is_empty):
+        if not self._is_alone and (self._crew.pending or self._collected.indices):
             return  # what was leased is committed first
         self._is_alone = True
         self._queue.extend(self._share.take_rest())
         while self._crew.has_room and self._queue:
-            count = min(self._pace.chunk(len(self._queue)), len(self._queue))
-            self._crew.submit([self._queue.popleft() for _ in range(count)])
+            self._submit_chunk()
+
+    def _submit_chunk(self) -> None:
+        count = min(self._pace.chunk(len(self._queue)), len(self._queue))
+        self._crew.submit([self._queue.popleft() for _ in range(count)])
 
     def _lease(self) -> bool:
         """Leases fresh items; whether any were granted."""
-        want = self._pace.want(self._share.fresh, len(self._share.holders))
-        granted = self._granted(want, self._share.take)
+        granted = self._ask(self._pace.want(self._share.fresh, len(self._share.holders)), self._share.take)
         if self._share.is_waited_for:
             self._share.is_waited_for = False
             self._flush()
-        self._queue.extend(granted)
         self._fresh = self._share.fresh
-        return bool(granted)
+        return granted
 
     def _wait(self) -> None:
         """Waits until others commit or give up what they hold. If they stand still, the daemon ends their
         leases."""
-        want = self._pace.want(1, len(self._share.holders))
         self._watcher.waiting(self._share.holders, self._share.open)
-        self._queue.extend(self._granted(want, partial(self._share.wait, wait_s=WAIT_S)))
+        self._ask(self._pace.want(1, len(self._share.holders)), partial(self._share.wait, wait_s=WAIT_S))
 
-    def _granted(self, want: int, ask: Callable[[int, float, int], list[int]]) -> list[int]:
-        """What is granted of so many; sharing ends where there is no room for them."""
-        granted = self._guarded(lambda: ask(want, *self._expected(want)))
-        if self._share.reason:
-            self._stop(self._share.reason, is_declined=True)
-        return granted
-
-    def _expected(self, want: int) -> tuple[float, int]:
-        """Seconds of the wanted items, and bytes of them and all that is not committed yet."""
+    def _ask(self, want: int, ask: Callable[[int, float, int], list[int]]) -> bool:
+        """Queues what is granted of so many; whether anything is. Sharing ends where there is no room for
+        them, and where the daemon is gone or fails; the job goes on."""
         coming = int((want + self._crew.pending) * self._pace.item_bytes)
-        return want * self._pace.item_s, self._collected.nbytes + coming + FILE_BYTES
-
-    def _guarded(self, ask: Callable[[], list[int]]) -> list[int]:
-        """What is granted; a daemon that is gone or fails ends the sharing, never the job."""
+        granted: list[int] = []
         try:
-            return ask()
+            granted = ask(want, want * self._pace.item_s, self._collected.nbytes + coming + FILE_BYTES)
         except LimitExceeded as error:
-            if self._collected.is_empty and (self._committer.is_idle or self._committer.late_items):
+            if not self._collected.indices and (self._committer.is_idle or self._committer.late_items):
                 self._stop(error.message)
             self._flush()
             self._committer.wait()
@@ -258,7 +235,11 @@ class Fill:
             is_away = self._session.is_away or (self._was_away and not self._session.is_gone)
             if not (isinstance(error, DaemonUnreachable) and is_away):  # else it goes on, and shares later
                 self._stop(error.message)
-        return []
+        else:
+            if self._share.reason:
+                self._stop(self._share.reason, is_declined=True)
+        self._queue.extend(granted)
+        return bool(granted)
 
     def _note_found(self, found: Array) -> None:
         self._filled.waited.extend(found.tolist())
@@ -275,7 +256,7 @@ class Fill:
         self._task.steady.settle()
         cut = self._unfinished.get(part.index)
         if part.is_last and cut is None:
-            self._keep(part)
+            self._take_whole(part)
             return
         if cut is None:
             cut = self._unfinished[part.index] = Cut(self._task, part.index)
@@ -283,18 +264,21 @@ class Fill:
         if part.is_last:
             del self._unfinished[part.index]
             self._pace.note(cut.cost_s, cut.nbytes)
+            make = partial(cut.batch, self._share.lease_of(part.index), self._observed())
             if self._is_refused(part):
-                self._task.catalogue.add_local(cut.pieces)
+                self._committer.keep(make, cut.indices)
             else:
                 self._filled.computed.append(part.index)
-                self._hand_in(cut.batch(self._share, self._observed()))
+                self._hand_in(cut.indices, make)
 
-    def _keep(self, part: Part) -> None:
-        """A whole item."""
+    def _take_whole(self, part: Part) -> None:
         index = part.index
         self._pace.note(part.cost_s, weight(part.samples[0]) if part.samples else 0)
         if self._is_refused(part):
-            self._keep_here(part)
+            if self._task.is_expanded:  # it can't be made again on access
+                collected = Collected(self._task)
+                self._named(index, lambda: collected.add(part, None))
+                self._committer.keep(partial(collected.batch, []), [index])
             return
         if len(part.samples) == 1 and part.samples[0] is None:
             self._filled.nothing.append(index)
@@ -306,7 +290,7 @@ class Fill:
     def _is_refused(self, part: Part) -> bool:
         """Whether an item's samples are not to be stored: they were made of bytes that its digest does not
         stand for, or of something that was not observed."""
-        if changed := self._task.changed(part.index):
+        if changed := self._task.originals.changed(part.index):
             self._filled.changed[part.index] = changed
         if part.unobserved:
             self._filled.unobserved[part.index] = part.unobserved
@@ -314,13 +298,6 @@ class Fill:
         if is_refused:
             self._share.settle((part.index,))
         return is_refused
-
-    def _keep_here(self, part: Part) -> None:
-        """Keeps in this job what is not stored, where it can't be made again on access."""
-        if self._task.is_expanded:
-            collected = Collected(self._task)
-            self._named(part.index, lambda: collected.add(part, None))
-            self._task.catalogue.add_local(collected.batch([]).spill(self._task.producer))
 
     def _is_flush_due(self) -> bool:
         collected = self._collected
@@ -346,8 +323,9 @@ class Fill:
 
     def _flush(self) -> None:
         """Has what is collected committed, in the background."""
-        if not self._collected.is_empty:
-            self._hand_in(self._collected.batch(self._observed(), self._share))
+        if (collected := self._collected).indices:
+            session = None if self._is_alone else self._session
+            self._hand_in(collected.indices, lambda: collected.batch(self._observed(), session))
             self._collected = Collected(self._task)  # not before: an interrupt may come
             self._committer.wait(1)  # invariant 4
 
@@ -355,16 +333,18 @@ class Fill:
         """What the function was seen to read, and the generators that it drew from."""
         return with_draws(self._crew.observed(), self._crew.drawn)
 
-    def _hand_in(self, batch: Batch) -> None:
+    def _hand_in(self, indices: list[int], make: Callable[[], Batch]) -> None:
         self._pace.uncommitted_s = 0.0
         changed = [] if self._is_alone else self._task.steady.changed(is_due=True, is_filling=True)
         if changed:
             self._stop(line(changed))
         if changed or self._is_alone:
-            self._committer.keep(batch, is_to_come=False)
-            self._share.settle(batch.indices)
+            self._committer.keep(make, indices)
+            self._share.settle(indices)
         else:
-            self._committer.submit(batch)
+            self._committer.submit(make, self._share, indices=indices)
+            if (waiting := waiting_bytes()) > AWAY_BYTES:
+                self._stop(f"{size_text(waiting)} are waiting for a daemon that does not answer")
 
     def _stop(self, reason: str, *, is_declined: bool = False) -> None:
         """No more sharing: the rest is preprocessed on access."""

@@ -5,13 +5,19 @@ Invariants:
        ours (this job makes it), handed in (being committed), or settled (there, refused, or
        given up).
     2. An item is preprocessed only while it is ours: under a lease or, while the daemon is away, under a
-       lock (item_locks.py), which is kept until what was made is committed. Exceptions: items that cost
-       less than a request, more than `MAX_LOCKS` items, and an outage in which nothing more may be waited.
+       lock, which is kept until what was made is committed. Exceptions: items that cost less than a request,
+       the lease during which an outage begins or ends, and an outage in which nothing more may be waited.
     3. The generation never skips an artifact: it rises only with an answer that named all those between.
 
 NOTE [ Windows ]
     Of a million missing items a request names only as many as the daemon may have to look at. What was
     asked for and not granted is held, and is asked for again only when nothing fresh is left.
+
+NOTE [ Outages ]
+    While the daemon does not answer, a user's jobs share out items by file locks. Digests are divided into
+    `BUCKETS`, and for each a byte of a file can be locked (open file description locks, fcntl(2)): who has
+    it makes the items of that bucket. Recipes whose digests begin alike share a file, which is empty and
+    stays. Where the filesystem has no such locks, everything may be taken.
 
 Locking: `_lock` guards the states; never held over a request.
 Not here: how much to ask for (pacing.py), preprocessing (filler.py), the daemon's side (prepcached.leases).
@@ -19,26 +25,65 @@ Not here: how much to ask for (pacing.py), preprocessing (filler.py), the daemon
 
 from __future__ import annotations
 
+import fcntl
+import os
+import struct
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from prepcache import forks
 from prepcache.errors import DaemonError, Declined, FutureGeneration
-from prepcache.fill.item_locks import MAX_LOCKS, ItemLocks
 from prepcache.index.item_index import MISSING, Array, Catalogue
 from prepcache.protocol import wire
+from prepcache.protocol.places import cache_folder
 
 SETTLED, FRESH, HELD, OURS, HANDED_IN = range(5)
 MAX_LOOKS = 32
 """Times in a row that a daemon says to look again, and there is nothing of what is missing."""
 MIN_WINDOW = 256
 """Fewest items that a request names while there are as many: it passes over most of what others hold."""
-LEFT_S = 2.0
-"""After an outage, what others have locked is left to them for so long: the daemon does not know of it."""
+BUCKETS = 1 << 12
+"""Most locks of one job: for each, the kernel searches all locks of the file."""
+_FLOCK = struct.Struct("hhqqi0q")
+
+
+class BucketLocks:
+    """Locks on items of one recipe, by buckets: they end when nothing refers to this, or with the process."""
+
+    def __init__(self, recipe: str) -> None:
+        self._path = cache_folder(os.environ) / "locks" / recipe[:2]
+        self._base = int(recipe[2:14], 16) * BUCKETS
+        self._fd = -1
+        forks.note(self)
+
+    @property
+    def is_used(self) -> bool:
+        return self._fd >= 0
+
+    def take(self, bucket: int) -> bool:
+        """Locks a bucket; False where another `BucketLocks` has it, also one of this process."""
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, self._base + bucket, 1, 0)
+        try:
+            if self._fd < 0:
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                self._fd = os.open(self._path, flags, 0o600)
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, asked)
+        except OSError as error:
+            return not isinstance(error, BlockingIOError)
+        return True
+
+    def after_fork(self) -> None:
+        """In a child: the locks are its parent's."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = after_fork
 
 
 @dataclass(slots=True, eq=False)
@@ -60,14 +105,19 @@ class HeldLease:
 
 
 class Share:
-    """What one filling job asks for and gets.
+    """What one job asks for and gets.
 
     Args:
         artifacts: those of the recipe, as in artifact_set.py; gives the session, and the generation seen.
         todo: the distinct items wanted.
         on_found: called with distinct items that other jobs have made.
 
-    `taken` is how many items other jobs had at the last answer: made and not committed yet, or to be made.
+    Attributes:
+        holders: the jobs that have items which were asked for last.
+        is_waited_for: others wait for what this job has made.
+        reason: why nothing is granted any more, or "".
+        taken: how many items other jobs had at the last answer: made and not committed yet, or to be made.
+        locks: under which this job makes items in an outage.
     """
 
     def __init__(
@@ -77,6 +127,7 @@ class Share:
         self.is_waited_for = False
         self.reason = ""
         self.taken = 0
+        self.locks = BucketLocks(artifacts.recipe.digest)
         self._artifacts = artifacts
         self._session = artifacts.sharing
         self._catalogue = catalogue
@@ -85,12 +136,10 @@ class Share:
         self._state = np.zeros(len(catalogue.distinct), "u1")
         self._state[todo] = FRESH
         self._leases: dict[int, HeldLease] = {}
-        self._unleased_here: set[int] = set()
-        self.locks = ItemLocks(artifacts.recipe.digest)
-        self._left_until = 0.0
+        self._locked: set[int] = set()
+        """Items that were taken in an outage, and are not settled."""
         self._order: Array | None = None
         self._asked_as: str | None = None
-        self._offset = 0
         self._looks = 0
 
     @property
@@ -110,14 +159,14 @@ class Share:
 
     def is_ours(self, index: int) -> bool:
         """Whether this job may preprocess an item now."""
-        return self.lease_of(index) is not None or (index in self._unleased_here and self._session.is_away)
+        return self.lease_of(index) is not None or (index in self._locked and self._session.is_away)
 
     def is_taken(self, index: int) -> bool:
         """Whether this job has an item, and it is not settled."""
         return bool(self._state[index] == OURS)
 
-    def take_unleased(self, indices: Sequence[int]) -> None:
-        """Takes items whose commit will lease them: to ask before costs more than to make them."""
+    def take_cheap(self, indices: Sequence[int]) -> None:
+        """Takes items that are leased when they are committed: asking first costs more than making them."""
         self._state[np.asarray(indices)] = OURS
 
     def hand_in(self, indices: Sequence[int]) -> None:
@@ -144,12 +193,10 @@ class Share:
             self._settle_found(among)  # a beat may have looked
             fresh = self._in_state(FRESH, among) if among is not None else self._fresh_in_order()
             if self._session.is_away:
-                return self._take_alone(fresh, want)
+                return self._take_locked(fresh, want)
             window = fresh[: min(wire.MAX_ITEMS, max(MIN_WINDOW, 8 * want))]
             if not len(window):
                 return []
-            if not len(window := self._unlocked(window)):
-                continue
             granted = self._ask(window, want, cost_s, nbytes, 0.0, generation)
             if self.reason:
                 return []
@@ -161,21 +208,6 @@ class Share:
                 self._count_taken()
             if granted:
                 return granted
-
-    def _in_state(self, state: int, among: Array | None) -> Array:
-        """The items in a state; of some, or of all."""
-        return np.flatnonzero(self._state == state) if among is None else among[self._state[among] == state]
-
-    def _fresh_in_order(self) -> Array:
-        """The fresh items; where machines share a bucket without a lead, in this machine's order. It turns
-        round halves of halves of the digests, so that machines make different parts and meet at the end."""
-        if not self._session.order:
-            return self._in_state(FRESH, None)
-        if self._order is None:
-            heads = self._catalogue.distinct.digests[:, :8].copy().view("u8").ravel()
-            self._order = np.argsort(heads ^ np.uint64(self._session.order))
-        fresh: Array = self._order[self._state[self._order] == FRESH]
-        return fresh
 
     def wait(
         self, want: int, cost_s: float, nbytes: int, wait_s: float, among: Array | None = None
@@ -190,17 +222,11 @@ class Share:
         """
         if self._session.is_away:
             has_waited = self._session.wait_for_return(wait_s)
-            return [] if has_waited else self._take_alone(self._in_state(HELD, among), want, is_forced=True)
+            return [] if has_waited else self._take_locked(self._in_state(HELD, among), want, is_forced=True)
         generation = self._artifacts.generation
         self._settle_found(among)
-        held = self._in_state(HELD, among)
+        held = self._in_state(HELD, among)[: wire.MAX_ITEMS]
         if not len(held):
-            return []
-        if len(held) > wire.MAX_ITEMS:
-            self._offset = (self._offset + wire.MAX_ITEMS) % len(held)
-            held = np.roll(held, -self._offset)[: wire.MAX_ITEMS]
-        if not len(held := self._unlocked(held)):
-            time.sleep(0.05)
             return []
         granted = self._ask(held, want, cost_s, nbytes, wait_s, generation) or []
         if granted and not self.holders:  # the job that had them has ended, and none has the others
@@ -208,6 +234,21 @@ class Share:
                 self._state[held[self._state[held] == HELD]] = FRESH
         self._count_taken()
         return granted
+
+    def _fresh_in_order(self) -> Array:
+        """The fresh items; where machines share a bucket without a lead, in this machine's order. It turns
+        round halves of halves of the digests, so that machines make different parts and meet at the end."""
+        if not self._session.order:
+            return self._in_state(FRESH, None)
+        if self._order is None:
+            heads = self._catalogue.distinct.digests[:, :8].copy().view("u8").ravel()
+            self._order = np.argsort(heads ^ np.uint64(self._session.order))
+        fresh: Array = self._order[self._state[self._order] == FRESH]
+        return fresh
+
+    def _in_state(self, state: int, among: Array | None) -> Array:
+        """The items in a state; of some, or of all."""
+        return np.flatnonzero(self._state == state) if among is None else among[self._state[among] == state]
 
     def _count_taken(self) -> None:
         self.taken = int(np.count_nonzero(self._state == HELD))  # once a request: there may be a million
@@ -220,13 +261,11 @@ class Share:
         Raises:
             DaemonError: it was, too often in a row.
         """
-        digests = self._catalogue.distinct.digests[window]
         self.reason = ""
         try:
             answer = self._session.lease(
-                self._artifacts.recipe.digest, generation, digests,
-                want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s,
-                left=self.open,
+                self._artifacts.recipe.digest, generation, self._catalogue.distinct.digests[window],
+                want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s, left=self.open,
             )  # fmt: skip
         except FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
             if generation == 0:
@@ -238,17 +277,20 @@ class Share:
             return []
         if answer.look_again is not None:
             before = self.open
-            self.look(answer.look_again)
+            self._artifacts.absorb(answer.look_again)
+            self._settle_found()
             self._looks = self._looks + 1 if self.open == before else 0
             if self._looks > MAX_LOOKS:
                 raise DaemonError("the daemon keeps announcing artifacts that do not exist")
             return None
         self._looks = 0
+        if self.locks.is_used and not self._locked:  # batches that wait keep those that they were made under
+            self.locks = BucketLocks(self._artifacts.recipe.digest)
         self.holders = tuple(answer.held)
         # A restarted daemon knows of no lease: what was made under one is committed before others make it.
         known, self._asked_as = self._asked_as, self._session.header
         self.is_waited_for |= answer.is_waited_for or known not in (None, self._asked_as)
-        self.is_waited_for |= bool(self._unleased_here)
+        self.is_waited_for |= bool(self._locked)
         if answer.is_declined:
             self.reason = answer.reason or "the cache has no room"
         if answer.lease is None:
@@ -261,41 +303,30 @@ class Share:
             self._leases.update(dict.fromkeys(granted, held))
         return granted
 
-    def _unlocked(self, window: Array) -> Array:
-        """What of these may be asked for: not what others have locked, shortly after an outage."""
-        if not self._unleased_here:  # batches that wait keep the locks that they were made under
-            self.locks = ItemLocks(self._artifacts.recipe.digest)
-        if not self.locks.is_taken():
-            self._left_until = 0.0
-            return window
-        self._left_until = self._left_until or time.monotonic() + LEFT_S
-        if time.monotonic() > self._left_until:
-            return window
-        digests = self._catalogue.distinct.digests[window := window[:MAX_LOCKS]]
-        is_locked = np.array([self.locks.is_taken(bytes(digest)) for digest in digests], "?")
-        self._state[window[is_locked]] = HELD
-        free: Array = window[~is_locked]
-        return free
-
-    def _take_alone(self, window: Array, want: int, *, is_forced: bool = False) -> list[int]:
-        """Takes items without a lease: no daemon answers. By force, also what others have locked."""
+    def _take_locked(self, window: Array, want: int, *, is_forced: bool = False) -> list[int]:
+        """Takes items of buckets that this job gets: no daemon answers. By force, also of others' buckets."""
+        if not self.locks.is_used:  # the outage has just begun
+            for bucket in np.unique(self._buckets(np.flatnonzero(self._state >= OURS))).tolist():
+                self.locks.take(bucket)
+        order = np.random.default_rng().permutation(BUCKETS)[buckets := self._buckets(window)]
         granted: list[int] = []
-        self._left_until = 0.0
-        for index in np.random.default_rng().permutation(window).tolist():
-            if self.locks.take(self._catalogue.distinct.digest(index)) or is_forced:
-                granted.append(index)
+        got: dict[int, bool] = {}
+        for at in np.argsort(order, kind="stable").tolist():
+            if (bucket := int(buckets[at])) not in got:
+                got[bucket] = self.locks.take(bucket) or is_forced
+            if got[bucket]:
+                granted.append(int(window[at]))
             else:
-                self._state[index] = HELD
+                self._state[window[at]] = HELD
             if len(granted) == want:
                 break
         self._state[granted] = OURS
-        self._unleased_here.update(granted)
+        self._locked.update(granted)
         return granted
 
-    def look(self, resolved: wire.Resolved) -> None:
-        """Takes in artifacts that are new since the generation seen."""
-        self._artifacts.absorb(resolved)
-        self._settle_found()
+    def _buckets(self, indices: Array) -> Array:
+        numbers: Array = self._catalogue.distinct.digests[indices, :2].astype("i4") @ (256, 1)
+        return numbers % BUCKETS
 
     def _settle_found(self, among: Array | None = None) -> None:
         """Items that are there by now need not be asked for: of these, or of all."""
@@ -314,7 +345,7 @@ class Share:
         with self._lock:
             for index in indices:
                 self._state[index] = SETTLED
-                self._unleased_here.discard(index)
+                self._locked.discard(index)
                 held = self._leases.pop(index, None)
                 if held is None:
                     continue

@@ -27,6 +27,8 @@ COMMIT_SHARE_OF_CACHE = 32
 """A small cache gets small artifacts: what is evicted, or declined, is one of so many."""
 COMMIT_ITEMS = 1 << 18
 """At most so many in one commit: a quarter of what one session may have leased."""
+COMMIT_LEASES = 128
+"""Bounds what one commit names."""
 COMMIT_S = 30.0
 COMMIT_SHARE = 0.02
 """Uncommitted work may be lost: at most COMMIT_S of it, or this share of all work so far if that is more."""

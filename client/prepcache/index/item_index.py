@@ -31,7 +31,7 @@ from prepcache.digests import DIGEST_BYTES
 from prepcache.index.recipe_index import RecipeIndex, Slot, ranges, reopened
 
 if TYPE_CHECKING:
-    from prepcache.fill.overflow import Spilled
+    from prepcache.fill.batch import LocalFile
     from prepcache.protocol.wire import ArtifactRef
 
 Array = NDArray[Any]
@@ -279,9 +279,9 @@ class Catalogue:
         """How many distinct items the cache holds, and not only this job."""
         return int(np.count_nonzero(self.is_shared(np.arange(len(self.distinct)))))
 
-    def is_shared(self, indices: Array) -> Array:
+    def is_shared(self, indices: Any) -> Array:
         """Of distinct items, which are in artifacts that other jobs have, too; `bool[k]`."""
-        there = self.places.artifact[indices]
+        there = self.places.artifact[np.asarray(indices, "i8")]
         found: Array = (there != MISSING) & ~np.isin(there, self._own())
         return found
 
@@ -318,7 +318,7 @@ class Catalogue:
         self._publish(places)
         return int(np.count_nonzero(self.places.artifact[missing] != MISSING))
 
-    def add_local(self, files: Iterable[Spilled]) -> None:
+    def add_local(self, files: Iterable[LocalFile]) -> None:
         """Takes artifacts that only this job has, and items in them that are missing. It takes the lock."""
         with self.index.lock:
             places = self.places.copy()

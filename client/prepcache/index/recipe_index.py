@@ -40,8 +40,7 @@ from prepcache.protocol.observed import Row
 from prepcache.protocol.wire import ArtifactRef
 
 if TYPE_CHECKING:
-    from prepcache.fill.commit import Batch
-    from prepcache.fill.overflow import Spilled
+    from prepcache.fill.batch import Batch, LocalFile
     from prepcache.index.item_index import Catalogue
 
 log = logging.getLogger("prepcache")
@@ -61,7 +60,7 @@ class Slot:
 
     artifact: Any
     ref: ArtifactRef | None
-    spilled: Spilled | None = None
+    spilled: LocalFile | None = None
 
     @property
     def edition(self) -> int:
@@ -242,10 +241,10 @@ class RecipeIndex:
         with self.lock:
             self._waiting.add(batch)
 
-    def waiting_files(self) -> list[list[Spilled]]:
+    def waiting_files(self) -> list[list[LocalFile]]:
         """What waits for the daemon, those files together that have pieces of one item."""
-        kept = [batch.files or () for batch in list(self._waiting)]
-        return [[*files] for files in kept if all(file.artifact.edition >= self.edition for file in files)]
+        kept = [batch.files for batch in list(self._waiting)]
+        return [files for files in kept if all(file.artifact.edition >= self.edition for file in files)]
 
     def find(self, digests: Array) -> list[tuple[int, Array, Array]]:
         """Where these items are, in every artifact of an edition that counts.
@@ -338,9 +337,9 @@ def reopened(kept: Mapping[int, Any]) -> dict[int, Slot]:
 
 def _reopened(address: Any) -> Slot | None:
     if isinstance(address[0], int):
-        from prepcache.fill.overflow import Spilled
+        from prepcache.fill.batch import LocalFile
 
-        spilled = Spilled.of(*address)
+        spilled = LocalFile.of(*address)
         return None if spilled is None else Slot(spilled.artifact, None, spilled)
     ref, path, recipe = address
     mapped = open_or_miss(ref, lambda _: path, recipe)

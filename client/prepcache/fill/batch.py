@@ -1,0 +1,398 @@
+"""What was made and is not committed yet: samples that are collected, and the files that they go into.
+
+A batch is in files as soon as it is complete: the job reads its samples there, whatever becomes of it.
+
+Invariants:
+    1. A sample that no column can hold leaves what was collected before as it was, and so does an interrupt
+       that meets one half collected.
+    2. A piece of an item that spans artifacts is on disk when the next one is begun: an item of any size
+       takes the memory of one piece.
+    3. Nothing of a file is left on the disk after the last process that maps it has ended, unless a daemon
+       took it.
+    4. Opening a file by its address gives that file or none. A descriptor's number is used again, an inode's
+       within the tick of its times, and one key may have other bytes (of files that changed meanwhile): so
+       each temporary file gets a time of modification drawn by chance.
+
+Not here: when a batch is complete (filler.py, on_access.py), its commit (commit.py).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import time
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prepcache import artifact
+from prepcache.daemon.description import script_run
+from prepcache.daemon.folder import Staged
+from prepcache.daemon.full_disk import writing_in
+from prepcache.errors import ArtifactError, PrepcacheError, PreprocessError, SampleError
+from prepcache.fill.call import Part, weight
+from prepcache.fill.input_guard import SHOWN
+from prepcache.fill.pacing import COMMIT_BYTES
+from prepcache.fill.recipe_guard import Steady
+from prepcache.index.item_index import Catalogue, more_digest, piece_digest
+
+if TYPE_CHECKING:
+    from prepcache.fill.input_guard import Originals
+    from prepcache.fill.leases import BucketLocks, HeldLease, Share
+
+Identity = tuple[int, int, int, int, int, str]
+"""A file's stamp, and its artifact's key."""
+_DOUBLE_EVERY = 16
+"""Pieces of one size; then it doubles, so that one commit (64 files) holds an item of 30 GB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What samples are made of, and for.
+
+    Args:
+        recipe: with its digest.
+        catalogue: what is there; gets what is made.
+        originals: the items, by their distinct numbers.
+        producer: the job that makes the artifacts, for people.
+        steady: whether what is made still belongs to the recipe.
+        is_expanded: an item gives any number of samples.
+    """
+
+    recipe: Any
+    catalogue: Catalogue
+    originals: Originals
+    producer: dict[str, Any]
+    steady: Steady
+    is_expanded: bool = False
+
+    def failure(self, part: Part) -> PreprocessError:
+        """The error of a job in which the function raised."""
+        error, originals = part.error, self.originals
+        what = f"{type(error).__qualname__}: {error}" if str(error) else type(error).__qualname__
+        failed = PreprocessError(
+            f"preprocessing {originals.name(part.index)} failed: {what}",
+            index=originals.position(part.index),
+            item=repr(originals.item(part.index))[:SHOWN],
+        )
+        failed.__cause__ = error
+        return failed
+
+    def refusal(self, index: int, error: SampleError) -> SampleError:
+        """The error of a sample that no column can hold, with its item's name."""
+        return SampleError(f"{self.originals.name(index)}: {error.message}", **error.data)
+
+
+def made_by(recipe: str) -> dict[str, Any]:
+    """The job that makes artifacts of a recipe of this name, for people, and for a rebuilt index."""
+    return {
+        "recipe": recipe,
+        "script": Path(script_run()).name or "python",
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "uid": os.getuid(),
+        "at": time.time(),
+    }
+
+
+class LocalFile:
+    """An artifact in a file that only this job reads: a staged one, or a temporary one without a name.
+
+    Args:
+        staged: where it is written; its name goes with the commit that takes it, or with its session, but
+            what is mapped here stays.
+
+    Raises:
+        OSError: the folder takes no more.
+        ArtifactError: no artifact holds so many observed inputs.
+    """
+
+    def __init__(
+        self,
+        writer: artifact.Writer,
+        producer: dict[str, Any],
+        observed: Sequence[dict[str, Any]] = (),
+        staged: Staged | None = None,
+    ) -> None:
+        self.staged = staged
+        if staged is not None:
+            self._own(os.dup(staged.fd))
+            with staged.writing():
+                self.nbytes = writer.write(self._fd, producer=producer, observed=observed).size_bytes
+        else:
+            folder = _folder()
+            with writing_in(folder, "set TMPDIR to another folder"):
+                fd, name = tempfile.mkstemp(prefix="prepcache-", dir=folder)
+                Path(name).unlink()
+                self._own(fd)
+                self.nbytes = writer.write(fd, producer=producer, observed=observed).size_bytes
+            token = int.from_bytes(os.urandom(7), "big")
+            os.utime(fd, ns=(token, token))
+        self.artifact = artifact.open(self._fd)
+
+    def _own(self, fd: int) -> None:
+        self._fd = fd
+        # Not at the end of the process: a thread may still write, and the number be another file's by then.
+        weakref.finalize(self, os.close, fd).atexit = False
+
+    @property
+    def address(self) -> tuple[int, int, Identity]:
+        """Process and descriptor by which another process of this job can open the file, and which it is."""
+        return os.getpid(), self._fd, self._identity
+
+    @property
+    def _identity(self) -> Identity:
+        from prepcache.keys.files.stamps import stamp_of
+
+        return *stamp_of(os.fstat(self._fd)), self.artifact.key
+
+    @classmethod
+    def of(cls, pid: int, fd: int, identity: Identity) -> LocalFile | None:
+        """The file at another process's `address`; None if it is not there any more."""
+        found = cls.at(f"/proc/{pid}/fd/{fd}")
+        return found if found is not None and found._identity == identity else None
+
+    @classmethod
+    def at(cls, path: str | Path) -> LocalFile | None:
+        """The artifact at a path; None if there is none."""
+        found = cls.__new__(cls)
+        try:
+            found._own(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            found.artifact = artifact.open(found._fd)
+        except (OSError, ArtifactError):
+            return None
+        found.staged, found.nbytes = None, found.artifact.size_bytes
+        return found
+
+    def copy_to(self, fd: int) -> None:
+        """Writes the same artifact elsewhere."""
+        artifact.copy(self._fd, fd, self.nbytes)
+
+    def stage(self, session: Any) -> Staged:
+        """The staged file with these bytes, by which a commit names it."""
+        if self.staged is None:
+            staged = session.stage()
+            try:
+                with staged.writing():
+                    self.copy_to(staged.fd)
+            except BaseException:
+                staged.close()
+                raise
+            self.staged = staged
+        return self.staged
+
+    def unstage(self) -> None:
+        """Gives up the staged file, unless a daemon took it."""
+        staged, self.staged = self.staged, None
+        if staged is not None:
+            staged.close()
+
+
+def _folder() -> str:
+    """Where large temporary files belong: `/tmp` is memory on many systems. TMPDIR decides where set."""
+    if "TMPDIR" not in os.environ and os.access("/var/tmp", os.W_OK):
+        return "/var/tmp"
+    return tempfile.gettempdir()
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Batch:
+    """Samples to be committed together.
+
+    Args:
+        files: one, or one for each piece of an item that spans artifacts.
+        indices: the distinct items in them.
+        cover: every digest in the item tables, and the lease that covers it.
+        share: where the items are settled; None where they are.
+        locks: under which they were made; kept as long as the batch is.
+        has_failed: a store had an error for it.
+        is_awaited: a job that waits for its commits waits for this one.
+    """
+
+    files: list[LocalFile]
+    indices: list[int]
+    cover: dict[bytes, HeldLease | None]
+    observed: list[dict[str, Any]] = field(default_factory=list)
+    share: Share | None = None
+    locks: BucketLocks | None = None
+    has_failed: bool = False
+    is_awaited: bool = True
+
+    @property
+    def bare(self) -> list[bytes]:
+        """The digests that no live lease covers."""
+        return [digest for digest, held in self.cover.items() if held is None or held.is_dead]
+
+    @property
+    def leases(self) -> list[HeldLease]:
+        live = (held for held in self.cover.values() if held is not None and not held.is_dead)
+        return list({id(held): held for held in live}.values())
+
+    def since(self, generation: int) -> int:
+        """The generation from which to look for what others made: that of the oldest lapsed lease."""
+        dead = (held.generation for held in self.cover.values() if held is not None and held.is_dead)
+        return min(dead, default=generation)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(file.nbytes for file in self.files)
+
+    def settle(self, indices: Sequence[int], *, is_committed: bool = False) -> None:
+        """These of its items are done with."""
+        if self.share is not None:
+            self.share.settle(indices, is_committed=is_committed)
+
+    def unstage(self) -> None:
+        """Gives up its staged files, unless a daemon took them."""
+        for file in self.files:
+            file.unstage()
+
+    def leave(self, lost: set[bytes], producer: dict[str, Any]) -> None:
+        """Leaves items to others, who have taken them. An item in pieces is left as a whole.
+
+        Raises:
+            OSError, ArtifactError: as `LocalFile`.
+        """
+        digests = list(self.cover)
+        rows = [row for row, digest in enumerate(digests) if digest not in lost]
+        if len(self.indices) < len(digests):
+            rows = []
+        self.settle([index for row, index in enumerate(self.indices) if row not in rows])
+        self.unstage()
+        if rows:
+            whole = self.files[0].artifact
+            writer = artifact.Writer(whole.recipe, whole.edition)
+            for row in rows:
+                first = int(whole.first_row[row])
+                samples = [whole.sample(n) for n in range(first, first + int(whole.row_count[row]))]
+                writer.add(digests[row], samples, float(whole.item_cost[row]))
+            self.files = [LocalFile(writer, producer, self.observed)]
+        self.cover = {digests[row]: self.cover[digests[row]] for row in rows}
+        self.indices = [self.indices[row] for row in rows]
+
+
+class Collected:
+    """Samples of whole items that go into one artifact."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._begin()
+
+    def _begin(self) -> None:
+        self._writer = artifact.Writer(self._task.recipe.digest, self._task.catalogue.edition)
+        self._cover: dict[bytes, HeldLease | None] = {}
+        self.indices: list[int] = []
+        self._leases: set[int] = set()
+
+    @property
+    def nbytes(self) -> int:
+        return self._writer.nbytes
+
+    @property
+    def leases(self) -> int:
+        """How many leases a commit would name."""
+        return len(self._leases)
+
+    def add(self, part: Part, held: HeldLease | None) -> None:
+        """Takes a whole item. An interrupt meanwhile drops what was collected: columns may have half of it.
+
+        Raises:
+            SampleError: no column can hold a sample of it.
+        """
+        digest = self._task.catalogue.distinct.digest(part.index)
+        try:
+            self._writer.add(digest, part.samples, part.cost_s)
+            self._cover[digest] = held
+            self._leases.add(id(held))
+            self.indices.append(part.index)
+        except SampleError:
+            raise
+        except BaseException:
+            self._begin()
+            raise
+
+    def batch(self, observed: list[dict[str, Any]], session: Any = None) -> Batch:
+        """What was collected, in a file.
+
+        Args:
+            observed: what the function was seen to read beside its items.
+            session: gives a staged file for it; else, and where it has none, it is a temporary one.
+
+        Raises:
+            OSError, ArtifactError: as `LocalFile`.
+        """
+        return Batch([self._file(observed, session)], self.indices, self._cover, observed)
+
+    def _file(self, observed: list[dict[str, Any]], session: Any) -> LocalFile:
+        if session is not None:
+            with suppress(PrepcacheError, OSError):
+                staged = session.stage()
+                try:
+                    return LocalFile(self._writer, self._task.producer, observed, staged)
+                except BaseException:
+                    staged.close()
+                    raise
+        return LocalFile(self._writer, self._task.producer, observed)
+
+
+class Cut:
+    """An item that expands to more than is handed over at once; see NOTE [ Items that span artifacts ]."""
+
+    def __init__(self, task: Task, index: int) -> None:
+        self.cost_s = 0.0
+        self.nbytes = 0
+        self.indices = [index]
+        self._task = task
+        self._item = task.catalogue.distinct.digest(index)
+        self._pieces: list[LocalFile] = []
+        self._digests: list[bytes] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._samples: list[Any] = []
+        self._sample_bytes = 0
+        self._piece_s = 0.0
+
+    def add(self, part: Part, observed: list[dict[str, Any]]) -> None:
+        """Takes the next part.
+
+        Args:
+            observed: what the function was seen to read so far; the last piece has all of it.
+
+        Raises:
+            SampleError: no column can hold a sample of it.
+        """
+        if self._samples and self._sample_bytes >= COMMIT_BYTES << (len(self._pieces) // _DOUBLE_EVERY):
+            self._end_piece(observed, is_last=False)
+        self._samples += part.samples
+        self._sample_bytes += sum(map(weight, part.samples))
+        self._piece_s += part.cost_s
+        self.cost_s += part.cost_s
+        if part.is_last:
+            self._end_piece(observed, is_last=True)
+
+    def _end_piece(self, observed: list[dict[str, Any]], *, is_last: bool) -> None:
+        number = len(self._pieces)
+        writer = artifact.Writer(self._task.recipe.digest, self._task.catalogue.edition)
+        digests = [piece_digest(self._item, number)]
+        writer.add(digests[0], self._samples, self._piece_s)
+        if not is_last:
+            digests.append(more_digest(self._item, number))
+            writer.add(digests[1], [], 0.0)
+        self.nbytes += writer.nbytes
+        self._digests += digests
+        self._pieces.append(LocalFile(writer, self._task.producer, observed))
+        self._begin()
+
+    def batch(self, held: HeldLease | None, observed: list[dict[str, Any]]) -> Batch:
+        """Its pieces, to be committed together.
+
+        Args:
+            held: the lease on the item.
+        """
+        cover = dict.fromkeys(self._digests, None) | {self._item: held}
+        return Batch(self._pieces, self.indices, cover, observed)
