@@ -360,8 +360,12 @@ def test_a_worker_leaves_to_its_job_what_no_daemon_took(daemon: FakeDaemon) -> N
     """The daemon starts, or stands still, as it ends: its job would wait for each of its workers."""
     items = [1, 2, 3]
 
+    def fail(method: str) -> None:
+        raise DaemonUnreachable("it is away")
+
     def work() -> None:
         worker = AccessJob(daemon, items, "worker")
+        worker.bench.session.fail = fail
         worker.bench.session.is_gone = worker.bench.session.is_away = True
         worker.samples(0, 2)
         worker.committer.end()

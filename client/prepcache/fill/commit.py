@@ -193,8 +193,8 @@ class Committer:
         self._flushing = threading.Lock()
         self._todo: deque[Batch] = deque()
         self._retry_at = 0.0
-        self.collect: Callable[[], Callable[[], None] | None] = lambda: None
-        """Weakly, what submits what it has made."""
+        self.collect: Callable[[], None] | None = None
+        """Submits what was made on access; None where nothing was, so that nothing is kept by it."""
         # A forked or spawned worker ends without atexit; in the job itself the session ends first.
         at_end = Finalize(None, _end, (weakref.WeakMethod(self.end),), exitpriority=100)
         weakref.finalize(self, at_end.cancel).atexit = False
@@ -296,8 +296,8 @@ class Committer:
     def run(self) -> None:
         """Commits what there is; what is offered once more only where the daemon answers."""
         with on_own_time(waits.COMMITTER_S):
-            if (collect := self.collect()) is not None:
-                collect()
+            if self.collect is not None:
+                self.collect()
             self.flush(is_retrying=False)
         session = self._artifacts.session
         if self._todo and (session.is_away or not session.is_gone):
@@ -417,7 +417,7 @@ class Committer:
                     forsake(self._session, lapsed or batch.leases)  # else it may wait for itself
                     if not isinstance(error, LeaseLapsed):
                         batch.unstage()
-            raise DaemonError("leases keep lapsing before their samples are committed")
+            raise StoreError("leases keep lapsing before their samples are committed")
         except BaseException:
             forsake(self._session, [held for held in batch.leases if held not in before])
             raise
@@ -460,8 +460,8 @@ class Committer:
         what they have to the job, which would wait for each of them."""
         if os.getpid() != self.pid:
             return
-        if (collect := self.collect()) is not None:
-            collect()
+        if self.collect is not None:
+            self.collect()
         self._inherit()
         if self.is_idle:
             return
@@ -481,24 +481,24 @@ class Committer:
     def _bequeath(self) -> None:
         """Leaves what was not committed to the process that started this one."""
         heir, folder = parent_process(), cache_folder(os.environ) / "left"
-        left = [batch for batch in self._todo if self._is_heir and len(batch.files) == 1]
+        lost, why = {id(batch): len(batch.indices) for batch in list(self._todo)}, "the daemon is away"
         assert heir is not None
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in folder.iterdir():  # of jobs that were killed
                 if not Path("/proc", path.name.partition("-")[0]).exists():
                     path.unlink(missing_ok=True)
-            for batch in left:
+            for batch in list(self._todo) if self._is_heir else ():
                 part = folder / f"{os.getpid()}-{secrets.token_hex(8)}"
                 with open(part, "xb") as file:
                     batch.files[0].copy_to(file.fileno())
                 part.rename(folder / f"{heir.pid}-{self._artifacts.recipe.digest}-{secrets.token_hex(8)}")
-                self._todo.remove(batch)
+                lost.pop(id(batch), None)
         except OSError as error:
-            log.warning("prepcache: samples of a worker cannot be left to its job: %s", error)
-        if lost := sum(len(batch.indices) for batch in self._todo):
-            which = count_text(lost, "sample", "samples")
-            log.warning("prepcache: %s of a worker could not be stored: the daemon does not answer", which)
+            why = str(error)
+        if lost:
+            which = count_text(sum(lost.values()), "sample", "samples")
+            log.warning("prepcache: %s that a worker has made could not be stored: %s", which, why)
 
     def _inherit(self) -> None:
         """Takes what workers of this process could not commit."""

@@ -27,7 +27,6 @@ import contextlib
 import logging
 import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -87,7 +86,6 @@ class OnAccess:
         self._made: dict[int, tuple[Part, int]] = {}
         """What is in no file yet, and its bytes."""
         self._made_bytes = self._grants = self._commit_bytes = 0
-        committer.collect = weakref.WeakMethod(self.run)
         artifacts.session.at_return(self.flush_soon)
 
     @property
@@ -180,6 +178,7 @@ class OnAccess:
             return
         self._made[index] = part.copied(), nbytes
         self._made_bytes += nbytes
+        self.committer.collect = self.run
         self.committer.soon(0.0 if self._is_commit_due() else COMMIT_S)
 
     def _is_commit_due(self) -> bool:
@@ -208,8 +207,8 @@ class OnAccess:
                 self._submit()
 
     def _submit(self) -> None:
-        made = dict(self._made)
-        self._grants = 0
+        self.committer.collect = None
+        made, self._grants = dict(self._made), 0
         left = deque(() if self._has_changed(made) else [part for part, _ in made.values()])
         collected = Collected(self._task)
         while left:
