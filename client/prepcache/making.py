@@ -13,24 +13,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import random
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from prepcache.artifact.sample_tree import copied
-from prepcache.errors import PreprocessError, SampleError
+from prepcache.errors import PrepcacheError, PreprocessError, SampleError
 from prepcache.fill.batch import Task, made_by
 from prepcache.fill.call import Job, Part
 from prepcache.fill.commit import Committer, behind_text, waiting_of
 from prepcache.fill.filler import Fill, Filled
 from prepcache.fill.on_access import OnAccess
 from prepcache.fill.recipe_guard import line
-from prepcache.fill.verify import put_away, verify
+from prepcache.fill.verify import verify
 from prepcache.fill.workers import crew_of
 from prepcache.index.item_index import Array
 from prepcache.index.snapshot import View
@@ -44,6 +42,7 @@ from prepcache.wrapped import Wrapped
 if TYPE_CHECKING:
     from prepcache.keys.observation.context import Notice
     from prepcache.progress import Progress
+    from prepcache.protocol.wire import ArtifactRef
     from prepcache.samples import Samples
 
 MAX_FILLS = 3
@@ -205,9 +204,23 @@ class Making:
                 catalogue.add_local([one for one in batch.files if one.artifact.edition >= catalogue.edition])
 
     def verify(self, fraction: float) -> None:
-        """Makes a share of what is there again, and compares."""
-        away = partial(put_away, self._by.artifacts)
-        verify(self._by.job, self._catalogue, self._originals, fraction, random.Random(), away)
+        """Makes a share of what is there again, and compares.
+
+        Raises:
+            VerifyError, PreprocessError: as `verify`.
+        """
+        verify(self._by.job, self._catalogue, self._originals, fraction, self._remove)
+
+    def _remove(self, ref: ArtifactRef, what: str) -> str:
+        """Asks the daemon to remove an artifact; what became of it, for the message."""
+        artifacts = self._by.artifacts
+        if not artifacts.mode.is_writing:
+            return ""
+        try:
+            artifacts.client.remove_differing([ref.key], what)
+        except PrepcacheError as error:
+            return f". Entry {ref.key[:12]} could not be removed: {error.message}"
+        return f". Entry {ref.key[:12]} was removed"
 
     # -- some, on access
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -55,7 +54,7 @@ def verified(bench: Bench, meanwhile: Callable[[int], None] = lambda item: None)
     originals: Any = types.SimpleNamespace(
         item=bench.item_of, position=lambda i: i, name=lambda i, _: f"item {i} ({bench.item_of(i)})"
     )
-    return verify(job, bench.catalogue, originals, 1.0, random.Random(), condemn), condemned
+    return verify(job, bench.catalogue, originals, 1.0, condemn), condemned
 
 
 def merge(daemon: FakeDaemon, bench: Bench, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

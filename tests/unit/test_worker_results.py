@@ -47,7 +47,7 @@ def parts_of(crew: Forked) -> list[Part]:
         crew.close()
 
 
-@pytest.mark.parametrize("waiting_bytes", [0, 12288, 8 << 20])
+@pytest.mark.parametrize("waiting_bytes", [0, 12288])
 def test_samples_arrive_as_they_were_made(monkeypatch: pytest.MonkeyPatch, waiting_bytes: int) -> None:
     monkeypatch.setattr(workers, "WAITING_BYTES", waiting_bytes)
     parts = parts_of(Forked(2, Job(made, {}), lambda index: index))

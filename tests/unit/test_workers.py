@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import subprocess
@@ -380,13 +379,3 @@ def test_the_item_is_named_at_which_a_worker_ended_and_how(end: str, told: str) 
     """However many of its chunk it had made by then, and not sent."""
     done = subprocess.run([sys.executable, "-c", DIES, end], capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith(told), done
-
-
-def test_objects_of_the_parent_are_not_collected_in_workers() -> None:
-    gc.unfreeze()  # what conftest.py froze
-    crew = Forked(2, Job(lambda item: gc.get_freeze_count(), {}), lambda index: index)
-    parts = all_parts(crew, [[0], [1]])
-    assert all(parts[index][0].samples[0] > 10_000 for index in range(2)), "a collection would copy its pages"
-    crew.close()
-    assert not gc.get_freeze_count()
-    gc.freeze()

@@ -19,7 +19,7 @@ END_SHARE = 6
 LEAST_S = 0.05
 """Less work than this is not worth a request; jobs that share the rest end within so much of each other."""
 CHUNK_S = 0.1
-"""Work that one worker gets at once. At its end it replies: less than `REPLY_S` makes more replies."""
+"""Work that one worker gets at once; at its end it replies."""
 COMMIT_BYTES = 128 << 20
 END_BYTES = 16 << 20
 """The last commit is written while nobody preprocesses: near the end they get smaller, down to this."""
