@@ -40,9 +40,7 @@ from prepcache.keys import recipes
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.observation.observer import Observer
-from prepcache.progress import say
 from prepcache.protocol.units import shortened
-from prepcache.reasons import barred_line
 from prepcache.samples import Preprocessing, Samples
 from prepcache.wrapped import MapStyle, Wrapped, wrapped
 
@@ -190,7 +188,7 @@ class CachedDataset(Dataset[T_co]):
             mode.opened.append(self)
         client, read, trust = client or Client(), how["read"], how["trust"]
         counted = function.method if isinstance(function, Wrapped) else function
-        recipe = open_recipe(counted, how, client, progress)
+        recipe = open_recipe(counted, how, client)
         hasher = ItemHasher(root, read, trust, user_stat_cache())
         digests, stamps = hasher.digest_many(self.items)
         distinct = Distinct(digests)
@@ -379,19 +377,14 @@ class CachedDataset(Dataset[T_co]):
         receives(self)
 
 
-def open_recipe(
-    function: Callable[..., Any], how: dict[str, Any], client: Client, progress: bool | None
-) -> Recipe:
+def open_recipe(function: Callable[..., Any], how: dict[str, Any], client: Client) -> Recipe:
     """The recipe that a data set is opened by. The daemon is started meanwhile.
 
     Raises:
         UnkeyableError, TypeError: as `CachedDataset`.
     """
     client.begin()
-    if barred := barred_line(client):
-        say(barred, progress)
-    recipe = recipes.recipe(function, **how)
-    return recipe
+    return recipes.recipe(function, **how)
 
 
 def job_of(function: Callable[..., Any], recipe: Recipe, how: dict[str, Any], root: Any) -> Job:

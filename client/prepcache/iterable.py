@@ -44,8 +44,7 @@ from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
 from prepcache.progress import Once, Progress, say
 from prepcache.protocol.observed import draws_text
-from prepcache.reasons import changed_inputs, stream_line
-from prepcache.report import Report, shared_zeros
+from prepcache.report import Report, changed_inputs, shared_zeros, stream_line
 from prepcache.samples import Preprocessing, Samples
 from prepcache.streaming.chunked_reader import Reading, Source
 from prepcache.streaming.sharding import Ranks, Split, ranks_here, split_here
@@ -165,7 +164,7 @@ class CachedIterableDataset(IterableDataset[T_co]):
         self._verify_fraction = verify_fraction
         self._counts = Counts()
         client = client or Client()
-        recipe = open_recipe(function, how, client, progress)
+        recipe = open_recipe(function, how, client)
         artifacts = ArtifactSet(recipe, client, root=root, trust=how["trust"], keeps_all=True)
         self._by = StreamPreprocessing(
             self._said, recipe, job_of(function, recipe, how, root), artifacts, is_lazy=lazy,

@@ -35,7 +35,7 @@ from prepcache.index.snapshot import View
 from prepcache.keys.randomness import Guard, describe
 from prepcache.protocol.observed import with_draws
 from prepcache.protocol.units import count_text
-from prepcache.reasons import WITHOUT, ended_early, left_text, unobserved_text
+from prepcache.report import WITHOUT, ended_early, left_text, unobserved_text
 from prepcache.settings import Mode
 from prepcache.wrapped import Wrapped
 

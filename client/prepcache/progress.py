@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import html
 import logging
 import mmap
 import multiprocessing
@@ -18,16 +19,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 
-from prepcache.daemon.description import is_first_rank
 from prepcache.fill.pacing import Pace
 from prepcache.keys.randomness import is_alone
 from prepcache.protocol import wire
 from prepcache.protocol.units import size_text, span_text
-
-if TYPE_CHECKING:
-    from prepcache.progress_bar import Bar
+from prepcache.settings import is_first_rank
 
 log = logging.getLogger("prepcache")
 
@@ -120,7 +119,7 @@ class Progress:
         self._next_line_s = FIRST_LINE_S
         self._computed = self._waited = self._taken = 0
         self._pace = Pace()
-        self._bar: Bar | None = None
+        self._bar: TerminalBar | NotebookBar | None = None
         self._is_alone = is_alone()
         is_drawable = _is_notebook() or os.environ.get("TERM") not in ("dumb", "unknown")
         is_wanted = is_shown or (self._is_shown is None and (_is_terminal() or _is_notebook()))
@@ -185,8 +184,6 @@ class Progress:
         try:
             with self._undrawn():
                 if self._bar is None:
-                    from prepcache.progress_bar import NotebookBar, TerminalBar
-
                     self._bar = NotebookBar() if _is_notebook() else TerminalBar(self._total)
                 done = self._there + self._computed + self._waited
                 line = self._line(self._clock() - self._began, waiting)
@@ -213,3 +210,51 @@ class Progress:
             self._bar = None
         done = self._there + self._computed + self._waited
         self._tell(done, done)
+
+
+class TerminalBar:
+    """A bar on standard error that goes away at the end. What does not fit into the terminal is cut."""
+
+    def __init__(self, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
+
+        console = Console(stderr=True, force_terminal=True)
+        name, line = (Column(no_wrap=True, overflow="ellipsis", max_width=w) for w in (24, None))
+        columns = (
+            TextColumn("{task.fields[name]}", table_column=name),
+            BarColumn(10),
+            TextColumn("{task.description}", table_column=line),
+        )
+        self._bar = Progress(*columns, console=console, transient=True, auto_refresh=False)
+        self._bar.start()
+        self._task = self._bar.add_task("", total=total, name="")
+
+    def draw(self, name: str, done: int, total: int, line: str) -> None:
+        self._bar.update(self._task, completed=done, description=line, name=name, refresh=True)
+
+    def stop(self) -> None:
+        self._bar.stop()
+
+
+class NotebookBar:
+    """A bar below the cell, which stays there with the last numbers."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def draw(self, name: str, done: int, total: int, line: str) -> None:
+        display: Any = import_module("IPython.display")
+        bar = f'<progress value="{done}" max="{total}"></progress>'
+        shown = {
+            "text/plain": f"{name}: {line}",
+            "text/html": f"<div>{html.escape(name)} {bar} {html.escape(line)}</div>",
+        }
+        if self._handle is None:
+            self._handle = display.display(shown, raw=True, display_id=True)
+        else:
+            self._handle.update(shown, raw=True)
+
+    def stop(self) -> None:
+        """The last numbers stay."""

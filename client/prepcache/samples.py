@@ -31,13 +31,14 @@ from prepcache.index.item_index import MISSING, Array, Distinct
 from prepcache.index.snapshot import View, given
 from prepcache.progress import Progress, say
 from prepcache.protocol.observed import draws_text
-from prepcache.reasons import (
+from prepcache.report import (
     WITHOUT,
+    Report,
+    Tally,
     opening_line,
     why_missing,
     why_so,
 )
-from prepcache.report import Report, Tally
 from prepcache.wrapped import Wrapped, draws_refused
 
 if TYPE_CHECKING:

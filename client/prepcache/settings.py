@@ -137,6 +137,12 @@ class Settings:
         )
 
 
+def is_first_rank() -> bool:
+    """Whether no variable says that this is another rank of a job than the first."""
+    ranks = (os.environ.get(name, "") for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+    return all(rank in ("", "0") for rank in ranks)
+
+
 def _token(given: Mapping[str, str]) -> str | None:
     """The token, or what its file holds: container platforms hand secrets over as files."""
     path = given.get("PREPCACHE_TOKEN_FILE")

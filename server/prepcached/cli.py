@@ -23,7 +23,6 @@ import typer
 
 from prepcache import __version__
 from prepcache.errors import ConfigError, DaemonUnreachable, Forbidden, PrepcacheError, RootInUse
-from prepcache.protocol.listening import noted
 from prepcache.protocol.units import count_text
 from prepcached import config as settings_module
 from prepcached import log
@@ -122,7 +121,7 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
     if config is None and uds is None and root is None:
         uds = _named_by_url(os.environ)
     where = places({"root": root, "uds": uds}, os.environ, config)
-    path = where.uds if uds is not None else noted(where.root) or where.uds
+    path = where.uds
     if path is None:
         raise ConfigError("the daemon is found by its unix socket: give --uds PATH")
     pid, listener = _behind(path)
@@ -151,6 +150,7 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
 def check(
     config: Config = None,
     root: Root = None,
+    uds: Uds = None,
     repair: Annotated[bool, typer.Option("--repair", help="Repair what was found.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -162,13 +162,13 @@ def check(
     """
     from prepcached.store.store import check_root
 
-    where = places({"root": root}, os.environ, config)
+    where = places({"root": root, "uds": uds}, os.environ, config)
     try:
         findings = [dataclasses.asdict(one) for one in check_root(where.root, repair=repair)]
     except RootInUse:
         if repair:
             raise
-        findings = _check_beside(noted(where.root) or where.uds)
+        findings = _check_beside(where.uds)
     if as_json:
         typer.echo(json.dumps(findings))
     else:

@@ -5,10 +5,9 @@ Invariants:
        gives the root back: who finds no socket, or is refused, may start a new daemon, which waits for
        the root. No client is left talking to a daemon that will not answer. A stop ends within
        `STOP_LIMIT_S`, whatever a thread still waits for.
-    2. While it listens, and only then, its root says where (listening.py).
-    3. A daemon whose root was removed, or replaced, ends: nobody would find again what it keeps. So does one
+    2. A daemon whose root was removed, or replaced, ends: nobody would find again what it keeps. So does one
        whose index proves damaged: its next start makes that again (store/recovery.py).
-    4. SIGHUP reads the settings again: budget, minimum free, quotas, admins, trusted users, token and log
+    3. SIGHUP reads the settings again: budget, minimum free, quotas, admins, trusted users, token and log
        level change at once, the rest at the next start. Settings that are wrong change nothing.
 """
 
@@ -32,7 +31,6 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from prepcache.errors import ConfigError, IndexCorrupt, PrepcacheError, RootUnusable, StoreError
-from prepcache.protocol import listening
 from prepcache.protocol.units import count_text, size_text
 from prepcached.app import Middleware, create_app
 from prepcached.auth import Auth
@@ -167,7 +165,6 @@ class Server(uvicorn.Server):
             await self.daemon.start()
         except BaseException:
             self._place.drop_socket()
-            listening.forget(self._settings.root)
             self.daemon.store.close()
             raise
         await super().startup(sockets)
@@ -203,8 +200,6 @@ class Server(uvicorn.Server):
         for watch in self._watches:  # else it may ask a store that is closed by then
             watch.cancel()
         self._place.drop_socket()
-        if not isinstance(self.ends_with, RootUnusable):  # else it is perhaps another daemon's by now
-            listening.forget(self._settings.root)
         await asyncio.sleep(ACCEPT_S)
         self.daemon.begin_stop()
         await super().shutdown(sockets)
@@ -302,10 +297,8 @@ def _open_store(root: Root, settings: Settings, environ: Mapping[str, str]) -> S
         artifacts = count_text(indexed, "artifact", "artifacts")
         told = f"{artifacts} indexed, {share:.0%} of the store scanned"
         notify(f"EXTEND_TIMEOUT_USEC={START_STEP_S * 1_000_000}\nSTATUS={told}", environ)
-        listening.note_starting(settings.root, f"rebuilds its index: {told}")
 
     store = Store(root, limits=_limits(settings), progress=progress)
-    listening.note_starting(settings.root, "")
     return store
 
 

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prepcache.errors import ConfigError, RootInUse
-from prepcache.protocol import listening
 from prepcached import log
 from prepcached.config import Settings
 from prepcached.store.root import Root
@@ -71,7 +70,6 @@ class Place:
         for one in self.listeners:
             one.close()
         if self.root.is_open:
-            listening.forget(self.root.layout.root)
             self.root.close()
 
 
@@ -117,7 +115,6 @@ def take(settings: Settings, environ: Mapping[str, str]) -> Place:
         root.close()
         raise
     own_socket = None if is_activated(environ) else inode(settings.uds)
-    _note_socket(settings.root, listeners)
     return Place(root, listeners, settings.uds, own_socket)
 
 
@@ -130,17 +127,6 @@ def _take_root(settings: Settings) -> Root:
             if time.monotonic() > until or inode(settings.uds) is not None:
                 raise
             time.sleep(0.05)
-
-
-def _note_socket(root: Path, listeners: list[socket.socket]) -> None:
-    paths = [one.getsockname() for one in listeners if one.family == socket.AF_UNIX]
-    try:
-        if paths:
-            listening.note(root, paths[0])
-        else:
-            listening.forget(root)  # the note of a daemon that was killed
-    except OSError as error:
-        LOG.warning("%s: cannot write the socket's address there: %s", root, error.strerror)
 
 
 def inode(path: Path | None) -> tuple[int, int] | None:

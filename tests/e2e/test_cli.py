@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.command import cli, cli_verify
-from prepcache.daemon.client import Client
-from prepcache.protocol import inspection
+from prepcache.command import cli
 from prepcached import maintenance
 from prepcached.auth import Auth, Caller
 from prepcached.store import integrity
@@ -274,24 +272,6 @@ def test_verify_reads_all_and_its_exit_code_tells_damage(run: Run, box: Serving,
     assert ended.code == 1 and keys[2] in ended.out
     assert keys[2] not in {one["key"] for one in run("ls", "--json").json}
     assert not path.exists()
-
-
-def test_what_verify_found_before_it_was_interrupted_is_told(
-    run: Run, keys: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    verify = Client.verify
-
-    def first(client: Client, wanted: Any) -> inspection.Verified:
-        monkeypatch.setattr(Client, "verify", interrupted)
-        return verify(client, wanted)
-
-    def interrupted(client: Client, wanted: Any) -> inspection.Verified:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Client, "verify", first)
-    monkeypatch.setattr(cli_verify, "PORTION_BYTES", 1)
-    ended = run("verify")
-    assert ended.code == 130 and ended.out.startswith("read 1 entry")
 
 
 def test_status_shows_the_daemon_its_store_and_who_is_connected(

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from prepcache.errors import RootUnusable
-from prepcache.protocol import listening
 from support.fake_daemon import FakeDaemon, reply
 from support.serving import READY_S, http_client, open_job, process, raw, wait_until
 from support.stores import RECIPE, item
@@ -256,12 +255,12 @@ def test_stop_check_and_rebuild_from_the_command_line(tmp_path: Path) -> None:
     with process(tmp_path) as daemon:
         with http_client(tmp_path / "s.sock") as http:
             open_job(http).fill(str(tmp_path / "root" / "v1" / "staging"), "abc")
-        beside = prepcached("check", "--json")
+        beside = prepcached("check", "--json", "--uds", str(tmp_path / "s.sock"))
         assert (beside.returncode, json.loads(beside.stdout)) == (0, []), beside.stderr
         [folder] = [one.parent for one in (tmp_path / "root" / "v1" / "objects").glob("*/*")]
         stray = folder / (folder.name * 32)
         stray.write_text("x")
-        beside = prepcached("check")
+        beside = prepcached("check", "--uds", str(tmp_path / "s.sock"))
         assert (beside.returncode, beside.stdout[:25]) == (1, "found   file-without-row:")
         stray.unlink()
         assert prepcached("check", "--repair").returncode == 29
@@ -348,12 +347,12 @@ def test_a_daemon_whose_root_is_removed_ends(tmp_path: Path, what: str) -> None:
         os.rename(tmp_path / what, tmp_path / "removed")
         if what == "root":  # somebody else begins there already
             (tmp_path / "root").mkdir()
-            (tmp_path / "root" / listening.NAME).write_text("another daemon's")
+            (tmp_path / "root" / "kept").write_text("another daemon's")
         assert first.wait(READY_S) == RootUnusable.exit_code
     log = (tmp_path / "log").read_text()
     assert "was removed" in log and "Traceback" not in log
     assert not (tmp_path / "s.sock").exists()
     if what == "root":
-        assert (tmp_path / "root" / listening.NAME).read_text() == "another daemon's"
+        assert (tmp_path / "root" / "kept").read_text() == "another daemon's"
     with process(tmp_path), http_client(tmp_path / "s.sock") as http:
         assert http.get("/healthz").status_code == 200

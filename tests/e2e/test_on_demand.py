@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.protocol.listening import note_starting
 from support.sandbox import Sandbox, sandbox
-from support.serving import wait_until
 
 JOB = """
 import json, os, sys, time
@@ -172,43 +170,7 @@ def test_status_starts_no_daemon_to_say_that_it_runs(box: Sandbox, jobs: list[Jo
     command = "from prepcache.command.cli import main; main()"
     status = [sys.executable, "-c", command, "status"]
     ended = subprocess.run(status, env=box.environ, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (3, "") and "no daemon listens for" in ended.stderr
-    note_starting(box.folder / "cache" / "prepcache", "rebuilds its index")
-    ended = subprocess.run(status, env=box.environ, capture_output=True, text=True, check=False)
-    assert ended.returncode == 3 and "starts, and rebuilds its index" in ended.stderr
-    note_starting(box.folder / "cache" / "prepcache", "")
+    assert (ended.returncode, ended.stdout) == (3, "") and "no daemon runs for" in ended.stderr
     assert log(box).count("serving ") == 1
     assert box.python("-c", command, "ls", "--json").stdout.strip() == "[]"
     assert log(box).count("serving ") == 2
-
-
-def test_a_slow_start_is_not_awaited_and_used_once_it_serves(box: Sandbox, jobs: list[Job]) -> None:
-    root = box.folder / "cache" / "prepcache"
-    root.mkdir(mode=0o700, parents=True)
-    note_starting(root, "rebuilds its index: 3 artifacts indexed")
-    jobs.append(early := Job(box))
-    answer, took_s = early.ask()
-    assert "starts, and rebuilds its index: 3 artifacts" in answer
-    assert took_s < STUCK_S
-    note_starting(root, "")
-    jobs.append(late := Job(box))
-    assert late.ask()[0] == 0
-    assert wait_until(lambda: early.ask()[0] == 0)
-    early.process.kill()
-    assert log(box).count("serving ") == 1
-
-
-def test_a_job_without_a_runtime_folder_finds_the_daemon(box: Sandbox, jobs: list[Job]) -> None:
-    jobs += [first := Job(box), cron := Job(box, XDG_RUNTIME_DIR="")]
-    first.tell()
-    cron.tell()
-    assert first.hear()[0] == cron.hear()[0] == 0
-    assert first.end() == cron.end() == ""
-    assert log(box).count("serving ") == 1
-    command = "from prepcache.command.cli import main; main()"
-    told = box.python("-c", command, "status", "--json", environ={"XDG_RUNTIME_DIR": ""}).stdout
-    pid = daemon_pid(box)
-    assert json.loads(told)["info"]["pid"] == pid
-    said = box.python("-m", "prepcached", "stop", environ={"XDG_RUNTIME_DIR": "/nowhere"}).stdout
-    assert said.endswith(f".sock (pid {pid})\n")
-    assert not (box.folder / "cache" / "prepcache" / "listening").exists()

@@ -14,7 +14,7 @@ import pytest
 
 STRANGER, GROUP = 43211, 43212
 STATUS = "import sys; from prepcache.command.cli import main; sys.argv = ['prepcache', 'status']; main()"
-COUNTS = "ask an administrator to add you, then log in again"
+COUNTS = "then log in again"
 
 needs_users = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("setpriv") is None,

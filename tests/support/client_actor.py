@@ -17,7 +17,7 @@ from unittest import mock
 import numpy as np
 
 import prepcache
-from prepcache.daemon.folder import SharedFolder
+from prepcache.daemon.transfer import SharedFolder
 from prepcache.fill.commit import Committer
 from support.fork_server import fork_for_orders, hear, say
 

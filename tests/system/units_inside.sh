@@ -25,7 +25,7 @@ echo "two users share: 20 of 20 items hit"
 ! runuser -u carol -- env PREPCACHE_URL=unix:///run/prepcache/prepcached.sock prepcache status > /srv/out/refused 2>&1
 grep --quiet -i "permission" /srv/out/refused
 job carol 20 | grep --quiet "hit=0 computed=20"
-grep --quiet "usermod --append --groups prepcache carol" /srv/out/said
+runuser -u carol -- prepcache status 2>&1 | grep --quiet "usermod -aG prepcache"
 echo "a third is refused, told how to join, and served by a daemon of her own"
 
 systemd-analyze security --no-pager --threshold=20 prepcached.service | tail -1

@@ -8,18 +8,18 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from msgspec.structs import replace
 from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
 import prepcache
-from prepcache.command import cli, cli_explain, cli_tables
+from prepcache.command import cli, cli_tables
 from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import ConfigError
 from prepcache.protocol import inspection, wire
@@ -101,7 +101,7 @@ def test_no_daemon_is_started_to_say_that_nothing_is_cached(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for command in ("ls", "status"):
         code, _, err = run(monkeypatch, capsys, command)
-        assert code == 3 and "The first job starts a daemon" in err
+        assert code == 3 and "The next job starts one" in err
     assert not (tmp_path / "cache").exists()
 
 
@@ -312,7 +312,7 @@ def test_status_is_one_screen_and_all_have_80_columns(
 
 
 def rows_by_cue(explanation: inspection.Explanation) -> dict[str, tuple[str, list[str]]]:
-    rows = cli_explain.explanation_json(explanation)["cues"]
+    rows = cli_tables.explanation_json(explanation)["cues"]
     return {one["cue"]: (one["state"], one["lines"]) for one in rows}
 
 

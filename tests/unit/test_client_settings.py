@@ -93,18 +93,6 @@ def test_the_token_may_be_in_a_file(tmp_path: Path) -> None:
         Settings.from_environ({"PREPCACHE_TOKEN_FILE": str(tmp_path / "none")})
 
 
-def test_the_socket_is_in_the_runtime_folder_one_per_root() -> None:
-    runtime = {"HOME": "/home/u", "XDG_RUNTIME_DIR": "/run/user/7"}
-    sockets = {
-        places.own_socket(runtime),
-        places.own_socket({**runtime, "XDG_CACHE_HOME": "/scratch"}),
-    }
-    assert {one.parent for one in sockets} == {Path("/run/user/7/prepcache")}
-    assert len(sockets) == 2
-    assert places.own_socket({"HOME": "/home/u"}) == Path("/home/u/.cache/prepcache/prepcached.sock")
-    assert places.own_root({"HOME": "/home/u", "XDG_CACHE_HOME": "rel"}) == Path("/home/u/.cache/prepcache")
-
-
 def test_the_users_root_may_be_chosen_and_his_socket_with_it() -> None:
     environ = {"HOME": "/home/u", "PREPCACHED_ROOT": "/scratch/u"}
     found = launcher.find(Settings(), environ, system_socket=Path("/nowhere")).launcher
@@ -124,11 +112,23 @@ def test_an_unknown_user_gets_no_folder_in_the_working_directory(
     assert default_folder() == Path("/.cache/prepcache/digests-v4")
 
 
+def test_where_others_could_listen_it_must_be_the_user(tmp_path: Path) -> None:
+    public = places.own_socket({"HOME": "/" + "h" * 200})
+    assert launcher.Endpoint.own(launcher.Launcher(public, tmp_path, {})).address.owner == os.geteuid()
+    open_root = tmp_path / "open"
+    open_root.mkdir()
+    open_root.chmod(0o770)
+    shared = launcher.Launcher(open_root / "prepcached.sock", open_root, {})
+    assert launcher.Endpoint.own(shared).address.owner == os.geteuid()
+    private = places.own_socket({"HOME": "/h"})
+    assert launcher.Endpoint.own(launcher.Launcher(private, tmp_path, {})).address.owner is None
+
+
 def test_a_socket_path_always_fits() -> None:
-    for environ in ({"HOME": LONG}, {"HOME": "/h", "XDG_RUNTIME_DIR": LONG}):
-        path = places.own_socket(environ)
-        assert len(os.fsencode(path)) <= 107
-        assert path.parent == Path(f"/tmp/prepcache-{os.getuid()}")
+    path = places.own_socket({"HOME": LONG})
+    assert len(os.fsencode(path)) <= 107
+    assert path.parent == Path(f"/tmp/prepcache-{os.getuid()}")
+    assert places.own_root({"HOME": "/home/u", "XDG_CACHE_HOME": "rel"}) == Path("/home/u/.cache/prepcache")
 
 
 def test_a_url_wins_then_the_system_service_then_the_users_own(tmp_path: Path) -> None:

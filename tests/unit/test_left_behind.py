@@ -17,7 +17,7 @@ import pytest
 
 from prepcache import artifact
 from prepcache.daemon import waits
-from prepcache.daemon.folder import Staged
+from prepcache.daemon.transfer import Staged
 from prepcache.digests import RecipeDigest
 from prepcache.errors import ArtifactError, DaemonUnreachable, Declined, StoreError
 from prepcache.fill.batch import LocalFile

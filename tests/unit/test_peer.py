@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from prepcache.protocol.listening import is_alive, start_ticks
 from prepcached.peer import Peer, Watch
 
 
@@ -90,16 +89,8 @@ def test_a_death_is_told_once_by_name(child: subprocess.Popen[bytes]) -> None:
     assert told == ["child"]
 
 
-def test_a_process_is_known_by_its_start_time(
-    child: subprocess.Popen[bytes],
-) -> None:
-    ticks = start_ticks(child.pid)
-    assert ticks > 0 and is_alive(child.pid, ticks)
-    assert not is_alive(child.pid, ticks + 1)
+def test_a_process_that_is_gone_gives_no_pidfd(child: subprocess.Popen[bytes]) -> None:
     child.kill()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert not is_alive(child.pid, ticks), "a zombie does not live"
     child.wait()
-    assert not is_alive(child.pid, ticks) and start_ticks(child.pid) == 0
     with pytest.raises(ProcessLookupError):
         Peer(1, child.pid).open_pidfd()

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from prepcache.daemon import waits
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
 from prepcache.daemon.wait_budget import WaitBudget
@@ -76,16 +75,3 @@ def test_nobody_looks_for_a_daemon_that_lied_or_was_closed(bench: Bench) -> None
     assert other.is_gone and not other.is_away
     wait_until(lambda: not watches())
     other.close()
-
-
-def test_a_wait_at_the_end_for_a_silent_daemon_is_said_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(waits, "HANDOVER_S", 0.05)
-    monkeypatch.setattr(Session, "is_away", property(lambda _: True))
-    monkeypatch.setattr(type(bench.session.heartbeat), "look", lambda _: None)
-    monkeypatch.setattr(type(bench.session.heartbeat), "wait", lambda _, seconds: None)
-    for _ in range(2):
-        bench.session.wait_at_end()
-    [said] = caplog.messages
-    assert said.startswith("prepcache: the daemon does not answer; waiting up to 0 s more for it to accept")

@@ -66,7 +66,7 @@ def test_a_forgotten_session_is_reopened_with_its_holds(bench: Bench) -> None:
     assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
     assert removed == [{f"{1:064x}"}]
     again = bench.sent("POST", "/v1/resolve")[-1]
-    assert bench.session.heartbeat._held == {f"{2:064x}"}
+    assert bench.session.heartbeat.held == {f"{2:064x}"}
     assert again.headers["prepcache-session"] == "s2.t"
     assert again.json["hold"] and again.json["register"] == {"format": 1}
 
@@ -85,7 +85,7 @@ def test_a_commit_in_a_forgotten_session_retakes_holds(
         bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
     again = bench.sent("POST", "/v1/resolve")[-1]
     assert again.headers["prepcache-session"] == "s2.t" and again.json["hold"]
-    assert bench.session.heartbeat._held == {f"{2:064x}"} and removed == [{f"{1:064x}"}]
+    assert bench.session.heartbeat.held == {f"{2:064x}"} and removed == [{f"{1:064x}"}]
 
 
 def test_a_daemon_that_forgets_for_ever_is_given_up(bench: Bench) -> None:
@@ -165,6 +165,37 @@ def test_a_heartbeat_carries_progress_use_and_drops(bench: Bench) -> None:
     assert heard[0] == {digest}
     assert any(b["progress"] == [{"recipe": RECIPE, "name": "tokens", "done": 3, "total": 9}] for b in beats)
     assert any(b["dropped"] == [digest] for b in beats)
+
+
+def test_a_hold_that_a_drop_may_have_undone_is_requested_again(bench: Bench) -> None:
+    """The beat that tells of the drop arrives while the daemon answers with a new hold."""
+    bench.world.artifacts = [1]
+    found = bench.session.resolve(SomeRecipe())
+
+    def resolve(request: Request) -> Any:
+        wait_until(lambda: any(beat.json["dropped"] for beat in bench.sent("POST", "/s1/beat")))
+        return bench.world.on_post_resolve(request)
+
+    bench.world.said["POST resolve"] = resolve
+    bench.session.drop_hold(found.artifacts)
+    bench.session.resolve(SomeRecipe())
+    assert len(bench.sent("POST", "/resolve")) in (3, 4), "the beat's end may come in the second answer"
+    assert bench.session.heartbeat.held == {f"{1:064x}"} and not bench.session.heartbeat.dropped
+
+
+def test_what_there_is_no_room_for_may_fit_after_drops(bench: Bench) -> None:
+    bench.world.artifacts = [1]
+    found = bench.session.resolve(SomeRecipe())
+
+    def lease(request: Request) -> Any:
+        if any(beat.json["dropped"] for beat in bench.sent("POST", "/s1/beat")):
+            return bench.world.on_post_leases(request)
+        bench.session.drop_hold(found.artifacts)
+        return reply({"is_declined": True, "reason": "no room"})
+
+    bench.world.said["POST leases"] = lease
+    assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
+    assert len(bench.sent("POST", "/leases")) == 2
 
 
 def test_what_a_lost_beat_told_is_told_again(bench: Bench) -> None:

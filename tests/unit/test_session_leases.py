@@ -69,21 +69,6 @@ def test_a_lease_on_items_that_were_not_asked_for_is_a_lie(bench: Bench) -> None
     assert bench.session.is_gone
 
 
-def test_a_commit_hands_its_files_to_the_daemon(bench: Bench) -> None:
-    lease = bench.session.lease(RECIPE, 0, items(1), want=1).lease
-    assert lease is not None
-    with bench.session.stage() as staged:
-        os.write(staged.fd, b"data")
-        path = staged.path
-        assert path is not None
-        assert bench.session.commit([lease], [staged]).generation == 1
-    assert path.exists()
-    assert bench.sent("POST", "/commit")[0].json == {
-        "leases": [{"id": "l1", "token": "lt"}],
-        "staged": [{"name": path.name, "size_bytes": 4}],
-    }
-
-
 @pytest.mark.parametrize("answer", ["stored", "declined", "lease-lapsed", "none"])
 def test_a_repeated_commit_leaves_its_file_unless_refused(bench: Bench, answer: str) -> None:
     """No session sweeps it before it ends: meanwhile it would count in a cache that is full."""

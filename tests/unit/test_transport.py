@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpcore
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prepcache.daemon.deadline import _SOCKETS
-from prepcache.daemon.http import Transport
+from prepcache.daemon import http
+from prepcache.daemon.http import _SOCKETS, Backend, Deadline, Transport
 from prepcache.errors import DaemonUnreachable, Declined, ProtocolMismatch, RequestError, StoreError
 from prepcache.protocol import wire
 from prepcache.settings import Address
@@ -191,22 +192,6 @@ def test_a_request_says_who_it_is_and_nothing_else(connect: Any, monkeypatch: py
     assert "authorization" not in request.headers
 
 
-def test_a_token_travels_as_bearer(tmp_path: Path) -> None:
-    path = str(tmp_path / "s.sock")
-    with FakeDaemon(path, lambda r: reply({})) as daemon:
-        transport = Transport(Address(socket=path), token="secret")
-        transport.call("GET", "/", limit_s=60.0)
-        transport.close()
-    assert daemon.requests[0].headers["authorization"] == "Bearer secret"
-
-
-def test_requests_do_not_show_in_a_jobs_log(connect: Any, caplog: pytest.LogCaptureFixture) -> None:
-    transport, _ = connect(lambda r: reply({}))
-    with caplog.at_level("INFO"):
-        transport.call("GET", "/v1/info", limit_s=60.0)
-    assert caplog.records == []
-
-
 def test_many_threads_share_a_transport(connect: Any) -> None:
     transport, _ = connect(lambda r: reply({"path": r.path}))
     wrong = []
@@ -243,6 +228,25 @@ def test_a_forked_child_opens_connections_of_its_own(connect: Any) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert inherited[0].fileno() >= 0
     transport.call("GET", "/", limit_s=60.0)
+
+
+def test_a_socket_that_another_user_listens_on_is_not_spoken_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due: Any = Deadline(60.0)
+    there = tmp_path / "s.sock"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(there))
+    listener.listen()
+    unchecked, checked = Address(socket=str(there)), Address(socket=str(there), owner=os.geteuid())
+    for address in (unchecked, checked):
+        Backend(address).connect_unix_socket(str(there), due).close()
+    monkeypatch.setattr(http, "peer_uid", lambda sock: os.geteuid() + 1)
+    Backend(unchecked).connect_unix_socket(str(there), due).close()
+    with pytest.raises(httpcore.ConnectError) as raised:
+        Backend(checked).connect_unix_socket(str(there), due)
+    assert "another user listens there" in str(raised.value.args[0])
+    listener.close()
 
 
 def test_nothing_is_left_open(connect: Any) -> None:

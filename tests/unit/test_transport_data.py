@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from prepcache.daemon import waits
-from prepcache.daemon.deadline import Due
-from prepcache.daemon.http import Transport
+from prepcache.daemon.http import Deadline, Transport
 from prepcache.errors import DaemonUnreachable, TooLarge
 from prepcache.settings import Address
 from support.fake_daemon import Request, problem, reply
@@ -102,11 +101,9 @@ def test_a_download_longer_than_announced_is_cut_off(connect: Any, tmp_path: Pat
 
 def test_a_download_that_was_quick_may_not_be_silent_for_as_long() -> None:
     """A gigabyte in a second would else buy a daemon that stalls then eight minutes of the job."""
-    due = Due()
-    due.is_transfer, due.limit_s = True, 2.0
-    due.at = time.monotonic() + 2.0
-    due.hear(1 << 30)
+    due = Deadline(2.0, is_transfer=True)
+    due.received(1 << 30)
     assert due.left_s() <= 2.0
     due.at = time.monotonic() + 0.5
-    due.hear(waits.SLOWEST_TRANSFER)
+    due.received(waits.SLOWEST_TRANSFER)
     assert 1.0 < due.left_s() <= 1.5, "one that goes on has time for what comes"

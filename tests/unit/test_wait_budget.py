@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -129,13 +128,6 @@ def test_a_job_that_was_stopped_does_not_blame_its_daemon(budget: WaitBudget, cl
     assert budget.remaining_s > 2.9
 
 
-def test_not_every_delay_is_forgiven(budget: WaitBudget, clock: Clock) -> None:
-    for _ in range(20):
-        with contextlib.suppress(DaemonUnreachable):
-            budget.run(URL, answering(clock, 600.0))
-    assert budget.remaining_s == 0.0
-
-
 def test_a_refusal_is_an_answer(budget: WaitBudget, clock: Clock) -> None:
     def attempt(limit_s: float) -> str:
         raise NotFound("no such entry")
@@ -183,15 +175,6 @@ def test_a_daemon_that_keeps_returning_costs_no_more(budget: WaitBudget, clock: 
     assert sum(lost) <= 5.0 and min(lost) >= waits.LEAST_S
     budget.come_back()
     assert budget.is_gone
-
-
-def test_a_slow_start_counts_as_absent(budget: WaitBudget, clock: Clock) -> None:
-    def start() -> bool:
-        raise DaemonUnreachable("it rebuilds its index", why="starting")
-
-    with pytest.raises(DaemonUnreachable, match="rebuilds its index"):
-        budget.run(URL, failing(clock, "absent", 0.0), start=start)
-    assert (clock.now, budget.is_gone, budget.is_away) == (100.0, True, True)
 
 
 @pytest.mark.parametrize("why", ["nonsense", "failed"])

@@ -9,11 +9,11 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +26,6 @@ from prepcache.protocol import SORTS
 from prepcache.protocol.units import count_text, parse_size, parse_span, size_text
 
 if TYPE_CHECKING:
-    from prepcache.command.cli_tables import Status
     from prepcache.daemon.client import Client
     from prepcache.protocol import inspection
 
@@ -103,28 +102,23 @@ def status(
         raise typer.BadParameter(f"must be {span}", param_hint="--interval")
     from prepcache.command import cli_tables
 
-    if is_watched:
-        from prepcache.command import cli_watch
-
-        cli_watch.watch(_look, interval_s, as_json)
-    elif as_json:
-        print_json(cli_tables.status_json(_look()))
-    else:
-        cli_tables.show(*cli_tables.status_lines(_look()))
-
-
-def _look() -> Status:
-    from prepcache.command import cli_tables
-    from prepcache.command.cli_tables import Status
-
-    with _client() as client:
-        client.find_running()
-        try:
-            miss = client.explain()
-        except NotFound:
+    def look() -> cli_tables.Status:
+        with _client() as client:
+            client.find_running()
             miss = None
-        names = client.names(cli_tables.NAMES_SHOWN)
-        return Status(client.info(), client.stats(), client.sessions(), client.url, names, miss)
+            with contextlib.suppress(NotFound):
+                miss = client.explain()
+            names = client.names(cli_tables.NAMES_SHOWN)
+            return cli_tables.Status(
+                client.info(), client.stats(), client.sessions(), client.url, names, miss
+            )
+
+    if is_watched:
+        cli_tables.watch(look, interval_s, as_json)
+    elif as_json:
+        print_json(cli_tables.status_json(look()))
+    else:
+        cli_tables.show(*cli_tables.status_lines(look()))
 
 
 @app.command("ls")
@@ -171,7 +165,9 @@ def show(
     """
     with _client() as client:
         entry = _entry(client, key)
-        recipe = _recipe(client, entry.recipe)
+        recipe = None
+        with contextlib.suppress(NotFound):
+            recipe = client.recipe(entry.recipe)
         if as_json:
             print_json({**entry.to_json(), "parts": recipe.to_json()["parts"] if recipe else None})
         else:
@@ -205,14 +201,32 @@ def explain(
     """
     if target is not None and name is not None:
         raise typer.BadParameter("give KEY or RECIPE, or a name, not both", param_hint="--name")
-    from prepcache.command import cli_explain
+    from prepcache.command import cli_tables
 
     with _client() as client:
-        told = cli_explain.explained(client, target, name)
+        given = _found(client, target) if target is not None else {"name": name}
+        told = client.explain(**given)
     if as_json:
-        print_json(cli_explain.explanation_json(told))
+        print_json(cli_tables.explanation_json(told))
     else:
-        cli_explain.show(told)
+        cli_tables.explanation(told)
+
+
+def _found(client: Client, target: str) -> dict[str, str]:
+    """The recipe or key that begins so.
+
+    Raises:
+        NotFound: nothing begins so.
+        BadRequest: it is no key, or several begin so.
+    """
+    digits = digits_of(target, "a key or recipe", ", or --name NAME")
+    found = [{"recipe": str(one.digest)} for one in client.recipes(digits)]
+    found += [{"key": str(one.key)} for one in client.entries(key=digits, sort="created_at")]
+    if not found:
+        raise NotFound(f"no key or recipe begins with {digits}; `prepcache ls` lists the entries", key=target)
+    if len(found) > 1:
+        raise BadRequest(f"{len(found)} keys and recipes begin with {digits}; give more digits")
+    return found[0]
 
 
 @app.command()
@@ -262,7 +276,7 @@ def purge(
         if is_asking and is_at_terminal:
             would = client.purge(**chosen, dry_run=True)
             if would.entries:
-                _confirm(would)
+                typer.confirm(f"This removes {_amount(would)}. Continue?", abort=True, err=True)
         gone = client.purge(**chosen, dry_run=dry_run)
         if as_json:
             print_json(gone.to_json())
@@ -307,12 +321,19 @@ def verify(
 
     Example: prepcache verify 3f9a1c20d4e7
     """
-    from prepcache.command import cli_verify
+    from rich.console import Console
 
-    with _client() as client:
-        found = cli_verify.verified(client, [_entry(client, key) for key in keys or ()], is_told=not as_json)
+    with _client() as client, Console(stderr=True).status("reading every byte"):
+        found = client.verify([_entry(client, key).key for key in keys] if keys else None)
     if as_json:
         print_json(found.to_json())
+    else:
+        entries = count_text(found.checked, "entry", "entries")
+        typer.echo(f"read {entries}, {size_text(found.read_bytes)}: {len(found.bad)} damaged")
+        for key in found.bad:
+            typer.echo(f"damaged and removed: {key}")
+        for key in found.unreadable:
+            typer.echo(f"could not be read (see the daemon's log): {key}")
     if found.bad or found.unreadable:
         raise typer.Exit(1)
 
@@ -360,11 +381,11 @@ def _set_pinned(keys: list[str], is_pinned: bool, as_json: bool) -> None:
         for one in found:
             (client.pin if is_pinned else client.unpin)(one.key)
     if as_json:
-        print_json([replace(one, is_pinned=is_pinned).to_json() for one in found])
+        print_json([one.to_json() | {"is_pinned": is_pinned} for one in found])
         return
-    what = "pinned" if is_pinned else "unpinned"
     for one in found:
-        typer.echo(f"{what} {one.key[:12]} ({one.name}, {size_text(one.disk_bytes)} on disk)")
+        what = f"{'pinned' if is_pinned else 'unpinned'} {one.key[:12]}"
+        typer.echo(f"{what} ({one.name}, {size_text(one.disk_bytes)} on disk)")
 
 
 def _filters(
@@ -411,20 +432,9 @@ def _entry(client: Client, key: str) -> inspection.Entry:
     return found[0] if len(found) == 1 else client.entry(found[0].key)
 
 
-def _recipe(client: Client, digest: str) -> inspection.Recipe | None:
-    try:
-        return client.recipe(digest)
-    except NotFound:
-        return None
-
-
 def _amount(gone: inspection.Purged) -> str:
     pinned = f" ({gone.pinned:,} of them pinned)" if gone.pinned else ""
     return f"{count_text(gone.entries, 'entry', 'entries')}, {size_text(gone.size_bytes)}{pinned}"
-
-
-def _confirm(gone: inspection.Purged) -> None:
-    typer.confirm(f"This removes {_amount(gone)}. Continue?", abort=True, err=True)
 
 
 def main() -> None:
@@ -447,13 +457,10 @@ def main() -> None:
 
 def _mend(error: PrepcacheError) -> str:
     """What to do where nobody listens at the place that the environment names."""
-    if error.data.get("why") != "absent" or not os.environ.get("PREPCACHE_URL"):
+    causes = error.__cause__.args if error.__cause__ is not None else ()
+    is_refused = any(isinstance(one, PermissionError) for one in causes)  # it is told who may connect
+    if error.data.get("why") != "absent" or not os.environ.get("PREPCACHE_URL") or is_refused:
         return ""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, PermissionError):
-            return ""  # somebody listens, and it is told to whom
-        cause = cause.__cause__ or cause.__context__
     return "; PREPCACHE_URL names it: start that daemon (`prepcached serve`), or unset the variable"
 
 

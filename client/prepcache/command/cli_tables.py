@@ -6,21 +6,26 @@ and control characters were refused when it was read (members.py).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import pwd
+import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from prepcache import __version__
+from prepcache.errors import PrepcacheError
 from prepcache.protocol import inspection
+from prepcache.protocol.explain import COUNTS_FILES, cues
 from prepcache.protocol.observed import RANDOM, draws_in, draws_text
 from prepcache.protocol.status_text import doing, helping, kept_back, room, warnings
 from prepcache.protocol.units import age_text, count_text, size_text, span_text
@@ -135,7 +140,7 @@ def entry(one: inspection.Entry, recipe: inspection.Recipe | None) -> None:
     rows = {
         "key": one.key,
         "name": one.name,
-        **({"config": config} if config else {}),
+        "config": config,
         "owner": user_name(one.owner),
         "items": f"{one.items:,} ({one.rows:,} samples)",
         "size": f"{size_text(one.size_bytes)} ({one.size_bytes:,} bytes)",
@@ -148,7 +153,7 @@ def entry(one: inspection.Entry, recipe: inspection.Recipe | None) -> None:
     }
     rows |= {f"producer {name}": _value(value) for name, value in one.producer.items() if name != "at"}
     rows |= _observed(one.observed)
-    fields(rows)
+    fields({name: value for name, value in rows.items() if value})
     if recipe is not None and recipe.parts:
         show("")
         parts(recipe.parts)
@@ -198,9 +203,39 @@ def _value(value: Any) -> str:
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
-_RESTART = "run `prepcached stop` or restart the service to use it"
-_REBUILT = "rebuilt when the daemon started: pins are lost (see the daemon's log)"
-_ISOLATED = "by user: users see only their own entries; admins and trusted users see all"
+def explanation_json(told: inspection.Explanation) -> dict[str, Any]:
+    """The explanation for programs, with its rows by cue."""
+    rows = [{"cue": one.name, "state": one.state, "lines": list(one.lines)} for one in cues(told)]
+    return {**told.to_json(), "cues": rows}
+
+
+def explanation(told: inspection.Explanation) -> None:
+    """The recipe, the nearest one, and a row for each cue; nothing is cut off."""
+    near = told.nearest
+    rows = {
+        "name": told.name,
+        "recipe": told.recipe or "",
+        "entries": f"{told.entries:,}",
+        "why": told.summary,
+    }
+    if any(one.section == "file" for one in told.differences):
+        rows["hint"] = COUNTS_FILES
+    if near is not None:
+        rows["nearest"] = (
+            f"{near.recipe[:KEY_DIGITS]}: {count_text(near.items, 'item', 'items')}, "
+            f"size {size_text(near.size_bytes)}, cost {span_text(near.cost_s)}, "
+            f"used {age_text(near.used_at, time.time())}"
+        )
+    if told.draws:
+        rows["random"] = draws_text(told.draws)
+    fields({name: value for name, value in rows.items() if value})
+    lines = []
+    for one in cues(told):
+        first, *others = one.lines or [""]
+        lines += [[one.name, one.state, first], *(["", "", other] for other in others)]
+    show("", table(["CUE", "STATE", "WHAT"], lines))
+    if told.more:
+        show(Text(f"and {told.more:,} more", style="dim"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,36 +264,42 @@ def status_json(look: Status) -> dict[str, Any]:
 
 def status_lines(look: Status) -> list[RenderableType]:
     """The daemon, then the answers to the questions that people have."""
+    miss = "no job has missed since the daemon started"
+    if look.miss is not None:
+        miss = f"{_value(look.miss.name)}: {_value(look.miss.summary)}"
+    coldest_s = look.stats.get("coldest_age_s")
+    coldest = "" if coldest_s is None else f"; least recently used entry: {span_text(coldest_s)} ago"
+    free = [f"prepcache purge --free 50GB --dry-run{coldest}", kept_back(look.stats)]
     sections: tuple[tuple[str, Sequence[RenderableType]], ...] = (
         ("What is cached?", _cached(look)),
         ("Is it helping?", [Text(helping(look.stats))]),
-        ("Why did the last job miss?", [Text(_last_miss(look.miss))]),
-        ("How do I free 50 GB?", [Text(line) for line in _freeing(look.stats)]),
-        ("Who is connected?", _connected(look.sessions)),
+        ("Why did the last job miss?", [Text(miss)]),
+        ("How do I free 50 GB?", [Text(line) for line in free]),
+        ("Who is connected?", [_connected(look.sessions)]),
     )
-    lines: list[RenderableType] = [Text(line) for line in _daemon(look)]
+    info = look.info
+    lines: list[RenderableType] = [
+        Text(f"prepcached {info.version}, pid {info.pid}, up {span_text(look.stats.get('uptime_s', 0.0))}"),
+        Text(f"at {look.url}"),
+        Text(f"root {_value(info.root)}"),
+    ]
+    if info.version != __version__:
+        lines.append(
+            Text(f"installed: {__version__}; run `prepcached stop` or restart the service to use it")
+        )
+    if info.isolation == "user":
+        lines.append(Text("isolation by user: only admins and trusted users see the entries of others"))
     for question, answer in sections:
         lines += [Text(), Text(question, style="bold"), *answer]
     return lines
 
 
-def _daemon(look: Status) -> list[str]:
-    info, stats = look.info, look.stats
-    up = span_text(stats.get("uptime_s", 0.0))
-    lines = [
-        f"prepcached {info.version}, pid {info.pid}, up {up}",
-        f"at {look.url}",
-        f"root {_value(info.root)}",
-    ]
-    if info.version != __version__:
-        lines.append(f"installed: {__version__}; {_RESTART}")
-    if info.isolation == "user":
-        lines.append(f"isolation {_ISOLATED}")
-    return lines
-
-
 def _cached(look: Status) -> list[RenderableType]:
     stats, now = look.stats, time.time()
+    said = [f"{count_text(stats.get('entries', 0), 'entry', 'entries')}, {room(stats)}", *warnings(stats)]
+    if "new index" in stats.get("recovered", {}):
+        said.append("index rebuilt when the daemon started: pins are lost (see the daemon's log)")
+    lines: list[RenderableType] = [Text(line) for line in said]
     rows = [
         [
             one.name,
@@ -270,11 +311,6 @@ def _cached(look: Status) -> list[RenderableType]:
         ]
         for one in look.names.names
     ]
-    entries = count_text(stats.get("entries", 0), "entry", "entries")
-    lines: list[RenderableType] = [Text(f"{entries}, {room(stats)}")]
-    lines += [Text(line) for line in warnings(stats)]
-    if "new index" in stats.get("recovered", {}):
-        lines.append(Text(f"index {_REBUILT}"))
     if rows:
         lines.append(table(["NAME", "ENTRIES", "ITEMS", "SIZE", "COST", "IDLE"], rows))
     if look.names.more:
@@ -282,24 +318,43 @@ def _cached(look: Status) -> list[RenderableType]:
     return lines
 
 
-def _last_miss(miss: inspection.Explanation | None) -> str:
-    if miss is None:
-        return "no job has missed since the daemon started"
-    return f"{_value(miss.name)}: {_value(miss.summary)}"
-
-
-def _freeing(stats: Mapping[str, Any]) -> list[str]:
-    coldest_s = stats.get("coldest_age_s")
-    coldest = "" if coldest_s is None else f"; least recently used entry: {span_text(coldest_s)} ago"
-    return [f"prepcache purge --free 50GB --dry-run{coldest}", kept_back(stats)]
-
-
-def _connected(sessions: Sequence[inspection.SessionSeen]) -> list[RenderableType]:
+def _connected(sessions: Sequence[inspection.SessionSeen]) -> RenderableType:
     if not sessions:
-        return [Text("nobody", style="dim")]
+        return Text("nobody", style="dim")
     now = time.time()
     jobs = [
         [one.name, str(one.pid), one.host, age_text(one.opened_at, now), f"{one.holds:,}", doing(one)]
         for one in sessions
     ]
-    return [table(["JOB", "PID", "HOST", "SINCE", "HOLDS", "DOING"], jobs)]
+    return table(["JOB", "PID", "HOST", "SINCE", "HOLDS", "DOING"], jobs)
+
+
+def watch(look: Callable[[], Status], interval_s: float, as_json: bool) -> None:
+    """Shows one look after the other, until Ctrl-C. A daemon that goes away is looked for again.
+
+    On a terminal the status is drawn in place, and what was there before comes back at the end. Elsewhere
+    each look is printed below the one before; with `--json`, it is one line.
+
+    Raises:
+        PrepcacheError: there is no daemon to begin with.
+    """
+    status, trouble, is_drawn = look(), "", not as_json and sys.stdout.isatty()
+    live = Live(console=Console(highlight=False), screen=True, auto_refresh=False)
+    with contextlib.suppress(KeyboardInterrupt), live if is_drawn else contextlib.nullcontext():
+        while True:
+            if as_json:
+                told = {"trouble": trouble} if trouble else status_json(status)
+                print(json.dumps({"at": time.time(), **told}), flush=True)
+            else:
+                gone = f"the daemon does not answer: {trouble}; last known state:"
+                lines = [*([Text(gone, style="bold")] if trouble else []), *status_lines(status)]
+                if is_drawn:
+                    live.update(Group(*lines), refresh=True)
+                else:
+                    show(*lines, "")
+                    sys.stdout.flush()
+            time.sleep(interval_s)
+            try:
+                status, trouble = look(), ""
+            except PrepcacheError as error:
+                trouble = error.message

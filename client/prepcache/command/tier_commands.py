@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prepcache.command import AsJson, print_json
-from prepcache.protocol import status_text
-from prepcache.protocol.members import Message
+from prepcache.daemon import waits
+from prepcache.protocol import inspection, status_text
+from prepcache.protocol.wire import Message
 
 if TYPE_CHECKING:
     from prepcache.daemon.client import Client
@@ -27,7 +28,7 @@ def status(as_json: AsJson = False) -> None:
     Example: prepcache tier status
     """
     with _client() as client:
-        found = client.tier_status()
+        found = client.call(inspection.TierStatus, "GET", "/v1/tier")
     _show(found, as_json, *(f"{name:16}{text}" for name, text in status_text.tier(found)))
 
 
@@ -38,7 +39,7 @@ def push(as_json: AsJson = False) -> None:
     Example: prepcache tier push
     """
     with _client() as client:
-        done = client.tier_push()
+        done = client.call(inspection.TierDone, "POST", "/v1/tier/push", limit_s=waits.VERIFY_S)
     _show(done, as_json, f"copied {status_text.artifacts(done.artifacts)}")
 
 
@@ -51,8 +52,9 @@ def pull(
 
     Example: prepcache tier pull 58ee19b45572...
     """
+    asked = inspection.TierPullRequest.from_json({"recipe": recipe})
     with _client() as client:
-        done = client.tier_pull(recipe)
+        done = client.call(inspection.TierDone, "POST", "/v1/tier/pull", asked, limit_s=waits.VERIFY_S)
     failed = f"; {status_text.artifacts(done.failed)} could not be fetched, see the daemon's log"
     fetched = f"fetched {status_text.artifacts(done.artifacts)}"
     _show(done, as_json, fetched + (failed if done.failed else ""))
@@ -70,8 +72,9 @@ def gc(
 
     Example: prepcache tier gc --yes
     """
+    asked = inspection.TierGarbageRequest(yes)
     with _client() as client:
-        done = client.tier_gc(delete=yes)
+        done = client.call(inspection.TierDone, "POST", "/v1/tier/gc", asked, limit_s=waits.VERIFY_S)
     left = f", {done.artifacts - len(done.names)} not listed here" if done.artifacts > len(done.names) else ""
     found = f"{'deleted' if yes else 'found'} {status_text.artifacts(done.artifacts)}"
     _show(done, as_json, *done.names, f"{found} that no manifest names{left}")

@@ -12,7 +12,8 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import math
+import functools
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +24,13 @@ from prepcache.daemon.launcher import Endpoint, Launcher, find, listens
 from prepcache.daemon.wait_budget import PROCESS, WaitBudget
 from prepcache.errors import DaemonUnreachable
 from prepcache.protocol import inspection, wire
-from prepcache.protocol.members import Message, hex64
+from prepcache.protocol.wire import Message, hex64
 from prepcache.settings import Address, Mode, Settings, check_token
 
 if TYPE_CHECKING:
     from prepcache.daemon.http import Transport
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M")
 
 
 class Client:
@@ -103,26 +104,17 @@ class Client:
         launcher = self.endpoint.launcher
         if launcher is None or (not self.mode.is_writing and not launcher.has_store):
             return False
-        return self._find_or_start(launcher)
+        return launcher.start()
 
     def find_running(self) -> None:
-        """Finds the daemon, at whatever socket it listens, where the user's own one would have to be started.
+        """Checks that the daemon runs, where the user's own one would have to be started.
 
         Raises:
-            DaemonUnreachable: it would have to be. Whether another daemon is there, only a request tells.
+            DaemonUnreachable: it does not. Whether another daemon is there, only a request tells.
         """
         launcher = self.endpoint.launcher
-        if launcher is None or listens(launcher.socket) or self._finds_elsewhere(launcher):
-            return
-        if not launcher.has_store:
-            raise self._nothing_cached(launcher)
-        if launcher.starts_for_long:
-            raise DaemonUnreachable(launcher.starts_for_long, url=self.url)
-        raise DaemonUnreachable(
-            f"no daemon listens for {launcher.root}: the next job starts one, and so does a command that "
-            "needs it, such as `prepcache ls`",
-            url=self.url,
-        )
+        if launcher is not None and not listens(launcher.socket):
+            raise self._not_running(launcher)
 
     def begin(self) -> None:
         """Starts the user's own daemon if it is not there, so that it is ready when it is needed.
@@ -150,45 +142,32 @@ class Client:
     def starts(self) -> str:
         """What the user's own daemon does, if it lives and may still be starting; else nothing."""
         launcher = self.endpoint.launcher
-        if launcher is None:
-            return ""
-        return launcher.starts_for_long or ("the daemon is starting" if launcher.is_starting else "")
+        return "the daemon is starting" if launcher is not None and launcher.is_starting else ""
 
-    def first_wait(self) -> float:
-        """How many seconds a daemon that has never answered this process is waited for.
-
-        One that this process has started for an empty store has nothing that a job could use, and one that
-        says that its start takes long cannot answer.
-        """
-        launcher = self.endpoint.launcher
-        is_long = launcher is not None and bool(launcher.starts_for_long)
-        return waits.STARTING_WAIT_S if self.has_started_empty or is_long else math.inf
-
-    def call(self, gives: type[M], method: str, path: str, body: Message | None = None, **options: Any) -> M:
-        """One exchange, answered with a message of that kind; otherwise as `exchange`."""
-        return self.transport.read(gives, self.exchange(method, path, body, **options))
-
-    def exchange(
+    def call(
         self,
+        gives: type[M],
         method: str,
         path: str,
         body: Message | None = None,
         *,
         params: Mapping[str, str] | None = None,
         limit_s: float | None = None,
-    ) -> dict[str, Any]:
+    ) -> M:
         """One exchange; repeated for as long as the time allows while the daemon starts or restarts.
+
+        Args:
+            gives: the message that the answer must hold; `dict` for its JSON object.
 
         Raises:
             DaemonUnreachable: no answer within `limit_s`, or the client's timeout.
             PrepcacheError: the error that the daemon answered with.
         """
         sent = None if body is None else body.to_json()
-        return WaitBudget(limit_s or self.timeout_s, consequence="").run(
-            self.url,
-            lambda left_s: self.transport.call(method, path, sent, limit_s=left_s, params=params),
-            start=self._start_to_look,
-        )
+        attempt = functools.partial(self.transport.call, method, path, sent, gives=gives, params=params)
+        budget = WaitBudget(limit_s or self.timeout_s, consequence="")
+        answer: M = budget.run(self.url, attempt, start=self._start_to_look)
+        return answer
 
     def _start_to_look(self) -> bool:
         """Starts the user's own daemon if it has a store: an empty one need not be looked at."""
@@ -196,27 +175,13 @@ class Client:
         if launcher is None:
             return False
         if not launcher.has_store:
-            raise self._nothing_cached(launcher)
-        return self._find_or_start(launcher)
+            raise self._not_running(launcher)
+        return launcher.start()
 
-    def _nothing_cached(self, launcher: Launcher) -> DaemonUnreachable:
-        return DaemonUnreachable(
-            f"no daemon runs, and nothing is cached in {launcher.root} yet. The first job starts a daemon. "
-            "To use another daemon, set PREPCACHE_URL",
-            url=self.url,
-        )
-
-    def _find_or_start(self, launcher: Launcher) -> bool:
-        """Nobody listens where we looked."""
-        return self._finds_elsewhere(launcher) or launcher.start()
-
-    def _finds_elsewhere(self, launcher: Launcher) -> bool:
-        """A daemon of the same root that listens elsewhere is ours too."""
-        there = launcher.elsewhere()
-        if there is None:
-            return False
-        self._found, self._transport = Endpoint.own(there), None
-        return True
+    def _not_running(self, launcher: Launcher) -> DaemonUnreachable:
+        cached = "" if launcher.has_store else ", and nothing is cached there yet"
+        told = f"no daemon runs for {launcher.root}{cached}. The next job starts one"
+        return DaemonUnreachable(f"{told}; to use another daemon, set PREPCACHE_URL", url=self.url)
 
     def close(self) -> None:
         """Closes the connections; a later call opens new ones."""
@@ -235,7 +200,7 @@ class Client:
 
     def stats(self) -> Mapping[str, Any]:
         """Counters, bytes, seconds saved, age of the least recently used entry."""
-        return self.exchange("GET", "/v1/stats")
+        return self.call(dict, "GET", "/v1/stats")
 
     def resolve(self, recipe: str, generation: int = 0) -> wire.Resolved:
         """The artifacts of a recipe that are new since `generation`; takes no holds.
@@ -270,8 +235,16 @@ class Client:
             key: the first digits of their keys.
             sort: used_at, created_at, size_bytes, items or cost_s; a leading `-` reverses the order.
         """
-        chosen = _filter(name, recipe, owner, older_than_s, produced_by, is_pinned, key)
-        for page in self._pages(inspection.EntryPage, "/v1/entries", {**_query(chosen), "sort": sort}):
+        chosen = inspection.EntryFilter.from_json(
+            {"name": name, "recipe": recipe, "owner": owner, "older_than_s": older_than_s,
+             "produced_by": produced_by, "is_pinned": is_pinned, "key": key}
+        )  # fmt: skip
+        query = {
+            name: json.dumps(value) if isinstance(value, bool) else str(value)
+            for name, value in chosen.to_json().items()
+            if value is not None
+        }
+        for page in self._pages(inspection.EntryPage, "/v1/entries", {**query, "sort": sort}):
             yield from page.entries
 
     def _pages(self, gives: type[M], path: str, query: dict[str, str]) -> Iterator[M]:
@@ -336,29 +309,6 @@ class Client:
         asked = inspection.ExplainRequest.from_json(given)
         return self.call(inspection.Explanation, "POST", "/v1/explain", asked)
 
-    def tier_status(self) -> inspection.TierStatus:
-        """The bucket that the daemon shares with other machines. Raises NotFound without one."""
-        return self.call(inspection.TierStatus, "GET", "/v1/tier")
-
-    def tier_push(self) -> inspection.TierDone:
-        """Copies whatever the bucket lacks; for admins."""
-        return self.call(inspection.TierDone, "POST", "/v1/tier/push", limit_s=waits.VERIFY_S)
-
-    def tier_pull(self, recipe: str) -> inspection.TierDone:
-        """Fetches all that the bucket has of a recipe (64 hex digits); for admins."""
-        asked = inspection.TierPullRequest.from_json({"recipe": recipe})
-        return self.call(inspection.TierDone, "POST", "/v1/tier/pull", asked, limit_s=waits.VERIFY_S)
-
-    def tier_gc(self, *, delete: bool = False) -> inspection.TierDone:
-        """Lists, or deletes, artifacts of the bucket that no manifest names; for admins."""
-        return self.call(
-            inspection.TierDone,
-            "POST",
-            "/v1/tier/gc",
-            inspection.TierGarbageRequest(delete),
-            limit_s=waits.VERIFY_S,
-        )
-
     def purge(
         self,
         keys: list[str] | tuple[str, ...] | None = None,
@@ -385,18 +335,20 @@ class Client:
             BadRequest: neither a filter, nor keys, nor everything.
             Forbidden: entries of somebody else were named.
         """
-        chosen = _filter(name, recipe, owner, older_than_s, produced_by)
-        said = {"keys": None if keys is None else list(keys), "all": everything, "dry_run": dry_run}
-        asked = inspection.PurgeRequest.from_json({**chosen.to_json(), **said, "free_bytes": free_bytes})
+        asked = inspection.PurgeRequest.from_json(
+            {"name": name, "recipe": recipe, "owner": owner, "older_than_s": older_than_s,
+             "produced_by": produced_by, "keys": None if keys is None else list(keys), "all": everything,
+             "dry_run": dry_run, "free_bytes": free_bytes}
+        )  # fmt: skip
         return self.call(inspection.Purged, "POST", "/v1/purge", asked, limit_s=waits.VERIFY_S)
 
     def pin(self, key: str) -> None:
         """Keeps an entry from being evicted."""
-        self.exchange("PUT", f"/v1/entries/{hex64(key, 'key')}/pin")
+        self.call(dict, "PUT", f"/v1/entries/{hex64(key, 'key')}/pin")
 
     def unpin(self, key: str) -> None:
         """Lets an entry be evicted again."""
-        self.exchange("DELETE", f"/v1/entries/{hex64(key, 'key')}/pin")
+        self.call(dict, "DELETE", f"/v1/entries/{hex64(key, 'key')}/pin")
 
     def verify(self, keys: list[str] | tuple[str, ...] | None = None) -> inspection.Verified:
         """Reads every byte of these entries, or of all, and compares; damaged ones are removed."""
@@ -416,34 +368,3 @@ class Client:
     def sessions(self) -> tuple[inspection.SessionSeen, ...]:
         """The connected jobs and their progress."""
         return self.call(inspection.SessionList, "GET", "/v1/sessions").sessions
-
-
-def _filter(
-    name: str | None,
-    recipe: str | None,
-    owner: int | None,
-    older_than_s: float | None,
-    produced_by: str | None,
-    is_pinned: bool | None = None,
-    key: str | None = None,
-) -> inspection.EntryFilter:
-    given = {
-        "name": name,
-        "recipe": recipe,
-        "owner": owner,
-        "older_than_s": older_than_s,
-        "produced_by": produced_by,
-        "is_pinned": is_pinned,
-        "key": key,
-    }
-    return inspection.EntryFilter.from_json(given)
-
-
-def _query(chosen: inspection.EntryFilter) -> dict[str, str]:
-    """Query parameters, as JSON writes the values."""
-    said = {True: "true", False: "false"}
-    return {
-        name: said[value] if isinstance(value, bool) else str(value)
-        for name, value in chosen.to_json().items()
-        if value is not None
-    }

@@ -11,12 +11,11 @@ Invariants:
        good.
     3. What is to be told is kept until a beat that told it was answered.
     4. An answer puts holds on all that it names. Drops that are told while the answer is on its way may undo
-       one of them: the answer is then asked for again.
+       one of them (`tells` is another, or odd): the answer is then asked for again.
     5. An outage ends only when the daemon has answered, and then once more within `PROMPT_S`. The session
        goes on with its leases and holds.
 
-Locking: `_lock` guards the sets; callbacks and requests run without it. `_telling` is held while drops are
-told.
+Locking: `_lock` guards the sets; callbacks and requests run without it. `_telling` is held over a beat.
 Not here: when an outage begins and what it may cost (wait_budget.py).
 """
 
@@ -29,20 +28,47 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from prepcache.daemon import waits
 from prepcache.digests import Digest, RecipeDigest
 from prepcache.errors import DaemonUnreachable, PrepcacheError, UnknownSession
+from prepcache.forks import ForkLock
 from prepcache.protocol import wire
 
 if TYPE_CHECKING:
     from prepcache.daemon.session import Session
 
-HOLD_TRIES = 3
-
 log = logging.getLogger("prepcache")
+
+
+class Callbacks:
+    """What to call back. A bound method is held weakly: it does not keep its data set alive."""
+
+    def __init__(self) -> None:
+        self._lock = ForkLock()
+        self._kept: list[Callable[[], Callable[..., None] | None]] = []
+
+    def add(self, callback: Callable[..., None]) -> None:
+        kept: Any = weakref.WeakMethod(callback) if inspect.ismethod(callback) else (lambda: callback)
+        with self._lock:
+            self._kept = [*(one for one in self._kept if one() is not None), kept]
+
+    def take(self) -> list[Callable[..., None]]:
+        """All of them, which are called no more."""
+        with self._lock:
+            kept, self._kept = self._kept, []
+        return [callback for one in kept if (callback := one()) is not None]
+
+    def call(self, *arguments: Any) -> None:
+        """Calls all; an error of one is logged."""
+        for one in self._kept:
+            try:
+                if (callback := one()) is not None:
+                    callback(*arguments)
+            except Exception:
+                log.exception("prepcache: internal error in a callback of a session")
 
 
 class Heartbeat:
@@ -50,6 +76,10 @@ class Heartbeat:
 
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
+        self.on_removed = Callbacks()
+        self._begin()
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._telling = threading.Lock()
         self.tells = 0
@@ -57,16 +87,17 @@ class Heartbeat:
         self._stop = threading.Event()
         self._woken = threading.Event()
         self._is_back = threading.Event()
-        self._has_drops = threading.Event()
         self._thread: threading.Thread | None = None
         self._pause_s = waits.BEAT_LONGEST_S
         self._progress: dict[str, wire.Progress] = {}
         self._used: set[str] = set()
-        self._dropped: set[str] = set()
+        self.dropped: set[str] = set()
         self._lost: set[str] = set()
-        self._found = (0, 0.0)
-        self._held: set[str] = set()
-        self._callbacks: list[Callable[[], Callable[[set[str]], None] | None]] = []
+        self.found = (0, 0.0)
+        self.held: set[str] = set()
+
+    after_fork = _begin
+    """In a child: no thread, nothing held, nothing to tell; callbacks stay."""
 
     def start(self, every_s: float) -> None:
         """Starts the thread, if it does not run.
@@ -112,20 +143,12 @@ class Heartbeat:
         """Whether the caller is the thread."""
         return self._thread is threading.current_thread()
 
-    def after_fork(self) -> None:
-        """In a child: no thread, nothing held, nothing to tell; callbacks stay."""
-        callbacks, session = self._callbacks, self._session()
-        if session is not None:
-            self.__init__(session)  # type: ignore[misc]
-        self._callbacks = callbacks
-
     # The outbox.
 
     def note_progress(self, recipe: str, name: str, done: int, total: int) -> None:
-        told = wire.Progress(RecipeDigest(recipe), name[:256], min(done, total), total)
         with self._lock:
             self._progress.pop(recipe, None)
-            self._progress[recipe] = told
+            self._progress[recipe] = wire.Progress(RecipeDigest(recipe), name, min(done, total), total)
 
     def note_used(self, digests: Iterable[str]) -> None:
         with self._lock:
@@ -134,20 +157,13 @@ class Heartbeat:
     def drop(self, digests: Iterable[str]) -> None:
         with self._lock:
             gone = set(digests)
-            self._dropped |= gone
+            self.dropped |= gone
             self._used -= gone
-            self._held -= gone
-            if self._dropped:
-                self._has_drops.set()
-
-    def wait_for_drops(self, seconds: float) -> None:
-        """Before a lack of room is believed: another thread may just look through an answer, which holds all
-        that it names."""
-        self._has_drops.wait(seconds)
+            self.held -= gone
 
     def note_found(self, items: int, saved_s: float) -> None:
         with self._lock:
-            self._found = self._found[0] + items, self._found[1] + saved_s
+            self.found = self.found[0] + items, self.found[1] + saved_s
 
     def note_lost(self, lease: str) -> None:
         """The daemon may think that this session has that lease, and it has not."""
@@ -179,130 +195,62 @@ class Heartbeat:
         """
         with self._lock:
             digests = {str(ref.digest) for ref in artifacts}
-            self._held |= digests
-            self._dropped -= digests
-            if not self._dropped:
-                self._has_drops.clear()
+            self.held |= digests
+            self.dropped -= digests
             return not digests or (tells == self.tells and not tells % 2)
-
-    def holding(self, ask: Callable[[], wire.Resolved]) -> wire.Resolved:
-        """What a request gives that puts holds on all that it names."""
-        for _ in range(HOLD_TRIES):
-            tells = self.tells
-            found = ask()
-            if self.hold(found.artifacts, tells):
-                break
-        return found
 
     def take_held(self) -> set[str]:
         """What was held; nothing is from now on."""
         with self._lock:
-            held, self._held = self._held, set()
+            held, self.held = self.held, set()
             return held
 
-    # The inbox.
-
-    def on_removed(self, callback: Callable[[set[str]], None]) -> None:
-        kept: Any = weakref.WeakMethod(callback) if inspect.ismethod(callback) else (lambda: callback)
-        with self._lock:
-            self._callbacks = [one for one in self._callbacks if one() is not None]
-            self._callbacks.append(kept)
-
     def tell_removed(self, digests: set[str]) -> None:
-        """Calls back everybody with digests that have to be let go; a callback's error is logged."""
-        if not digests:
-            return
-        with self._lock:
-            self._held -= digests
-            callbacks = [(kept, kept()) for kept in self._callbacks]
-            self._callbacks = [kept for kept, callback in callbacks if callback is not None]
-        for _, callback in callbacks:
-            if callback is not None:
-                try:
-                    callback(digests)
-                except Exception:
-                    log.exception("prepcache: releasing artifacts failed")
+        """Calls back everybody with digests that have to be let go."""
+        if digests:
+            with self._lock:
+                self.held -= digests
+            self.on_removed.call(digests)
 
-    def tell_dropped(self, session: Session, header: str, limit_s: float, tells: int) -> bool:
-        """Tells at once what was let go; the rest waits for the next beat.
-
-        Args:
-            tells: as it was before the daemon found no room.
-
-        Returns:
-            Whether anything was told since.
-        """
-        with self._telling_drops() as dropped:
-            if dropped:
-                asked = wire.BeatRequest(dropped=tuple(map(Digest, dropped)))
-                self._exchange(session, header, asked, limit_s)
-        return self.tells != tells
-
-    @contextlib.contextmanager
-    def _telling_drops(self) -> Iterator[Sequence[str]]:
-        """Around a request that tells of these drops; none where another thread is at it."""
-        if not self._dropped or not self._telling.acquire(blocking=False):
-            yield ()
-            return
+    def tell(self, session: Session, header: str, limit_s: float = waits.BEAT_LIMIT_S) -> set[str]:
+        """One beat; the digests that have to be let go. Where another thread is at one, nothing is told."""
+        if not self._telling.acquire(blocking=False):
+            return set()
+        dropped: list[str] = []
         try:
             with self._lock:
-                told = sorted(self._dropped)[: wire.MAX_DIGESTS_PER_BEAT]
-                self._dropped.difference_update(told)
-                self._has_drops.clear()
-                self.tells += 1
-            try:
-                yield told
-            except BaseException:
-                with self._lock:
-                    self._dropped.update(set(told) - self._held)
-                raise
-            finally:
-                self.tells += 1
-        finally:
-            self._telling.release()
-
-    def _exchange(
-        self, session: Session, header: str, asked: wire.BeatRequest, limit_s: float
-    ) -> wire.BeatAnswer:
-        transport = session.client.transport
-        path = f"{wire.API}/sessions/{header.partition('.')[0]}/beat"
-        raw = transport.call("POST", path, asked.to_json(), limit_s=limit_s, session=header)
-        return transport.read(wire.BeatAnswer, raw)
-
-    def tell_found(self, session: Session, header: str, limit_s: float) -> None:
-        """Tells at the end what no beat has told: a job may be over before its first."""
-        with self._telling_found() as (items, saved_s):
-            if items:
-                self._exchange(session, header, wire.BeatRequest(found_items=items, saved_s=saved_s), limit_s)
-
-    @contextlib.contextmanager
-    def _telling_found(self) -> Iterator[tuple[int, float]]:
-        """Around a request that tells of it; what was told when it was answered is told no more."""
-        with self._lock:
-            told = self._found
-        yield told
-        with self._lock:
-            self._found = self._found[0] - told[0], max(0.0, self._found[1] - told[1])
-
-    def tell(self, session: Session, header: str) -> None:
-        """One beat."""
-        with self._lock:
-            used = sorted(self._used)[: wire.MAX_DIGESTS_PER_BEAT]
-            lost = tuple(sorted(self._lost)[: wire.MAX_LEASES])
-            progress = tuple(self._progress.values())[-wire.MAX_PROGRESS_PER_BEAT :]
-        with self._telling_drops() as dropped, self._telling_found() as found:
+                used = sorted(self._used)[: wire.MAX_DIGESTS_PER_BEAT]
+                dropped = sorted(self.dropped)[: wire.MAX_DIGESTS_PER_BEAT]
+                lost = tuple(sorted(self._lost)[: wire.MAX_LEASES])
+                progress, found = tuple(self._progress.values())[-wire.MAX_PROGRESS_PER_BEAT :], self.found
+                self.dropped.difference_update(dropped)
+                self.tells += bool(dropped)
             used_now, dropped_now = tuple(map(Digest, used)), tuple(map(Digest, dropped))
-            asked = wire.BeatRequest(progress, used_now, dropped_now, lost, *found)
-            answer = self._exchange(session, header, asked, waits.BEAT_LIMIT_S)
+            answer: wire.BeatAnswer = session.client.transport.call(
+                "POST",
+                f"{wire.API}/sessions/{header.partition('.')[0]}/beat",
+                wire.BeatRequest(progress, used_now, dropped_now, lost, *found).to_json(),
+                limit_s=limit_s,
+                gives=wire.BeatAnswer,
+                session=header,
+            )
+        except BaseException:
+            with self._lock:
+                self.dropped.update(set(dropped) - self.held)
+            raise
+        finally:
+            self.tells += bool(dropped)
+            self._telling.release()
         with self._lock:
             self._used.difference_update(used)
             self._lost.difference_update(lost)
+            self.found = self.found[0] - found[0], max(0.0, self.found[1] - found[1])
             self._progress = {
-                recipe: told
-                for recipe, told in self._progress.items()
-                if told.done < told.total or told not in progress
+                recipe: one
+                for recipe, one in self._progress.items()
+                if one.done < one.total or one not in progress
             }
-        self.tell_removed(set(answer.removed))
+        return set(answer.removed)
 
 
 def _run(kept: weakref.ref[Session], beat: Heartbeat, stop: threading.Event) -> None:
@@ -336,7 +284,7 @@ def _run(kept: weakref.ref[Session], beat: Heartbeat, stop: threading.Event) -> 
 def _beat(session: Session, header: str) -> None:
     began = time.monotonic()
     try:
-        session.heartbeat.tell(session, header)
+        session.heartbeat.tell_removed(session.heartbeat.tell(session, header))
     except UnknownSession:
         with contextlib.suppress(PrepcacheError):
             session.reopen(header)

@@ -1,13 +1,15 @@
 """HTTP with a daemon, over a unix socket or TCP. No other module speaks it.
 
-The protocol itself is httpcore's, the engine of httpx; deadline.py gives it its sockets.
+The protocol is httpcore's, the engine of httpx. httpcore bounds each read, so that a daemon that sends a byte
+a second would hold a job for ever: it gets sockets of ours, and a `Deadline` as its timeout.
 
 Invariants:
-    1. An exchange ends by its deadline, whatever the peer does (deadline.py).
+    1. An exchange ends by its deadline, whatever the peer does.
     2. What comes back is bounded and checked: at most `MAX_ANSWER_BYTES`, a JSON object, no redirect.
        All else is `DaemonUnreachable` with `why` ("absent", "broken", "nonsense"), or the error that a
        problem document names; never another exception.
-    3. Connections belong to one process; a forked child opens its own.
+    3. Connections belong to one process. A forked child closes what it inherited before it does anything
+       else, or the daemon would take the parent for alive as long as the child is.
     4. Importing it loads httpcore: only what asks a daemon imports it.
 
 Not here: retries and how long to wait (wait_budget.py), what the messages mean (client.py, session.py).
@@ -15,21 +17,27 @@ Not here: retries and how long to wait (wait_budget.py), what the messages mean 
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import select
+import socket
+import struct
 import sys
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import httpcore
 
 from prepcache import __version__
 from prepcache.daemon import waits
-from prepcache.daemon.deadline import DUE, Backend
+from prepcache.daemon.launcher import open_to
 from prepcache.errors import (
     DaemonUnreachable,
     PrepcacheError,
@@ -39,14 +47,49 @@ from prepcache.errors import (
     from_problem,
 )
 from prepcache.protocol import wire
-from prepcache.protocol.members import Message
 from prepcache.settings import Address
 
-M = TypeVar("M", bound=Message)
-
 MAX_IDLE = 8
+WRITE_BYTES = 256 << 10
 FOLIO_BYTES = 2 << 20
-"""Files are written by as much, from border to border: see NOTE [ Large folios ] in artifact/layout.py."""
+"""Files are written by as much: see NOTE [ Large folios ] in artifact/layout.py."""
+
+_SOCKETS: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+"""All that this process has open, for its forked children."""
+
+
+class Deadline:
+    """When an exchange has to end; httpcore hands it to each operation of the exchange as its timeout.
+
+    Args:
+        limit_s: the exchange ends within this; a transfer is silent for no longer.
+        until: when a transfer ends, however much it moves; monotonic seconds.
+    """
+
+    def __init__(self, limit_s: float, *, is_transfer: bool = False, until: float = math.inf) -> None:
+        self.limit_s = limit_s
+        self.at = time.monotonic() + limit_s
+        self.has_ended = False
+        """Whether the peer closed the connection."""
+        self._is_transfer = is_transfer
+        self._until = until
+
+    def left_s(self) -> float:
+        left = self.at - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def sent(self, count: int) -> None:
+        """A transfer has time for what it moved; a drip gains nothing by it."""
+        if self._is_transfer:
+            self.at = min(self.at + count / waits.SLOWEST_TRANSFER, self._until)
+
+    def received(self, count: int) -> None:
+        """What is left of a download has the time of one silence, however quick it was up to here."""
+        if self._is_transfer:
+            silent_until = time.monotonic() + self.limit_s
+            self.at = max(self.at, min(self.at + count / waits.SLOWEST_TRANSFER, silent_until))
 
 
 class Transport:
@@ -66,7 +109,6 @@ class Transport:
             "Accept-Encoding": "identity",
             "Host": "prepcached" if address.socket is not None else address.url.removeprefix("http://"),
         }
-        self._host = address.host.encode() or b"prepcached"
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
         self._pool: tuple[int, httpcore.ConnectionPool] | None = None
@@ -81,14 +123,16 @@ class Transport:
         body: Any = None,
         *,
         limit_s: float,
+        gives: type[Any] = dict,
         params: Mapping[str, str] | None = None,
         session: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> Any:
         """One exchange of JSON.
 
         Args:
             body: JSON-able; None sends none.
             limit_s: the exchange ends within this.
+            gives: the message that the answer must hold; `dict` for its JSON object.
             session: the value of the session header.
 
         Raises:
@@ -99,9 +143,13 @@ class Transport:
         headers = {"Content-Length": str(len(content))}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        DUE.is_transfer, DUE.until = False, math.inf
-        with self._exchange(method, path, content, headers, limit_s, params, session) as response:
-            return self._json(response)
+        target = f"{path}?{urlencode(params)}" if params else path
+        deadline = Deadline(limit_s)
+        request = self._request(deadline, method, target, content, headers, session)
+        with self._mapped(deadline):
+            response = self._this_pool().handle_request(request)
+        with closing(response):
+            return self._read(deadline, response, gives)
 
     def upload(
         self,
@@ -111,17 +159,17 @@ class Transport:
         *,
         limit_s: float,
         until: float = math.inf,
+        gives: type[Any] = dict,
         session: str,
-    ) -> dict[str, Any]:
-        """PUTs `size_bytes` of a file; otherwise as `call`.
-
-        Args:
-            until: when it ends, however much it moves; monotonic seconds.
-        """
+    ) -> Any:
+        """PUTs `size_bytes` of a file; `limit_s` and `until` as in `Deadline`, otherwise as `call`."""
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size_bytes)}
-        DUE.is_transfer, DUE.until = True, until
-        with self._exchange("PUT", path, pieces, headers, limit_s, None, session) as response:
-            return self._json(response)
+        deadline = Deadline(limit_s, is_transfer=True, until=until)
+        request = self._request(deadline, "PUT", path, pieces, headers, session)
+        with self._mapped(deadline):
+            response = self._this_pool().handle_request(request)
+        with closing(response):
+            return self._read(deadline, response, gives)
 
     def download(self, path: str, fd: int, *, etag: str, max_bytes: int, limit_s: float) -> None:
         """GETs a file into `fd`, from its beginning.
@@ -129,96 +177,47 @@ class Transport:
         Raises:
             DaemonUnreachable, PrepcacheError: as `call`; part of it may be in `fd` then.
         """
-        DUE.is_transfer, DUE.until = True, math.inf
-        with self._exchange("GET", path, b"", {"If-Match": etag}, limit_s, None, None) as response:
+        deadline = Deadline(limit_s, is_transfer=True)
+        request = self._request(deadline, "GET", path, b"", {"If-Match": etag}, None)
+        with self._mapped(deadline):
+            response = self._this_pool().handle_request(request)
+        with closing(response):
             if response.status != 200:
-                self._json(response)
+                self._read(deadline, response, dict)
             if response.status != 200 or _headers(response).get("etag") != etag:
                 raise self._nonsense(f"a file other than {etag}")
-            offset, kept = 0, bytearray()
-            for piece in self._pieces(response):
-                if offset + len(kept) + len(piece) > max_bytes:
-                    raise self._nonsense(f"more than {max_bytes} bytes of {etag}")
-                kept += piece
-                offset += _write_out(fd, kept, len(kept) - len(kept) % FOLIO_BYTES, offset)
-            offset += _write_out(fd, kept, len(kept), offset)
-            os.ftruncate(fd, offset)
+            with open(fd, "wb", buffering=FOLIO_BYTES, closefd=False) as file:
+                file.seek(0)
+                for piece in self._pieces(deadline, response):
+                    if file.tell() + len(piece) > max_bytes:
+                        raise self._nonsense(f"more than {max_bytes} bytes of {etag}")
+                    file.write(piece)
+                file.truncate()
 
-    @contextmanager
-    def _exchange(
+    def _request(
         self,
+        deadline: Deadline,
         method: str,
-        path: str,
+        target: str,
         content: Any,
-        headers: dict[str, str],
-        limit_s: float,
-        params: Mapping[str, str] | None,
+        headers: Mapping[str, str],
         session: str | None,
-    ) -> Iterator[httpcore.Response]:
-        """Sends a request and yields the response, its body unread; maps whatever goes wrong."""
-        if session is not None:
-            headers[wire.SESSION_HEADER] = session
-        DUE.limit_s, DUE.at, DUE.has_ended = limit_s, time.monotonic() + limit_s, False
-        target = f"{path}?{urlencode(params)}" if params else path
-        asked = httpcore.Request(
+    ) -> httpcore.Request:
+        given = {**self._headers, **headers, **({} if session is None else {wire.SESSION_HEADER: session})}
+        host = self.address.host.encode() or b"prepcached"
+        url = httpcore.URL(scheme=b"http", host=host, port=self.address.port or None, target=target.encode())
+        return httpcore.Request(
             method,
-            httpcore.URL(
-                scheme=b"http", host=self._host, port=self.address.port or None, target=target.encode()
-            ),
-            headers=[
-                (name.encode(), text.encode()) for name, text in (*self._headers.items(), *headers.items())
-            ],
+            url,
+            headers=[(name.encode(), text.encode()) for name, text in given.items()],
             content=content,
+            extensions={"timeout": {"connect": deadline, "read": deadline, "write": deadline}},
         )
-        with self._mapped(is_body=False):
-            response = self._this_pool().handle_request(asked)
-        try:
-            if not {"content-length", "transfer-encoding"} & _headers(response).keys():
-                raise self._unreachable("broken", "an answer without a length")
-            yield response
-        finally:
-            response.close()
 
-    @contextmanager
-    def _mapped(self, *, is_body: bool) -> Iterator[None]:
-        """Turns whatever goes wrong on a connection into `DaemonUnreachable`."""
-        try:
-            yield
-        except httpcore.ConnectError as error:
-            raise self._of(error.args[0], "absent") from error
-        except OSError as error:
-            raise self._of(error, "broken") from error
-        except httpcore.ProtocolError as error:
-            if DUE.has_ended:
-                raise self._unreachable("broken", f"it closed the connection ({error})") from error
-            if is_body:
-                raise self._unreachable("broken", str(error)) from error
-            raise self._nonsense(str(error)) from error
-
-    def _of(self, error: OSError, why: str) -> DaemonUnreachable:
-        """What went wrong on a connection, as `DaemonUnreachable`."""
-        if isinstance(error, TimeoutError):
-            # What is left of a job's budget may be nothing: that number says nothing about the daemon.
-            span = f"within {DUE.limit_s:.1f} s" if DUE.limit_s >= 1 else "in time"
-            return self._unreachable("broken", f"no answer {span}")
-        if isinstance(error, BlockingIOError):
-            return self._unreachable("broken", "too many connections are waiting for it")
-        return self._unreachable(why, _reason(error))
-
-    def _pieces(self, response: httpcore.Response) -> Iterator[bytes]:
-        """The bytes of an answer, as they come."""
-        pieces = response.iter_stream()
-        while True:
-            with self._mapped(is_body=True):
-                piece = next(pieces, None)
-            if piece is None:
-                return
-            yield piece
-
-    def _json(self, response: httpcore.Response) -> dict[str, Any]:
-        """The JSON object of an answer, or the error that it stands for."""
+    def _read(self, deadline: Deadline, response: httpcore.Response, gives: type[Any]) -> Any:
+        """The JSON object of an answer, as a message, or the error that it stands for."""
         status, raw = response.status, bytearray()
-        for piece in self._pieces(response):
+        for piece in self._pieces(deadline, response):
             raw += piece
             if len(raw) > wire.MAX_ANSWER_BYTES:
                 raise self._nonsense(f"an answer of more than {wire.MAX_ANSWER_BYTES} bytes")
@@ -229,12 +228,54 @@ class Transport:
         if 200 <= status < 300:
             if not isinstance(body, dict):
                 raise self._nonsense("an answer that is not a JSON object")
-            return body
+            try:
+                return body if gives is dict else gives.from_json(body)
+            except PrepcacheError as error:  # nonsense, and not a bad request of ours
+                raise self._nonsense(error.message) from error
         if status >= 400 and isinstance(body, dict) and isinstance(body.get("code"), str):
-            raise _told(body)
+            raise _refusal(body)
         if status >= 500:
             raise self._unreachable("broken", f"status {status} without a problem document")
         raise self._nonsense(f"status {status} without a problem document")
+
+    def _pieces(self, deadline: Deadline, response: httpcore.Response) -> Iterator[bytes]:
+        """The bytes of an answer, as they come."""
+        if not {"content-length", "transfer-encoding"} & _headers(response).keys():
+            raise self._unreachable("broken", "an answer without a length")
+        pieces = response.iter_stream()
+        while True:
+            with self._mapped(deadline, is_body=True):
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            yield piece
+
+    @contextmanager
+    def _mapped(self, deadline: Deadline, *, is_body: bool = False) -> Iterator[None]:
+        """Turns whatever goes wrong on a connection into `DaemonUnreachable`."""
+        try:
+            yield
+        except httpcore.ConnectError as error:
+            raise self._of(error.args[0], "absent", deadline) from error
+        except OSError as error:
+            raise self._of(error, "broken", deadline) from error
+        except httpcore.ProtocolError as error:
+            if deadline.has_ended or is_body:
+                ended = "it closed the connection: " if deadline.has_ended else ""
+                raise self._unreachable("broken", f"{ended}{error}") from error
+            raise self._nonsense(str(error)) from error
+
+    def _of(self, error: OSError, why: str, deadline: Deadline) -> DaemonUnreachable:
+        if isinstance(error, TimeoutError):
+            # What is left of a job's budget may be nothing: that number says nothing about the daemon.
+            span = f"within {deadline.limit_s:.1f} s" if deadline.limit_s >= 1 else "in time"
+            return self._unreachable("broken", f"no answer {span}")
+        if isinstance(error, BlockingIOError):
+            return self._unreachable("broken", "too many connections are waiting for it")
+        told = error.strerror or ""
+        return self._unreachable(
+            why, told[:1].lower() + told[1:] if told else str(error) or type(error).__name__
+        )
 
     def _this_pool(self) -> httpcore.ConnectionPool:
         """This process's connections."""
@@ -259,51 +300,24 @@ class Transport:
                     one.close()
 
     def _unreachable(self, why: str, reason: str) -> DaemonUnreachable:
+        url = self.address.url
         return DaemonUnreachable(
-            f"the daemon at {self.address.url} cannot be reached: {_printable(reason)}",
-            url=self.address.url,
-            why=why,
+            f"the daemon at {url} cannot be reached: {_printable(reason)}", url=url, why=why
         )
 
     def _nonsense(self, what: str) -> DaemonUnreachable:
-        return DaemonUnreachable(
-            f"the server at {self.address.url} is not prepcached with protocol {wire.PROTOCOL}: "
-            f"{_printable(what)}",
-            url=self.address.url,
-            why="nonsense",
-        )
-
-    def read(self, message: type[M], answer: Any) -> M:
-        """The message in an answer; an answer that holds none is nonsense, not a bad request of ours."""
-        try:
-            return message.from_json(answer)
-        except PrepcacheError as error:
-            raise self._nonsense(error.message) from error
+        url = self.address.url
+        not_ours = f"the server at {url} is not prepcached with protocol {wire.PROTOCOL}"
+        return DaemonUnreachable(f"{not_ours}: {_printable(what)}", url=url, why="nonsense")
 
 
-def _write_out(fd: int, kept: bytearray, count: int, offset: int) -> int:
-    """Moves the first bytes of `kept` to their place in a file; how many, all of them."""
-    done = 0
-    with memoryview(kept) as view:
-        while done < count:
-            done += os.pwrite(fd, view[done:count], offset + done)
-    del kept[:count]
-    return count
-
-
-def _told(problem: dict[str, Any]) -> PrepcacheError:
+def _refusal(problem: dict[str, Any]) -> PrepcacheError:
     """The error in a problem document. One that no daemon may raise in a job is a plain refusal."""
     data = {k: v for k, v in problem.items() if k.isidentifier() and k not in ("self", "message")}
     error = from_problem({**data, "detail": _printable(problem.get("detail") or problem.get("title"))})
     if isinstance(error, RequestError | StoreError | ProtocolMismatch):
         return error
     return RequestError(error.message, **error.data)
-
-
-def _reason(error: OSError) -> str:
-    """What the system says about it."""
-    told = error.strerror or ""
-    return told[:1].lower() + told[1:] if told else str(error) or type(error).__name__
 
 
 def _printable(value: Any) -> str:
@@ -314,3 +328,101 @@ def _printable(value: Any) -> str:
 
 def _headers(response: httpcore.Response) -> dict[str, str]:
     return {name.decode("latin-1").lower(): text.decode("latin-1") for name, text in response.headers}
+
+
+class Stream(httpcore.NetworkStream):
+    """A connected socket whose every operation ends by the deadline of its exchange."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._is_asked = False
+        _SOCKETS.add(sock)
+
+    def read(self, max_bytes: int, timeout: Any = None) -> bytes:
+        self._sock.settimeout(timeout.left_s())
+        data = self._sock.recv(max_bytes)
+        if self._is_asked and not data.startswith(b"HTTP/"[: len(data)]):
+            raise httpcore.RemoteProtocolError(f"it sent {data[:40]!r}")  # h11 would wait for more
+        self._is_asked = False
+        timeout.received(len(data))
+        timeout.has_ended = not data
+        return data
+
+    def write(self, buffer: bytes, timeout: Any = None) -> None:
+        whole, self._is_asked = memoryview(buffer), True
+        try:
+            for start in range(0, len(whole), WRITE_BYTES):
+                piece = whole[start : start + WRITE_BYTES]
+                self._sock.settimeout(timeout.left_s())  # bounds the whole of sendall, unlike recv
+                self._sock.sendall(piece)
+                timeout.sent(len(piece))
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise httpcore.WriteError from error  # it may have answered before it had read all of us
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def get_extra_info(self, info: str) -> Any:
+        """`is_readable`: an idle connection that has something to say was closed."""
+        if info != "is_readable":
+            return None
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(0))
+
+
+class Backend(httpcore.NetworkBackend):
+    """Connects to one daemon; what goes wrong at that is in a `ConnectError`'s arguments."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def connect_unix_socket(self, path: str, timeout: Any = None, socket_options: Any = None) -> Stream:
+        with _connecting(socket.socket(socket.AF_UNIX)) as sock:
+            sock.settimeout(timeout.left_s())
+            try:
+                sock.connect(path)
+            except PermissionError as error:
+                told = f"{error.strerror}; {open_to(Path(path))}"
+                raise PermissionError(error.errno, told, path) from error
+            if self._address.owner not in (None, peer_uid(sock)):
+                raise PermissionError(errno.EACCES, "another user listens there", path)
+            return Stream(sock)
+
+    def connect_tcp(
+        self, host: str, port: int, timeout: Any = None, local_address: str | None = None,
+        socket_options: Any = None,
+    ) -> Stream:  # fmt: skip
+        try:
+            made = socket.create_connection((host, port), timeout=timeout.left_s())
+        except OSError as error:
+            raise httpcore.ConnectError(error) from error
+        with _connecting(made) as sock:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return Stream(sock)
+
+
+@contextmanager
+def _connecting(sock: socket.socket) -> Iterator[socket.socket]:
+    try:
+        yield sock
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, OSError):
+            raise httpcore.ConnectError(error) from error  # the pool raises it again without its cause
+        raise
+
+
+def peer_uid(sock: socket.socket) -> int:
+    """The user that listens at the other end of a connected unix socket, as the kernel says (unix(7))."""
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)
+
+
+def _after_fork_in_child() -> None:
+    for sock in list(_SOCKETS):
+        with suppress(OSError):
+            os.close(sock.detach())
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -9,8 +9,7 @@ Invariants:
     3. Starting never waits for the daemon: a request that needs it waits for its socket, on its own budget.
 
 NOTE [ Which daemon is asked ]: PREPCACHE_URL, if set, alone. Else the system service's socket, if we may use
-it and a process listens. Else the user's own daemon, started when it is needed, gone when it is idle: at the
-socket that the environment leads to, or where a daemon of the same root has noted that it is (listening.py).
+it and a process listens. Else the user's own daemon, started when it is needed, gone when it is idle.
 """
 
 from __future__ import annotations
@@ -29,8 +28,13 @@ from pathlib import Path
 
 from prepcache.daemon import waits
 from prepcache.errors import DaemonUnreachable
-from prepcache.protocol.listening import noted, starting
-from prepcache.protocol.places import SYSTEM_SOCKET, is_public, own_root, own_socket
+from prepcache.protocol.places import (
+    SYSTEM_SOCKET,
+    is_public,
+    own_root,
+    own_socket,
+    proc_stat,
+)
 from prepcache.settings import Address, Settings
 
 IDLE_EXIT_S = 600
@@ -58,7 +62,10 @@ class Endpoint:
     @classmethod
     def own(cls, launcher: Launcher) -> Endpoint:
         """The user's own daemon. Where others could have laid out the socket, it must be his."""
-        owner = os.geteuid() if launcher.is_noted or is_public(launcher.socket) else None
+        is_open = is_public(launcher.socket)
+        with contextlib.suppress(OSError):
+            is_open |= bool(launcher.socket.parent.stat().st_mode & 0o022)
+        owner = os.geteuid() if is_open else None
         return cls(Address(socket=str(launcher.socket), owner=owner), launcher)
 
 
@@ -77,23 +84,27 @@ def find(
 
 def barred(service: Path = SYSTEM_SOCKET) -> str:
     """Why the system service, which is there, is not asked: its socket is not ours to use. Else nothing."""
-    import grp
-    import pwd
+    if not service.exists() or os.access(service, os.W_OK):
+        return ""
+    return f"the system service at {service} is not used, but your own daemon: {open_to(service)}"
 
-    try:
-        gid = service.stat().st_gid
-    except OSError:
-        return ""
-    if os.access(service, os.W_OK):
-        return ""
-    there = f"the system service's socket, {service}, is not open to you, so your own daemon is used"
-    try:
-        group, user = grp.getgrgid(gid), pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return f"{there}; the socket's group is {gid}"
-    if user in group.gr_mem:
-        return f"{there}; you joined its group {group.gr_name} after this login: log in again"
-    return f"{there}; join its group and log in again: sudo usermod --append --groups {group.gr_name} {user}"
+
+def open_to(socket: Path) -> str:
+    """To whom a socket is open that was refused to this user."""
+    import grp
+
+    group = "that may enter its folder"
+    with contextlib.suppress(OSError):
+        status = socket.stat()
+        if not status.st_mode & stat.S_IWGRP:
+            return f"only user {status.st_uid} may connect"
+        group = str(status.st_gid)
+        with contextlib.suppress(KeyError):
+            group = grp.getgrgid(status.st_gid).gr_name
+    return (
+        f"only members of the group {group} may connect: have yourself added "
+        f"(`sudo usermod -aG {group} $USER`), then log in again"
+    )
 
 
 def listens(path: Path) -> bool:
@@ -117,7 +128,6 @@ class Launcher:
         root: of its store; made if absent.
         environ: what it gets as environment, less our own settings.
         command: how it is run; default this Python's `-m prepcached`.
-        is_noted: the socket is the one that a daemon of this root has noted.
     """
 
     def __init__(
@@ -126,12 +136,10 @@ class Launcher:
         root: Path,
         environ: Mapping[str, str],
         command: tuple[str, ...] | None = None,
-        *,
-        is_noted: bool = False,
     ) -> None:
         self.socket = socket
         self.root = root
-        self.is_noted = is_noted
+        self.log = root / LOG_NAME
         self._environ = environ
         # -P: the daemon must not import a module of the folder that it happens to be started in.
         self._command = command or (sys.executable or "", "-P", "-m", "prepcached")
@@ -139,10 +147,6 @@ class Launcher:
         """Whether this process has started the daemon, for a store that was not there."""
         self._starts = 0
         self._started_at = 0.0
-
-    @property
-    def log(self) -> Path:
-        return self.root / LOG_NAME
 
     @property
     def has_store(self) -> bool:
@@ -161,30 +165,13 @@ class Launcher:
         return 0
 
     @property
-    def starts_for_long(self) -> str:
-        """What a daemon of this root does that has noted that its start takes long; else nothing."""
-        noted_by = starting(self.root)
-        return (
-            ""
-            if noted_by is None
-            else f"the daemon of {self.root} (pid {noted_by[0]}) starts, and {noted_by[1]}"
-        )
-
-    @property
     def is_starting(self) -> bool:
         """Whether it lives, and was started so shortly ago that it may not be ready yet."""
         with contextlib.suppress(OSError):
             age_s = time.time() - (self.root / LOCK_NAME).stat().st_mtime
-            is_stopped = _state(self._last_pid) in ("T", "t")  # SIGSTOP, or a debugger
+            is_stopped = proc_stat(self._last_pid)[:1] in (["T"], ["t"])  # SIGSTOP, or a debugger
             return age_s < waits.STARTING_S and self.is_running and not is_stopped
         return False
-
-    def elsewhere(self) -> Launcher | None:
-        """The launcher for the socket at which a daemon of this root listens, where that is another one."""
-        path = noted(self.root)
-        if path is None or path == self.socket or not listens(path):
-            return None
-        return Launcher(path, self.root, self._environ, self._command, is_noted=True)
 
     def start(self) -> bool:
         """Starts the daemon unless somebody else just did; does not wait for it.
@@ -193,16 +180,13 @@ class Launcher:
             True: it will listen soon, if all is well.
 
         Raises:
-            DaemonUnreachable: it cannot be started, or the one that was started has died; says why. Or it is
-                starting, and that takes long (`why` "starting"): it is not waited for.
+            DaemonUnreachable: it cannot be started, or the one that was started has died; says why.
         """
         try:
             _private_folder(self.socket.parent, is_own=self.socket.parent != self.root)
             _private_folder(self.root, is_own=False)
             with self._lock() as lock:
-                if not listens(self.socket) and self.starts_for_long:
-                    raise DaemonUnreachable(self.starts_for_long, why="starting")
-                if lock is not None and not listens(self.socket) and not _is_running(_pid_in(lock)):
+                if lock is not None and not listens(self.socket) and not self.is_running:
                     self._check_installed()
                     self._check_last_start()
                     self.has_started_empty = not self._starts and not self.has_store
@@ -257,15 +241,8 @@ class Launcher:
 
     def _spawn(self) -> int:
         """Runs the daemon; its process id."""
-        serve = (
-            "serve",
-            "--uds",
-            str(self.socket),
-            "--root",
-            str(self.root),
-            "--idle-exit",
-            str(IDLE_EXIT_S),
-        )
+        places = ("--uds", str(self.socket), "--root", str(self.root))
+        serve = ("serve", *places, "--idle-exit", str(IDLE_EXIT_S))
         with contextlib.suppress(FileNotFoundError):
             if self.log.stat().st_size > MAX_LOG_BYTES:
                 self.log.replace(self.log.with_suffix(".log.1"))
@@ -314,23 +291,10 @@ def _private_folder(path: Path, *, is_own: bool) -> None:
             raise PermissionError(1, "is not a folder that only you can write to", str(path))
 
 
-def _pid_in(lock: int) -> int:
-    text = os.pread(lock, 32, 0).split()
-    return int(text[0]) if text and text[0].isdigit() else 0
-
-
 def _is_running(pid: int) -> bool:
     """Whether that process lives and is a daemon of ours: ids are used again, and zombies linger."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return pid > 0 and _state(pid) not in ("", "Z") and b"prepcached" in command
-
-
-def _state(pid: int) -> str:
-    """The letter for what a process does (proc_pid_stat(5)); "" where there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
+    return pid > 0 and proc_stat(pid)[:1] not in ([], ["Z"]) and b"prepcached" in command

@@ -23,23 +23,22 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import json
 import logging
 import os
 import socket
+import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from prepcache import forks
 from prepcache.daemon import waits
 from prepcache.daemon.client import Client
-from prepcache.daemon.description import Known, RecipeLike, fitting, job_name, plain
-from prepcache.daemon.folder import Staged
-from prepcache.daemon.heartbeat import Heartbeat
-from prepcache.daemon.transfer import Handover
+from prepcache.daemon.heartbeat import Callbacks, Heartbeat
+from prepcache.daemon.transfer import Handover, Staged
 from prepcache.daemon.wait_budget import WaitBudget, own_time
 from prepcache.digests import RecipeDigest
 from prepcache.errors import (
@@ -53,16 +52,25 @@ from prepcache.errors import (
     UnknownSession,
 )
 from prepcache.protocol import inspection, wire
-from prepcache.protocol.members import Message
+from prepcache.protocol.wire import Message
 from prepcache.settings import Mode
 
-M = TypeVar("M", bound=Message)
-_Exchange = Callable[[str | None, float], M]
-"""(session header, seconds left) -> the answer."""
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from prepcache.keys.recipes import Recipe
 
+T = TypeVar("T")
+HOLD_TRIES = 3
 
 log = logging.getLogger("prepcache")
+
+
+class Known(NamedTuple):
+    """What a new session has to tell again of a recipe, without the job's function that a recipe holds."""
+
+    digest: str
+    name: str
+    parts: Mapping[str, Any]
+    is_registered: bool
 
 
 class Session:
@@ -76,7 +84,6 @@ class Session:
         self.heartbeat = Heartbeat(self)
         self._handover = Handover(client, self.run)
         self._begin()
-        self._has_said_it_waits = False
         forks.note(self)
 
     def _begin(self) -> None:
@@ -84,10 +91,11 @@ class Session:
         self._answering = threading.Lock()
         self._reopening = threading.Lock()
         self._answer: wire.SessionAnswer | None = None
-        self._recipes: dict[str, tuple[Known, bool]] = {}
-        self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
-        self._at_return: list[weakref.WeakMethod[Callable[[], None]]] = []
+        self._recipes: dict[str, Known] = {}
+        self._at_close = Callbacks()
+        self._at_return = Callbacks()
         self._closes_at: float | None = None
+        self._has_said_it_waits = False
 
     def after_fork(self) -> None:
         """A data set in a child still has its parent's session in hand: it becomes the child's own."""
@@ -114,15 +122,46 @@ class Session:
     # What a data set does.
 
     def resolve(
-        self, recipe: RecipeLike, generation: int = 0, *, hold: bool = True, register: bool = False
+        self,
+        recipe: Recipe | Known,
+        generation: int = 0,
+        *,
+        hold: bool = True,
+        register: bool = False,
+        may_reopen: bool = True,
     ) -> wire.Resolved:
         """The recipe's artifacts, new since `generation`; all of them where `is_complete`.
 
         Args:
             hold: take holds on them, in the same step.
             register: tell the recipe's readable parts, which a first lease needs.
+            may_reopen: open another session where the daemon has forgotten this one.
         """
-        return self._resolve(recipe, generation, hold, register, may_reopen=True)
+        tries = 0
+        while tries < HOLD_TRIES:
+            asked = wire.ResolveRequest(
+                recipe=RecipeDigest(recipe.digest),
+                name=plain(recipe.name),
+                generation=generation,
+                hold=hold,
+                register=fitting(recipe.parts) if register else None,
+            )
+            call = self._call("POST", "/v1/resolve", asked, wire.Resolved)
+            tells, tries = self.heartbeat.tells, tries + 1
+            try:
+                found: wire.Resolved = self.run(call, acts=hold, may_reopen=may_reopen)
+            except FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
+                if generation == 0:
+                    raise
+                generation = 0
+                continue
+            if not hold or self.heartbeat.hold(found.artifacts, tells):
+                break
+        if hold:
+            known = self._recipes.get(recipe.digest)
+            is_registered = register or (known is not None and known.is_registered)
+            self._recipes[recipe.digest] = Known(recipe.digest, recipe.name, recipe.parts, is_registered)
+        return found
 
     def lease(
         self,
@@ -149,10 +188,9 @@ class Session:
         """
         wait_s = min(wait_s, wire.MAX_WAIT_S)
         run = bytes(items)
-
         tells = 0
 
-        def ask(header: str | None, left_s: float) -> wire.LeaseAnswer:
+        def ask(limit_s: float, session: str) -> Any:
             nonlocal tells
             tells = self.heartbeat.tells
             with self.heartbeat.asking() as (lease, lost):
@@ -161,23 +199,23 @@ class Session:
                     want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s, left=left, lost=lost, why=why,
                     cue=cue,
                 )  # fmt: skip
-                return self._exchange(wire.LeaseAnswer, "POST", "/v1/leases", asked)(header, left_s)
+                call = self._call("POST", "/v1/leases", asked, wire.LeaseAnswer)
+                return call(limit_s=limit_s, session=session)
 
-        while (answer := self._act(ask, wait_s=wait_s)).is_declined:
-            self.heartbeat.wait_for_drops(waits.DROPS_S / 5)  # the job waits for this
-            if not self._makes_way(tells):
+        while True:
+            answer: wire.LeaseAnswer = self.run(ask, wait_s=wait_s, acts=True)
+            if not answer.is_declined or not self._makes_way(tells):
                 break
         if lie := answer.lie(len(run) // 32, want):
-            raise self._lied(lie)
+            raise self._give_up(f"the daemon's answer is invalid: {lie}")
         again = answer.look_again
         if again is not None and not self.heartbeat.hold(again.artifacts, tells) and recipe in self._recipes:
-            self.resolve(self._recipes[recipe][0], generation)
+            self.resolve(self._recipes[recipe], generation)
         return answer
 
     def stage(self) -> Staged:
         """A new file for an artifact: in the shared staging folder, or one that `commit` will upload."""
-        header = self.open()
-        return self._handover.stage(header)
+        return self._handover.stage(self.open())
 
     def commit(
         self, leases: Sequence[wire.Lease], staged: Sequence[Staged], *, limit_s: float | None = None
@@ -197,7 +235,6 @@ class Session:
                     committed = self._handover.commit(header, leases, staged, limit_s)
                     break
                 except Declined:
-                    self.heartbeat.wait_for_drops(waits.DROPS_S)
                     if not self._makes_way(tells):
                         raise
         except UnknownSession:
@@ -218,8 +255,9 @@ class Session:
 
     def limits(self) -> Mapping[str, Any]:
         """The daemon's, by name, as in `Client.info`."""
-        told = self.run(lambda left_s: self.client.transport.call("GET", "/v1/info", limit_s=left_s))
-        return self.client.transport.read(inspection.Info, told).limits
+        call = functools.partial(self.client.transport.call, "GET", "/v1/info", gives=inspection.Info)
+        info: inspection.Info = self.run(call)
+        return info.limits
 
     def path_of(self, ref: wire.ArtifactRef) -> Path:
         """Where the artifact lies; downloaded first where no folder is shared.
@@ -232,18 +270,24 @@ class Session:
         return self._handover.path_of(ref)
 
     def _makes_way(self, tells: int) -> bool:
-        """Gives up at once what a beat would tell later: it may be what there was no room for."""
-        if (header := self.header) is not None:
-            with contextlib.suppress(PrepcacheError):
-                return self.run(lambda left_s: self.heartbeat.tell_dropped(self, header, left_s, tells))
-        return False
+        """Gives up at once what a beat would tell later: it may be what there was no room for.
+
+        Returns:
+            Whether anything was given up since `tells` was as given.
+        """
+        try:
+            if (header := self.header) is not None and self.heartbeat.dropped:
+                self.run(lambda limit_s: self.heartbeat.tell(self, header, limit_s))
+        except PrepcacheError:
+            return False
+        return self.heartbeat.tells != tells
 
     def forsake(self, leases: Iterable[wire.Lease]) -> None:
         """Gives leases back with the next request for one, or with the next beat. Costs nothing."""
         for lease in leases:
             self.heartbeat.note_lost(lease.id)
 
-    def progress(self, recipe: RecipeLike, done: int, total: int) -> None:
+    def progress(self, recipe: Recipe | Known, done: int, total: int) -> None:
         """Says how far this process is; told with the next beat. Costs nothing."""
         self.heartbeat.note_progress(recipe.digest, plain(recipe.name), done, total)
 
@@ -260,42 +304,32 @@ class Session:
         self.heartbeat.drop(ref.digest for ref in refs)
 
     def on_removed(self, callback: Callable[[set[str]], None]) -> None:
-        """Calls back, from the beat thread, with digests whose maps must be let go (purged, weakened).
-
-        A bound method is held weakly: it does not keep its data set alive.
-        """
-        self.heartbeat.on_removed(callback)
+        """Calls back, from the beat thread, with digests whose maps must be let go (purged, weakened)."""
+        self.heartbeat.on_removed.add(callback)
 
     def at_close(self, callback: Callable[[], None]) -> None:
-        """Calls a method back before the session is closed at the end of the process, last come first. It is
-        held weakly: it does not keep its data set alive.
-        """
-        for dead in [one for one in self._at_close if one() is None]:
-            with contextlib.suppress(ValueError):  # another thread was quicker
-                self._at_close.remove(dead)
-        self._at_close.append(weakref.WeakMethod(callback))
+        """Calls back before the session is closed at the end of the process, last come first."""
+        self._at_close.add(callback)
         self._close_at_exit()
 
     def close(self) -> None:
         """Says goodbye, quickly and quietly; the session can be used again, and is a new one then."""
-        while self._at_close:
-            callback = self._at_close.pop()()
-            try:
-                if callback is not None:
+        while callbacks := self._at_close.take():
+            for callback in reversed(callbacks):
+                try:
                     callback()
-            except PrepcacheError:
-                pass
-            except Exception:
-                log.exception("prepcache: internal error at the end of the process")
+                except PrepcacheError:
+                    pass
+                except Exception:
+                    log.exception("prepcache: internal error at the end of the process")
         self.heartbeat.stop()
-        answer, self._answer = self._answer, None
-        if answer is not None and not self.is_gone:
-            header = wire.session_header(answer.session, answer.token)
+        header, self._answer = self.header, None
+        if header is not None and not self.is_gone:
+            path = f"/v1/sessions/{header.partition('.')[0]}"
             with contextlib.suppress(PrepcacheError):
-                self.heartbeat.tell_found(self, header, waits.CLOSE_S)
-                self.client.transport.call(
-                    "DELETE", f"/v1/sessions/{answer.session}", limit_s=waits.CLOSE_S, session=header
-                )
+                if self.heartbeat.found[0]:  # a job may be over before its first beat
+                    self.heartbeat.tell(self, header, waits.CLOSE_S)
+                self.client.transport.call("DELETE", path, limit_s=waits.CLOSE_S, session=header)
         self.client.close()
         for key in [key for key, session in list(self._all.items()) if session is self]:
             self._all.pop(key, None)
@@ -318,12 +352,9 @@ class Session:
         header = self.header
         if header is not None:
             return header
-        budget = self._budget_here()
-        if not budget.acquire(self._opening):
+        if not self._budget_here().acquire(self._opening):
             why = "another thread of this job opens its session, and the daemon does not answer"
-            error = budget.give_up(self.client.url, why, is_final=False)
-            self.heartbeat.look()
-            raise error
+            raise self._give_up(why, is_final=False)
         try:
             return self.header or self._opened()
         finally:
@@ -337,25 +368,21 @@ class Session:
         return WaitBudget(own_s, consequence="") if own_s else self.budget
 
     def _opened(self) -> str:
-        asked = wire.SessionRequest(job_name(), os.getpid(), socket.gethostname()[:256]).to_json()
-
-        def attempt(left_s: float) -> wire.SessionAnswer:
-            answer = self.client.transport.call("POST", "/v1/sessions", asked, limit_s=left_s)
-            return self.client.transport.read(wire.SessionAnswer, answer)
-
+        asked = wire.SessionRequest(job_name(), os.getpid(), socket.gethostname()[:256])
         try:
-            answer = self.run(attempt)
+            answer: wire.SessionAnswer = self.run(
+                self._call("POST", "/v1/sessions", asked, wire.SessionAnswer)
+            )
+            if answer.protocol != wire.PROTOCOL:
+                told = f"it speaks protocol {answer.protocol}, this client {wire.PROTOCOL}"
+                raise self._give_up(f"the daemon's answer is invalid: {told}")
+            self._handover.look_for_folder(answer)
+            self.heartbeat.start(answer.beat_s)
         except (RequestError, StoreError) as error:
             # Not this job's fault, nor anything that it could mend: it goes on by itself.
-            raise self.budget.give_up(self.client.url, error.message) from error
-        if answer.protocol != wire.PROTOCOL:
-            raise self._lied(f"it speaks protocol {answer.protocol}, this client {wire.PROTOCOL}")
-        self._handover.look_for_folder(answer)
-        try:
-            self.heartbeat.start(answer.beat_s)
+            raise self._give_up(error.message) from error
         except RuntimeError as error:  # there are too many threads, or the process ends
-            why = f"its session cannot be kept alive: {error}"
-            raise self.budget.give_up(self.client.url, why) from error
+            raise self._give_up(f"its session cannot be kept alive: {error}") from error
         with self._answering:
             self._answer = answer
         self._close_at_exit()
@@ -365,106 +392,76 @@ class Session:
         atexit.unregister(self.close)
         atexit.register(self.close)
 
-    def _forget(self, header: str) -> None:
-        """The daemon does not know this session any more."""
+    def reopen(self, header: str) -> None:
+        """Opens a session in place of a forgotten one, and takes its holds again if nobody is at it."""
         with self._answering:
             if self.header == header:
                 self._answer = None
-
-    def reopen(self, header: str) -> None:
-        """Opens a session in place of a forgotten one, and takes its holds again if nobody is at it."""
-        self._forget(header)
         self.open()
         if not self._reopening.acquire(blocking=False):
             return
         try:
-            self._take_holds_again()
+            before, now = self.heartbeat.take_held(), set[str]()
+            for known in list(self._recipes.values()):
+                found = self.resolve(known, register=known.is_registered, may_reopen=False)
+                now |= {str(ref.digest) for ref in found.artifacts}
+            self.heartbeat.drop(now - before)
+            self.heartbeat.tell_removed(before - now)
         finally:
             self._reopening.release()
 
-    def _take_holds_again(self) -> None:
-        before, now = self.heartbeat.take_held(), set[str]()
-        for known, is_registered in list(self._recipes.values()):
-            found = self._resolve(known, 0, True, is_registered, may_reopen=False)
-            now |= {ref.digest for ref in found.artifacts}
-        self.heartbeat.drop(now - before)
-        self.heartbeat.tell_removed(before - now)
+    def _call(self, method: str, path: str, body: Message, gives: type[Message]) -> Callable[..., Any]:
+        return functools.partial(self.client.transport.call, method, path, body.to_json(), gives=gives)
 
-    def _resolve(
-        self, recipe: RecipeLike, generation: int, hold: bool, register: bool, *, may_reopen: bool
-    ) -> wire.Resolved:
-        asked = wire.ResolveRequest(
-            recipe=RecipeDigest(recipe.digest),
-            name=plain(recipe.name),
-            generation=generation,
-            hold=hold,
-            register=fitting(recipe.parts) if register else None,
-        )
-        exchange = self._exchange(wire.Resolved, "POST", "/v1/resolve", asked)
-        ask = functools.partial(self._act, exchange, is_acting=hold, may_reopen=may_reopen)
-        try:
-            found = self.heartbeat.holding(ask) if hold else ask()
-        except FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
-            if generation == 0:
-                raise
-            return self._resolve(recipe, 0, hold, register, may_reopen=may_reopen)
-        if hold:
-            is_registered = register or self._recipes.get(recipe.digest, (None, False))[1]
-            self._recipes[recipe.digest] = (Known.of(recipe), is_registered)
-        return found
+    def run(
+        self, attempt: Callable[..., T], *, wait_s: float = 0.0, acts: bool = False, may_reopen: bool = True
+    ) -> T:
+        """`attempt(limit_s=...)` within the process's wait budget; threads of the session's own have theirs,
+        and say nothing.
 
-    def _exchange(self, gives: type[M], method: str, path: str, body: Message) -> _Exchange[M]:
-        sent = body.to_json()
-
-        def exchange(header: str | None, left_s: float) -> M:
-            transport = self.client.transport  # another one, where the daemon turned out to listen elsewhere
-            return transport.read(gives, transport.call(method, path, sent, limit_s=left_s, session=header))
-
-        return exchange
-
-    def _act(
-        self, exchange: _Exchange[M], *, wait_s: float = 0.0, is_acting: bool = True, may_reopen: bool = True
-    ) -> M:
-        """One exchange in the session's name; once more in a new session's, where that one is forgotten."""
-        header = self.open() if is_acting else None
-
-        def attempt(left_s: float) -> M:
-            return exchange(header, left_s)
-
-        try:
-            return self.run(attempt, wait_s=wait_s)
-        except UnknownSession:
-            if header is None or not may_reopen:
-                raise
-        try:
-            self.reopen(header)
-            header = self.open()
-            return self.run(attempt, wait_s=wait_s)
-        except UnknownSession as error:
-            # It was restarted twice meanwhile. One that never knows its sessions is given up in the end.
-            self.budget.charge(waits.FREE_S)
-            why = "the daemon does not know a session that it has just opened"
-            gone = self.budget.give_up(self.client.url, why, is_final=False)
-            self.heartbeat.look()
-            raise gone from error
-
-    def run(self, attempt: Callable[[float], T], *, wait_s: float = 0.0) -> T:
-        """Within the process's wait budget; threads of the session's own have theirs, and say nothing."""
-        url, budget = self.client.url, self._budget_here()
+        Args:
+            wait_s: how long the daemon was asked to keep the request.
+            acts: in the session's name, which `attempt` gets as `session`; once more in a new session's,
+                where that one is forgotten.
+        """
+        url, is_again = self.client.url, False
         if self.client.mode is Mode.OFF:
             raise DaemonUnreachable("PREPCACHE=off: no daemon is asked", url=url, why="off")
-        if not self.budget.has_met:
-            self.budget.limit_first(self.client.first_wait())
-        try:
-            return budget.run(url, attempt, wait_s=wait_s, start=self.client.start, excuse=self._excuse)
-        except ProtocolMismatch as error:
-            raise self.budget.give_up(url, error.message) from error
-        except DaemonUnreachable:
-            if self.is_away:
-                self.heartbeat.look()
-            raise
+        while True:
+            if self.client.has_started_empty:  # it has nothing yet that this job could use
+                self.budget.limit_first(waits.STARTING_WAIT_S)
+            header, budget = self.open() if acts else None, self._budget_here()
+            call = functools.partial(attempt, session=header) if acts else attempt
+            try:
+                return budget.run(url, call, wait_s=wait_s, start=self.client.start, excuse=self._excuse)
+            except ProtocolMismatch as error:
+                raise self._give_up(error.message) from error
+            except DaemonUnreachable:
+                if self.is_away:
+                    self.heartbeat.look()
+                raise
+            except UnknownSession as error:
+                if header is None or not may_reopen:
+                    raise
+                try:
+                    if not is_again:
+                        self.reopen(header)
+                        is_again = True
+                        continue
+                except UnknownSession:
+                    pass
+                # It was restarted twice meanwhile. One that never knows its sessions is given up in the end.
+                self.budget.charge(waits.FREE_S)
+                why = "the daemon does not know a session that it has just opened"
+                raise self._give_up(why, is_final=False) from error
 
     # Outages.
+
+    def _give_up(self, why: str, *, is_final: bool = True) -> DaemonUnreachable:
+        """Begins an outage; the error to raise."""
+        error = self.budget.give_up(self.client.url, why, is_final=is_final)
+        self.heartbeat.look()
+        return error
 
     def _excuse(self) -> str:
         """Why a daemon that has never answered is not to be blamed: it is the user's own, and starts."""
@@ -473,16 +470,14 @@ class Session:
     def give_up_for_now(self, why: str) -> None:
         """Begins an outage, if there is none: a thread has waited for the daemon on its own time, in vain."""
         if not self.is_gone:
-            self.budget.give_up(self.client.url, why, is_final=False)
-            self.heartbeat.look()
+            self._give_up(why, is_final=False)
 
     def start_again(self) -> None:
         """Starts the user's own daemon where nobody listens; gives up where that is not possible."""
         try:
             self.client.start()
         except DaemonUnreachable as error:
-            if error.data.get("why") != "starting":
-                self.budget.give_up(self.client.url, error.message)
+            self._give_up(error.message)
 
     def come_back(self) -> None:
         """Ends an outage: the daemon answers."""
@@ -490,15 +485,11 @@ class Session:
         self.budget.come_back()
         if warned:
             log.warning("prepcache: %s: the daemon answers%s; using it", self.client.url, again)
-        for callback in [kept() for kept in self._at_return]:
-            if callback is not None:
-                callback()
+        self._at_return.call()
 
     def at_return(self, callback: Callable[[], None]) -> None:
-        """Calls a method back, from a thread, when an outage has ended; it is held weakly, and does not
-        wait."""
-        self._at_return = [one for one in self._at_return if one() is not None]
-        self._at_return.append(weakref.WeakMethod(callback))
+        """Calls back, from a thread, when an outage has ended; what it calls does not wait."""
+        self._at_return.add(callback)
 
     def wait_for_return(self, seconds: float) -> bool:
         """In an outage: waits for its end, at the budget's cost. False where nothing more may be spent."""
@@ -535,5 +526,27 @@ class Session:
             self.heartbeat.wait(min(left_s, waits.ALIVE_S))
         return 0.0 if self.is_gone else max(0.0, self._closes_at - time.monotonic())
 
-    def _lied(self, what: str) -> DaemonUnreachable:
-        return self.budget.give_up(self.client.url, f"the daemon's answer is invalid: {what}")
+
+def job_name() -> str:
+    """What people call this process: its script."""
+    script = script_run()
+    return plain(Path(script).name if script not in ("", "-c", "-m") else "python")
+
+
+def script_run() -> str:
+    """`sys.argv[0]`; "" in a program that embeds Python and gives it no command line."""
+    return next(iter(getattr(sys, "argv", ())), "")
+
+
+def plain(name: str) -> str:
+    """A name as messages carry it: printable, and not long."""
+    return "".join(c for c in name if c.isprintable())[:256]
+
+
+def fitting(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The readable parts, less the largest members where all of them are more than a daemon takes."""
+    sizes = {name: len(json.dumps(value, default=str)) for name, value in parts.items()}
+    kept = dict(parts)
+    while sum(sizes[name] for name in kept) > wire.MAX_PARTS_BYTES:
+        del kept[max(kept, key=lambda name: sizes[name])]
+    return kept

@@ -1,34 +1,247 @@
 """Artifacts' bytes, to the daemon and from it: by path where its folder is shared, else over HTTP.
 
 Invariants:
-    1. What honestly takes long does not count as waiting: a thread commits on its own time, so long as a slow
-       disk may take, and a transfer has time for what it moved.
-    2. A daemon that hangs costs the job no more than what is left of the wait budget.
-    3. A file that the daemon was asked to take, and has not answered for, is left to it: it may be at it
-       still. What it does not take goes with the session.
+    1. A folder is trusted only after the daemon's own instance id was found in it: in a container, or
+       under another mount, the path that the daemon names may be somebody else's.
+    2. A staged file is new (O_EXCL), no symlink (O_NOFOLLOW), and readable by the group (0640) whatever
+       the umask, so that the daemon can take it. One that the daemon was asked to take, and has not answered
+       for, is left to it.
+    3. A downloaded artifact gets its name only after its bytes were found to have that digest.
+    4. What honestly takes long does not count as waiting: a thread commits on its own time, so long as a slow
+       disk may take, and a transfer has time for what it moved. A daemon that hangs costs the job no more
+       than what is left of the wait budget.
 
-Not here: what the folder and its files are (folder.py), sessions and leases (session.py).
+Not here: sessions and leases (session.py).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
+import secrets
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from prepcache.daemon import waits
 from prepcache.daemon.client import Client
-from prepcache.daemon.folder import Downloads, SharedFolder, Staged
 from prepcache.daemon.wait_budget import own_time
-from prepcache.errors import DaemonUnreachable, PrepcacheError
+from prepcache.digests import Digest
+from prepcache.errors import ArtifactError, DaemonUnreachable, PrepcacheError
 from prepcache.protocol import wire
-from prepcache.protocol.places import cache_folder
+from prepcache.protocol.places import cache_folder, read_plain
 
 UPLOAD_BYTES = 1 << 20
+MAX_INSTANCE_BYTES = 256
+KEEP_DOWNLOADS_S = 24 * 3600.0
+"""A download that no job opened for so long is removed; a job that has it mapped keeps it."""
+FREE_SHARE = 20
+"""One part in so many of a filesystem stays free of downloads: jobs write their checkpoints there, too."""
+_ELSE = "set XDG_CACHE_HOME to another folder"
+_ELSE_SHARED = "give the daemon another root (PREPCACHED_ROOT)"
+
+
+@contextlib.contextmanager
+def writing_in(folder: str | os.PathLike[str], or_else: str) -> Iterator[None]:
+    """While something is written there: the system's own message of a write names no file.
+
+    Args:
+        or_else: what to do where nothing can be done about the folder.
+
+    Raises:
+        OSError: the same, with the folder and the ways out in its message.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:  # not the system's: what a signal handler of the job's raises, say
+            raise
+        ways_out = or_else
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            ways_out = f"free space there or {or_else}"
+        elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            ways_out = f"make it writable or {or_else}"
+        raise OSError(error.errno, f"{error.strerror}, in {os.fspath(folder)}: {ways_out}") from error
+
+
+class SharedFolder:
+    """The store's root, reachable by path.
+
+    Args:
+        root: as this process sees it.
+        staging: the folder of staged files below it.
+    """
+
+    def __init__(self, root: Path, staging: Path) -> None:
+        self.root = root
+        self.staging = staging
+        self.objects = root / "v1" / "objects"
+
+    @classmethod
+    def find(cls, override: Path | None, root: str, staging: str, instance: str) -> SharedFolder | None:
+        """The shared folder, or None where there is none.
+
+        Args:
+            override: `PREPCACHE_DIR`.
+            root, staging, instance: as the daemon names them.
+        """
+        relative = Path(os.path.relpath(staging, root))
+        if relative.parts[:1] in ((), (os.pardir,)):
+            return None
+        for candidate in (override, Path(root)):
+            with contextlib.suppress(OSError):
+                if candidate is not None:
+                    _, found = read_plain(candidate / "instance", MAX_INSTANCE_BYTES)
+                    if found.decode("ascii", "replace").strip() == instance:
+                        return cls(candidate, candidate / relative)
+        return None
+
+    def path_of(self, digest: Digest) -> Path:
+        return self.objects / digest[:2] / digest
+
+
+class Staged:
+    """A file that a new artifact is written into, until a commit takes it.
+
+    `fd` is open for reading and writing. `name` is its name in the staging folder, or None where it has to
+    be uploaded. Its maker closes it; unless it was `taken()` by then, its name goes.
+    """
+
+    def __init__(self, fd: int, name: str | None, path: Path | None, folder: Path) -> None:
+        self.fd = fd
+        self.name = name
+        self.path = path
+        self._folder = folder
+
+    def writing(self) -> AbstractContextManager[None]:
+        """While it is written: an error says where, and what to do."""
+        return writing_in(self._folder, _ELSE if self.name is None else _ELSE_SHARED)
+
+    @classmethod
+    def new(cls, shared: SharedFolder | None, scratch: Path, session: str) -> Staged:
+        """A new staged file: in the shared folder if there is one that takes files, else a nameless one.
+
+        Args:
+            scratch: where nameless files are held; made if absent.
+            session: begins the name, so that the daemon sweeps it with its session.
+        """
+        if shared is not None:
+            name = f"{session}.{secrets.token_hex(8)}"
+            path = shared.staging / name
+            with contextlib.suppress(OSError):
+                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                staged = cls(os.open(path, flags, 0o640), name, path, path.parent)
+                try:
+                    os.fchmod(staged.fd, 0o640)
+                    return staged
+                except OSError:
+                    staged.close()
+        with writing_in(scratch, _ELSE):
+            scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=scratch) as file:
+                return cls(os.dup(file.fileno()), None, None, scratch)
+
+    @property
+    def size_bytes(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def taken(self) -> None:
+        """A commit took the file: its name is the daemon's now."""
+        self.path = None
+
+    def close(self) -> None:
+        """Closes the file, and removes it if nobody took it."""
+        fd, self.fd = self.fd, -1
+        path, self.path = self.path, None
+        if fd >= 0:
+            os.close(fd)
+        if path is not None:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def __enter__(self) -> Staged:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class Downloads:
+    """Artifacts that came over HTTP, in a folder of this user; shared by his jobs.
+
+    Args:
+        folder: made if absent; removed from it is what nobody opened for `KEEP_DOWNLOADS_S`.
+        clock: wall-clock seconds.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        self.folder = folder
+        self._clock = clock
+        self._has_swept = False
+
+    def path_of(self, digest: Digest, size_bytes: int, fetch: Callable[[int], None]) -> Path:
+        """The artifact's path, downloaded if it is not here.
+
+        Args:
+            fetch: writes the file into the descriptor that it is given.
+
+        Raises:
+            ArtifactError: what came has another length or digest.
+            OSError: the folder does not take it, or too little would stay free.
+        """
+        path = self.folder / digest
+        with contextlib.suppress(OSError):
+            if path.stat().st_size == size_bytes:
+                os.utime(path)
+                return path
+        with writing_in(self.folder, _ELSE):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._sweep()
+            there = os.statvfs(self.folder)  # some filesystems do not tell: no blocks, none free
+            left_bytes = there.f_bavail * there.f_frsize - size_bytes
+            if there.f_blocks and left_bytes < there.f_blocks * there.f_frsize // FREE_SHARE:
+                raise OSError(errno.ENOSPC, f"One part in {FREE_SHARE} is kept free of downloads")
+            fd, name = tempfile.mkstemp(prefix=".part-", dir=self.folder)
+            try:
+                fetch(fd)
+                _check(fd, digest, size_bytes)
+                Path(name).replace(path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    Path(name).unlink()
+                raise
+            finally:
+                os.close(fd)
+        return path
+
+    def _sweep(self) -> None:
+        """Removes what was not opened for long, once a process."""
+        if self._has_swept:
+            return
+        self._has_swept = True
+        oldest = self._clock() - KEEP_DOWNLOADS_S
+        for one in self.folder.iterdir():
+            with contextlib.suppress(OSError):
+                if one.lstat().st_mtime < oldest:
+                    one.unlink()
+
+
+def _check(fd: int, digest: Digest, size_bytes: int) -> None:
+    from blake3 import blake3
+
+    size = os.fstat(fd).st_size
+    if size != size_bytes:
+        raise ArtifactError(f"the download of {digest} has {size} bytes instead of {size_bytes}")
+    hasher = blake3()
+    for piece in _pieces(fd):
+        hasher.update(piece)
+    if hasher.hexdigest() != digest:
+        raise ArtifactError(f"the download of {digest} has digest {hasher.hexdigest()}")
 
 
 def commit_limit_s(nbytes: int) -> float:
@@ -58,17 +271,13 @@ class Handover:
 
     def stage(self, header: str) -> Staged:
         """See `Session.stage`; the file's name begins with the session's id, so that it is swept with it."""
-        shared = self._shared if self._is_known() else None
+        shared = self._shared
+        if shared is not None and self._client.endpoint.address.socket is None:
+            # Over TCP the daemon cannot tell whose a file is, and takes its own user's alone.
+            with contextlib.suppress(OSError):
+                if shared.staging.stat().st_uid != os.geteuid():
+                    shared = None
         return Staged.new(shared, self._scratch / "staging-v1", header.partition(".")[0])
-
-    def _is_known(self) -> bool:
-        """Whether the daemon takes a file of ours: over TCP it cannot tell whose we are, and takes its own
-        user's alone."""
-        if self._client.endpoint.address.socket is not None:
-            return True
-        with contextlib.suppress(OSError):
-            return self._shared is not None and Path(self._shared.staging).stat().st_uid == os.geteuid()
-        return False
 
     def path_of(self, ref: wire.ArtifactRef) -> Path:
         """See `Session.path_of`."""
@@ -81,31 +290,26 @@ class Handover:
     ) -> wire.Committed:
         """See `Session.commit`."""
         first = leases[0].id
-        asked_leases = tuple(wire.LeaseToken(lease.id, lease.token) for lease in leases)
         until = math.inf if limit_s is None else time.monotonic() + limit_s
         files = tuple(self._named(one, first, header, until) for one in staged)
-        asked = wire.CommitRequest(asked_leases, files)
+        asked = wire.CommitRequest(tuple(wire.LeaseToken(one.id, one.token) for one in leases), files)
         if limit_s is None:
             limit_s = commit_limit_s(sum(file.size_bytes for file in files))
             until = time.monotonic() + limit_s
 
-        def attempt(left_s: float) -> wire.Committed:
+        def attempt(limit_s: float) -> Any:
             try:
-                answer = self._client.transport.call(
-                    "POST",
-                    f"/v1/leases/{first}/commit",
-                    asked.to_json(),
-                    limit_s=min(left_s, _left_s(until)),
-                    session=header,
-                )
+                return self._client.transport.call(
+                    "POST", f"/v1/leases/{first}/commit", asked.to_json(), gives=wire.Committed,
+                    limit_s=min(limit_s, _left_s(until)), session=header,
+                )  # fmt: skip
             except DaemonUnreachable as error:
                 if error.data.get("why") == "broken" and time.monotonic() >= until:
                     told = f"the daemon at {self._client.url} did not store the samples"
-                    raise DaemonUnreachable(f"{told} within {limit_s:.1f} s", **error.data) from error
+                    raise DaemonUnreachable(f"{told} within {given_s:.1f} s", **error.data) from error
                 raise
-            return self._client.transport.read(wire.Committed, answer)
 
-        is_theirs = True
+        given_s, is_theirs = limit_s, True
         try:
             committed: wire.Committed = self._run(attempt, wait_s=limit_s if own_time() else 0.0)
             return committed
@@ -123,16 +327,11 @@ class Handover:
         if staged.name is not None:
             return wire.StagedFile(staged.name, size_bytes)
 
-        def attempt(left_s: float) -> wire.StagedFile:
-            answer = self._client.transport.upload(
-                f"/v1/leases/{lease}/data",
-                _pieces(staged.fd),
-                size_bytes,
-                limit_s=min(_silence_s(left_s - waits.TRANSFER_LIMIT_S), _left_s(until)),
-                until=until,
-                session=header,
-            )
-            return self._client.transport.read(wire.StagedFile, answer)
+        def attempt(limit_s: float) -> Any:
+            return self._client.transport.upload(
+                f"/v1/leases/{lease}/data", _pieces(staged.fd), size_bytes, gives=wire.StagedFile,
+                limit_s=min(_silence_s(limit_s), _left_s(until)), until=until, session=header,
+            )  # fmt: skip
 
         uploaded: wire.StagedFile = self._run(attempt, wait_s=waits.TRANSFER_LIMIT_S)
         return uploaded
@@ -140,21 +339,18 @@ class Handover:
     def _fetch(self, ref: wire.ArtifactRef, fd: int) -> None:
         """Downloads an artifact; once more where the connection breaks, within the budget."""
 
-        def attempt(left_s: float) -> None:
+        def attempt(limit_s: float) -> None:
             self._client.transport.download(
-                f"/v1/entries/{ref.key}/data",
-                fd,
-                etag=f'"{ref.digest}"',
-                max_bytes=ref.size_bytes,
-                limit_s=_silence_s(left_s - waits.TRANSFER_LIMIT_S),
-            )
+                f"/v1/entries/{ref.key}/data", fd, etag=f'"{ref.digest}"', max_bytes=ref.size_bytes,
+                limit_s=_silence_s(limit_s),
+            )  # fmt: skip
 
         self._run(attempt, wait_s=waits.TRANSFER_LIMIT_S)
 
 
-def _silence_s(left_s: float) -> float:
-    """How long to bear silence, of what is left of the budget."""
-    return max(0.1, min(waits.SILENCE_S, left_s))
+def _silence_s(limit_s: float) -> float:
+    """How long a transfer may be silent, of what is left of the budget."""
+    return max(0.1, min(waits.SILENCE_S, limit_s - waits.TRANSFER_LIMIT_S))
 
 
 def _left_s(until: float) -> float:

@@ -70,7 +70,6 @@ class WaitBudget:
         """The message of the one warning of an outage; empty before it."""
         self.has_met = False
         """Whether the daemon has ever answered this process."""
-        self._stalls = 0
 
     @property
     def remaining_s(self) -> float:
@@ -147,13 +146,13 @@ class WaitBudget:
     def run(
         self,
         url: str,
-        attempt: Callable[[float], T],
+        attempt: Callable[..., T],
         *,
         wait_s: float = 0.0,
         start: Callable[[], bool] | None = None,
         excuse: Callable[[], str] | None = None,
     ) -> T:
-        """Calls `attempt(limit_s)` until it answers or an outage begins.
+        """Calls `attempt(limit_s=...)` until it answers or an outage begins.
 
         Args:
             url: the daemon's, for messages.
@@ -162,7 +161,7 @@ class WaitBudget:
                 or "nonsense" (an answer that no daemon gives). Other errors are answers, and pass.
             wait_s: how long the daemon was asked to keep the request.
             start: starts the daemon where nobody listens; False says that this is not ours to do. Its
-                `DaemonUnreachable` says that it cannot be started, and is final, unless `why` is "starting".
+                `DaemonUnreachable` says that it cannot be started, and is final.
             excuse: why a daemon that has not answered is not to be blamed: then nobody is warned.
 
         Raises:
@@ -173,66 +172,64 @@ class WaitBudget:
         while True:
             if self._outage is not None:
                 raise DaemonUnreachable(self._outage, url=url, why="gone")
-            started, limit_s = self._clock(), self.remaining_s + wait_s
+            started, limit_s, free_s = self._clock(), self.remaining_s + wait_s, wait_s + waits.FREE_S
             try:
-                answer = attempt(limit_s)
+                answer = attempt(limit_s=limit_s)
+                self.has_met = True
+                return answer
             except DaemonUnreachable as error:
-                self._charge_attempt(started, limit_s, 0.0)
-                why = error.data.get("why")
-                if why == "nonsense":
-                    raise self.give_up(url, error.message) from error
-                if why == "absent" and not self._is_worth_waiting(url, start):
-                    self.warn(url, error.message)
-                    raise
-                if self.remaining_s <= 0:
-                    if told := excuse() if excuse is not None else "":
-                        raise self.give_up(url, told, is_final=False, is_quiet=True) from error
-                    raise self.give_up(url, error.message + self._lost(), is_final=False) from error
-                paused_s = min(pause_s, self.remaining_s)
-                self._sleep(paused_s)
-                self.charge(paused_s)
-                pause_s = min(2 * pause_s, waits.RETRY_LONGEST_S)
+                free_s, failure = 0.0, error
             except Exception:
                 self.has_met = True
-                self._charge_attempt(started, limit_s, wait_s + waits.FREE_S)
                 raise
-            else:
-                self.has_met = True
-                self._charge_attempt(started, limit_s, wait_s + waits.FREE_S)
-                return answer
+            finally:
+                self._charge_attempt(started, limit_s, free_s)
+            self._note_failure(url, failure, start, excuse)
+            paused_s = min(pause_s, self.remaining_s)
+            self._sleep(paused_s)
+            self.charge(paused_s)
+            pause_s = min(2 * pause_s, waits.RETRY_LONGEST_S)
 
-    def _lost(self) -> str:
-        if not self._consequence:
-            return f" (waited {self._spent_s:.1f} s in all)"
-        return f", and this job has waited {self._spent_s:.1f} s for it in all"
-
-    def _is_worth_waiting(self, url: str, start: Callable[[], bool] | None) -> bool:
-        """Whether a daemon that is not there may be soon: it was there before, or is being started."""
-        try:
-            return (start is not None and start()) or self.has_met
-        except DaemonUnreachable as error:
-            is_final = error.data.get("why") != "starting"
-            raise self.give_up(url, error.message, is_final=is_final) from error
+    def _note_failure(
+        self,
+        url: str,
+        error: DaemonUnreachable,
+        start: Callable[[], bool] | None,
+        excuse: Callable[[], str] | None,
+    ) -> None:
+        """Begins an outage where another attempt is not worth it, or the budget is spent."""
+        why = error.data.get("why")
+        if why == "nonsense":
+            raise self.give_up(url, error.message) from error
+        if why == "absent":
+            try:
+                is_worth_waiting = (start is not None and start()) or self.has_met
+            except DaemonUnreachable as told:
+                raise self.give_up(url, told.message) from told
+            if not is_worth_waiting:
+                self.warn(url, error.message)
+                raise error
+        if self.remaining_s <= 0:
+            excused = excuse() if excuse is not None else ""
+            job = f", and this job has waited {self._spent_s:.1f} s for it in all"
+            lost = job if self._consequence else f" (waited {self._spent_s:.1f} s in all)"
+            raise self.give_up(
+                url, excused or error.message + lost, is_final=False, is_quiet=bool(excused)
+            ) from error
 
     def _charge_attempt(self, started: float, limit_s: float, free_s: float) -> None:
         took_s = self._clock() - started
-        if took_s > limit_s + waits.STALL_S and self._stalls < waits.MAX_STALLS:
-            self._stalls += 1
-            return
-        self.charge(took_s - free_s)
+        if took_s <= limit_s + waits.STALL_S:  # else this process itself was stopped
+            self.charge(took_s - free_s)
 
 
-class _OwnTime(threading.local):
-    seconds = 0.0
-
-
-_OWN_TIME = _OwnTime()
+_OWN_TIME = threading.local()
 
 
 @contextmanager
 def on_own_time(seconds: float) -> Iterator[None]:
     """In a thread that nobody waits for: each of its requests may wait so long, at nobody's cost."""
-    before, _OWN_TIME.seconds = _OWN_TIME.seconds, seconds
+    before, _OWN_TIME.seconds = own_time(), seconds
     try:
         yield
     finally:
@@ -241,7 +238,7 @@ def on_own_time(seconds: float) -> Iterator[None]:
 
 def own_time() -> float:
     """How long this thread may wait on its own time; 0 where somebody waits for it."""
-    return _OWN_TIME.seconds
+    return getattr(_OWN_TIME, "seconds", 0.0)
 
 
 PROCESS = WaitBudget()

@@ -17,8 +17,6 @@ FREE_S = 0.25
 """An answer within this is no loss: a round trip takes 1 ms, on a machine whose cores are all busy 100."""
 STALL_S = 1.0
 """An attempt that overran its own limit by this was held up on our side: Ctrl-Z, SIGSTOP, a busy machine."""
-MAX_STALLS = 10
-"""Held up more often than this, waiting counts all the same: promise 2 goes before promise 3."""
 RETRY_FIRST_S = 0.02
 """The pause before a failed request is repeated; it doubles,"""
 RETRY_LONGEST_S = 0.4
@@ -29,7 +27,7 @@ RETRY_LONGEST_S = 0.4
 CALL_S = 10.0
 """A call of `Client`, for a person."""
 STARTING_WAIT_S = 0.25
-"""A first request to a daemon that starts, with an empty store or for long: there is nothing to find yet."""
+"""A first request to a daemon that starts with an empty store: there is nothing to find yet."""
 VERIFY_S = 24 * 3600.0
 """Verifying reads every byte of the store; somebody asked for that and watches."""
 
@@ -59,13 +57,11 @@ BEAT_LIMIT_S = 10.0
 """One beat; it waits on its own time."""
 REOPEN_S = 2.0
 """For opening a session in place of a forgotten one; the foreground may have to wait for that."""
-DROPS_S = 0.5
-"""What a thread whose commit is declined waits for another that may drop holds."""
 BEAT_SHORTEST_S = 0.05
 BEAT_LONGEST_S = 30.0
 """Between these is the pause that a daemon may ask for."""
 
-# Bytes to the daemon and from it: transfer.py, deadline.py
+# Bytes to the daemon and from it: transfer.py, http.py
 
 COMMITTER_S = 5.0
 """What a thread that commits may wait for a daemon that does not answer; nobody else waits for it."""

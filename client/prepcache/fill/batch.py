@@ -30,9 +30,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prepcache import artifact
-from prepcache.daemon.description import script_run
-from prepcache.daemon.folder import Staged
-from prepcache.daemon.full_disk import writing_in
+from prepcache.daemon.session import script_run
+from prepcache.daemon.transfer import Staged, writing_in
 from prepcache.errors import ArtifactError, PrepcacheError, PreprocessError, SampleError
 from prepcache.fill.call import Part, weight
 from prepcache.fill.input_guard import SHOWN

@@ -12,7 +12,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prepcache.protocol.units import printable, shortened
@@ -29,8 +28,7 @@ SECRET = "secret"
 """What parts show in the place of a value whose name looks secret."""
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """One input that differs.
 
     Args:
@@ -52,16 +50,20 @@ class Difference:
         return printable(self._words())
 
     def _words(self) -> str:
-        old, new = self.old, self.new
+        old, new, name = self.old, self.new, self.name
+        change = "is new" if old is None else "is gone" if new is None else "changed"
         if self.section == "definition":
-            return f"{self._definition()} {_change(old, new)}"
+            place = "" if self.file is None else f"{self.file}: "
+            name = name if self.file is None else name[len(_dotted(self.file)) + 1 :]
+            kind = "class" if name.rpartition(".")[2][:1].isupper() else "def"
+            return f"{place}{kind} {name} {change}"
         if self.section == "file":
-            return f"{self.name} {_change(old, new)}"
-        name = {"config": "config.", "variable": "environment variable "}.get(self.section, "") + self.name
-        if (self.section, self.name) == ("setting", "mode"):
+            return f"{name} {change}"
+        name = {"config": "config.", "variable": "environment variable "}.get(self.section, "") + name
+        if (self.section, name) == ("setting", "mode"):
             name = "code= changed,"
-        if self.section == "distribution":
-            old, new = version(old), version(new)
+        if self.section == "distribution":  # `2.1.0 <digest of its files>`
+            old, new = (text.split(" ")[0] if text else None for text in (old, new))
             if old == new:
                 return f"{name} {new}: its files changed"
         nothing = "(not read)" if self.section == "value" else "(not there)"
@@ -70,20 +72,14 @@ class Difference:
             return f"{name} changed" + ("" if old == SECRET else f": {now}")
         return f"{name} {was} -> {now}"
 
-    def _definition(self) -> str:
-        """`prep.py: def f` for `prep.f` in `prep.py`."""
-        name = self.name if self.file is None else self.name[len(_dotted(self.file)) + 1 :]
-        kind = "class" if name.rpartition(".")[2][:1].isupper() else "def"
-        return f"{kind} {name}" if self.file is None else f"{self.file}: {kind} {name}"
+    @property
+    def place(self) -> str:
+        return f"config.{self.name}" if self.section == "config" else self.name
 
-
-def version(distribution: str | None) -> str | None:
-    """The version out of `2.1.0 <digest of its files>`."""
-    return distribution.split(" ")[0] if distribution else None
-
-
-def _change(old: str | None, new: str | None) -> str:
-    return "is new" if old is None else "is gone" if new is None else "changed"
+    @property
+    def above(self) -> set[str]:
+        """What holds its place: for `f.reader[1].name` `f.reader[1]`, `f.reader` and `f`."""
+        return {self.place[:at] for at, mark in enumerate(self.place) if mark in ".[("}
 
 
 def mapping(parts: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
@@ -92,15 +88,6 @@ def mapping(parts: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value if isinstance(value, Mapping) else {}
-
-
-def leaf(value: Any) -> tuple[str | None, str | None]:
-    """(what decides, what is shown) of one input of a section."""
-    if value is None:
-        return None, None
-    if isinstance(value, Mapping):
-        return str(value.get("digest")), str(value.get("text"))
-    return str(value), str(value)
 
 
 SECTIONS = (
@@ -133,67 +120,62 @@ LISTED = (
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
     """Every input in which two recipes' parts differ, config first, without those that another says better.
 
-    What holds a part that differs is left out: a file for its definitions, an object for its attributes.
-    Attributes of an object that was replaced are left out for it. So are the values of a definition that is
-    new or gone, and, where `code=` was switched, what of the code only one of the two counts.
+    A file is left out beside a definition of it that differs, and an object beside its attributes. So is what
+    is new or gone inside of something that differs, and, where `code=` was switched, what of the code only
+    one of the two counts.
     """
-    files = _modules(mapping(new, "code", "files")) | _modules(mapping(old, "code", "files"))
+    files = {_dotted(file): file for parts in (old, new) for file in mapping(parts, "code", "files")}
     found = [
         Difference(section, name, old_text, new_text, _file_of(name, files, section))
         for section, path in SECTIONS
         if path[0] in old and path[0] in new
         for name, old_text, new_text in _section(mapping(old, *path), mapping(new, *path))
     ]
+    is_switched = False
     for path in LISTED:
-        if path[0] not in old or path[0] not in new:
-            continue
-        before, after = (mapping(parts, *path[:-1]).get(path[-1]) for parts in (old, new))
-        if before != after:
-            found.append(Difference("setting", path[-1].replace("_", " "), str(before), str(after)))
-    if any((d.section, d.name) == ("setting", "mode") for d in found):
+        if path[0] in old and path[0] in new:
+            before, after = (mapping(parts, *path[:-1]).get(path[-1]) for parts in (old, new))
+            if before != after:
+                is_switched |= path == ("code", "mode")
+                found.append(Difference("setting", path[-1].replace("_", " "), str(before), str(after)))
+    if is_switched:
         found = [d for d in found if d.section not in _OF_CODE or None not in (d.old, d.new)]
         found.sort(key=lambda d: (d.section, d.name) != ("setting", "mode"))
-    of_files = {d.file for d in found if d.section == "definition"}
-    told = {_place(d) for d in found if d.section in ("config", "attribute", "value")}
+    definitions = {d.place for d in found if d.section == "definition"}
+    differing = definitions | {d.place for d in found if d.section in ("value", "attribute")}
     found = [
         d
         for d in found
-        if d.section != "attribute" or None not in (d.old, d.new) or not _above(d.name) & told
+        if d.section not in ("value", "attribute")
+        or None not in (d.old, d.new)
+        or not (d.above & differing or d.place in definitions)
     ]
-    holders = set().union(*(_above(_place(d)) for d in found if d.section in ("config", "attribute")))
-    whole = {d.name for d in found if d.section == "definition" and None in (d.old, d.new)}
+    of_files = {d.file for d in found}
+    holders = set().union(*(d.above for d in found if d.section in ("config", "attribute")))
     return [
         d
         for d in found
         if not (d.section == "file" and d.name in of_files)
-        and not (d.section in ("config", "attribute", "value") and _place(d) in holders)
-        and not (d.section == "value" and None in (d.old, d.new) and {d.name, *_above(d.name)} & whole)
+        and not (d.section in ("config", "attribute", "value") and d.place in holders)
     ]
-
-
-def _place(one: Difference) -> str:
-    return f"config.{one.name}" if one.section == "config" else one.name
-
-
-def _above(place: str) -> set[str]:
-    """What holds a place: for `f.reader[1].name` `f.reader[1]`, `f.reader` and `f`."""
-    return {place[:at] for at, mark in enumerate(place) if mark in ".[("}
 
 
 def _section(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str | None, str | None]]:
     for name in sorted({*old, *new}):
-        (old_digest, old_text), (new_digest, new_text) = leaf(old.get(name)), leaf(new.get(name))
+        (old_digest, old_text), (new_digest, new_text) = _leaf(old.get(name)), _leaf(new.get(name))
         if old_digest != new_digest:
             yield name, old_text, new_text
 
 
+def _leaf(value: Any) -> tuple[str | None, str | None]:
+    """(what decides, what is shown) of one input of a section."""
+    if isinstance(value, Mapping):
+        return str(value.get("digest")), str(value.get("text"))
+    return (None, None) if value is None else (str(value), str(value))
+
+
 def _dotted(file: str) -> str:
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def _modules(files: Mapping[str, Any]) -> dict[str, str]:
-    """Files by the dotted names of their modules."""
-    return {_dotted(file): file for file in files}
 
 
 def _file_of(name: str, files: Mapping[str, str], section: str) -> str | None:

@@ -5,11 +5,26 @@ Their members are checked as those of a job's messages are (wire.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Annotated
 
-from prepcache.protocol.members import Amount, JsonObject, Message, Natural, Text, Token, Whole, at_most, text
-from prepcache.protocol.wire import DigestHex, Folder, KeyHex, Progress, RecipeHex
+import msgspec
+
+from prepcache.protocol.wire import (
+    Amount,
+    DigestHex,
+    Folder,
+    JsonObject,
+    KeyHex,
+    Message,
+    Natural,
+    Progress,
+    RecipeHex,
+    Text,
+    Token,
+    Whole,
+    at_most,
+    text,
+)  # fmt: skip
 
 MAX_DIFFERENCES = 500
 """Differences that one explanation lists; the rest are counted."""
@@ -20,8 +35,7 @@ MAX_PAGE_SIZE = 1000
 """Entries in one page of a listing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry(Message):
+class Entry(Message, frozen=True):
     """GET /v1/entries/{key}: one row of the index, as people see it; in a page of them without `observed`."""
 
     key: KeyHex
@@ -38,20 +52,18 @@ class Entry(Message):
     is_pinned: bool
     holds: Natural
     disk_bytes: Natural = 0
-    producer: JsonObject = field(default_factory=dict)
+    producer: JsonObject = msgspec.field(default_factory=dict)
     observed: tuple[JsonObject, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class EntryPage(Message):
+class EntryPage(Message, frozen=True):
     """GET /v1/entries; `cursor` asks for the next page, null at the end."""
 
     entries: Annotated[tuple[Entry, ...], at_most(MAX_PAGE_SIZE)]
     cursor: Text | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe(Message):
+class Recipe(Message, frozen=True):
     """GET /v1/recipes/{digest}: a recipe that the store knows; its parts only when asked for by digest."""
 
     digest: RecipeHex
@@ -63,16 +75,14 @@ class Recipe(Message):
     parts: JsonObject | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RecipePage(Message):
+class RecipePage(Message, frozen=True):
     """GET /v1/recipes."""
 
     recipes: Annotated[tuple[Recipe, ...], at_most(MAX_PAGE_SIZE)]
     cursor: Text | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainRequest(Message):
+class ExplainRequest(Message, frozen=True):
     """POST /v1/explain: of what the miss is to be explained. At most one of `recipe`, `key`, `name`.
 
     Args:
@@ -91,8 +101,7 @@ class ExplainRequest(Message):
     parts: JsonObject | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Difference(Message):
+class Difference(Message, frozen=True):
     """One input that differs; `old` and `new` are null where it is not there."""
 
     section: Text
@@ -102,8 +111,7 @@ class Difference(Message):
     line: Text
 
 
-@dataclass(frozen=True, slots=True)
-class NearestRecipe(Message):
+class NearestRecipe(Message, frozen=True):
     """The recipe that differs least, of those with entries, and what those hold."""
 
     recipe: RecipeHex
@@ -115,8 +123,7 @@ class NearestRecipe(Message):
     cost_s: Amount
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation(Message):
+class Explanation(Message, frozen=True):
     """Why a recipe's samples were not there.
 
     Args:
@@ -145,8 +152,7 @@ class Explanation(Message):
     cue: Text = ""
 
 
-@dataclass(frozen=True, slots=True)
-class EntryFilter(Message):
+class EntryFilter(Message, frozen=True):
     """Which entries: query parameters of GET /v1/entries, body of POST /v1/purge.
 
     Args:
@@ -168,8 +174,7 @@ class EntryFilter(Message):
     key: Token | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NameSums(Message):
+class NameSums(Message, frozen=True):
     """What the entries of one recipe name come to."""
 
     name: Text
@@ -181,16 +186,14 @@ class NameSums(Message):
     used_at: Amount
 
 
-@dataclass(frozen=True, slots=True)
-class Names(Message):
+class Names(Message, frozen=True):
     """GET /v1/names: the largest names first, and how many there are beyond those."""
 
     names: Annotated[tuple[NameSums, ...], at_most(MAX_PAGE_SIZE)]
     more: Natural = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PurgeRequest(EntryFilter):
+class PurgeRequest(EntryFilter, frozen=True):
     """POST /v1/purge. A purge without any filter must say `all`.
 
     Args:
@@ -204,8 +207,7 @@ class PurgeRequest(EntryFilter):
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Purged(Message):
+class Purged(Message, frozen=True):
     """What was removed, or would be; `keys` are the first 1000 of them, `pinned` counts those pinned.
 
     Args:
@@ -221,8 +223,7 @@ class Purged(Message):
     listed: Annotated[tuple[Entry, ...], at_most(PAGE_SIZE)] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyRequest(Message):
+class VerifyRequest(Message, frozen=True):
     """POST /v1/verify; without keys, everything.
 
     Args:
@@ -234,8 +235,7 @@ class VerifyRequest(Message):
     differs: Annotated[str, text(512)] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Verified(Message):
+class Verified(Message, frozen=True):
     """What was read, and the keys that were found damaged, which are removed; of those that could not be read
     nothing is known, and they stay."""
 
@@ -245,8 +245,7 @@ class Verified(Message):
     unreadable: tuple[KeyHex, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TierStatus(Message):
+class TierStatus(Message, frozen=True):
     """GET /v1/tier: the bucket that is shared with other machines; counters are since the start."""
 
     url: str
@@ -268,22 +267,19 @@ class TierStatus(Message):
     last_upstream_failure: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TierPullRequest(Message):
+class TierPullRequest(Message, frozen=True):
     """POST /v1/tier/pull: all that the bucket has of one recipe."""
 
     recipe: RecipeHex
 
 
-@dataclass(frozen=True, slots=True)
-class TierGarbageRequest(Message):
+class TierGarbageRequest(Message, frozen=True):
     """POST /v1/tier/gc."""
 
     delete: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TierDone(Message):
+class TierDone(Message, frozen=True):
     """What was copied or deleted, how many artifacts could not be, and the first names of what `gc` found."""
 
     artifacts: Natural
@@ -291,24 +287,21 @@ class TierDone(Message):
     names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Finding(Message):
+class Finding(Message, frozen=True):
     """One thing on which the index and the disk do not agree."""
 
     code: Token
     what: Text
 
 
-@dataclass(frozen=True, slots=True)
-class Checked(Message):
+class Checked(Message, frozen=True):
     """POST /v1/check: the first `MAX_FINDINGS`, and how many more there are."""
 
     findings: tuple[Finding, ...]
     more: Natural = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Info(Message):
+class Info(Message, frozen=True):
     """GET /v1/info.
 
     Args:
@@ -321,20 +314,18 @@ class Info(Message):
     root: Folder
     pid: Natural = 0
     started_at: Amount = 0.0
-    limits: JsonObject = field(default_factory=dict)
+    limits: JsonObject = msgspec.field(default_factory=dict)
     isolation: Text = "group"
 
 
-@dataclass(frozen=True, slots=True)
-class Wait(Message):
+class Wait(Message, frozen=True):
     """A session waits for items of this recipe that these sessions make."""
 
     recipe: RecipeHex
     sessions: tuple[Token, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SessionSeen(Message):
+class SessionSeen(Message, frozen=True):
     """GET /v1/sessions: who is connected, and how far; never its token.
 
     Args:
@@ -358,8 +349,7 @@ class SessionSeen(Message):
     waits: tuple[Wait, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SessionList(Message):
+class SessionList(Message, frozen=True):
     """GET /v1/sessions."""
 
     sessions: tuple[SessionSeen, ...]

@@ -2,23 +2,22 @@
 
 Invariants:
     1. Both sides, and every job of a user, come to the same places from the same environment: else a
-       second daemon would be started beside the first.
-    2. A socket's path fits into `sun_path`; where the natural one does not, a short one is derived from it
+       second daemon would be started beside the first. So the socket is in the root, and not in
+       `$XDG_RUNTIME_DIR`, which a job of cron, a container or an ssh command has not.
+    2. A socket's path fits into `sun_path`; where that in the root does not, a short one is derived from it
        under /tmp, in a folder that only its owner can enter.
-
-Pure: paths are computed here, not touched.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 MAX_SOCKET_PATH_BYTES = 107
 """`sun_path` holds 108 bytes with its closing zero (unix(7))."""
-
 SYSTEM_SOCKET = Path("/run/prepcache/prepcached.sock")
 """Of the system service (deploy/)."""
 
@@ -39,23 +38,16 @@ def own_root(environ: Mapping[str, str]) -> Path:
 
 
 def own_socket(environ: Mapping[str, str], root: Path | None = None) -> Path:
-    """The socket of the user's own daemon: in `$XDG_RUNTIME_DIR`, else in its root; under /tmp where that
-    is too long a path for one.
-
-    The name tells roots apart, since one runtime folder serves all of a user's cache folders.
+    """The socket of the user's own daemon: in its root, or under /tmp where that is too long a path for one.
 
     Args:
         root: of the daemon, where it is not `own_root`.
     """
     root = root or own_root(environ)
-    tag = hashlib.sha256(os.fsencode(root)).hexdigest()[:8]
-    runtime = environ.get("XDG_RUNTIME_DIR", "")
     natural = root / "prepcached.sock"
-    if os.path.isabs(runtime):
-        natural = Path(runtime) / "prepcache" / f"{tag}.sock"
     if len(os.fsencode(natural)) <= MAX_SOCKET_PATH_BYTES:
         return natural
-    return _short_folder() / f"{tag}.sock"
+    return _short_folder() / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:8]}.sock"
 
 
 def is_public(socket: Path) -> bool:
@@ -65,3 +57,27 @@ def is_public(socket: Path) -> bool:
 
 def _short_folder() -> Path:
     return Path(f"/tmp/prepcache-{os.getuid()}")
+
+
+def read_plain(path: Path, max_bytes: int) -> tuple[os.stat_result, bytes]:
+    """The status and the beginning of a plain file.
+
+    Raises:
+        OSError: it cannot be read, or is not a plain file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(f"{path} is not a plain file")
+        return found, os.read(fd, max_bytes)
+    finally:
+        os.close(fd)
+
+
+def proc_stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat, see proc_pid_stat(5), from the state on; empty where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -1,11 +1,18 @@
 """The client's protocol: version, header names, limits, and the messages that both sides speak.
 
+A message is a frozen struct below `Message`; its annotations are the format, which msgspec reads, checks and
+describes as JSON Schema.
+
 Invariants:
     1. `PROTOCOL` rises when a message changes so that an older peer would misread it; members may be
        added without. A peer of another version gets status 426 and code `protocol-mismatch`.
     2. Item digests travel as one run of hex digits, n * 32 bytes, never as n strings.
     3. What is read has been checked: digests are 64 hex digits, ids, tokens and staged names cannot leave
-       a folder or a header, counts and lists are bounded (members.py).
+       a folder or a header, counts and lists are bounded. Whatever JSON comes in, `from_json` gives a whole
+       message or raises `BadRequest` that names the member (`artifacts[3].digest`), never anything else.
+    4. Unknown members are ignored, so that a newer peer of the same protocol may say more. (The daemon
+       refuses them in the requests of people: routes/messages.py, invariant 3.)
+    5. `true` is not a number, a number is not text, and NaN and infinities are nothing.
 
 Errors are problem documents (RFC 9457) with `code`: `errors.from_problem` reads them.
 Not here: how bytes travel (daemon/http.py), what a session does with them (session.py).
@@ -13,27 +20,15 @@ Not here: how bytes travel (daemon/http.py), what a session does with them (sess
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, Self, cast
 
-from prepcache.digests import DIGEST_BYTES, Digest, Key, RecipeDigest
+import msgspec
+from msgspec import Meta
+
+from prepcache.digests import DIGEST_BYTES, Digest, Key, RecipeDigest, is_hex64
 from prepcache.errors import BadRequest
-from prepcache.protocol.members import (
-    HEX64,
-    Amount,
-    DigestRun,
-    JsonObject,
-    Message,
-    Natural,
-    Tally,
-    Text,
-    Token,
-    at_most,
-    file_name,
-    folder,
-    text,
-)
 
 PROTOCOL = 2
 """Rises with incompatible messages (invariant 1)."""
@@ -69,6 +64,104 @@ MAX_PARTS_BYTES = 8 << 20
 MAX_WHY = 1000
 """Characters of what a job says of its miss."""
 
+MAX_INT = 2**63 - 1
+MAX_TALLY = 10**9
+HEX = "0f" * 32
+ID = "3c" * 16
+_END = r"$(?!\n)"
+"""`$` alone also matches before a line end; `\\Z` is not in the regular expressions of JSON Schema."""
+_WORDS = {
+    "^[0-9a-f]*" + _END: "64 lower-case hex digits",
+    "^[A-Za-z0-9_-]+" + _END: "1 to 128 of A-Z a-z 0-9 _ -",
+    "^[A-Za-z0-9_-][A-Za-z0-9_.-]*" + _END: "a plain file name of at most 128 characters",
+    "^/[^\\x00]*" + _END: "an absolute path",
+    "^[^\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]*" + _END: (
+        "text without control characters"
+    ),
+}
+"""Patterns, and what people are told of them. Text may hold no controls (terminals take U+009B for an escape,
+too), no line ends, and nothing that turns the order of characters."""
+_HEX_PATTERN, _TOKEN_PATTERN, _FILE_PATTERN, _FOLDER_PATTERN, _TEXT_PATTERN = _WORDS
+HEX64 = Meta(pattern=_HEX_PATTERN, min_length=64, max_length=64, examples=[HEX])
+token = Meta(pattern=_TOKEN_PATTERN, max_length=128, examples=[ID])
+file_name = Meta(pattern=_FILE_PATTERN, max_length=128, examples=[f"{ID}.1"])
+folder = Meta(pattern=_FOLDER_PATTERN, max_length=4096, examples=["/var/cache/prepcache"])
+
+
+def text(limit: int) -> Meta:
+    """Up to so many characters, none of which a terminal obeys."""
+    return Meta(pattern=_TEXT_PATTERN, max_length=limit, examples=["text"])
+
+
+Text = Annotated[str, text(4096)]
+Token = Annotated[str, token]
+Whole = Annotated[int, Meta(ge=-MAX_INT, le=MAX_INT, examples=[1])]
+Natural = Annotated[int, Meta(ge=0, le=MAX_INT, examples=[1])]
+Tally = Annotated[int, Meta(ge=0, le=MAX_TALLY, examples=[1])]
+"""How many items, where the daemon adds them up: no job has more, and one request spoils no counter."""
+Amount = Annotated[float, Meta(ge=0, le=1e18, examples=[1.5])]
+"""A finite number, not below 0: seconds, mostly."""
+JsonObject = Mapping[str, Any]
+
+
+def at_most(limit: int) -> Meta:
+    """The list, text or bytes before it has at most `limit` elements."""
+    return Meta(max_length=limit)
+
+
+def hex64(value: Any, where: str) -> str:
+    """A key or digest, before it becomes part of a URL."""
+    if not isinstance(value, str) or not is_hex64(value):
+        raise _bad(where, f"{_WORDS[_HEX_PATTERN]}, not {value!r:.60}")
+    return value
+
+
+class Message(msgspec.Struct, frozen=True):
+    """Base of all messages."""
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """The message that `value` (parsed JSON) holds.
+
+        Raises:
+            BadRequest: it is not such a message; the text and `.field` name the member.
+        """
+        try:
+            return msgspec.convert(value, cls, builtin_types=(bytes,))
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise _refusal(str(error)) from None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-able dict."""
+        return cast("dict[str, Any]", msgspec.to_builtins(self, builtin_types=(bytes,)))
+
+
+def _refusal(fault: str) -> BadRequest:
+    """What msgspec found, by the member's path; patterns in words."""
+    what, _, path = fault.partition(" - at `$")
+    where = path.removesuffix("`").lstrip(".")
+    if missing := re.match("Object missing required field `(.+)`", what):
+        where = f"{where}.{missing[1]}".lstrip(".")
+        return BadRequest(f"{where} is missing", field=where)
+    must = what.removeprefix("Expected ").replace(", got ", ", not ")
+    if pattern := re.match("`str` matching regex '(.*)'", must):
+        must = next((words for one, words in _WORDS.items() if repr(one)[1:-1] == pattern[1]), must)
+    return _bad(where, must)
+
+
+def _bad(where: str, must: str) -> BadRequest:
+    return BadRequest(f"{where or 'the body'} must be {must}", field=where)
+
+
+DigestRun = Annotated[
+    bytes,
+    Meta(
+        max_length=MAX_ITEMS * DIGEST_BYTES,
+        description="item digests, 64 hex digits each, concatenated",
+        extra_json_schema={"contentEncoding": "base16", "examples": [HEX]},
+    ),
+]
+"""n * 32 bytes, written as hex."""
 KeyHex = Annotated[Key, HEX64]
 DigestHex = Annotated[Digest, HEX64]
 RecipeHex = Annotated[RecipeDigest, HEX64]
@@ -96,8 +189,7 @@ def parse_session_header(value: str) -> tuple[str, str]:
     return parsed.id, parsed.token
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRequest(Message):
+class SessionRequest(Message, frozen=True):
     """POST /v1/sessions."""
 
     name: Annotated[str, text(256)]
@@ -105,8 +197,7 @@ class SessionRequest(Message):
     host: Annotated[str, text(256)]
 
 
-@dataclass(frozen=True, slots=True)
-class SessionAnswer(Message):
+class SessionAnswer(Message, frozen=True):
     """The session, where the store is, and how often to beat.
 
     Args:
@@ -124,8 +215,7 @@ class SessionAnswer(Message):
     order: Natural = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Progress(Message):
+class Progress(Message, frozen=True):
     """How far a session is with one recipe; `done` equals `total` where it has ended."""
 
     recipe: RecipeHex
@@ -134,8 +224,7 @@ class Progress(Message):
     total: Natural
 
 
-@dataclass(frozen=True, slots=True)
-class BeatRequest(Message):
+class BeatRequest(Message, frozen=True):
     """POST /v1/sessions/{id}/beat. `used` keeps holds from weakening; `dropped` gives them up.
 
     `lost` are leases as in `LeaseRequest`. `found_items` are the items that the job has found made, by others
@@ -150,16 +239,14 @@ class BeatRequest(Message):
     saved_s: Amount = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class BeatAnswer(Message):
+class BeatAnswer(Message, frozen=True):
     """`removed`: digests whose maps the session must let go; `waited_for`: recipes that others wait for."""
 
     removed: tuple[DigestHex, ...] = ()
     waited_for: tuple[RecipeHex, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactRef(Message):
+class ArtifactRef(Message, frozen=True):
     """One artifact of a recipe.
 
     Args:
@@ -178,8 +265,7 @@ class ArtifactRef(Message):
     edition: Natural = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ResolveRequest(Message):
+class ResolveRequest(Message, frozen=True):
     """POST /v1/resolve. `register` holds the recipe's readable parts, for its first time."""
 
     recipe: RecipeHex
@@ -189,8 +275,7 @@ class ResolveRequest(Message):
     register: JsonObject | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved(Message):
+class Resolved(Message, frozen=True):
     """The recipe's artifacts: all of them where `is_complete`, else those new since the asked generation.
 
     Args:
@@ -202,11 +287,10 @@ class Resolved(Message):
     is_complete: bool
     objects: Folder
     artifacts: tuple[ArtifactRef, ...]
-    observed: Mapping[str, tuple[JsonObject, ...]] = field(default_factory=dict)
+    observed: Mapping[str, tuple[JsonObject, ...]] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRequest(Message):
+class LeaseRequest(Message, frozen=True):
     """POST /v1/leases.
 
     Args:
@@ -227,12 +311,10 @@ class LeaseRequest(Message):
             that only machines use: nobody registers it, and nothing is committed to it.
     """
 
-    RUNS: ClassVar[tuple[str, ...]] = ("items",)
-
     lease: Token
     recipe: RecipeHex
     generation: Natural
-    items: Annotated[DigestRun, at_most(MAX_ITEMS * DIGEST_BYTES)]
+    items: DigestRun
     want: Natural
     cost_s: Amount = 0.0
     nbytes: Natural = 0
@@ -243,9 +325,22 @@ class LeaseRequest(Message):
     cue: Annotated[str, text(16)] = ""
     is_for_machine: bool = False
 
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        run = value.get("items", "") if isinstance(value, dict) else ""
+        try:
+            items = bytes.fromhex(run) if run.isalnum() or not run else None
+        except (AttributeError, TypeError, ValueError):
+            items = None
+        if items is None or len(items) % DIGEST_BYTES:
+            raise _bad("items", f"hex digits, a multiple of {DIGEST_BYTES} bytes")
+        return super().from_json({**value, "items": items} if "items" in value else value)
 
-@dataclass(frozen=True, slots=True)
-class Lease(Message):
+    def to_json(self) -> dict[str, Any]:
+        return super().to_json() | {"items": self.items.hex()}
+
+
+class Lease(Message, frozen=True):
     """Permission to preprocess some items of one recipe for `deadline_s` from now; beats renew it."""
 
     id: Token
@@ -253,8 +348,7 @@ class Lease(Message):
     deadline_s: Amount
 
 
-@dataclass(frozen=True, slots=True)
-class Holder(Message):
+class Holder(Message, frozen=True):
     """Another session that preprocesses `items` of those asked for, and how far it is in all."""
 
     who: Annotated[str, text(512)]
@@ -263,8 +357,7 @@ class Holder(Message):
     total: Natural = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseAnswer(Message):
+class LeaseAnswer(Message, frozen=True):
     """Look again, or a lease on `granted` (indices into the items asked for), or who has them."""
 
     look_again: Resolved | None = None
@@ -285,45 +378,39 @@ class LeaseAnswer(Message):
         return "" if says_why or not (count and want) else "items that are neither leased nor available"
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseToken(Message):
+class LeaseToken(Message, frozen=True):
     """A lease as a commit names it."""
 
     id: Token
     token: Token
 
 
-@dataclass(frozen=True, slots=True)
-class StagedFile(Message):
+class StagedFile(Message, frozen=True):
     """A file in the staging folder."""
 
     name: StagedName
     size_bytes: Natural
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRequest(Message):
+class CommitRequest(Message, frozen=True):
     """POST /v1/leases/{id}/commit; the artifacts may hold items of several leases."""
 
     leases: Annotated[tuple[LeaseToken, ...], at_most(MAX_LEASES_PER_COMMIT)]
     staged: Annotated[tuple[StagedFile, ...], at_most(MAX_STAGED_PER_COMMIT)]
 
 
-@dataclass(frozen=True, slots=True)
-class Committed(Message):
+class Committed(Message, frozen=True):
     """The generation after the commit, and its artifacts in the order in which they were staged."""
 
     generation: Natural
     artifacts: tuple[ArtifactRef, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseRequest(Message):
+class ReleaseRequest(Message, frozen=True):
     """DELETE /v1/leases/{id}."""
 
     token: Token
 
 
-@dataclass(frozen=True, slots=True)
-class Nothing(Message):
+class Nothing(Message, frozen=True):
     """An answer without members."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
+from msgspec.structs import replace
 
 from prepcache.digests import Key
 from prepcache.errors import BadRequest, Forbidden, NotFound

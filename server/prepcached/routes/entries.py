@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from msgspec.structs import replace
 
 from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import SORTS, inspection

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from msgspec.structs import replace
 
 from prepcache.digests import RecipeDigest
 from prepcache.errors import BadRequest, NotFound

@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import inspect
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import MISSING, fields
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import FastAPI, Path, Query, Request, Response
 
 from prepcache.errors import BadRequest, PrepcacheError, TooLarge, all_errors
 from prepcache.protocol import inspection, wire
-from prepcache.protocol.members import HEX, ID, Message
+from prepcache.protocol.wire import HEX, ID, Message
 from prepcached.auth import Caller
 from prepcached.daemon import Daemon, Session
 from prepcached.problems import PROBLEM_TYPE, JsonResponse, document
@@ -72,8 +72,8 @@ def session(request: Request, daemon: Daemon) -> Session:
 
 
 def taken_over(cls: type[T], source: object, **others: Any) -> T:
-    """A dataclass with the members of `source` of the same names; `others` take the place of some."""
-    names = (one.name for one in fields(cast(Any, cls)))
+    """A record with the members of `source` of the same names; `others` take the place of some."""
+    names = inspect.signature(cls).parameters
     return cls(**{name: getattr(source, name) for name in names if name not in others}, **others)
 
 
@@ -145,7 +145,7 @@ def _parse(body: bytes, message: type[M], may_say_more: bool) -> M:
     except (ValueError, RecursionError) as exc:
         raise BadRequest(f"the body must be JSON: {str(exc)[:200]}") from None
     if isinstance(value, dict) and not may_say_more:
-        _refuse_unknown(value, [one.name for one in fields(message)], "member")
+        _refuse_unknown(value, message.__struct_fields__, "member")
     return message.from_json(value)
 
 
@@ -190,9 +190,7 @@ def endpoint(
         answered["content"] = {gives_type: {"schema": _schema(gives)}}
     extra: dict[str, Any] = {"parameters": [_SESSION]} if acts_for_session else {}
     if takes is not None or takes_type != "application/json":
-        is_required = takes is None or any(
-            one.default is MISSING and one.default_factory is MISSING for one in fields(takes)
-        )
+        is_required = takes is None or any(one.required for one in msgspec.structs.fields(takes))
         schema = _schema(BYTES if takes is None else takes)
         extra["requestBody"] = {"required": is_required, "content": {takes_type: {"schema": schema}}}
     return {

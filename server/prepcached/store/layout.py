@@ -5,7 +5,6 @@
       lock                        flock of the one daemon; holds its pid
       instance                    names this root; a client looks for it before it trusts a folder
       budget                      the default budget, remembered from the first start
-      listening                   the socket of the daemon that runs (prepcache.protocol.listening)
       v1/                         everything of layout version 1
         index.sqlite (-wal -shm)  disposable: made again from the rest
         reserve                   space that a full disk gives back, so that something can be removed

@@ -20,8 +20,8 @@ import sqlalchemy as sa
 from prepcache import errors
 from prepcache.digests import Digest, Key, RecipeDigest, is_hex64
 from prepcache.protocol.inspection import Entry, EntryPage, NameSums, NearestRecipe
-from prepcache.protocol.members import MAX_INT
 from prepcache.protocol.observed import RANDOM, draws_in
+from prepcache.protocol.wire import MAX_INT
 from prepcached.store import models, observed, queries, scopes
 from prepcached.store.core import Core
 from prepcached.store.models import artifacts, producers, recipes

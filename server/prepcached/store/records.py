@@ -48,8 +48,7 @@ class Limits:
     quotas: Mapping[int, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Filter(inspection.EntryFilter):
+class Filter(inspection.EntryFilter, frozen=True):
     """Which entries; every member that is not None narrows. All None is every entry.
 
     Args:
@@ -59,8 +58,7 @@ class Filter(inspection.EntryFilter):
     keys: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RecipeRecord(inspection.Recipe):
+class RecipeRecord(inspection.Recipe, frozen=True):
     """A recipe, and whose it is (scopes.py)."""
 
     scope: str = ""

@@ -21,7 +21,6 @@ from collections.abc import Callable
 from os import PathLike
 
 from prepcache import errors
-from prepcache.protocol.listening import noted
 from prepcached.store import durable
 from prepcached.store.layout import CACHEDIR_TAG, README, VERSION, Layout, other_layout
 from prepcached.store.records import Limits
@@ -223,13 +222,9 @@ class Root:
         except BlockingIOError:
             pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(fd)
-            there = noted(self.layout.root)
-            stop = f"prepcached stop --root {shlex.quote(self.layout.root)}"
-            mend = f"stop it (`{stop}`) or choose another root"
-            if there is not None:
-                mend = f"jobs reach it with PREPCACHE_URL=unix://{there}; else {mend}"
             raise errors.RootInUse(
-                f"{self.layout.root} is in use by another prepcached (pid {pid}); {mend}",
+                f"{self.layout.root} is in use by another prepcached (pid {pid}): give jobs its URL "
+                "(PREPCACHE_URL), stop it, or choose another root",
                 root=self.layout.root,
                 pid=pid,
             ) from None

@@ -38,7 +38,7 @@ from blake3 import blake3
 from prepcache.digests import RecipeDigest
 from prepcache.errors import BadRequest, LimitExceeded, PrepcacheError, UnknownSession, from_problem
 from prepcache.protocol import wire
-from prepcache.protocol.members import Message
+from prepcache.protocol.wire import Message
 from prepcached.daemon import Daemon, Session
 from prepcached.leases import digests
 from prepcached.tier.outage import Outage, ServiceFailed

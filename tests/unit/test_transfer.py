@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from blake3 import blake3
 
-from prepcache.daemon.folder import FREE_SHARE, KEEP_DOWNLOADS_S, Downloads, SharedFolder, Staged
+from prepcache.daemon.transfer import FREE_SHARE, KEEP_DOWNLOADS_S, Downloads, SharedFolder, Staged
 from prepcache.digests import Digest
 from prepcache.errors import ArtifactError
 
@@ -119,18 +119,14 @@ def test_a_download_of_other_bytes_is_refused_and_leaves_nothing(tmp_path: Path,
     def fetch(fd: int) -> None:
         os.write(fd, came)
 
-    with pytest.raises(ArtifactError, match=DIGEST):
-        Downloads(tmp_path / "d").path_of(DIGEST, len(DATA), fetch)
-    assert list((tmp_path / "d").iterdir()) == []
-
-
-def test_a_download_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    def fetch(fd: int) -> None:
-        os.write(fd, DATA)
+    def interrupted(fd: int) -> None:
         raise KeyboardInterrupt
 
+    downloads = Downloads(tmp_path / "d")
+    with pytest.raises(ArtifactError, match=DIGEST):
+        downloads.path_of(DIGEST, len(DATA), fetch)
     with pytest.raises(KeyboardInterrupt):
-        Downloads(tmp_path / "d").path_of(DIGEST, len(DATA), fetch)
+        downloads.path_of(DIGEST, len(DATA), interrupted)
     assert list((tmp_path / "d").iterdir()) == []
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache import errors, reasons
+from prepcache import errors, report
 from prepcache.digests import RecipeDigest
 from prepcache.protocol import inspection, wire
 from prepcache.settings import Mode
@@ -37,14 +37,11 @@ class FakeTransport:
         self.answer = answer
         self.asked: list[tuple[str, Any, float]] = []
 
-    def call(self, method: str, path: str, body: Any, *, limit_s: float) -> Any:
+    def call(self, method: str, path: str, body: Any, *, limit_s: float, gives: Any) -> Any:
         self.asked.append((path, body, limit_s))
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.answer
-
-    def read(self, message: Any, answer: Any) -> Any:
-        return message.from_json(answer)
+        return gives.from_json(self.answer)
 
 
 class FakeDistinct:
@@ -58,11 +55,11 @@ class FakeDistinct:
 def artifacts(
     answer: Any = None, *, missing: int = 3, of: int = 3, mode: Mode = Mode.ON, **members: Any
 ) -> SimpleNamespace:
-    """What reasons.py needs of an artifact set."""
+    """What report.py needs of an artifact set."""
     transport = FakeTransport(answer)
 
-    def run(attempt: Callable[[float], Any]) -> Any:
-        return attempt(5.0)
+    def run(attempt: Callable[..., Any]) -> Any:
+        return attempt(limit_s=5.0)
 
     given = {
         "catalogue": SimpleNamespace(missing=np.arange(missing), distinct=FakeDistinct(of)),
@@ -79,7 +76,7 @@ def artifacts(
 
 
 def why(found: SimpleNamespace, items: Any = ("a", "b", "c"), root: Any = None) -> list[str]:
-    return reasons.why_missing(found, found.catalogue, items, root)  # type: ignore[arg-type]
+    return report.why_missing(found, found.catalogue, items, root)  # type: ignore[arg-type]
 
 
 def test_a_hit_asks_nobody() -> None:
@@ -93,14 +90,8 @@ def test_a_miss_asks_once_and_briefly_by_the_digest_alone() -> None:
     [line] = why(found)
     assert line == "config.max_len 128 -> 256"
     [(path, body, limit_s)] = found.session.client.transport.asked
-    assert path == "/v1/explain" and limit_s == reasons.ASK_S
+    assert path == "/v1/explain" and limit_s == report.ASK_S
     assert body["recipe"] == "2" * 64 and body["parts"] is None
-
-
-def test_who_may_not_register_sends_the_parts() -> None:
-    found = artifacts(explanation().to_json(), mode=Mode.READONLY)
-    why(found)
-    assert found.session.client.transport.asked[0][1]["parts"] == {"config": {}}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +104,7 @@ def test_who_may_not_register_sends_the_parts() -> None:
     ],
 )
 def test_a_daemon_that_does_not_explain_is_no_error(answer: Any) -> None:
-    assert why(artifacts(answer)) == [reasons.NOT_KNOWN]
+    assert why(artifacts(answer)) == [report.NOT_KNOWN]
 
 
 def test_a_miss_names_files_and_no_values(tmp_path: Path) -> None:
@@ -157,5 +148,5 @@ def test_items_are_named_by_their_file_short_of_the_root(tmp_path: Path) -> None
 
 def test_a_changed_file_is_told_with_the_way_to_count_less() -> None:
     changed = inspection.Difference("file", "prep.py", "1", "2", "prep.py changed")
-    line = reasons.told(explanation(differences=(changed,), summary="prep.py changed"))
+    line = report.told(explanation(differences=(changed,), summary="prep.py changed"))
     assert line.startswith('prep.py changed (with code="function" only ')
