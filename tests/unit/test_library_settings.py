@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.keys.code.classes import NONE, setting_of
+from prepcache.keys.code.resolution import NONE, setting_of
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 

@@ -241,7 +241,7 @@ def drift(made: Recipe, met: dict[str, Any] | None = None, *, is_elsewhere: bool
 
 def _may_be_own(label: str, reach: Dependencies, alters: Alters) -> bool:
     value = reach.values.get(label)
-    if value is not None and value.is_attribute and not reach.is_project(type(reach.owners[label])):
+    if value is not None and value.is_attribute and not reach.labels.is_project(type(reach.owners[label])):
         return True  # the object's own code may change it
     if label.endswith(DEFINITION) or label == DEFAULT_DTYPE:
         return False  # modules were imported again, or functions replaced

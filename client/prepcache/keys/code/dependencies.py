@@ -3,8 +3,8 @@
 The walk starts from values (the preprocessing function, the config) and keeps two tables: `definitions`,
 label to fingerprint of the loaded code, and `values`, label to digest of the value. A function or class
 inside a value is written as its label, and queued; so the two tables describe the graph, however it is
-knotted. Modules that functions import themselves count by their files; see module_state.py. In items,
-classes and functions are names; `refer_items` counts their code.
+knotted. `resolution` says what the names in code lead to, `module_state` what the modules are that functions
+import themselves. In items, classes and functions are names; `refer_items` counts their code.
 
 Invariants:
     1. No attribute is read that may run code: `vars()` and `__dict__`, never `getattr`, on what is walked.
@@ -14,8 +14,6 @@ Invariants:
 
 from __future__ import annotations
 
-import builtins
-import functools
 import itertools
 import os
 import sys
@@ -23,33 +21,21 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import dynamic_lookups, labels
-from prepcache.keys.code.classes import (
-    NONE,
-    annotations_of,
-    attributes_of,
-    described,
-    setting_of,
-    variables_of,
-)
+from prepcache.keys.code.classes import annotations_of, attributes_of, described, variables_of
 from prepcache.keys.code.dynamic_lookups import Questions, names_in_annotations
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.module_state import ModuleState
-from prepcache.keys.code.names import (
-    SKIPPED_GLOBALS,
-    cell_chains,
-    global_chains,
-    is_attribute_bag,
-    is_used_whole,
-)
+from prepcache.keys.code.names import cell_chains, global_chains, is_attribute_bag
 from prepcache.keys.code.project import Place, Places
+from prepcache.keys.code.resolution import Resolution
 from prepcache.keys.code.values import ABSENT, Of, Value, ValueEncoder, identity_of, readable
 from prepcache.keys.encoding.encoder import Encoder, is_registered
 from prepcache.keys.encoding.objects import EMPTY, Parts, state_of
@@ -112,11 +98,12 @@ class Dependencies:
         self.texts: set[str] = set()
         self.unstable: dict[str, UnkeyableError] = {}
         self.objects: set[str] = set()
-        self.labels = labels.Labels()
+        self.labels = labels.Labels(places)
         # Proxies: a reference cycle would keep all values alive until the next garbage collection.
         self.modules = ModuleState(weakref.proxy(self), graph)
         self.encoder = ValueEncoder(weakref.proxy(self), file_digest, on_path)
         self._asked = Questions(self.texts)
+        self.names = Resolution(weakref.proxy(self), graph, self._asked)
         self._graph = graph
         self._places = places
         self._counts_code = counts_code
@@ -124,12 +111,10 @@ class Dependencies:
         self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._whole_objects: dict[int, str] = {}
         self._rows = 0
-        self._projects: dict[type, bool] = {}
         self._slots: set[tuple[int, str]] = set()
         self._counts: dict[str, int] = {}
         self._giver = object()
         """Owns what the walk starts from: in a ring, all that it holds would wait for a collection."""
-        self._whole: set[int] = set()
 
     # -- the walk ------------------------------------------------------------------------------------
 
@@ -158,10 +143,10 @@ class Dependencies:
         for label, value, owner in self._asked.values():
             self.count_value(label, value, owner)
         for home in self._asked.modules():
-            if not self.is_library_module(home):
-                self._whole_module(home)
+            if not self.labels.is_library_module(home):
+                self.names.whole_module(home)
         for space, names in self._asked.named_globals():
-            self._named(space, names)
+            self.names.count_named(space, names)
         if "sources" in self._asked.topics:
             for path, module in sorted(self.sources.items()):
                 self._graph.add_file(module, path)
@@ -181,20 +166,20 @@ class Dependencies:
             if value is EMPTY:
                 self.values[f"{label}{part}"] = ABSENT
             elif is_attribute_bag(value) and part.startswith("["):
-                self._bag(f"{label}{part}", value, cell_chains(code, part[1:-1]), function)
+                self.names.count_bag(f"{label}{part}", value, cell_chains(code, part[1:-1]), function)
             else:
                 self.count_value(f"{label}{part}", value, function)
         if function.__annotations__:  # whatever is given the function may read them
             self.count_value(f"{label}.__annotations__", function.__annotations__, function)
-            self._named(space, names_in_annotations(function.__annotations__.values(), space))
-        module = self._module_label(space)
+            self.names.count_named(space, names_in_annotations(function.__annotations__.values(), space))
+        module = self.labels.of_module(space)
         for name, chains in sorted(global_chains(code).items()):
-            self.count_global(space, module, name, chains)
+            self.names.count_global(space, module, name, chains)
         self.note_code(code, space)
         if dynamic_lookups.is_dynamic(code):
-            self._dynamic(space, path)
+            self.names.count_dynamic(space, path)
             for loaded in dynamic_lookups.modules_named_in(code):
-                self.count_module(loaded, ())
+                self.names.count_module(loaded, ())
         self.modules.follow(code, module, is_within="__path__" in space)
 
     def note_code(self, code: CodeType, space: dict[str, Any]) -> None:
@@ -216,7 +201,7 @@ class Dependencies:
         # A template has no module, and counts by the code that was compiled from it.
         if not is_file or "__name__" not in space or self._places.of(path) is not Place.PROJECT:
             return None
-        self.sources.setdefault(path, self._module_label(space))
+        self.sources.setdefault(path, self.labels.of_module(space))
         return path
 
     def _visit_class(self, label: str, cls: type) -> None:
@@ -224,46 +209,28 @@ class Dependencies:
         home = found_there if isinstance(found_there, ModuleType) else None
         space = vars(home) if home is not None else {}
         self.definitions[label] = CLASS
-        said = [vars(cls)[way] for way in _SAYING_WHAT_COUNTS if way in vars(cls)]
-        self.leaves_out |= any(not (isinstance(way, FunctionType) and self.is_library(way)) for way in said)
+        for said in (vars(cls)[way] for way in _SAYING_WHAT_COUNTS if way in vars(cls)):
+            self.leaves_out |= not (isinstance(said, FunctionType) and self.labels.is_library(said))
         if isinstance(file := space.get("__file__"), str):
             self._note_file(space, file)
         self.refer_library(labels.class_module(cls))
         self.count_value(f"{label}.__bases__", cls.__bases__, cls)
         self._asked.note_class(label, cls, home)
         self._named_variables(variables_of(cls))
-        self._named(space, names_in_annotations(annotations_of(cls).values(), space))
+        self.names.count_named(space, names_in_annotations(annotations_of(cls).values(), space))
         for name, value in (*attributes_of(cls), *described(cls)):
             self.count_value(f"{label}.{name}", value, cls)
 
     def _visit_object(self, label: str, owner: Any, pairs: Parts, of: Of) -> None:
         for name, value in pairs:
-            step = (
-                name if name[:1] in ("(", "[", ".") else f".{name}" if name.isidentifier() else f"[{name!r}]"
-            )
+            is_step = name[:1] in ("(", "[", ".")
+            step = name if is_step else f".{name}" if name.isidentifier() else f"[{name!r}]"
             self.count_value(label + step, value, owner, is_attribute=True, of=of)
 
     def _named_variables(self, names: Iterable[Any]) -> None:
         for name in names:
             if isinstance(name, str) and not self.is_untracked(f"environ.{name}"):
                 self.variables[name] = os.environ.get(name)
-
-    def _dynamic(self, space: dict[str, Any], path: str | None) -> None:
-        """Code that looks names up by text (`globals()`, `eval`): any name of its module may be meant."""
-        home = sys.modules.get(str(space.get("__name__")))
-        if home is not None and vars(home) is space:
-            self._whole_module(home)
-        elif path is not None:
-            self._graph.add_file(self._module_label(space), path)
-
-    def _named(self, space: dict[str, Any], names: Iterable[str]) -> None:
-        """Counts the globals that dotted names in texts stand for; a module only by what is read from it."""
-        for dotted in sorted(names):
-            first, *rest = dotted.split(".")
-            if first in space and (rest or not isinstance(space[first], ModuleType)):
-                self.count_global(space, self._module_label(space), first, {tuple(rest)})
-
-    # -- names ---------------------------------------------------------------------------------------
 
     def is_untracked(self, label: str) -> bool:
         """Whether the user left a label out; remembers that the name was met."""
@@ -272,138 +239,6 @@ class Dependencies:
                 self.ignored.add(name)
                 return True
         return False
-
-    def _module_label(self, space: dict[str, Any]) -> str:
-        return self.labels.known(space) or self.labels.give(space, labels.module_label(space))
-
-    def count_global(
-        self, space: dict[str, Any], module: str, name: str, chains: set[tuple[str, ...]]
-    ) -> None:
-        """Counts what a namespace holds under a name, which it has in a module."""
-        label = f"{module}.{name}"
-        if name in SKIPPED_GLOBALS or self.is_untracked(label):
-            return
-        if name not in space:
-            if name not in vars(builtins):
-                self.values.setdefault(label, ABSENT)
-            self.count_builtins([name])
-            return
-        value = space[name]
-        self._asked.note_global(value)
-        if type(value) is str and not self.is_again:
-            self.named_files.update(dynamic_lookups.files_named_in(value))
-        if isinstance(value, ModuleType):
-            if self.is_library_module(value):  # what is read of the project's counts by itself
-                self.values[label] = Value(blake3(value.__name__.encode()).hexdigest(), value.__name__)
-            for chain in sorted(chains):
-                self.count_module(value, chain)
-        elif is_attribute_bag(value):
-            self._bag(label, value, chains, space)
-        else:
-            self.count_value(label, value, space)
-
-    def count_builtins(self, names: Iterable[str]) -> None:
-        """Counts what a job has put among the builtins under names."""
-        for name in sorted({*names} & vars(builtins).keys() - {"print"}):  # which jobs silence on some ranks
-            self._library_attribute("builtins", vars(builtins), (name,))
-
-    def _bag(self, label: str, bag: Any, chains: set[tuple[str, ...]], owner: Any) -> None:
-        """Counts what chains of attributes read from an object of mere attributes."""
-        if any(is_used_whole(bag, chain) for chain in chains):
-            self.count_value(label, bag, owner)
-            return
-        for attribute in sorted({chain[0] for chain in chains}):
-            self.count_value(f"{label}.{attribute}", vars(bag).get(attribute, type(bag)), bag)
-
-    def count_module(self, module: Any, chain: tuple[str, ...]) -> None:
-        """Counts what a chain of attributes, read from a module, arrives at; whole, what a job has put in the
-        place of one."""
-        if type(module).__module__ == "torch._ops":  # it makes operators when it is asked for them
-            self.refer_library("torch")
-            found = functools.reduce(lambda one, name: getattr(one, name, None), chain[:2], module)
-            if not isinstance(found, ModuleType):
-                self.count_value(f"torch.ops.{found}", found, sys)
-            return
-        place = labels.place_of_module(module, self._places)
-        if place is Place.SELF:
-            return
-        labels.note_module(module)
-        space, known_as = labels.space_of(module), labels.name_of(module)
-        self.refer_library(known_as)
-        if place is not Place.PROJECT:
-            self._library_attribute(known_as, space, chain)
-            return
-        if not isinstance(module, ModuleType):
-            self.count_value(f"sys.modules.{known_as}", module, sys)
-            return
-        name = self._module_label(space)
-        if type(module) is not ModuleType and self.is_project(type(module)):
-            self.count_value(f"{name}.__class__", type(module), module)
-            self._whole_module(module)  # its properties may read any name of it
-        if not chain or chain[0] == "__dict__":
-            self._whole_module(module)
-        elif chain[0] in space:
-            self.count_global(space, name, chain[0], {chain[1:]})
-        elif (below := sys.modules.get(f"{known_as}.{chain[0]}")) is not None:
-            self.count_module(below, chain[1:])
-        elif "__getattr__" in space:
-            self.count_value(f"{name}.__getattr__", space["__getattr__"], space)
-        else:
-            self.count_global(space, name, chain[0], {chain[1:]})
-
-    def _library_attribute(self, label: str, space: Any, chain: tuple[str, ...]) -> None:
-        """Of libraries, settings count by value (`ImageFile.LOAD_TRUNCATED_IMAGES`), and what was patched."""
-        if not chain or chain[0] not in space or chain[0] in SKIPPED_GLOBALS:
-            return
-        value, label = space[chain[0]], f"{label}.{chain[0]}"
-        if isinstance(value, ModuleType):
-            self.count_module(value, chain[1:])
-        elif self.is_untracked(label):
-            return
-        elif self._is_put_there(label, value):
-            self.count_value(label, value, space)
-        elif (setting := setting_of(label, value)) is not NONE:
-            module, _, name = label.rpartition(".")
-            if not (self.modules.is_settling and self.modules.is_as_installed(module, name, value)):
-                self.count_value(label, setting, space)
-        elif isinstance(value, type):
-            self._library_attribute(label, vars(value), chain[1:])
-
-    def _is_put_there(self, label: str, value: Any) -> bool:
-        """Whether what a library holds is a function of the project's or an instance of its classes, also
-        wrapped, or a C function from elsewhere in the place of the library's own."""
-        if isinstance(value, functools.partial):
-            return True
-        if isinstance(value, functools._lru_cache_wrapper):
-            value = value.__wrapped__
-        if isinstance(value, MethodType):
-            return self.is_project(type(value.__self__)) or self._is_put_there(label, value.__func__)
-        if isinstance(value, FunctionType):
-            return not self.is_library(value)
-        if isinstance(value, BuiltinFunctionType) and isinstance(value.__module__, str):
-            home, name = label.partition(".")[0], label.rpartition(".")[2]
-            other = value.__module__.partition(".")[0]
-            is_alias = value.__name__ == name and other in sys.stdlib_module_names  # `os.open` is posix's
-            return not is_alias and other.strip("_") != home.strip("_")
-        return not isinstance(value, type) and self.is_project(type(value))
-
-    def _whole_module(self, module: ModuleType) -> None:
-        """A module used as a value: any of its names may be looked up in it."""
-        space, file = vars(module), getattr(module, "__file__", None)
-        if id(space) in self._whole:
-            return
-        self._whole.add(id(space))
-        label = self._module_label(space)
-        if isinstance(file, str) and file.endswith(".py"):
-            self._graph.add_file(label, file)
-        for name, value in sorted(space.items()):
-            is_own = not isinstance(value, ModuleType) or value.__name__ == f"{module.__name__}.{name}"
-            if is_own and not name.startswith("__"):
-                self.count_global(space, label, name, {()})
-
-    def is_library_module(self, module: Any) -> bool:
-        """Whether a loaded module is none of the project's."""
-        return labels.place_of_module(module, self._places) is not Place.PROJECT
 
     # -- values --------------------------------------------------------------------------------------
 
@@ -468,33 +303,21 @@ class Dependencies:
         self._queue.append((self._visit_object, (label, value, pairs, of)))
         return label
 
-    def is_project(self, cls: type) -> bool:
-        """Whether a class is the project's."""
-        if cls not in self._projects:
-            file = labels.file_of(labels.class_module(cls))[1]
-            is_in_c = file is not None and file.endswith(_EXTENSIONS)  # whose bytes count
-            self._projects[cls] = not is_in_c and labels.place_of_class(cls, self._places) is Place.PROJECT
-        return self._projects[cls]
-
-    def is_library(self, function: FunctionType) -> bool:
-        """Whether a function is a library's."""
-        return labels.place_of_function(function, self._places) is not Place.PROJECT
-
     def refer_function(self, function: FunctionType) -> str | None:
         """The label of a function, which will be visited; None for a library's."""
-        if self.is_library(function):
+        if self.labels.is_library(function):
             return None
         name = function.__code__.co_qualname
         if name.startswith("__create_fn__."):  # a dataclass made it, and gave it the name of its class
             name = function.__qualname__
-        label = f"{self._module_label(function.__globals__)}.{name}"
+        label = f"{self.labels.of_module(function.__globals__)}.{name}"
         return self._refer(function, label, self._visit_function)
 
     def refer_class(self, cls: type) -> str:
         """The label of a class, which will be visited, or the name of a library's."""
         self.leaves_out |= is_registered(cls)
         name = f"{labels.class_module_label(cls)}.{cls.__qualname__}"
-        if not self.is_project(cls):
+        if not self.labels.is_project(cls):
             self.refer_library(labels.class_module(cls))
             return name
         return self._refer(cls, name, self._visit_class)
@@ -502,7 +325,7 @@ class Dependencies:
     def refer_module(self, module: ModuleType) -> None:
         """Counts a module that is used as a value."""
         if self._counts_code:
-            self._queue.append((self.count_module, (module, ())))
+            self._queue.append((self.names.count_module, (module, ())))
 
     def refer_library(self, module: str) -> None:
         """Counts the distribution of a module, or the bytes of an extension module of the project."""
@@ -560,6 +383,6 @@ def refer_items(all_held: Sequence[Held], reach: Dependencies) -> None:
 def _is_own(held: Held, reach: Dependencies) -> bool:
     """Whether a name in the items stands for more than a part of an installed library."""
     if isinstance(held, type):
-        return reach.is_project(held)
+        return reach.labels.is_project(held)
     is_named = held.__closure__ is None and "<" not in held.__qualname__ and not vars(held)
-    return not (is_named and reach.is_library(held))
+    return not (is_named and reach.labels.is_library(held))

@@ -11,6 +11,7 @@ import os
 import sys
 import weakref
 from collections.abc import Container
+from importlib.machinery import EXTENSION_SUFFIXES
 from types import FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
@@ -171,9 +172,11 @@ def unique(wanted: str, taken: Container[str], counts: dict[str, int]) -> str:
 
 
 class Labels:
-    """Gives each object its label, in the order in which they are met."""
+    """Gives each object its label, in the order in which they are met, and says what is the project's."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._projects: dict[type, bool] = {}
         self._given: dict[int, tuple[str, Any]] = {}
         self._names: set[str] = set()
         self._counts: dict[str, int] = {}
@@ -191,3 +194,27 @@ class Labels:
         self._names.add(label)
         self._given[id(value)] = (label, value)  # kept alive: an id is unique only while it lives
         return label
+
+    def of_module(self, space: dict[str, Any]) -> str:
+        """The label of a module, which its namespace stands for."""
+        return self.known(space) or self.give(space, module_label(space))
+
+    def is_project(self, cls: type) -> bool:
+        """Whether a class is the project's."""
+        if cls not in self._projects:
+            file = file_of(class_module(cls))[1]
+            is_in_c = file is not None and file.endswith(tuple(EXTENSION_SUFFIXES))  # whose bytes count
+            self._projects[cls] = not is_in_c and place_of_class(cls, self._places) is Place.PROJECT
+        return self._projects[cls]
+
+    def is_library(self, function: FunctionType) -> bool:
+        """Whether a function is a library's."""
+        return place_of_function(function, self._places) is not Place.PROJECT
+
+    def place_of(self, module: Any) -> Place:
+        """Where a loaded module belongs."""
+        return place_of_module(module, self._places)
+
+    def is_library_module(self, module: Any) -> bool:
+        """Whether a loaded module is none of the project's."""
+        return self.place_of(module) is not Place.PROJECT

@@ -80,14 +80,14 @@ class ModuleState:
             if name not in self._whole:
                 self._whole[name] = source
                 self._count_whole(name, source)
-        self._walk.count_builtins(names)
+        self._walk.names.count_builtins(names)
         for name in reached:
             loaded = sys.modules.get(name)
             if loaded is None:
                 if name in sources:
                     _awaited[sources[name].path] = sources[name].stamp
             elif is_any or type(loaded) is not ModuleType:
-                self._walk.count_module(loaded, ())
+                self._walk.names.count_module(loaded, ())
             else:
                 stated = sources[name].imports if name in sources else ()
                 homes = set(_homes(stated, name, hasattr(loaded, "__path__")))
@@ -96,7 +96,7 @@ class ModuleState:
                     # A module counts by itself if it is imported by a statement, and whole otherwise.
                     is_stated = isinstance(held, ModuleType) and held.__name__ in homes
                     if not (is_stated or _is_closed(held)):
-                        self._walk.count_global(vars(loaded), name, one, {()})
+                        self._walk.names.count_global(vars(loaded), name, one, {()})
 
     def _count_whole(self, name: str, source: SourceFile) -> None:
         """Counts what the code of a file asks for that counts whole."""
@@ -104,7 +104,7 @@ class ModuleState:
         self._walk.note_code(source.code, vars(loaded) if isinstance(loaded, ModuleType) else {})
         self._beyond_files(source.names, source.imports, name, is_package(source.path))
         for named in modules_named_in(source.code) if is_dynamic(source.code) else ():
-            self._walk.count_module(named, ())
+            self._walk.names.count_module(named, ())
 
     def _beyond_files(self, names: set[str], imports: Iterable[Import], module: str, is_within: bool) -> None:
         """Counts imported modules that are of no counted file: whole, what a job has put in the place of one;
@@ -113,8 +113,8 @@ class ModuleState:
             loaded = None if home in self._graph.modules else sys.modules.get(home)
             if loaded is None:
                 continue
-            if not self._walk.is_library_module(loaded):
-                self._walk.count_module(loaded, ())
+            if not self._walk.labels.is_library_module(loaded):
+                self._walk.names.count_module(loaded, ())
                 continue
             self.is_settling = True
             space = labels.space_of(loaded)
@@ -123,7 +123,7 @@ class ModuleState:
                 inner = names & vars(held).keys() if isinstance(held, type) else ()
                 if not isinstance(held, ModuleType):  # which counts if it is imported itself
                     for chain in ((name,), *((name, one) for one in sorted(inner))):
-                        self._walk.count_module(loaded, chain)
+                        self._walk.names.count_module(loaded, chain)
             self.is_settling = False
 
     def codes(self) -> list[CodeType]:

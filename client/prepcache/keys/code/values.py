@@ -119,7 +119,7 @@ class ValueEncoder(Encoder):
         super().write(value, put, path, opaque_depth=opaque_depth, is_key=is_key)
 
     def is_library(self, cls: type) -> bool:
-        return not self._walk.is_project(cls)
+        return not self._walk.labels.is_project(cls)
 
     def path_bytes(self, value: Any) -> bytes | None:
         """Outside the config a path counts by its place in the checkout, if it lies there, and by the file's
