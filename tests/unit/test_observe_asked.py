@@ -17,7 +17,6 @@ from prepcache.keys.observation.inputs import (
     ABSENT,
     CHANGED,
     FOLDER,
-    Joined,
     digest_of_names,
     still_true,
 )
@@ -173,11 +172,9 @@ def test_a_folder_that_was_asked_for_is_an_input_by_being_there(project: Project
 def test_a_folder_that_was_asked_for_and_listed_counts_both_ways(project: Project) -> None:
     (project.folder / "d").mkdir()
     _, observer, call = made(project, "os.path.isdir(f'{HERE}/d')", "if x: os.listdir(f'{HERE}/d')")
-    joined = Joined()
     for item in (0, 1):
         call(item)
-        joined.add(observer.news())
-    rows = {row["name"]: row["digest"] for row in joined.rows()}
+    rows = {row["name"]: row["digest"] for row in observer.taken()}
     assert rows == {"project:d/": FOLDER, "project:d": digest_of_names([])}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from prepcache.keys.files.stat_cache import StatCache
-from prepcache.keys.observation.inputs import ABSENT, CHANGED, Input, Joined, still_true
+from prepcache.keys.observation.inputs import ABSENT, CHANGED, Input, still_true
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer
 from support.observing import HERE, told_by_child
@@ -31,13 +31,13 @@ def observing(project: Project, source: str = READING) -> tuple[Observer, Callab
     return observer, call, made
 
 
-def digests(joined: Joined) -> dict[str, str]:
-    return {row["name"]: row["digest"] for row in joined.rows()}
+def digests(observer: Observer) -> dict[str, str]:
+    return {row["name"]: row["digest"] for row in observer.taken()}
 
 
 def test_each_input_is_told_once_however_often_it_is_asked(project: Project) -> None:
     observer, call, made = observing(project)
-    joined, told = Joined(), 0
+    joined, told = Observer(made), 0
     for number in range(60):
         project.put(f"{number}.txt", "mask")
         call(f"{number}.txt")
@@ -45,15 +45,15 @@ def test_each_input_is_told_once_however_often_it_is_asked(project: Project) -> 
         news = observer.news()
         told += len(news)
         joined.add(news)
-    assert told == 60 and joined.rows() == observer.taken()
-    assert still_true(joined.rows(), roots=Roots.of(made)) is None
+    assert told == 60 and joined.taken() == observer.taken()
+    assert still_true(joined.taken(), roots=Roots.of(made)) is None
 
 
-def test_what_two_processes_saw_differently_is_never_true() -> None:
+def test_what_two_processes_saw_differently_is_never_true(project: Project) -> None:
     one = Input("file", ABSENT, "project:v.txt")
-    joined = Joined()
+    joined, _, _ = observing(project)
     joined.add([one, pickle.loads(pickle.dumps(one))])
-    assert joined.rows() == [{"kind": "file", "name": "project:v.txt", "digest": ABSENT}]
+    assert joined.taken() == [{"kind": "file", "name": "project:v.txt", "digest": ABSENT}]
     for seen in (one._replace(digest="2" * 64), one):
         joined.add([seen])
         assert digests(joined) == {"project:v.txt": CHANGED}
@@ -84,7 +84,7 @@ def test_a_file_named_in_the_code_and_written_at_times_is_none(project: Project)
     source = "def f(x):\n    if x:\n        with open('bad.txt', 'a') as file: file.write('x')\n"
     with contextlib.chdir(project.folder):
         one, call, made = observing(project, source)
-        other, joined = Observer(made), Joined()
+        other, joined = Observer(made), Observer(made)
         call(False)
         joined.add(one.news())
         assert digests(joined).keys() == {"cwd:bad.txt"}
@@ -92,4 +92,4 @@ def test_a_file_named_in_the_code_and_written_at_times_is_none(project: Project)
             made.preprocess(True)
         joined.add(other.news())
         call(True)
-        assert joined.rows() == one.taken() == []
+        assert joined.taken() == one.taken() == []

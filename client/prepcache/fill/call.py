@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -111,6 +111,11 @@ class Job:
     def observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read so far, in this process."""
         return [] if self.observer is None else list(self.observer.taken())
+
+    def add(self, told: Iterable[Input]) -> None:
+        """Takes in what it was seen to read in another process."""
+        if self.observer is not None:
+            self.observer.add(told)
 
     def news(self) -> list[Input]:
         """What it was seen to read since the last call."""

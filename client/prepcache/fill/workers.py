@@ -37,7 +37,7 @@ from prepcache.errors import PreprocessError
 from prepcache.fill.call import Job, Part
 from prepcache.fill.recipe_guard import Steady
 from prepcache.fill.worker_results import dumped, loaded
-from prepcache.keys.observation.inputs import Input, Joined
+from prepcache.keys.observation.inputs import Input
 from prepcache.keys.randomness import Guard
 
 WAITING_BYTES = 8 << 20
@@ -71,7 +71,6 @@ class Crew:
         self._job = job
         self._item_of = item_of
         self._ready: deque[Part] = deque()
-        self._observed = Joined()
 
     @property
     def has_room(self) -> bool:
@@ -96,7 +95,7 @@ class Crew:
 
     def observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read beside its items, so far."""
-        return self._observed.rows()
+        return self._job.observed()
 
     def close(self) -> None:
         """Ends it, dropping what is pending, and puts the global random generators back."""
@@ -190,7 +189,7 @@ class Hired(Crew):
                 continue
             parts, observed, changed, drawn = future.result()
             self.drawn |= drawn
-            self._observed.add(Input(**row) for row in observed)
+            self._job.add(Input(**row) for row in observed)
             self._steady.note(changed)
             self._ready.extend(parts)
 
@@ -268,7 +267,7 @@ class Forked(Crew):
             self._bury(worker)
             return
         parts = [loaded(raw) for raw in sent]
-        self._observed.add(observed)
+        self._job.add(observed)
         self.drawn |= drawn
         for part in parts:
             if part.is_last:

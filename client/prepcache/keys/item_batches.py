@@ -22,7 +22,7 @@ import stat
 import sys
 import types
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain
 from operator import add, attrgetter
@@ -212,8 +212,8 @@ class Batch:
         self.first, self.step = first, step
         self.ends: list[int] = []
         """For each item, the number of slots up to its end."""
-        self._runs: list[list[Any] | tuple[Any, ...]] = []
-        """A list: the pieces of an item, and numbers of slots. A tuple: columns of such pieces."""
+        self._written: list[Sequence[Any]] = []
+        """For each item, its pieces, and numbers of slots in place of the digests of files."""
 
     def collect(self, items: Sequence[Any]) -> None:
         """Stat every path and write every item."""
@@ -227,7 +227,7 @@ class Batch:
                 pieces: list[Any] = [_PREFIX]
                 number = self.first + len(self.ends) * self.step
                 self.encoder.write(item, pieces.append, f"items[{number}]")
-                self._runs.append(pieces)
+                self._written.append(pieces)
                 self.ends.append(len(self.encoder.names))
 
     def _collect_columns(self, written: Sequence[Column | bytes], count: int) -> None:
@@ -235,20 +235,16 @@ class Batch:
         base = len(encoder.names)
         files = [column for column in written if isinstance(column, Column) and column.names is not None]
         width, slot = len(files), base
-        pieces: list[Sequence[Any]] = []
-        bodies = [_PREFIX] * count
+        pieces: list[Sequence[Any]] = [[_PREFIX] * count]
         for column in written:
             if isinstance(column, bytes):
-                bodies = [before + column for before in bodies]
+                pieces[-1] = [before + column for before in pieces[-1]]
                 continue
-            bodies = list(map(add, bodies, column.bodies))
+            pieces[-1] = list(map(add, pieces[-1], column.bodies))
             if column.names is not None:
-                pieces += [bodies, range(slot, base + width * count, width)]
-                bodies = [b""] * count
+                pieces += [range(slot, base + width * count, width), [b""] * count]
                 slot += 1
-        if any(bodies):
-            pieces.append(bodies)
-        self._runs.append(tuple(pieces))
+        self._written.extend(zip(*pieces, strict=True))
         self.ends.extend([base + width * (i + 1) for i in range(count)])
         pairs = (zip(some.names or (), some.rows, strict=True) for some in files)
         for name, stamp in chain.from_iterable(zip(*pairs, strict=True)):
@@ -287,16 +283,10 @@ class Batch:
     def _digests(self, files: bytes) -> list[bytes]:
         """The digests of the items, given those of all slots, 32 bytes each."""
         rows = [files[at : at + DIGEST_BYTES] for at in range(0, len(files), DIGEST_BYTES)]
-        found: list[bytes] = []
-        for run in self._runs:
-            whole: Iterable[Iterable[bytes]]
-            if type(run) is tuple:
-                parts = (map(rows.__getitem__, c) if type(c) is range else c for c in run)
-                whole = zip(*parts, strict=True)
-            else:
-                whole = [[rows[piece] if type(piece) is int else piece for piece in run]]
-            found += [blake3(b"".join(pieces)).digest() for pieces in whole]
-        return found
+        whole = (
+            b"".join([rows[piece] if type(piece) is int else piece for piece in one]) for one in self._written
+        )
+        return [blake3(raw).digest() for raw in whole]
 
 
 class Column(NamedTuple):

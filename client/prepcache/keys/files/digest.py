@@ -16,7 +16,7 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from blake3 import blake3
@@ -187,36 +187,29 @@ def digest_tree(name: str | bytes, stat_cache: StatCache | None, trust: Trust) -
 
     The stamp sums up all the stamps in it; its numbers have no other meaning.
     """
-    content, stamps = blake3(TREE_DOMAIN), blake3(TREE_DOMAIN)
-    is_any_racy = False
-    for relative, path, info in walk_tree(name):
-        content.update(_entry(relative, info))
-        stamps.update(_entry(relative, info))
-        if info is not None and is_regular(info):
-            digested = digest_file(path, stat_cache, trust)
-            content.update(digested.digest)
-            stamps.update(_FIVE.pack(*digested.stamp))
-            is_any_racy |= digested.is_racy
-    return Digested(content.digest(), _tree_stamp(stamps.digest()), is_any_racy)
+    return _tree(name, lambda path, info: digest_file(path, stat_cache, trust))
 
 
 def tree_stamp(name: str | bytes) -> Stamp:
     """The stamp of a directory by stats alone."""
-    stamps = blake3(TREE_DOMAIN)
-    for relative, _, info in walk_tree(name):
-        is_file = info is not None and is_regular(info)
-        stamps.update(_entry(relative, info) + (_FIVE.pack(*stamp_of(info)) if info and is_file else b""))
-    return _tree_stamp(stamps.digest())
+    return _tree(name, lambda path, info: Digested(b"", stamp_of(info), False)).stamp
 
 
-def _entry(relative: bytes, info: os.stat_result | None) -> bytes:
-    kind = b"?" if info is None else b"d" if is_directory(info) else b"f"
-    return kind + len(relative).to_bytes(8, "big") + relative
-
-
-def _tree_stamp(digest: bytes) -> Stamp:
-    a, b, c, d = _FOUR.unpack(digest)
-    return (a, b, c, d, 0)
+def _tree(name: str | bytes, digest: Callable[[bytes, os.stat_result], Digested]) -> Digested:
+    content, stamps = blake3(TREE_DOMAIN), blake3(TREE_DOMAIN)
+    is_any_racy = False
+    for relative, path, info in walk_tree(name):
+        kind = b"?" if info is None else b"d" if is_directory(info) else b"f"
+        entry = kind + len(relative).to_bytes(8, "big") + relative
+        content.update(entry)
+        stamps.update(entry)
+        if info is not None and is_regular(info):
+            digested = digest(path, info)
+            content.update(digested.digest)
+            stamps.update(_FIVE.pack(*digested.stamp))
+            is_any_racy |= digested.is_racy
+    a, b, c, d = _FOUR.unpack(stamps.digest())
+    return Digested(content.digest(), (a, b, c, d, 0), is_any_racy)
 
 
 def walk_tree(name: str | bytes) -> list[tuple[bytes, bytes, os.stat_result | None]]:

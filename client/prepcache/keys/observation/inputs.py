@@ -1,4 +1,4 @@
-"""Observed inputs: put together from several processes, told as rows, and checked at a look-up.
+"""Observed inputs, as rows that are checked at a look-up.
 
     {"kind": "file", "name": "project:vocab.txt", "digest": "<64 hex>"}     also "items:", "cwd:", "/..."
     {"kind": "module", "name": "project:plugins/fast.py", "digest": "<64 hex>"}
@@ -27,7 +27,7 @@ from prepcache.keys.observation import context
 from prepcache.keys.observation.audit import WAL
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.outdated import runs_as_written
-from prepcache.protocol.observed import RANDOM, in_order
+from prepcache.protocol.observed import RANDOM
 
 ABSENT = "absent"
 FOLDER = "a folder"
@@ -63,35 +63,6 @@ class Input(NamedTuple):
     @property
     def row(self) -> dict[str, str]:
         return {"kind": self.kind, "name": self.name, "digest": self.digest}
-
-
-class Joined:
-    """What several processes saw, for the one that commits what they made.
-
-    Each tells of an input once: of many files with each item, lists of all would cost more than the items.
-
-    Invariants:
-        1. An input that was two things has changed, for good.
-        2. What was named or asked for, and never read, is no input once the function made it.
-    """
-
-    def __init__(self) -> None:
-        self._told: dict[str, Input] = {}
-        self._outputs: dict[str | None, None] = {}
-
-    def add(self, told: Iterable[Input]) -> None:
-        for one in told:
-            if one.kind == OUTPUT:
-                self._outputs[one.path] = None
-                continue
-            before = self._told.setdefault(one.name, one)
-            digest = one.digest if before.row == one.row else CHANGED
-            self._told[one.name] = one._replace(digest=digest, is_read=one.is_read or before.is_read)
-
-    def rows(self) -> list[dict[str, str]]:
-        """All of it, as `protocol.observed.in_order` has it."""
-        inputs = {n: one.row for n, one in self._told.items() if one.is_read or one.path not in self._outputs}
-        return in_order(inputs)
 
 
 def still_true(

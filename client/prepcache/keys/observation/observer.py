@@ -33,9 +33,10 @@ from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
 from prepcache.keys.observation import audit, calls, context
 from prepcache.keys.observation.context import MODULE, NAMED, Notice, Watch, is_own
 from prepcache.keys.observation.findings import Findings, Scope, loads
-from prepcache.keys.observation.inputs import FOLDER_STAMP, OUTPUT, Input, Joined
+from prepcache.keys.observation.inputs import CHANGED, FOLDER_STAMP, OUTPUT, Input
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.recipes import Recipe
+from prepcache.protocol.observed import in_order
 
 FIRST_ITEMS = 12
 """Items over which unseen reads are looked for."""
@@ -100,7 +101,12 @@ class Observer:
         self._scope, self._given, self._inherited = scope, given, inherited
         self._found = Findings(scope, stat_cache, trust)
         self._told: dict[int, int] = {}
-        self._joined, self._in_joined = Joined(), dict[int, int]()
+        """How much of each log was told as news, by its address."""
+        self._added: dict[int, int] = {}
+        """The same, of what is among `_inputs`."""
+        self._inputs: dict[str, Input] = {}
+        """What this process and others saw, by name."""
+        self._outputs: dict[str | None, None] = {}
         self._code = calls.JobCode(scope.known)
         self._programs: dict[str, None] = {}
         self._items_left, self._unseen_items, self._unseen_bytes = FIRST_ITEMS, 0, 0
@@ -171,15 +177,26 @@ class Observer:
             self._unseen_items += 1
             self._unseen_bytes = unseen
 
+    def add(self, told: Iterable[Input]) -> None:
+        """Takes in what this process or another saw. An input that was two things has changed, for good."""
+        for one in told:
+            if one.kind == OUTPUT:
+                self._outputs[one.path] = None
+                continue
+            before = self._inputs.setdefault(one.name, one)
+            digest = one.digest if before.row == one.row else CHANGED
+            self._inputs[one.name] = one._replace(digest=digest, is_read=one.is_read or before.is_read)
+
     def taken(self) -> list[dict[str, str]]:
-        """What was observed, as `protocol.observed.in_order` has it."""
-        self._joined.add(self._inputs(self._in_joined))
-        return self._joined.rows()
+        """What was observed, as `protocol.observed.in_order` has it. What was named or asked for, and never
+        read, is no input once the function made it."""
+        self.add(self._new_inputs(self._added))
+        found = self._inputs.items()
+        return in_order({n: one.row for n, one in found if one.is_read or one.path not in self._outputs})
 
     def news(self) -> list[Input]:
-        """What was observed since the last call, for a `Joined` that looks after it from then on; and again
-        distributions."""
-        return list(self._inputs(self._told))
+        """What was observed since the last call, for another process to add; and again distributions."""
+        return list(self._new_inputs(self._told))
 
     def _sources(self) -> Iterator[Observer]:
         """Those whose function's state this one uses; see NOTE [ What is loaded once ]."""
@@ -202,7 +219,7 @@ class Observer:
                 yield log
         yield self._found.log
 
-    def _inputs(self, told: dict[int, int]) -> Iterator[Input]:
+    def _new_inputs(self, told: dict[int, int]) -> Iterator[Input]:
         """The inputs that were not told before, by their names.
 
         Args:
