@@ -1,5 +1,4 @@
 """Corners in which a walk over the code could confuse two things, or miss one."""
-# ruff: noqa: E501
 
 from __future__ import annotations
 
@@ -14,11 +13,6 @@ from types import ModuleType
 
 import pytest
 
-from prepcache.keys import paths
-from prepcache.keys.files import digest
-from prepcache.keys.files.stat_cache import StatCache
-from prepcache.keys.observation import inputs
-from prepcache.keys.observation import observer as observe
 from prepcache.keys.recipes import recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
 
@@ -58,14 +52,6 @@ def test_a_model_that_is_set_to_evaluate_is_no_look_up_by_text(project: Project)
         "class Model:\n    def eval(self): return self\nmodel = Model()\ndef f(x): return model.eval(), x"
     )
     assert project.digest(code="function") == project.digest(code="function")
-
-
-def test_a_text_that_an_object_evaluates_is_a_look_up_by_text(project: Project) -> None:
-    prep = "class Frame:\n    def eval(self, text): return text\nframe, K = Frame(), [1]\ndef f(x): return frame.eval('x * K')"
-    project.write(prep=prep)
-    before = project.digest(code="function")
-    project.write(prep=prep.replace("[1]", "[2]"))
-    assert project.digest(code="function") != before
 
 
 def test_warnings_as_errors_do_not_break_parsing(project: Project, recwarn: pytest.WarningsRecorder) -> None:
@@ -125,30 +111,3 @@ def test_the_command_line_counts_where_code_parses_it(
         monkeypatch.setattr("sys.argv", [name, "--size", size])
         digests.add(project.digest(**FUNCTION))
     assert len(digests) == 1 + counts
-
-
-def test_trust_content_rereads_config_and_inputs(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    trusted: list[str] = []
-    original = digest.digest_file
-
-    def note(path: str, memo: StatCache | None, trust: digest.Trust) -> digest.Digested:
-        if os.fspath(path).endswith("words.txt"):
-            trusted.append(trust)
-        return original(path, memo, trust)
-
-    for module in (paths, inputs):
-        monkeypatch.setattr(module, "digest_file", note)
-    words = project.put("words.txt", "one")
-    project.write(prep="def f(x, words): return words.read_text()")
-    trusts: tuple[digest.Trust, ...] = ("content", "stat")
-    for trust in trusts:
-        made = project.recipe(config={"words": words}, trust=trust)
-        assert set(trusted) == {trust}
-        trusted.clear()
-        observer = observe.Observer(made, trust=trust)
-        assert made.preprocess is not None
-        with observer.watching():
-            made.preprocess(0, words)
-        observer.taken()
-        assert set(trusted) == {trust}
-        trusted.clear()

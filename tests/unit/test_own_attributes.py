@@ -17,7 +17,6 @@ import tokenizers
 import torch
 
 from prepcache import item_digest, recipe
-from prepcache.errors import UnkeyableError
 
 
 class Ordered(collections.OrderedDict[str, int]):
@@ -134,26 +133,6 @@ def test_attributes_of_an_instance_count_beside_its_base(make: Any) -> None:
         value.scale = scale
         keys.append(key(value))
     assert keys[0] == keys[1] != keys[2]
-
-
-class Proxy:
-    """As wrapt's: it passes for what it wraps, and cannot be copied."""
-
-    __slots__ = ("__wrapped__",)
-
-    def __init__(self, wrapped: Any) -> None:
-        self.__wrapped__ = wrapped
-
-    __class__ = property(lambda self: type(self.__wrapped__))  # type: ignore[assignment]
-    __dict__ = property(lambda self: vars(self.__wrapped__))  # type: ignore[assignment]
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise NotImplementedError("a proxy cannot be copied")
-
-
-def test_a_proxy_that_cannot_be_copied_is_refused_by_name() -> None:
-    with pytest.raises(UnkeyableError, match=r"Proxy has no stable bytes.*register_key"):
-        key(Proxy(3))
 
 
 class Labeller:

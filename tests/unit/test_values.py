@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import random
-import sys
 from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
@@ -45,18 +44,6 @@ def test_hidden_state_is_refused_with_its_place_and_remedy(value: Any) -> None:
     assert message.startswith("config.value")
     assert all(way in message for way in ("__prepcache_key__", "register_key"))
     assert "untracked=" not in message, "the function is given its config: it cannot be left out"
-
-
-def test_a_standard_stream_counts_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with open(tmp_path / "out", "w") as out, open(tmp_path / "log", "w") as log:
-        with pytest.raises(UnkeyableError):
-            digest_of(out)  # not a standard stream, so far
-        monkeypatch.setattr(sys, "stderr", out)
-        first = digest_of(out)
-        monkeypatch.setattr(sys, "stderr", log)
-        assert digest_of(log) == first
-        monkeypatch.setattr(sys, "stdout", out)
-        assert digest_of(out) != first
 
 
 def test_a_property_that_raises_is_never_called() -> None:
