@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prepcached.tier import bucket, outage, tier
+from prepcached.tier import bucket, tier
 from support.fake_s3 import SECRETS, FakeS3, fake_s3
 from support.fleet import be_patient, box
 from support.serving import Job, Serving, wait_until
@@ -125,21 +125,6 @@ def test_a_bucket_whose_clock_is_wrong_is_used(clock_s: float, s3: FakeS3, tmp_p
         assert first.http().post("/v1/tier/gc", json={"delete": True}).json()["artifacts"] == 0
     with box(tmp_path / "second", URL) as second:
         assert asked(second.job(), OLD)["look_again"]
-
-
-def test_jobs_wait_five_seconds_an_hour_for_a_bucket() -> None:
-    now = [0.0]
-    bucket = outage.Outage("the tier", "jobs preprocess", 30.0, lambda: now[0])
-    waits = 0
-    for _ in range(200):
-        if bucket.is_usable:
-            waits += 1
-            now[0] += 2.0
-            bucket.note_failure(TimeoutError("slow"))
-            bucket.note_lost(2.0)
-        now[0] += 30.0
-        bucket.note_answer()
-    assert waits == 4, "two in each of two hours"
 
 
 def test_no_credential_is_written_anywhere(

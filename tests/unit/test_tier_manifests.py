@@ -26,12 +26,6 @@ def row(number: int, items: int = 2, edition: int = 0, observed: tuple[str, ...]
     return Row(name, 100 + number, b"".join(digests), 0.5, edition, observed)
 
 
-def test_rows_come_back_as_they_were() -> None:
-    rows = [row(number, edition=number, observed=("a", "b")[:number]) for number in range(5)]
-    [data] = manifest.encode(rows)
-    assert manifest.decode(data) == rows
-
-
 def test_many_rows_are_split_into_objects_that_can_be_read() -> None:
     rows = [row(number, items=200_000) for number in range(5)]
     objects = list(manifest.encode(rows))
@@ -118,16 +112,6 @@ def test_garbage_beside_a_manifest_is_ignored() -> None:
         return set((await manifests.of(RECIPE, max_age_s=0)).rows)
 
     assert asyncio.run(work()) == {row(1).digest}
-
-
-def test_scopes_have_manifests_of_their_own() -> None:
-    async def work() -> list[set[str]]:
-        manifests = Manifests(Bucket(MemoryStore(), "memory:///"))
-        await manifests.add(RECIPE, [row(1)])
-        await manifests.add(f"{RECIPE}.1000", [row(2)])
-        return [set((await manifests.of(one)).rows) for one in (RECIPE, f"{RECIPE}.1000", f"{RECIPE}.1001")]
-
-    assert asyncio.run(work()) == [{row(1).digest}, {row(2).digest}, set()]
 
 
 def test_what_the_bucket_lost_is_named_no_longer() -> None:

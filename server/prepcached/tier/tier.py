@@ -205,7 +205,8 @@ class Tier:
 
     def _fetch_free(self, recipe: str, known: Known, row: Row, owner_uid: int) -> asyncio.Task[bool] | None:
         """Begins to fetch an artifact under a lease on its free items; None where none is free."""
-        commit = self._daemon.leases.begin_fetch(TIER_SESSION + row.digest, TIER_NAME, recipe, row.items)
+        session = TIER_SESSION + secrets.token_hex(16)
+        commit = self._daemon.leases.begin_fetch(session, TIER_NAME, recipe, row.items)
         if commit is None:
             return None
         task = self._daemon.spawn(self._fetch(known, row, commit, owner_uid))
@@ -214,7 +215,7 @@ class Tier:
         return task
 
     async def _fetch(self, known: Known, row: Row, commit: Commit, owner_uid: int) -> bool:
-        daemon, name = self._daemon, f"{commit.session}.{secrets.token_hex(8)}"
+        daemon, name = self._daemon, f"{commit.session}.{row.digest}"
         daemon.commits[commit.session] = 1  # its staged file is not swept
         known.tried[row.digest] = daemon.clock() + AGAIN_S
         try:
@@ -265,9 +266,9 @@ class Tier:
             writing = daemon.spawn(asyncio.sleep(0))
             try:
                 async for piece in self._bucket.stream(object_name(row.digest), row.size_bytes, limit_s):
-                    await writing
+                    await asyncio.shield(writing)
                     writing = daemon.spawn(daemon.slow(_write, fd, piece, digest))
-                await writing
+                await asyncio.shield(writing)
             finally:
                 await asyncio.wait([writing])  # it uses the file
         if digest.hexdigest() != row.digest:
