@@ -103,23 +103,16 @@ class Coordinator:
                 self._note_declined(session, request)
             raise
         self.misses[session.scope].note_leasing(session.id, request.recipe, request.why, request.cue)
-        if request.generation > table.generation(recipe):
-            await self._catch_up(session, request)
+        await self._catch_up(session, request)
         refusal = ""
         if request.nbytes:
             refusal = await daemon.listing(daemon.store.refusal, request.nbytes, session.owner_uid)
         if refusal:
             self._note_declined(session, request)
-            return wire.LeaseAnswer(
-                is_declined=True,
-                reason=refusal,
-                is_waited_for=recipe in self._waited_for(session),
-            )
-        if self.tier is not None:
-            if not table.knows(recipe):
-                await self._catch_up(session, request)
-            if request.generation >= table.generation(recipe):
-                await self.tier.claim(recipe, request.items, session)
+            is_waited_for = recipe in self._waited_for(session)
+            return wire.LeaseAnswer(is_declined=True, reason=refusal, is_waited_for=is_waited_for)
+        if self.tier is not None and request.generation >= table.generation(recipe):
+            await self.tier.claim(recipe, request.items, session)
         return await self._grant(session, request, is_gone)
 
     async def _grant(self, session: Session, request: wire.LeaseRequest, is_gone: IsGone) -> wire.LeaseAnswer:
@@ -131,7 +124,7 @@ class Coordinator:
             bell = daemon.bell(recipe)
             allowed: Container[bytes] | None = None
             others: tuple[wire.Holder, ...] = ()
-            if not (table.knows(recipe) or request.is_for_machine):
+            if not request.is_for_machine:
                 await self._catch_up(session, request)
             if upstream is not None and request.generation >= table.generation(recipe):
                 wait_s = max(0.0, until - daemon.clock())
@@ -279,7 +272,9 @@ class Coordinator:
         The table takes over the store's generation, not the client's: between the two may lie a commit
         whose items the client has not seen.
         """
-        recipe = request.recipe + session.scope
+        recipe, table = request.recipe + session.scope, self._daemon.leases
+        if table.knows(recipe) and request.generation <= table.generation(recipe):
+            return
         newest = await self._daemon.quick(self._daemon.store.generation, recipe)
         if request.generation > newest:
             raise FutureGeneration(
@@ -288,7 +283,7 @@ class Coordinator:
                 generation=newest,
                 recipe=request.recipe,
             )
-        self._daemon.leases.raise_generation(recipe, newest)
+        table.raise_generation(recipe, newest)
 
     async def _commit(
         self, session: Session, owner_uid: int, commit: Commit, staged: Sequence[wire.StagedFile]

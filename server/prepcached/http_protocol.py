@@ -21,12 +21,10 @@ import resource
 import socket
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from prepcache.errors import BadRequest, LimitExceeded, PrepcacheError, TooLarge
 from prepcache.protocol import wire
@@ -98,34 +96,25 @@ class PeerProtocol(HttpToolsProtocol):
     peer: Peer
     _head_bytes = 0
     _in_head = True
-    _head_timer: asyncio.TimerHandle | None = None
-    _stall_timer: asyncio.TimerHandle | None = None
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        *,
-        slots: Slots,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+    def __init__(self, *arguments: Any, slots: Slots, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self._slots = slots
+        self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.peer = Peer.of(transport.get_extra_info("socket"))
         refusal = self._slots.take(self.peer.uid)
         if refusal is None:
-            self._await_head()
+            self._expect("head", HEAD_TIMEOUT_S, self._head_is_late)
         else:
             self._refuse(503, LimitExceeded, refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._slots.give_back(self.peer.uid)
-        self._head_is_over()
-        self._reads_on()
+        for what in list(self._timers):
+            self._came(what)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -133,7 +122,7 @@ class PeerProtocol(HttpToolsProtocol):
         self._await_reader()
 
     def resume_writing(self) -> None:
-        self._reads_on()
+        self._came("reader")
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
@@ -144,8 +133,8 @@ class PeerProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(431, TooLarge, f"the request's head is over {MAX_HEAD_BYTES} bytes")
-            elif self._head_timer is None:
-                self._await_head()
+            elif "head" not in self._timers:
+                self._expect("head", HEAD_TIMEOUT_S, self._head_is_late)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -154,7 +143,8 @@ class PeerProtocol(HttpToolsProtocol):
         self.scope["state"]["connection"] = self
 
     def on_headers_complete(self) -> None:
-        self._head_is_over()
+        self._in_head, self._head_bytes = False, 0
+        self._came("head")
         if sum(len(name) + len(value) for name, value in self.headers) + len(self.url) > MAX_HEAD_BYTES:
             self._refuse(431, TooLarge, f"the request's head is over {MAX_HEAD_BYTES} bytes")
             return
@@ -177,27 +167,20 @@ class PeerProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, BadRequest, msg)
 
-    def _await_head(self) -> None:
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_is_late)
+    def _expect(self, what: str, seconds: float, late: Callable[..., None], *given: object) -> None:
+        self._timers[what] = self.loop.call_later(seconds, late, *given)
 
-    def _head_is_over(self) -> None:
-        self._in_head = False
-        self._head_bytes = 0
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def _came(self, what: str) -> None:
+        timer = self._timers.pop(what, None)
+        if timer is not None:
+            timer.cancel()
 
     def _head_is_late(self) -> None:
         self._refuse(408, BadRequest, f"no whole request head within {HEAD_TIMEOUT_S:.0f} s")
 
     def _await_reader(self) -> None:
         unread_bytes = self.transport.get_write_buffer_size()
-        self._stall_timer = self.loop.call_later(STALL_TIMEOUT_S, self._reader_is_late, unread_bytes)
-
-    def _reads_on(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
+        self._expect("reader", STALL_TIMEOUT_S, self._reader_is_late, unread_bytes)
 
     def _reader_is_late(self, unread_bytes: int) -> None:
         if self.transport.get_write_buffer_size() < unread_bytes:

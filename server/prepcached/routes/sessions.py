@@ -25,17 +25,13 @@ def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
     @api.post("/v1/sessions", **endpoint(takes=wire.SessionRequest, gives=wire.SessionAnswer, status=201))
     async def open_session(request: Request) -> Response:
         """Opens a session; it ends with the process that asks."""
-        asked = await messages.read(request, wire.SessionRequest, daemon)
+        asked, store = await messages.read(request, wire.SessionRequest, daemon), daemon.store
         opened = daemon.open_session(messages.caller(request), asked.name, asked.pid, asked.host)
-        told = wire.SessionAnswer(
-            session=opened.id,
-            token=opened.token,
-            instance=daemon.store.instance,
-            root=daemon.store.root,
-            staging=daemon.store.staging,
-            order=0 if coordinator.tier is None else coordinator.tier.order,
+        order = 0 if coordinator.tier is None else coordinator.tier.order
+        answer = wire.SessionAnswer(
+            opened.id, opened.token, store.instance, store.root, store.staging, order=order
         )
-        return messages.answer(told, 201)
+        return messages.answer(answer, 201)
 
     @api.post(
         "/v1/sessions/{session_id}/beat",
@@ -44,9 +40,8 @@ def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
     async def beat(session_id: messages.IdInPath, request: Request) -> Response:
         """Keeps the session and its leases; tells what to let go and who waits."""
         acting = _own(session_id, messages.session(request, daemon))
-        return messages.answer(
-            await coordinator.beat(acting, await messages.read(request, wire.BeatRequest, daemon))
-        )
+        asked = await messages.read(request, wire.BeatRequest, daemon)
+        return messages.answer(await coordinator.beat(acting, asked))
 
     @api.delete("/v1/sessions/{session_id}", **endpoint(acts_for_session=True, status=204))
     async def close_session(session_id: messages.IdInPath, request: Request) -> Response:
