@@ -22,19 +22,13 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from prepcache.daemon import waits
 from prepcache.errors import DaemonUnreachable
-from prepcache.protocol.places import (
-    SYSTEM_SOCKET,
-    is_public,
-    own_root,
-    own_socket,
-    proc_stat,
-)
+from prepcache.protocol.places import SYSTEM_SOCKET, is_public, own_root, own_socket
 from prepcache.settings import Address, Settings
 
 IDLE_EXIT_S = 600
@@ -156,22 +150,23 @@ class Launcher:
     @property
     def is_running(self) -> bool:
         """Whether the daemon that was started last, by whomever, lives."""
-        return _is_running(self._last_pid)
-
-    @property
-    def _last_pid(self) -> int:
-        with contextlib.suppress(OSError, ValueError):
-            return int((self.root / LOCK_NAME).read_text(encoding="ascii"))
-        return 0
+        return bool(self._state())
 
     @property
     def is_starting(self) -> bool:
         """Whether it lives, and was started so shortly ago that it may not be ready yet."""
         with contextlib.suppress(OSError):
             age_s = time.time() - (self.root / LOCK_NAME).stat().st_mtime
-            is_stopped = proc_stat(self._last_pid)[:1] in (["T"], ["t"])  # SIGSTOP, or a debugger
-            return age_s < waits.STARTING_S and self.is_running and not is_stopped
+            return age_s < waits.STARTING_S and self._state() not in ("", "T", "t")  # stopped, by SIGSTOP
         return False
+
+    def _state(self) -> str:
+        """What it does (proc_pid_stat(5)); "" where it is gone, or its id is now that of another program."""
+        with contextlib.suppress(OSError, ValueError):
+            folder = Path(f"/proc/{int((self.root / LOCK_NAME).read_text(encoding='ascii'))}")
+            if b"prepcached" in (folder / "cmdline").read_bytes():  # a zombie's is empty
+                return (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        return ""
 
     def start(self) -> bool:
         """Starts the daemon unless somebody else just did; does not wait for it.
@@ -185,24 +180,27 @@ class Launcher:
         try:
             _private_folder(self.socket.parent, is_own=self.socket.parent != self.root)
             _private_folder(self.root, is_own=False)
-            with self._lock() as lock:
-                if lock is not None and not listens(self.socket) and not self.is_running:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            lock = os.open(self.root / LOCK_NAME, flags, 0o600)
+            try:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:  # another job is starting it
+                    return True
+                if not listens(self.socket) and not self.is_running:
                     self._check_installed()
                     self._check_last_start()
                     self.has_started_empty = not self._starts and not self.has_store
                     self._starts += 1
                     self._started_at = time.monotonic()
-                    pid = self._spawn()
-                    os.pwrite(lock, f"{pid:<20}".encode(), 0)
+                    os.pwrite(lock, f"{self._spawn():<20}".encode(), 0)
+            finally:
+                os.close(lock)
         except OSError as error:
             where = "set XDG_CACHE_HOME or PREPCACHED_ROOT to a writable folder"
             raise self._failed(f"{error.filename or self.root}: {error.strerror}: {where}") from error
-        except subprocess.TimeoutExpired as error:
-            raise self._failed(f"/bin/sh took more than {error.timeout:.0f} s") from error
-        except subprocess.CalledProcessError as error:
-            raise self._failed(f"/bin/sh ended with exit code {error.returncode}") from error
-        except ValueError as error:
-            raise self._failed(f"/bin/sh reported no process: {error}") from error
+        except (subprocess.SubprocessError, ValueError) as error:
+            raise self._failed(f"/bin/sh failed ({type(error).__name__})") from error
         return True
 
     def _check_installed(self) -> None:
@@ -224,23 +222,12 @@ class Launcher:
                 f"it exited at once: {self._told_error() or 'no reason given'} (log: {self.log})"
             )
 
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[int | None]:
-        """The open lock file; None while another job is starting the daemon."""
-        path = self.root / LOCK_NAME
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield None
-            else:
-                yield fd
-        finally:
-            os.close(fd)
-
     def _spawn(self) -> int:
         """Runs the daemon; its process id."""
+        # Without the client's settings (not `PREPCACHED_*`); relative paths are made good for cwd `/`.
+        environ = {k: v for k, v in self._environ.items() if not f"{k}_".startswith("PREPCACHE_")}
+        if path := environ.get("PYTHONPATH"):
+            environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, path.split(os.pathsep)))
         places = ("--uds", str(self.socket), "--root", str(self.root))
         serve = ("serve", *places, "--idle-exit", str(IDLE_EXIT_S))
         with contextlib.suppress(FileNotFoundError):
@@ -253,7 +240,7 @@ class Launcher:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            env=self._daemon_environ(),
+            env=environ,
             start_new_session=True,
             close_fds=True,
             umask=0o077,
@@ -261,13 +248,6 @@ class Launcher:
             timeout=5.0,
         )
         return int(done.stdout)
-
-    def _daemon_environ(self) -> dict[str, str]:
-        """Ours, less the client's settings (not `PREPCACHED_*`), relative paths made good for cwd `/`."""
-        kept = {k: v for k, v in self._environ.items() if not f"{k}_".startswith("PREPCACHE_")}
-        if kept.get("PYTHONPATH"):
-            kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, kept["PYTHONPATH"].split(os.pathsep)))
-        return kept
 
     def _told_error(self) -> str:
         """The last line of the log, if it is the end of a failed start."""
@@ -289,12 +269,3 @@ def _private_folder(path: Path, *, is_own: bool) -> None:
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
             raise PermissionError(1, "is not a folder that only you can write to", str(path))
-
-
-def _is_running(pid: int) -> bool:
-    """Whether that process lives and is a daemon of ours: ids are used again, and zombies linger."""
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-    return pid > 0 and proc_stat(pid)[:1] not in ([], ["Z"]) and b"prepcached" in command

@@ -73,11 +73,3 @@ def read_plain(path: Path, max_bytes: int) -> tuple[os.stat_result, bytes]:
         return found, os.read(fd, max_bytes)
     finally:
         os.close(fd)
-
-
-def proc_stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat, see proc_pid_stat(5), from the state on; empty where it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
