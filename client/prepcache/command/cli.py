@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prepcache import __version__
-from prepcache.command import AsJson, digits_of, fill_commands, print_json, tier_commands
+from prepcache.command import AsJson, fill_commands, print_json, tier_commands
 from prepcache.errors import BadRequest, NotFound, PrepcacheError
 from prepcache.protocol import SORTS
 from prepcache.protocol.units import count_text, parse_size, parse_span, size_text
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from prepcache.daemon.client import Client
     from prepcache.protocol import inspection
 
+MIN_PREFIX_DIGITS = 4
 INTERRUPTED = 130
 """128 + SIGINT, as a shell says it."""
 INTERNAL = 70
@@ -45,7 +46,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-fill_commands.add_to(app)
+app.command()(fill_commands.fill)
+app.command()(fill_commands.plan)
 app.add_typer(tier_commands.app, name="tier")
 
 
@@ -219,7 +221,7 @@ def _found(client: Client, target: str) -> dict[str, str]:
         NotFound: nothing begins so.
         BadRequest: it is no key, or several begin so.
     """
-    digits = digits_of(target, "a key or recipe", ", or --name NAME")
+    digits = _digits(target, "a key or recipe", ", or --name NAME")
     found = [{"recipe": str(one.digest)} for one in client.recipes(digits)]
     found += [{"key": str(one.key)} for one in client.entries(key=digits, sort="created_at")]
     if not found:
@@ -420,7 +422,7 @@ def _entry(client: Client, key: str) -> inspection.Entry:
         NotFound: there is none.
         BadRequest: it is no key, or there are several.
     """
-    digits = digits_of(key, "a key")
+    digits = _digits(key, "a key")
     if len(digits) == 64:
         return client.entry(digits)
     # By an order that using them does not change, or one that a job uses just now is passed over.
@@ -430,6 +432,15 @@ def _entry(client: Client, key: str) -> inspection.Entry:
     if len({one.key for one in found}) > 1:  # several users may have one key
         raise BadRequest(f"{len(found)} keys begin with {digits}; give more digits", key=key)
     return found[0] if len(found) == 1 else client.entry(found[0].key)
+
+
+def _digits(text: str, what: str, otherwise: str = "") -> str:
+    """The hex digits of a key or recipe, or the first of them. Raises BadRequest where it is none."""
+    digits = text.lower()
+    if set(digits) - set("0123456789abcdef") or not MIN_PREFIX_DIGITS <= len(digits) <= 64:
+        must = f"give {MIN_PREFIX_DIGITS} to 64 hex digits{otherwise}"
+        raise BadRequest(f"{text!r} is not {what}: {must}", key=text)
+    return digits
 
 
 def _amount(gone: inspection.Purged) -> str:

@@ -5,12 +5,12 @@ Unlike all other commands, these run the user's file: what is to be preprocessed
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,12 +32,6 @@ Target = Annotated[
         help="A function in FILE that returns a CachedDataset, or a global that is one.",
     ),
 ]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Makes both commands part of a program."""
-    app.command()(fill)
-    app.command()(plan)
 
 
 def fill(
@@ -150,7 +144,7 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.parent))
-    argv, sys.argv = sys.argv, [file]
+    argv, sys.argv, is_function = sys.argv, [file], False
     try:
         with opened_as(mode):
             spec.loader.exec_module(module)
@@ -158,7 +152,10 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
                 close = difflib.get_close_matches(name, vars(module), 1)
                 raise ConfigError(f"{file} defines no {name}{f': did you mean {close[0]}?' if close else ''}")
             found = getattr(module, name)
-            if callable(found) and _takes_nothing(found):
+            with contextlib.suppress(TypeError, ValueError):  # it takes arguments, or is no function
+                inspect.signature(found).bind()
+                is_function = True
+            if is_function:
                 found()
                 found = next(iter(mode.opened), None)
     finally:
@@ -169,14 +166,6 @@ def _opened(target: str, mode: OpeningMode) -> list[Any]:
             "a global that is one"
         )
     return mode.opened
-
-
-def _takes_nothing(function: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(function).bind()
-    except TypeError:
-        return False
-    return True
 
 
 def _shard(text: str) -> tuple[int, int]:
