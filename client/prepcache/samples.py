@@ -322,7 +322,7 @@ class Samples:
         catalogue = self.catalogue
         chunks = {chunk for ref in catalogue.refs for chunk in ref.observed}
         # What is read after the samples were made is none of their inputs, though it may be kept for others.
-        is_kept = not len(catalogue.missing) and all(slot.ref for slot in catalogue.slots.values())
+        is_kept = not len(catalogue.missing) and all(slot.ref for slot in list(catalogue.slots.values()))
         rows = [
             *(() if is_kept else self.by.job.observed()),
             *(row for chunk in chunks for row in catalogue.index.observed[chunk]),

@@ -67,21 +67,8 @@ _TORCH = {
 """torch dtype -> (safetensors dtype, numpy dtype that holds it). `float4_e2m1fn_x2` is two numbers a
 byte: safetensors counts halves, which a column of whole elements cannot, so it is stored as bytes."""
 
-_NUMPY = {
-    "<f8": "F64",
-    "<f4": "F32",
-    "<f2": "F16",
-    "<i8": "I64",
-    "<i4": "I32",
-    "<i2": "I16",
-    "|i1": "I8",
-    "<u8": "U64",
-    "<u4": "U32",
-    "<u2": "U16",
-    "|u1": "U8",
-    "|b1": "BOOL",
-    "<c8": "C64",
-}
+_NUMPY = {text: tag for name, (tag, text) in _TORCH.items() if np.dtype(text).name == name}
+"""numpy dtype -> safetensors dtype, of what both name alike."""
 
 _WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("<i2"), 4: np.dtype("<i4")}
 """What numpy and every torch both know, to pass the bits of the others through (torch 2.2 has no uint16)."""
@@ -108,11 +95,6 @@ class Leaf:
     kind: str
     dtype: str = ""
     ndim: int = 0
-
-    @property
-    def is_ragged_kind(self) -> bool:
-        """Whether its column has offsets whatever the values are."""
-        return self.kind in BYTE_KINDS
 
 
 def describe_dtype(dtype: np.dtype[Any]) -> str | None:
@@ -206,17 +188,9 @@ def load_torch() -> Any:
 
 def decode_bytes(leaf: Leaf) -> Callable[[bytes], Any]:
     """What turns the stored bytes of a `str` or `bytes` leaf into its value."""
-    return _decode_str if leaf.kind == "str" else bytes
+    return (lambda raw: raw.decode("utf-8", "surrogatepass")) if leaf.kind == "str" else bytes
 
 
 def encode_bytes(leaf: Leaf) -> Callable[[Any], bytes]:
     """The inverse of `decode_bytes`."""
-    return _encode_str if leaf.kind == "str" else bytes
-
-
-def _decode_str(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogatepass")
-
-
-def _encode_str(value: str) -> bytes:
-    return value.encode("utf-8", "surrogatepass")
+    return (lambda value: value.encode("utf-8", "surrogatepass")) if leaf.kind == "str" else bytes

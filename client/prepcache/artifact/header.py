@@ -407,7 +407,7 @@ def _check_column(column: ColumnSpec) -> None:
         raise ValueError(f"{kind} column with dtype {column.dtype[:40]!r}")
     _check_shape(shape or ())
     is_fitting = (
-        (shape is None) == column.leaf.is_ragged_kind if ndim == 0 else shape is None or len(shape) == ndim
+        (shape is None) == (kind in columns.BYTE_KINDS) if ndim == 0 else shape is None or len(shape) == ndim
     )
     if (ndim and kind not in ("tensor", "ndarray")) or not is_fitting or (ndim == 0 and shape):
         raise ValueError(f"{kind} column with {ndim} axes and shape {str(shape)[:80]}")
