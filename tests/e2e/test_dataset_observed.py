@@ -182,45 +182,6 @@ def test_each_item_may_have_a_file_of_its_own_beside_it(jobs: Jobs) -> None:
     assert jobs.run(script)["hit"] == 600
 
 
-ASKED = """
-def make(item):
-    called(item)
-    mask = Path("masks") / f"{item}.txt"
-    kept = f"kept/{item}.npy"
-    if not os.path.exists(kept):
-        os.makedirs("kept", exist_ok=True)
-        np.save(kept, np.full(3, item))
-    return int(mask.read_text()) if mask.exists() else -1
-
-def main():
-    ds = prepcache.CachedDataset(list(range(8)), make, num_workers=int(sys.argv[1]), expand=False)
-    tell(ds, samples=[ds[i] for i in range(8)])
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_mask_that_appears_is_a_miss_by_name(jobs: Jobs, workers: int) -> None:
-    """It is only asked for; and the function keeps files of its own, which it asks for, too."""
-    masks = jobs.box.folder / "masks"
-    masks.mkdir()
-    (masks / "3.txt").write_text("30")
-    script = jobs.write(ASKED)
-    without = [30 if item == 3 else -1 for item in range(8)]
-    assert jobs.run(script, workers)["samples"] == without
-    jobs.forget()
-    again = jobs.run(script, workers)
-    assert (again["samples"], again["hit"]) == (without, 8)
-    assert jobs.calls() == Counter()
-    (masks / "5.txt").write_text("50")
-    appeared = jobs.run(script, workers)
-    assert appeared["samples"] == [50 if item == 5 else sample for item, sample in enumerate(without)]
-    assert any("masks/5.txt" in line for line in appeared["why"])
-    assert jobs.run(script, workers)["hit"] == 8
-
-
 LEFT_OUT = """
 import functools
 

@@ -75,7 +75,6 @@ context = contextlib.contextmanager(wraps(lambda path: (yield read(path))))
 LINES = """
 import contextlib, dataclasses, functools, logging, re
 from pathlib import Path
-from prepcache import plain
 
 def own(path): return path
 
@@ -195,7 +194,6 @@ OPENS_NOTHING = [
     "Record",
     "ValueError",
     "own_context",
-    "plain",
 ]
 
 

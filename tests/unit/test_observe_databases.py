@@ -20,19 +20,6 @@ def f(x):
     with closing(sqlite3.connect({target})) as db:
         return db.execute("SELECT n FROM t").fetchall()
 """
-ONCE = """
-import functools, sqlite3
-from contextlib import closing
-
-@functools.cache
-def table():
-    with closing(sqlite3.connect(HERE / "a.db")) as db:
-        return db.execute("SELECT n FROM t").fetchall()
-
-table()
-
-def f(x): return table()
-"""
 OWN = """
 import sqlite3
 from contextlib import closing

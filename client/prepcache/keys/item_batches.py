@@ -122,9 +122,11 @@ class ItemEncoder(Encoder):
                 stamp = stamp_of(named.info)
                 put(slot)
             else:
-                digest = digest_tree if named.is_tree else digest_file
-                self.known[slot] = digested = digest(named.name, self.stat_cache, self.trust)
-                stamp = digested.stamp
+                if named.is_tree:
+                    digested = digest_tree(named.name, self.stat_cache, self.trust)
+                else:
+                    digested = digest_file(named.name, self.stat_cache, self.trust, named.info)
+                self.known[slot], stamp = digested, digested.stamp
                 put(digested.digest)
         self.rows.extend(stamp)
         if tag == b"S":

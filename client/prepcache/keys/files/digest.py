@@ -83,13 +83,19 @@ def stat_or_none(path: str | bytes) -> os.stat_result | None:
         return None
 
 
-def digest_file(name: str | bytes, stat_cache: StatCache | None = None, trust: Trust = "stat") -> Digested:
+def digest_file(
+    name: str | bytes,
+    stat_cache: StatCache | None = None,
+    trust: Trust = "stat",
+    info: os.stat_result | None = None,
+) -> Digested:
     """The BLAKE3 digest of a regular file's bytes, with its stamp.
 
     Args:
         name: the file; symlinks are followed.
         stat_cache: digests that are known by stamp; what is read is recorded there.
         trust: "content" reads the bytes whatever the stat cache says.
+        info: what the file's stat was a moment ago, if that is known.
 
     Raises:
         UnkeyableError: it is not there, is no regular file, cannot be read, or changes all the while.
@@ -97,7 +103,7 @@ def digest_file(name: str | bytes, stat_cache: StatCache | None = None, trust: T
     context.depend_on((name,))
     if stat_cache is not None and trust == "stat":
         try:
-            info = os.stat(name)
+            info = info or os.stat(name)
         except (OSError, ValueError) as error:
             raise unreadable(name, error) from error
         if is_regular(info):
@@ -187,7 +193,7 @@ def digest_tree(name: str | bytes, stat_cache: StatCache | None, trust: Trust) -
 
     The stamp sums up all the stamps in it; its numbers have no other meaning.
     """
-    return _tree(name, lambda path, info: digest_file(path, stat_cache, trust))
+    return _tree(name, lambda path, info: digest_file(path, stat_cache, trust, info))
 
 
 def tree_stamp(name: str | bytes) -> Stamp:

@@ -56,7 +56,6 @@ from prepcache.keys.observation.context import (
     STATE,
     Watch,
     is_file_of_job,
-    is_library_file,
 )
 
 VAIN_CALLS = 64
@@ -364,47 +363,37 @@ def _called(code: CodeType, place: int, function: Any, first: Any) -> Any:
 
 def _path(first: Any) -> str | None:
     """What may be a path, as text."""
-    try:
-        if not isinstance(first, os.DirEntry) and len(first) > _PATH_LIMIT:
-            return None
-        text = first if type(first) is str else os.fsdecode(first)
-        is_name = "." in text and len(text) <= _NAME_LIMIT
-        return text if (os.sep in text or is_name) and "\n" not in text and "\0" not in text else None
-    except Exception:  # noqa: BLE001 - what a class of the job's may raise
+    if not isinstance(first, os.DirEntry) and len(first) > _PATH_LIMIT:
         return None
+    text = first if type(first) is str else os.fsdecode(first)
+    is_name = "." in text and len(text) <= _NAME_LIMIT
+    return text if (os.sep in text or is_name) and "\n" not in text and "\0" not in text else None
 
 
 def may_open(function: Any) -> bool:
     """Whether what is called may open a file of which nothing is told."""
-    try:
-        return _may_open(function)
-    except Exception:  # noqa: BLE001 - what a class of the job's may raise; then it may
-        return True
-
-
-def _may_open(function: Any) -> bool:
     kind = type(function)
     if kind is MethodType:
-        return _may_open(function.__func__)
+        return may_open(function.__func__)
     if kind is FunctionType:
         name = function.__code__.co_filename
         if name.startswith("<"):  # as dataclasses write it, for a class of anybody's
             name = getattr(sys.modules.get(function.__module__), "__file__", None) or name
-        if not is_library_file(name):
+        if is_file_of_job(name):
             return False
         inner = function.__dict__.get("__wrapped__")
         if inner is not None and name.startswith(OF_PYTHON):
-            return _may_open(inner)
+            return may_open(inner)
         return not name.startswith(OF_PYTHON) or "site-packages" in name or not _is_audited(function)
     if issubclass(kind, type):
         makers = (kind.__call__, function.__new__, function.__init__)
-        return not _is_audited(function) and any(map(_may_open, makers))
+        return not _is_audited(function) and any(map(may_open, makers))
     if kind.__module__ != "builtins":
         call = kind.__call__
-        return not isinstance(call, FunctionType) or _may_open(call)
+        return not isinstance(call, FunctionType) or may_open(call)
     owner = getattr(function, "__objclass__", None)  # of a method of a type
     if owner is None and not function.__module__:  # of an object; C code may make one without an owner
-        keeper = function.__self__
+        keeper = getattr(function, "__self__", function)
         owner = keeper if isinstance(keeper, type) else type(keeper)
         return not hasattr(owner, function.__name__) or not _is_audited(owner)
     return not _is_audited(function if owner is None else owner)

@@ -39,11 +39,6 @@ OF_PYTHON = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
 _SITE = f"{os.sep}site-packages{os.sep}"
 
 
-def is_library_file(name: str) -> bool:
-    """Whether a source file is a library's or Python's, and not prepcache's."""
-    return (name.startswith(OF_PYTHON) or _SITE in name) and not name.startswith(OWN_FOLDER)
-
-
 def is_file_of_job(name: str) -> bool:
     """Whether a source file is the job's, not a library's and not prepcache's."""
     return not (name.startswith((*OF_PYTHON, OWN_FOLDER)) or _SITE in name)
