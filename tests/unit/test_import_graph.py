@@ -174,6 +174,7 @@ IMPORTS = {
     "import importlib\nimportlib.import_module('a.b')": [Import(0, "importlib"), Import(0, "a.b")],
     "__import__('a')": [Import(0, "a")],
     "def f(n):\n  __import__('a.' + n)": [],
+    "if __name__ == '__main__':\n  __import__('a')": [Import(0, "a")],
     "import typing\nif typing.TYPE_CHECKING:\n  import a": [Import(0, "typing"), Import(0, "a")],
     "def f(a): return import_module(a, '.b')": [Import(1, "b")],
 }
