@@ -175,7 +175,7 @@ class Daemon:
     def begin_stop(self) -> None:
         """Ends all waiting, so that a stop is not held up by long polls."""
         self.stopping.set()
-        self.store.begin_stop()
+        self.store.stopping.set()
         for recipe in list(self._bells):
             self._ring(recipe)
 
@@ -196,9 +196,8 @@ class Daemon:
     # -- threads
 
     async def quick(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs a short store call that waits for no writer, in a worker thread; maintenance stands aside."""
-        with self.store.foreground:
-            return await self._in(self._quick, partial(call, *args, **kwargs))
+        """Runs a short store call that waits for no writer, in a worker thread."""
+        return await self._in(self._quick, partial(call, *args, **kwargs))
 
     async def listing(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a store call that looks through the index, in a worker thread."""

@@ -39,10 +39,8 @@ from prepcached.daemon import Bounds, Daemon
 from prepcached.http_protocol import PeerProtocol, Slots
 from prepcached.maintenance import Maintenance
 from prepcached.start import BACKLOG, STOPS, Place, notify, watchdog_interval_s
-from prepcached.store import sharing
-from prepcached.store.layout import Layout
 from prepcached.store.records import Limits
-from prepcached.store.root import Root
+from prepcached.store.root import Root, closed_to, give
 from prepcached.store.store import Store
 
 if TYPE_CHECKING:
@@ -260,7 +258,7 @@ class Server(uvicorn.Server):
                         "with an empty store"
                     )
                     self.ask_to_stop("its root was removed or replaced")
-                elif await self.daemon.slow(self.daemon.store.is_damaged):
+                elif self.daemon.store.index.is_damaged:
                     # Said below: an error as its last line would keep jobs from a new start.
                     self.ends_with = SystemExit(IndexCorrupt.exit_code)
                     self.ask_to_stop("its index is damaged or was removed; the next start rebuilds it")
@@ -320,9 +318,8 @@ def _check_store(store: Store, settings: Settings) -> None:
             'isolation = "group"'
         )
     if settings.group is not None:
-        layout = Layout(store.root)
-        sharing.give(layout, settings.group)
-        closed = sharing.closed_to(layout, settings.group)
+        give(store.layout, settings.group)
+        closed = closed_to(store.layout, settings.group)
         if closed is not None:
             LOG.warning(
                 "group %d (--group) cannot read %s: its jobs download copies and share no memory; "

@@ -67,7 +67,7 @@ def test_a_stop_breaks_off_a_verification_within_an_artifact(
         def read_and_stop(fd: int, buffer: memoryview, offset: int) -> int:
             if threading.current_thread() is not scrubbing:
                 offsets.append(offset)
-                served.store.begin_stop()
+                served.store.stopping.set()
             return read(fd, buffer, offset)
 
         put(served.store, "a", size_bytes=100_000)
@@ -88,7 +88,7 @@ def test_a_stop_breaks_off_a_merge(store: Store, monkeypatch: pytest.MonkeyPatch
     def check_and_stop() -> None:
         checks.append(1)
         if len(checks) == 3:  # in the middle of the parts
-            store.begin_stop()
+            store.stopping.set()
         check()
 
     monkeypatch.setattr(store, "check_not_stopping", check_and_stop)

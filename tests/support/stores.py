@@ -19,7 +19,7 @@ from prepcache.digests import RecipeDigest
 from prepcache.errors import Declined
 from prepcache.protocol.wire import Committed, StagedFile
 from prepcached.store import commit, eviction, removal
-from prepcached.store.models import artifacts
+from prepcached.store.db import artifacts
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
 

@@ -82,7 +82,7 @@ def _explain(
 ) -> inspection.Explanation:
     subject = _subject(store, asked, None if missed is None else missed.recipe, caller)
     recipe = None if subject.digest is None else subject.digest + subject.scope
-    with store.snapshot() as conn:
+    with store.index.read() as conn:
         draws = () if recipe is None else listing.draws(conn, recipe)[: inspection.MAX_DRAWS]
         name = shortened(subject.name, SHOWN_TEXT)
         told = inspection.Explanation(subject.digest, name, subject.entries, False, None, draws=draws)
@@ -122,7 +122,7 @@ def _subject(store: Store, asked: inspection.ExplainRequest, missed: str | None,
     elif asked.recipe is not None:
         digest = asked.recipe
     else:
-        with store.snapshot() as conn:
+        with store.index.read() as conn:
             digest = missed or listing.newest_of(conn, asked.name, caller.scope)
     if digest is None:
         what = "no job" if asked.name is None else f"no job of {asked.name!r}"

@@ -31,10 +31,10 @@ from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of
 from prepcache.protocol.units import size_text
 from prepcache.protocol.wire import ArtifactRef, Committed, StagedFile
-from prepcached.store import durable, eviction, observed, queries, removal, scopes, staging
+from prepcached.store import durable, eviction, queries, removal, scopes, staging
 from prepcached.store.core import Core, io_told, log, no_space_declined
+from prepcached.store.db import artifacts
 from prepcached.store.integrity import lose
-from prepcached.store.models import artifacts
 from prepcached.store.queries import Doomable
 from prepcached.store.staging import Taken
 
@@ -164,7 +164,16 @@ def _commit(
     if any(r.is_pinned for r in replaced):
         pinned |= keys
     older += [r for r in replaced if r not in older]
-    rows = [_new_row(core, file, row.id, owner_uid, pinned) for file in new]
+    now = core.clock()
+    common = {"recipe_id": row.id, "owner": owner_uid, "created_at": now, "used_at": now}
+    rows = [
+        {
+            **row_values(file.header, file.digest, file.size_bytes),
+            **common,
+            "is_pinned": bytes.fromhex(file.key) in pinned,
+        }
+        for file in new
+    ]
     generation = _place_and_insert(core, row, new, rows, older, digests)
     removal.finish(core, older)
     renamed = {file.name for file in new if not file.is_copy}
@@ -277,27 +286,12 @@ def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Iterabl
     """
     if not any(file.header.packed_observed for file in new):
         return
-    size = observed.size_bytes(conn, recipe.id)
+    size = queries.observed_bytes(conn, recipe.id)
     if size > MAX_OBSERVED_BYTES:
         raise errors.TooLarge(
             f"the observed inputs of {recipe.name} would take {size_text(size)} per look-up; the limit is "
             f"{size_text(MAX_OBSERVED_BYTES)}: {WAY_OUT}"
         )
-
-
-def _new_row(
-    core: Core, file: Taken, recipe_id: int, owner_uid: int, pinned: Collection[bytes]
-) -> dict[str, Any]:
-    values = row_values(file.header, file.digest, file.size_bytes)
-    now = core.clock()
-    return {
-        **values,
-        "recipe_id": recipe_id,
-        "owner": owner_uid,
-        "created_at": now,
-        "used_at": now,
-        "is_pinned": values["key"] in pinned,
-    }
 
 
 def _place_and_insert(

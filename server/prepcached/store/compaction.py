@@ -27,8 +27,8 @@ from prepcache import artifact, errors
 from prepcached.store import durable, eviction, queries, removal, staging
 from prepcached.store.commit import as_items, row_values
 from prepcached.store.core import Core, io_told, log
-from prepcached.store.integrity import lose
-from prepcached.store.models import artifacts, recipes
+from prepcached.store.db import artifacts, recipes
+from prepcached.store.integrity import read_whole
 from prepcached.store.queries import Doomable
 
 FANOUT = 8
@@ -200,27 +200,22 @@ class Merger:
     def _opened(
         self, rows: Sequence[Doomable], stack: contextlib.ExitStack
     ) -> tuple[list[int], list[artifact.Header]]:
-        """The parts, open and read: fewer where one is lost or damaged, which goes, or where one cannot be
-        read or holds an item of another, which is left out."""
+        """The parts, open and read. One with an item of another is left out; so is one that fails, which
+        goes if it is lost or damaged."""
         core = self._core
         fds, headers = [], []
         seen = as_items()
         for row in rows:
-            core.foreground.give_way()
             try:
                 fd = os.open(core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
                 stack.callback(os.close, fd)
                 header = artifact.check(fd)
-                if (found := staging.hash_file(fd, core.check_not_stopping)) != row.digest.hex():
-                    raise errors.ArtifactError(f"its digest is {found}")
-            except FileNotFoundError:
-                lose(core, row)
-            except OSError as error:
-                log.error("cannot read artifact %s: %s; it is not merged", row.digest.hex(), error)
+                if staging.hash_file(fd, core.check_not_stopping) != row.digest.hex():
+                    raise errors.ArtifactError("its digest is not its name")
+            except (OSError, errors.ArtifactError):
                 self._left_out.add(row.id)
-            except errors.ArtifactError as error:
-                with core.writer:
-                    removal.remove_damaged(core, removal.rows_of(core, artifacts.c.id, [row.id]), str(error))
+                for _ in read_whole(core, row):
+                    core.check_not_stopping()
             else:
                 items = as_items(header)
                 if np.isin(items, seen).any():

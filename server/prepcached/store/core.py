@@ -1,5 +1,4 @@
-"""What the store's parts share: paths, index, holds, ledger, counters, the two locks, and how background work
-stands aside for requests (`Foreground`).
+"""What the store's parts share: paths, index, holds, ledger, counters, and the two locks.
 
 Locking:
     `writer`  (long) is held over every change of files under `objects/` together with its rows: a
@@ -31,44 +30,10 @@ from prepcached.store.db import Index
 from prepcached.store.holds import Holds
 from prepcached.store.records import Counters, Ledger, Limits, Quotas
 from prepcached.store.root import Root
-from prepcached.store.staged_area import StagedArea
+from prepcached.store.staging import StagedArea
 
 log = logging.getLogger("prepcached.store")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-
-
-GIVE_WAY_S = 0.01
-"""The longest that one piece is put off: under requests without end the background still goes on."""
-
-
-class Foreground:
-    """The requests that are being answered just now: `with foreground:` around each.
-
-    One interpreter runs one thread at a time. A request takes it back some ten times, and each time a busy
-    background thread may have it; and both share two cores with the jobs. So the background asks here before
-    each of its smallest pieces (an artifact's header, some rows), and never while it has a lock.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._count = 0
-        self._is_idle = threading.Event()
-        self._is_idle.set()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._count += 1
-            self._is_idle.clear()
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._count -= 1
-            if not self._count:
-                self._is_idle.set()
-
-    def give_way(self) -> None:
-        """Waits until nothing is being answered, or for `GIVE_WAY_S`. Call it without any lock."""
-        self._is_idle.wait(GIVE_WAY_S)
 
 
 class Core:
@@ -91,7 +56,6 @@ class Core:
         self.monotonic = monotonic
         self.memory = threading.Lock()
         self.writer = threading.RLock()
-        self.foreground = Foreground()
         self.stopping = threading.Event()
         self.holds = Holds(limits.hold_idle_s)
         self.ledger = Ledger(0, 0)

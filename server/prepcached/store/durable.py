@@ -18,13 +18,10 @@ Everything here is a function of descriptors and paths; errors are OSErrors, for
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 from collections.abc import Iterator
 
-_FICLONE = 0x40049409
-"""ioctl that makes one file share another's blocks. Source: linux/fs.h, _IOW(0x94, 9, int)."""
 _COPY_BYTES = 64 << 20
 """Bytes a call of copy_file_range; bounded so that a copy can be interrupted."""
 BLOCK_BYTES = 4096
@@ -83,16 +80,13 @@ def is_there(path: str) -> bool:
 
 
 def copy(src: int, dst: int, size_bytes: int) -> None:
-    """Copies a file's bytes: by shared blocks where the filesystem can, else inside the kernel."""
-    try:
-        fcntl.ioctl(dst, _FICLONE, src)
-    except OSError:
-        offset = 0
-        while offset < size_bytes:
-            n = os.copy_file_range(src, dst, min(_COPY_BYTES, size_bytes - offset), offset, offset)
-            if n == 0:
-                break
-            offset += n
+    """Copies a file's bytes inside the kernel, which shares blocks where the filesystem can."""
+    offset = 0
+    while offset < size_bytes:
+        n = os.copy_file_range(src, dst, min(_COPY_BYTES, size_bytes - offset), offset, offset)
+        if n == 0:
+            break
+        offset += n
 
 
 def artifact_bytes(size_bytes: int) -> int:

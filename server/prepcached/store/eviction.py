@@ -24,7 +24,7 @@ from prepcache.digests import Key
 from prepcache.protocol.inspection import Purged
 from prepcached.store import listing, queries, removal
 from prepcached.store.core import Core, io_told, no_space_declined
-from prepcached.store.models import artifacts
+from prepcached.store.db import artifacts
 from prepcached.store.queries import Doomable
 from prepcached.store.records import Filter
 
@@ -150,7 +150,6 @@ def _evict_pieces(core: Core, need_bytes: int, owner: int | None = None) -> None
             size_bytes += chosen[count].disk_bytes
             count += 1
         core.check_not_stopping()
-        core.foreground.give_way()
         evict_chosen(core, chosen[:count])
         chosen = chosen[count:]
 

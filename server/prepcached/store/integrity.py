@@ -19,8 +19,8 @@ from prepcache.digests import Key
 from prepcache.protocol.inspection import Verified
 from prepcached.store import durable, queries, removal
 from prepcached.store.core import Core, io_told, log
+from prepcached.store.db import artifacts
 from prepcached.store.listing import key_bytes, owned_by
-from prepcached.store.models import artifacts
 from prepcached.store.queries import Doomable
 
 PIECE_BYTES = 1 << 20
@@ -78,12 +78,11 @@ class Scrubber:
                 self._round_at = int(now)
             if now - self._remembered_at >= REMEMBER_S:
                 self._remember()
-            core.foreground.give_way()
             with core.index.read() as conn:
                 rows = queries.after(conn, self._position, 1)
             self._position = rows[0].id if rows else 0
             if rows:
-                yield from _read_whole(core, rows[0])
+                yield from read_whole(core, rows[0])
             else:
                 yield 0
 
@@ -113,7 +112,7 @@ def verify(
     found: dict[bool | None, list[Key]] = {True: [], False: [], None: []}
     for row in _rows(core, wanted, owner):
         checked += 1
-        pieces = _read_whole(core, row)
+        pieces = read_whole(core, row)
         try:
             while True:
                 n = next(pieces)
@@ -158,7 +157,7 @@ def _rows(core: Core, wanted: list[bytes] | None, owner: int | None) -> Iterator
         yield rows[0]
 
 
-def _read_whole(core: Core, row: Doomable) -> Generator[int, None, bool | None]:
+def read_whole(core: Core, row: Doomable) -> Generator[int, None, bool | None]:
     """Reads an artifact, yielding the bytes of each piece; returns whether it is whole. One that is lost or
     damaged is removed; None where that could not be told, which is logged."""
     try:

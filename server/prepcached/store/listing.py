@@ -22,9 +22,9 @@ from prepcache.digests import Digest, Key, RecipeDigest, is_hex64
 from prepcache.protocol.inspection import Entry, EntryPage, NameSums, NearestRecipe
 from prepcache.protocol.observed import RANDOM, draws_in
 from prepcache.protocol.wire import MAX_INT
-from prepcached.store import models, observed, queries, scopes
+from prepcached.store import db, queries, scopes
 from prepcached.store.core import Core
-from prepcached.store.models import artifacts, producers, recipes
+from prepcached.store.db import artifacts, producers, recipes
 from prepcached.store.records import Filter, RecipeRecord
 
 MAX_PAGE = 1000
@@ -149,7 +149,7 @@ def entry(core: Core, key: str, owner: int | None = None, scope: str = "") -> En
         row = conn.execute(statement.order_by(is_own.desc(), artifacts.c.id).limit(1)).one_or_none()
         if row is None:
             raise errors.NotFound(f"there is no entry {key}", key=key)
-        names, chunks = observed.read(conn, [row.observed])
+        names, chunks = queries.read_observed(conn, [row.observed])
     return _entry(core, row, (one for name in names[row.observed] for one in chunks[name]))
 
 
@@ -314,7 +314,7 @@ def was_filled(conn: sa.Connection, recipe: str) -> bool:
 
 def draws(conn: sa.Connection, recipe: str) -> tuple[str, ...]:
     """The random generators that samples of a recipe were drawn from."""
-    inputs = models.observed
+    inputs = db.observed
     statement = sa.select(inputs.c.json).join(recipes, recipes.c.id == inputs.c.recipe_id)
     statement = statement.where(queries.is_recipe(recipe), inputs.c.json.contains(f'"kind": "{RANDOM}"'))
     chunks = map(json.loads, conn.execute(statement).scalars())

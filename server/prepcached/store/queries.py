@@ -6,20 +6,27 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
+from prepcache.artifact.header import unpack_observed
 from prepcache.digests import Digest, Key
+from prepcache.protocol.observed import chunks_of, text_of
 from prepcache.protocol.wire import ArtifactRef
-from prepcached.store import observed, scopes
-from prepcached.store.models import artifacts, doomed, notes, producers, recipes
-from prepcached.store.models import observed as observed_table
+from prepcached.store import scopes
+from prepcached.store.db import artifacts, doomed, notes, observed, producers, recipes
 
 CHUNK = 500
 """Values in one IN (...) list; SQLite allows 32,766 in a statement."""
+
+NAME_BYTES = 68
+"""Of a chunk's name in an answer."""
+
+Chunks = dict[str, tuple[Mapping[str, Any], ...]]
+"""Chunks of inputs by their names."""
 
 T = TypeVar("T")
 Where = sa.TextClause | sa.ColumnElement[bool]
@@ -122,7 +129,7 @@ def drop_idle_recipes(conn: sa.Connection, before: float) -> None:
     dropped = recipes.delete().where(recipes.c.created_at < before, ~has_any)
     gone = conn.execute(dropped.returning(recipes.c.id, recipes.c.generation)).all()
     for chunk in chunks(recipe_id for recipe_id, _ in gone):
-        conn.execute(observed_table.delete().where(observed_table.c.recipe_id.in_(chunk)))
+        conn.execute(observed.delete().where(observed.c.recipe_id.in_(chunk)))
     highest = max((generation for _, generation in gone), default=-1)
     set_note(conn, "generation_base", max(note(conn, "generation_base"), highest + 1))
 
@@ -157,12 +164,12 @@ _RESOLVE = (
 
 def of_recipe(
     conn: sa.Connection, recipe_id: int, since: int
-) -> tuple[list[ArtifactRef], observed.Chunks, list[tuple[bytes, int, bool]]]:
+) -> tuple[list[ArtifactRef], Chunks, list[tuple[bytes, int, bool]]]:
     """A recipe's artifacts newer than a generation, the chunks of inputs that they name, and of each (digest,
     bytes on disk, is pinned)."""
     refs, found = [], []
     answer = conn.execute(_RESOLVE, {"recipe_id": recipe_id, "since": since}).all()
-    names, chunks = observed.read(conn, (row.observed for row in answer))
+    names, chunks = read_observed(conn, (row.observed for row in answer))
     for key, digest, size, items, rows, cost_s, seen, edition, disk, is_pinned in answer:
         ids = Key(key.hex()), Digest(digest.hex())
         refs.append(ArtifactRef(*ids, size, items, rows, cost_s, names[seen], edition))
@@ -225,7 +232,7 @@ def add_artifacts(conn: sa.Connection, rows: Sequence[tuple[Mapping[str, Any], M
     for values, _ in rows:
         if values["observed"]:
             lists.setdefault(values["recipe_id"], []).append(values["observed"])
-    named = {of: observed.keep(conn, of, seen) for of, seen in lists.items()}
+    named = {of: keep_observed(conn, of, seen) for of, seen in lists.items()}
     new = [
         {**v, "observed": named.get(v["recipe_id"], {}).get(v["observed"]), "producer_id": ids[text]}
         for (v, _), text in zip(rows, texts, strict=True)
@@ -288,6 +295,78 @@ def digests_between(conn: sa.Connection, prefix: str) -> set[str]:
     statement = "SELECT lower(group_concat(hex(digest), ' ')) FROM artifacts WHERE digest >= ? AND digest < ?"
     high = bytes([low[0] + 1]) if low[0] < 255 else b"\xff" * 33
     return set((conn.exec_driver_sql(statement, (low, high)).scalar_one() or "").split())
+
+
+# What artifacts observed
+#
+# Chunks of inputs, which the artifacts of a recipe share: `artifacts.observed` names those of its list, in
+# order, by their ids ("3,17"), so of one recipe equal lists are equal texts. A chunk is there as long as an
+# artifact names it. It goes when new ones of its recipe come, or with the recipe.
+
+
+def keep_observed(conn: sa.Connection, recipe_id: int, lists: Iterable[str]) -> dict[str, str]:
+    """Keeps lists of inputs, as artifacts have them, for rows to be added; what the rows name each by.
+
+    Raises:
+        ValueError: a list is malformed.
+    """
+    cut = {packed: chunks_of(unpack_observed(packed)) for packed in dict.fromkeys(lists)}
+    wanted = {chunk.name: chunk for chunks in cut.values() for chunk in chunks}
+    ids = _chunk_ids(conn, recipe_id)
+    new = [chunk for name, chunk in wanted.items() if name not in ids]
+    if new:
+        _sweep_observed(conn, recipe_id, {ids[name] for name in wanted if name in ids})
+        rows = [
+            {"recipe_id": recipe_id, "digest": bytes.fromhex(chunk.name), "json": text_of(chunk.rows)}
+            for chunk in new
+        ]
+        conn.execute(observed.insert(), rows)
+        ids = _chunk_ids(conn, recipe_id)
+    return {packed: ",".join(str(ids[chunk.name]) for chunk in chunks) for packed, chunks in cut.items()}
+
+
+def read_observed(
+    conn: sa.Connection, lists: Iterable[str | None]
+) -> tuple[dict[str | None, tuple[Digest, ...]], Chunks]:
+    """The names of the chunks of lists, by what rows name these by, and the chunks."""
+    names: dict[str | None, tuple[Digest, ...]] = {None: ()}
+    distinct = {text for text in lists if text}
+    if not distinct:
+        return names, {}
+    found: dict[str, Digest] = {}
+    chunks: Chunks = {}
+    numbers = {int(number) for text in distinct for number in text.split(",")}
+    wanted = sa.func.json_each(json.dumps(sorted(numbers))).table_valued("value")
+    for row in conn.execute(sa.select(observed).where(observed.c.id.in_(sa.select(wanted.c.value)))):
+        name = found[str(row.id)] = Digest(row.digest.hex())
+        chunks[name] = tuple(json.loads(row.json))
+    names |= {text: tuple(found[number] for number in text.split(",")) for text in distinct}
+    return names, chunks
+
+
+def observed_bytes(conn: sa.Connection, recipe_id: int) -> int:
+    """What a recipe's chunks come to in an answer, each once, and their names, for each artifact."""
+    size = sa.func.sum(sa.func.length(observed.c.json))
+    chunks = conn.execute(sa.select(size).where(observed.c.recipe_id == recipe_id)).scalar_one()
+    ids = artifacts.c.observed
+    names = sa.func.sum(sa.func.length(ids) - sa.func.length(sa.func.replace(ids, ",", "")) + 1)
+    named = sa.select(names).where(artifacts.c.recipe_id == recipe_id)
+    return int(chunks or 0) + NAME_BYTES * int(conn.execute(named).scalar_one() or 0)
+
+
+def _chunk_ids(conn: sa.Connection, recipe_id: int) -> dict[str, int]:
+    statement = sa.select(observed.c.digest, observed.c.id).where(observed.c.recipe_id == recipe_id)
+    return {digest.hex(): number for digest, number in conn.execute(statement)}
+
+
+def _sweep_observed(conn: sa.Connection, recipe_id: int, kept: Collection[int]) -> None:
+    """Deletes the chunks of a recipe that no artifact names, but for some."""
+    lists = sa.select(artifacts.c.observed).distinct()
+    lists = lists.where(artifacts.c.recipe_id == recipe_id, artifacts.c.observed.is_not(None))
+    used = {int(number) for text in conn.execute(lists).scalars() for number in text.split(",")}
+    idle = set(_chunk_ids(conn, recipe_id).values()) - used - set(kept)
+    if idle:
+        conn.execute(observed.delete().where(observed.c.id == sa.bindparam("n")), [{"n": n} for n in idle])
 
 
 # Sums and notes

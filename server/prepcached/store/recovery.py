@@ -36,8 +36,8 @@ from prepcache.digests import is_hex64
 from prepcached.store import db, durable, queries, removal, staging
 from prepcached.store.commit import remove_superseded, row_values
 from prepcached.store.core import Core, io_told, log
+from prepcached.store.db import artifacts
 from prepcached.store.layout import OBJECT_FOLDERS
-from prepcached.store.models import artifacts
 from prepcached.store.records import Finding
 
 Progress = Callable[[int, float], None]

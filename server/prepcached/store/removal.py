@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from prepcache import errors
 from prepcached.store import durable, queries
 from prepcached.store.core import Core, log
-from prepcached.store.models import artifacts
+from prepcached.store.db import artifacts
 from prepcached.store.queries import Doomable
 
 BATCH = 256

@@ -16,7 +16,8 @@ Attacks, and the check that stops each:
     gigabytes of zeros                its header is read before room is made for it and before it is copied
 
 The client's file stays in the staging folder until the commit succeeded; what is refused or declined
-is the client's to delete, or is swept with its session.
+is the client's to delete, or is swept with its session. Clients write there without asking, so the bytes are
+counted by looking (`StagedArea`).
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
-from collections.abc import Callable, Iterator
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from blake3 import blake3
 
@@ -34,7 +39,7 @@ from prepcache import artifact, errors
 from prepcache.digests import Digest, Key, RecipeDigest, entry_key
 from prepcache.protocol.wire import StagedFile
 from prepcached.store import durable
-from prepcached.store.layout import Layout, staged_name
+from prepcached.store.layout import Layout, is_staged_name, session_of, staged_name
 from prepcached.store.scopes import is_scope
 
 READ_BYTES = 4 << 20
@@ -46,6 +51,114 @@ OWNER_XATTR = "user.prepcache.owner"
 """Who committed a file that belongs to the daemon (a copy, an upload): a rebuild asks for the owner."""
 SCOPE_XATTR = "user.prepcache.scope"
 """Of the recipe of a file that not all share (scopes.py)."""
+
+
+class Swept(NamedTuple):
+    """What a sweep removed, and the first name that could not be removed, if any."""
+
+    files: int
+    disk_bytes: int
+    failed: OSError | None
+
+
+class StagedArea:
+    """What lies in the staging folder: how many bytes, and what is swept.
+
+    A file stays as long as the session that its name says is open; what names no open session, and every
+    folder, is swept. A file that is being committed or uploaded is left out: its bytes are reserved.
+
+    Locking: its own, over names only; never held over I/O on file contents.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._busy: Counter[str] = Counter()
+
+    def disk_bytes(self) -> int:
+        """Bytes on disk of the files here for which nothing is reserved."""
+        size = 0
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if not self._is_busy(entry.name):
+                    with contextlib.suppress(FileNotFoundError):
+                        size += durable.disk_bytes(entry.stat(follow_symlinks=False))
+        return size
+
+    @contextlib.contextmanager
+    def busy(self, name: str) -> Iterator[None]:
+        """A commit or an upload has this file: it is not counted here, and not swept."""
+        with self._lock:
+            self._busy[name] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy[name] -= 1
+                if not self._busy[name]:
+                    del self._busy[name]
+
+    def new(self, name: str) -> int:
+        """A descriptor of a new staged file of the daemon's own, for an upload."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(os.path.join(self._folder, staged_name(name)), flags, 0o640)
+
+    def unlink(self, name: str) -> None:
+        """Deletes one staged file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._folder, staged_name(name)))
+
+    def discard(self, sessions: Collection[str]) -> int:
+        """Deletes the files of sessions that ended; returns how many.
+
+        Raises:
+            OSError: the first that could not be deleted; the others are.
+        """
+        swept = self._remove(name for name in os.listdir(self._folder) if session_of(name) in sessions)
+        if swept.failed is not None:
+            raise swept.failed
+        return swept.files
+
+    def sweep(self, live: Collection[str]) -> Swept:
+        """Removes what belongs to no open session.
+
+        Args:
+            live: sessions that are open, or whose commit is under way.
+        """
+        with os.scandir(self._folder) as entries:
+            return self._remove(
+                entry.name
+                for entry in entries
+                if session_of(entry.name) not in live
+                or not is_staged_name(entry.name)
+                or entry.is_dir(follow_symlinks=False)
+            )
+
+    def _is_busy(self, name: str) -> bool:
+        with self._lock:
+            return name in self._busy
+
+    def _remove(self, names: Iterable[str]) -> Swept:
+        files = size = 0
+        failed: OSError | None = None
+        for name in names:
+            if self._is_busy(name):
+                continue
+            path = os.path.join(self._folder, name)
+            try:
+                status = os.lstat(path)
+                if stat.S_ISDIR(status.st_mode):
+                    shutil.rmtree(path)
+                else:
+                    os.unlink(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                failed = failed or error
+                continue
+            files += 1
+            size += durable.disk_bytes(status)
+        return Swept(files, size, failed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from math import inf
 from os import PathLike
@@ -45,16 +44,14 @@ from prepcached.store import (
     recovery,
     removal,
     scopes,
-    staging,
 )
 from prepcached.store.compaction import Merger
 from prepcached.store.core import Core, io_told, no_space_declined
-from prepcached.store.db import discard
+from prepcached.store.db import artifacts, discard, history
 from prepcached.store.holds import Held
-from prepcached.store.models import artifacts, history
 from prepcached.store.records import Filter, Finding, Limits, Stats, UserBytes
 from prepcached.store.root import Root
-from prepcached.store.staged_area import Swept
+from prepcached.store.staging import Swept, keeps_marks
 
 RATE_S = 60.0
 """The eviction rate is that of the last minute."""
@@ -101,8 +98,9 @@ class Store(Core):
             super().__init__(disk, limits, clock, monotonic)
             recovery.open_index(self, recover=recover, progress=progress)
             undo.callback(self.index.close)
-            self._merger, self._scrubber = Merger(self), integrity.Scrubber(self)
+            self._scrubber = integrity.Scrubber(self)
             undo.pop_all()
+        self.merge_some, self.scrub_some = Merger(self).some, self._scrubber.some
         self._recency_at, self._recipes_at = monotonic(), -inf
         self.root = self.layout.root
         self.instance = disk.instance
@@ -122,14 +120,6 @@ class Store(Core):
         """Whether the root still lies where it was opened; StoreError where that cannot be told."""
         with io_told("the root could not be accessed"):
             return self.disk.is_there()
-
-    def is_damaged(self) -> bool:
-        """Whether the index proved damaged since it was opened."""
-        return self.index.is_damaged
-
-    def snapshot(self) -> AbstractContextManager[sa.Connection]:
-        """A read-only transaction on the index's file."""
-        return self.index.read()
 
     # The client's protocol
 
@@ -151,12 +141,12 @@ class Store(Core):
 
     def is_registered(self, recipe: str) -> bool:
         """Whether the store knows the recipe and its parts."""
-        with self.snapshot() as conn:
+        with self.index.read() as conn:
             return queries.has_parts(conn, recipe)
 
     def generation(self, recipe: str) -> int:
         """The recipe's generation; 0 for one that is not known."""
-        with self.snapshot() as conn:
+        with self.index.read() as conn:
             row = queries.recipe(conn, recipe)
         return 0 if row is None else row.generation
 
@@ -172,7 +162,7 @@ class Store(Core):
         """
         while True:
             removals = self.removals
-            with self.snapshot() as conn:
+            with self.index.read() as conn:
                 row = queries.recipe(conn, recipe)
                 generation = 0 if row is None else row.generation
                 if since > generation:
@@ -260,11 +250,11 @@ class Store(Core):
     def keeps_marks(self) -> bool:
         """Whether an index that is made again from the files would know whose each is."""
         with io_told("extended attributes could not be asked for"):
-            return staging.keeps_marks(self.layout.versioned)
+            return keeps_marks(self.layout.versioned)
 
     def history(self) -> list[tuple[float, ...]]:
         """The samples that were kept, oldest first: what the dashboard draws."""
-        with self.snapshot() as conn:
+        with self.index.read() as conn:
             kept = sa.select(history).where(history.c.at <= self.clock()).order_by(history.c.at)
             return [tuple(row) for row in conn.execute(kept)]
 
@@ -280,7 +270,7 @@ class Store(Core):
             self.look_at_staging()
             free = self.disk.free_bytes()
             index_bytes = self.index.disk_bytes()
-        with self.snapshot() as conn:
+        with self.index.read() as conn:
             coldest = queries.coldest_used_at(conn)
         now, ticks = self.clock(), self.monotonic()
         with self.memory:
@@ -341,23 +331,6 @@ class Store(Core):
                 self._recipes_at = now
                 with self.writer, self.index.write() as conn:
                     queries.drop_idle_recipes(conn, self.clock() - IDLE_S)
-
-    @property
-    def merged_bytes(self) -> int:
-        """What merges have read since the start."""
-        return self.counters.merged_bytes
-
-    def merge_some(self) -> bool:
-        """Does one merge, if there is one to do; whether it did."""
-        return self._merger.some()
-
-    def scrub_some(self, max_bytes: int) -> int:
-        """Reads on in the round through all artifacts; returns the bytes read."""
-        return self._scrubber.some(max_bytes)
-
-    def begin_stop(self) -> None:
-        """Breaks off merges, scrubs, verifications and purges at their next piece; commits go on."""
-        self.stopping.set()
 
     def close(self) -> None:
         """Writes behind what is in memory and lets the root go. A second call does nothing."""

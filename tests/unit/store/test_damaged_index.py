@@ -78,12 +78,12 @@ def test_an_index_found_damaged_later_is_rebuilt_at_start(
     root: Path, open_store: Callable[..., Store]
 ) -> None:
     store = open_store()
-    assert not store.is_damaged()
+    assert not store.index.is_damaged
     damage_index(root, "middle")
     damage_index(root, "header", "-wal")
     with pytest.raises(errors.IndexCorrupt):
         store.recipe(RECIPE)
-    assert store.is_damaged()
+    assert store.index.is_damaged
     store.close()
     assert not list((root / "v1").glob("index.sqlite*")), "the next start may read no page that is damaged"
     assert open_store().stats().recovered == MADE_AGAIN

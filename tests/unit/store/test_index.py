@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from prepcache import errors
-from prepcached.store import listing, models, queries
+from prepcached.store import db, listing, queries
 from prepcached.store.db import Index
 from prepcached.store.records import Filter
 
@@ -29,7 +29,7 @@ def test_it_is_durable_and_readers_cannot_write(index: Index) -> None:
             assert conn.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
             assert conn.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
     with pytest.raises(errors.StoreError, match="readonly"), index.read() as conn:
-        conn.execute(models.doomed.delete())
+        conn.execute(db.doomed.delete())
 
 
 def test_a_writer_takes_its_lock_before_it_reads(index: Index) -> None:
@@ -66,15 +66,8 @@ def test_writers_that_read_first_never_fail(index: Index) -> None:
         assert queries.note(conn, "n") == 80
 
 
-def test_another_version_is_told(index: Index) -> None:
-    with index.write() as conn:
-        conn.exec_driver_sql("PRAGMA user_version = 999")
-    with pytest.raises(errors.IndexCorrupt, match="is of version 999"):
-        Index(index.path)
-
-
 def test_hot_queries_use_their_indexes(index: Index) -> None:
-    a = models.artifacts
+    a = db.artifacts
     hot = {
         "artifacts_coldest": sa.select(a.c.id).where(queries._IS_UNPINNED).order_by(a.c.used_at),
         "artifacts_recipe": queries._RESOLVE,
@@ -90,7 +83,7 @@ def test_hot_queries_use_their_indexes(index: Index) -> None:
 
 def test_a_purge_by_producer_looks_at_each_row_once(index: Index) -> None:
     where = listing.conditions(Filter(produced_by="train.py"), 0.0)
-    statement = sa.select(models.artifacts.c.id).where(*where).order_by(models.artifacts.c.id).limit(1)
+    statement = sa.select(db.artifacts.c.id).where(*where).order_by(db.artifacts.c.id).limit(1)
     with index.read() as conn:
         sql = str(statement.compile(conn))
         found = conn.exec_driver_sql("EXPLAIN QUERY PLAN " + sql, (1,) * sql.count("?")).all()

@@ -19,7 +19,7 @@ from prepcached.store.db import Index, discard
 from prepcached.store.store import Store, check_root, rebuild
 from support import stores
 from support.artifacts import patch_tensor
-from support.stores import RECIPE, ROOMY, Clock, item, put, stage
+from support.stores import RECIPE, ROOMY, Clock, item, put
 
 
 def objects(root: Path) -> list[Path]:
@@ -31,40 +31,6 @@ def sql(root: Path, statement: str) -> list[tuple[object, ...]]:
         rows = conn.execute(statement).fetchall()
     conn.close()
     return rows
-
-
-def test_half_written_files_are_swept(root: Path, open_store: Callable[..., Store]) -> None:
-    (root / "v1" / "tmp" / "half").write_bytes(b"half")
-    (root / "v1" / "tmp" / "folder" / "deep").mkdir(parents=True)
-    store = open_store()
-    assert not os.listdir(root / "v1" / "tmp")
-    assert store.stats().recovered == {"temporary": 2}
-
-
-def test_a_commit_that_lacks_its_row_is_indexed(root: Path, open_store: Callable[..., Store]) -> None:
-    sql(root, "DELETE FROM artifacts WHERE recipe_id = 1")
-    store = open_store()
-    assert stores.items_of(store) == sorted([item(1), item(2)])
-    assert store.stats().recovered == {"indexed": 2}
-    assert store.generation(RECIPE) > 2
-    assert {entry.owner for entry in store.entries().entries} == {os.getuid()}
-
-
-def test_a_delete_that_lacks_its_unlink_is_finished(root: Path, open_store: Callable[..., Store]) -> None:
-    sql(root, "INSERT INTO doomed SELECT digest FROM artifacts WHERE recipe_id = 1")
-    sql(root, "DELETE FROM artifacts WHERE recipe_id = 1")
-    store = open_store()
-    assert stores.items_of(store) == []
-    assert len(objects(root)) == 1
-    assert store.stats().recovered == {"doomed": 2}
-    assert open_store().stats().recovered == {}
-
-
-def test_a_row_without_its_file_goes(root: Path, open_store: Callable[..., Store]) -> None:
-    objects(root)[0].unlink()
-    store = open_store()
-    assert store.stats().entries == 2
-    assert store.stats().recovered == {"lost": 1}
 
 
 def test_what_is_no_artifact_is_removed(root: Path, open_store: Callable[..., Store]) -> None:
@@ -135,7 +101,7 @@ def test_a_rebuild_indexes_in_batches_and_reports_progress(
     monkeypatch.setattr(recovery, "BATCH", 2)
     store = open_store()
     put(store, 0)
-    for n in range(1, 600):  # as commits leave them, which take long
+    for n in range(1, 20):  # as commits leave them, which take long
         made = tmp_path / "made"
         with open(made, "wb") as file:
             stores.write_artifact(file.fileno(), [n])
@@ -145,8 +111,8 @@ def test_a_rebuild_indexes_in_batches_and_reports_progress(
     told: list[tuple[int, float]] = []
     discard(str(Path(store.root) / "v1" / "index.sqlite"))
     Store(store.root, limits=ROOMY, progress=lambda *now: told.append(now)).close()
-    assert told == sorted(told) and len(told) == 256 and told[-1] == (600, 1.0)
-    assert stores.items_of(open_store()) == sorted(item(n) for n in range(600))
+    assert told == sorted(told) and len(told) == 256 and told[-1] == (20, 1.0)
+    assert stores.items_of(open_store()) == sorted(item(n) for n in range(20))
 
 
 def test_a_bad_file_that_stays_does_not_prevent_a_start(
@@ -226,14 +192,6 @@ def test_root_is_told_whose_store_it_is(
         work(root)
 
 
-def test_rebuild_and_check_need_the_root_for_themselves(open_store: Callable[..., Store]) -> None:
-    store = open_store()
-    with pytest.raises(errors.RootInUse):
-        rebuild(store.root)
-    with pytest.raises(errors.RootInUse):
-        check_root(store.root)
-
-
 def test_a_folder_that_cannot_be_listed_is_an_error(
     root: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,16 +207,6 @@ def test_a_folder_that_cannot_be_listed_is_an_error(
         open_store()
     monkeypatch.undo()
     assert open_store().stats().entries == 3
-
-
-def test_staged_files_outlive_a_restart_of_the_daemon(open_store: Callable[..., Store]) -> None:
-    store = open_store()
-    store.register(RECIPE, "r", {})
-    staged = stage(store, [1], session="alive")
-    store.close()
-    again = open_store()
-    assert os.listdir(again.staging) == [staged.name]
-    assert again.commit(RECIPE, [staged], owner_uid=os.getuid()).artifacts
 
 
 def unmarked(monkeypatch: pytest.MonkeyPatch, number: int) -> None:

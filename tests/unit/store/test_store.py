@@ -87,18 +87,6 @@ def test_committing_a_lost_artifact_brings_it_back(store: Store) -> None:
     assert not os.listdir(store.staging)
 
 
-def test_the_log_says_which_lost_entries_were_pinned(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    pinned, other = put(store, 1).artifacts[0], put(store, 2).artifacts[0]
-    store.set_pin(pinned.key, True)
-    for ref in (pinned, other):
-        (Path(store.objects) / ref.digest[:2] / ref.digest).unlink()
-    put(store, 1), put(store, 2)
-    assert [record.getMessage() for record in caplog.records] == [
-        f"artifact {pinned.digest} has lost its file; removing its entry, which was pinned",
-        f"artifact {other.digest} has lost its file; removing its entry",
-    ]
-
-
 def test_another_users_entry_does_not_inherit_a_pin(store: Store) -> None:
     old = put(store, 1, scope=".1000", owner_uid=1000).artifacts[0]
     store.set_pin(old.key, True)
@@ -158,15 +146,6 @@ def test_an_unregistered_recipe_cannot_be_committed_to(store: Store) -> None:
     with pytest.raises(errors.UnknownRecipe):
         store.commit(RECIPE, [stage(store, [1])], owner_uid=os.getuid())
     assert stores.digests_on_disk(store) == set()
-
-
-def test_the_first_registration_of_a_recipe_stands(store: Store) -> None:
-    store.register(RECIPE, "mine", {"config": {"size": 224}})
-    store.register(RECIPE, "again", {})
-    record = store.recipe(RECIPE)
-    assert (record.name, record.parts, record.entries) == ("mine", {"config": {"size": 224}}, 0)
-    with pytest.raises(errors.NotFound):
-        store.recipe(OTHER_RECIPE)
 
 
 @pytest.mark.parametrize("recipe", ["", "..", RECIPE.upper(), "/etc/passwd"])

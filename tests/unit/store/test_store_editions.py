@@ -110,18 +110,6 @@ def test_files_of_one_commit_are_of_one_edition(store: Store) -> None:
     store.discard_staged("s")
 
 
-def test_a_failed_refresh_replaces_nothing(store: Store) -> None:
-    put(store, "a", "b")
-
-    def fail(_: object) -> None:
-        raise errors.LeaseLapsed("no")
-
-    with pytest.raises(errors.LeaseLapsed):
-        put(store, "a", edition=1, in_transaction=fail)
-    store.discard_staged("s")
-    assert answered(store) == [(0, 2)]
-
-
 @pytest.mark.parametrize("names", ["a", "ab"])
 def test_a_commit_begun_before_a_refresh_does_not_take_its_place(store: Store, names: str) -> None:
     new = only(store, "a", edition=1)
@@ -147,13 +135,3 @@ def test_a_rebuild_keeps_the_higher_edition(
     os.chmod(path, 0o440)
     rebuild(tmp_path / "root")
     assert open_store().resolve(RECIPE).artifacts == (new,)
-
-
-def test_a_merge_does_not_replace_another_with_the_same_items(store: Store) -> None:
-    for number in range(8):
-        put(store, number)
-    new = put(store, *range(8), seed=1).artifacts[0]
-    while store.merge_some():
-        pass
-    assert answered(store) == [(0, 1)] * 8 + [(0, 8)]
-    assert digests_on_disk(store) >= {new.digest}

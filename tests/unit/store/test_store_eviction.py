@@ -14,7 +14,7 @@ import pytest
 from prepcache import errors
 from prepcached.store import eviction, removal
 from prepcached.store.records import Filter, Limits
-from prepcached.store.staged_area import StagedArea
+from prepcached.store.staging import StagedArea
 from prepcached.store.store import Store
 from support import stores
 from support.serving import READY_S
@@ -92,14 +92,6 @@ def test_nothing_is_evicted_for_a_write_that_will_not_fit(small: Store) -> None:
     assert names(small) == sorted([item(0), item(1)])
     assert evict_to_fit(small, 2 * BLOCK)
     assert names(small) == [item(1)]
-
-
-def test_an_artifact_over_the_whole_budget_is_declined(small: Store) -> None:
-    put(small, 0)
-    with pytest.raises(errors.Declined, match="exceed the cache's limit"):
-        put(small, 1, size_bytes=5 * BLOCK)
-    assert names(small) == [item(0)]
-    small.discard_staged("s")
 
 
 def test_a_clock_that_is_set_forward_weakens_no_hold(tmp_path: Path, clock: Clock) -> None:
@@ -201,19 +193,6 @@ def test_a_large_eviction_goes_in_pieces(
     store.set_limits(Limits(max_bytes=10 * BLOCK, min_free_bytes=0))
     store.maintain()
     assert left == [17, 14, 11, 9], "a block is kept free ahead of commits"
-
-
-def test_a_piece_ends_by_bytes_too(open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unlinking large files takes its time, and commits wait for it."""
-    store = open_store(Limits(max_bytes=20 * BLOCK, min_free_bytes=0))
-    for name in range(20):
-        put(store, name)
-    left: list[int] = []
-    after_each_piece(monkeypatch, lambda: left.append(store.stats().entries))
-    monkeypatch.setattr(eviction, "HEADROOM_PIECE_BYTES", 2 * BLOCK)
-    store.set_limits(Limits(max_bytes=16 * BLOCK, min_free_bytes=0))
-    store.maintain()
-    assert left == [18, 16, 15]
 
 
 def after_each_piece(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> None:

@@ -200,34 +200,18 @@ def test_a_part_that_lost_its_file_goes_and_the_others_merge(store: Store) -> No
     assert [ref.items for ref in store.resolve(RECIPE).artifacts] == [FANOUT]
 
 
-@pytest.mark.parametrize("failing", ["open", "check"])
-def test_an_unreadable_part_stops_no_other_merge(
-    store: Store, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
+def test_an_unreadable_part_stops_no_other_merge(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     refs = [put(store, name).artifacts[0] for name in range(FANOUT + 1)]
     path = str(Path(store.objects) / refs[3].digest[:2] / refs[3].digest)
-    bad_fds: set[int] = set()
-    opening, reading = os.open, artifact.check
+    opened = os.open
 
-    def fail(is_bad: bool) -> None:
-        if is_bad:
-            raise OSError(errno.EIO, "Input/output error", path)
-
-    def open_it(name: str, flags: int, *rest: int, **kinds: Any) -> int:
-        fail(failing == "open" and name == path)
-        fd = opening(name, flags, *rest, **kinds)
-        bad_fds.discard(fd)
+    def open_it(name: str, *given: Any, **kinds: Any) -> int:
         if name == path:
-            bad_fds.add(fd)
-        return fd
-
-    def read_it(fd: int) -> artifact.Header:
-        fail(failing == "check" and fd in bad_fds)
-        return reading(fd)
+            raise OSError(errno.EIO, "Input/output error", path)
+        return opened(name, *given, **kinds)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", open_it)
-        patch.setattr(artifact, "check", read_it)
         merge_all(store)
     assert sorted(ref.items for ref in store.resolve(RECIPE).artifacts) == [1, FANOUT]
     assert store.stats().damaged == 0
@@ -270,28 +254,6 @@ def test_a_merge_whose_parts_change_meanwhile_is_dropped(
     left = refs if change == "pin" else refs[1:]
     assert {ref.digest for ref in store.resolve(RECIPE).artifacts} == {ref.digest for ref in left}
     assert stores.digests_on_disk(store) == {ref.digest for ref in left}
-
-
-@pytest.mark.parametrize("is_of_another", [False, True])
-def test_what_is_committed_after_a_part_went_is_not_taken_for_it(
-    store: Store, monkeypatch: pytest.MonkeyPatch, is_of_another: bool
-) -> None:
-    """The newest part: SQLite would give the next row its number."""
-    refs = [put(store, name).artifacts[0] for name in range(FANOUT)]
-    join = artifact.merge
-
-    def change_meanwhile(*given: Any, **kinds: Any) -> Any:
-        made = join(*given, **kinds)
-        store.purge(Filter(keys=(refs[-1].key,)))
-        put(store, "new", recipe=OTHER_RECIPE if is_of_another else RECIPE)
-        return made
-
-    monkeypatch.setattr(artifact, "merge", change_meanwhile)
-    store.merge_some()
-    there = stores.items_of(store)
-    assert item(FANOUT - 1) not in there, "it was purged"
-    assert (item("new") in there) is not is_of_another
-    assert len(store.resolve(OTHER_RECIPE).artifacts) == is_of_another
 
 
 def test_a_merged_file_that_lacks_its_row_is_no_commit(

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from prepcache import errors
 from prepcache.protocol.observed import FEW
 from prepcached.store import commit
-from prepcached.store.models import observed
+from prepcached.store.db import observed
 from prepcached.store.records import Filter
 from prepcached.store.store import IDLE_S, Store, rebuild
 from support import stores

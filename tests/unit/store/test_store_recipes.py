@@ -63,7 +63,7 @@ def test_damaged_parts_of_a_recipe_are_not_known(store: Store) -> None:
     with store.index.write() as conn:
         conn.exec_driver_sql("UPDATE recipes SET parts = x'00'")
     assert store.recipe(RECIPE).parts is None
-    with store.snapshot() as conn:
+    with store.index.read() as conn:
         assert list(listing.relatives(conn, None, "tests.recipe", "")) == []
 
 
@@ -72,5 +72,5 @@ def test_what_is_read_of_relatives_is_bounded(store: Store, monkeypatch: pytest.
         parts = {"text": random.Random(name).randbytes(500).hex()}
         put(store, name, recipe=RecipeDigest(blake3(name.encode()).hexdigest()), parts=parts)
     monkeypatch.setattr(listing, "MAX_READ_BYTES", 1000)
-    with store.snapshot() as conn:
+    with store.index.read() as conn:
         assert len(list(listing.relatives(conn, None, "tests.recipe", ""))) == 1

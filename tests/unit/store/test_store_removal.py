@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from prepcached.store import eviction, models, queries
-from prepcached.store.records import Filter, Limits
+from prepcached.store import eviction, queries
+from prepcached.store.records import Filter
 from prepcached.store.store import Store
 from support import stores
 from support.stores import RECIPE, Clock, evict_to_fit, item, put
@@ -27,14 +27,6 @@ def test_replaced_bytes_come_back_when_they_are_committed_again(store: Store) ->
     store.release("job", [old.digest])
     store.maintain()
     assert stores.digests_on_disk(store) == {old.digest}
-
-
-def test_what_was_purged_can_be_made_and_held_again(store: Store) -> None:
-    ref = put(store, 1).artifacts[0]
-    store.purge(Filter())
-    assert put(store, 1).artifacts == (ref,)
-    assert store.resolve(RECIPE, holder="job").artifacts == (ref,)
-    assert store.entry(ref.key).holds == 1
 
 
 @pytest.fixture
@@ -82,14 +74,6 @@ def test_a_file_with_a_row_is_never_unlinked(store: Store) -> None:
         queries.doom(conn, [bytes.fromhex(ref.digest)])
     store.maintain()
     assert stores.items_of(store) == [item(1)]
-
-
-def test_doomed_bytes_that_return_are_kept(store: Store) -> None:
-    put(store, 1)
-    store.purge(Filter())
-    put(store, 1)
-    with store.snapshot() as conn:
-        assert conn.execute(models.doomed.select()).all() == []
 
 
 @pytest.mark.parametrize("how", ["held", "pinned", "used"])
@@ -189,18 +173,3 @@ def test_what_came_to_be_held_after_it_was_chosen_is_not_evicted(
     limit = stores.ROOMY.max_bytes or 0
     assert evict_to_fit(store, limit - 2 * stores.BLOCK + 1)
     assert stores.items_of(store) == [item(0)]
-
-
-def test_whether_a_user_may_store_more_is_told_without_a_walk(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where all that he has is held."""
-    me = os.getuid()
-    store = open_store(Limits(max_bytes=1 << 30, min_free_bytes=0, quotas={me: 2 * stores.BLOCK}))
-    put(store, 1, 2, holder="job")
-
-    def walk(*_: object) -> None:
-        raise AssertionError("it looks at every entry")
-
-    monkeypatch.setattr(queries, "coldest", walk)
-    assert "user_quota" in store.refusal(2 * stores.BLOCK, me)

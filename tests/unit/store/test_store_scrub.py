@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +9,8 @@ import pytest
 
 from prepcache import errors
 from prepcached.store import integrity
-from prepcached.store.records import Filter
 from prepcached.store.store import Store
-from support import stores
-from support.stores import Clock, item, put
+from support.stores import Clock, put
 
 
 def spoil(store: Store, digest: str) -> Path:
@@ -25,17 +21,6 @@ def spoil(store: Store, digest: str) -> Path:
     data[-1] ^= 0xFF
     path.write_bytes(data)
     return path
-
-
-def test_a_commit_after_a_bad_artifact_was_purged_is_good(store: Store) -> None:
-    bad = put(store, "bad", size_bytes=3 << 20).artifacts[0]
-    spoil(store, bad.digest)
-    assert store.scrub_some(1 << 20) < bad.size_bytes, "it is being read"
-    store.purge(Filter(keys=(bad.key,)))
-    put(store, "new")
-    store.scrub_some(8 << 20)
-    assert store.stats().damaged == 0
-    assert stores.items_of(store) == [item("new")]
 
 
 def test_verify_reads_only_the_keys_it_is_told(store: Store) -> None:
@@ -66,27 +51,6 @@ def test_a_read_error_is_told_and_the_artifact_stays(store: Store, monkeypatch: 
     store.scrub_some(100)
     assert store.stats().entries == 1
     assert store.stats().damaged == 0
-
-
-def test_a_file_of_which_the_second_look_cannot_tell_is_not_lost(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ref = put(store, 1).artifacts[0]
-    path = str(Path(store.objects) / ref.digest[:2] / ref.digest)
-    look = os.lstat
-
-    def fail(looked_at: str) -> os.stat_result:
-        if looked_at == path:
-            raise OSError(errno.EIO, "Input/output error", path)
-        return look(looked_at)
-
-    hidden = Path(path).rename(f"{path}.away")  # absent at first
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "lstat", fail)
-        assert store.verify().unreadable == (ref.key,)
-        assert store.scrub_some(100) == 0
-    hidden.rename(path)
-    assert store.verify().bad == () and store.stats().entries == 1
 
 
 def test_the_scrub_goes_round_in_small_steps(store: Store) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prepcached.config import Settings
-from prepcached.store import sharing
+from prepcached.store import root as sharing
 from prepcached.store.layout import Layout
 from prepcached.store.store import Store
 from support.serving import build
