@@ -94,6 +94,18 @@ def test_each_of_many_objects_counts(few_rows: None, untracked: tuple[str, ...])
         assert recipe(f, code="function", untracked=untracked).digest == before
 
 
+def test_an_object_beyond_the_rows_counts_in_each_row_that_holds_it(few_rows: None) -> None:
+    def digest(held: Any) -> str:
+        return recipe(lambda x: (many, held, x), code="function").digest
+
+    many: Any = [Plain(n) for n in range(9)]
+    assert digest([many[8]]) == digest([many[8]])
+    assert digest([many[8]]) != digest([many[7]])
+    before = digest([many[8]])
+    many[8].of = 0
+    assert digest([many[8]]) != before
+
+
 class Plain:
     def __init__(self, of: Any) -> None:
         self.of = of

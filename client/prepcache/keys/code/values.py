@@ -98,8 +98,10 @@ class ValueEncoder(Encoder):
         """Whether the present value is, or is part of, the config."""
         self.is_whole = False
         """Whether the present row holds objects that have no rows."""
-        self._inside: dict[int, tuple[int, Any]] = {}
-        """These objects, numbered, and kept alive: an id is unique only while its object lives."""
+        self._inside: dict[int, tuple[bytes, Any]] = {}
+        """These objects by id, kept alive for it, with the row that holds each and its number there."""
+        self._present: list[int] = []
+        """Those of the present row."""
         self._walk = walk
         self._file_digest = file_digest
         self._on_path = on_path
@@ -114,9 +116,13 @@ class ValueEncoder(Encoder):
         return ways + _METHOD if label.startswith("preprocess.") else ways
 
     def write(self, value: Any, put: Put, path: str, *, opaque_depth: int = 0, is_key: bool = False) -> None:
-        self._inside.clear()
-        self.is_whole = False
-        super().write(value, put, path, opaque_depth=opaque_depth, is_key=is_key)
+        self._present, self.is_whole = [], False
+        try:
+            super().write(value, put, path, opaque_depth=opaque_depth, is_key=is_key)
+        except UnkeyableError:  # a row without bytes, which nothing may refer to
+            for known in self._present:
+                del self._inside[known]
+            raise
 
     def is_library(self, cls: type) -> bool:
         return not self._walk.labels.is_project(cls)
@@ -230,7 +236,8 @@ class ValueEncoder(Encoder):
         if (label := self._walk.label_of(value)) is not None:
             put(b"Y" + text_bytes(label))
         elif (inside := self._inside.get(id(value))) is not None:
-            put(b"Yi" + length(inside[0]))
+            self.is_whole = True
+            put(b"Yi" + inside[0])
         else:
             return super().put_known(value, put)
         return True
@@ -249,7 +256,9 @@ class ValueEncoder(Encoder):
         if self.inline_depth or not self._walk.has_rows:
             self.is_whole = True
             if not self.inline_depth:
-                self._inside[id(owner)] = (len(self._inside), owner)
+                place = text_bytes(str(self.steps[0])) + length(len(self._present))
+                self._inside[id(owner)] = (place, owner)
+                self._present.append(id(owner))
             pairs = [pair for pair in pairs if not self._walk.is_untracked(f".{pair[0]}")]
             super().put_attributes(owner, pairs, put)
             return
