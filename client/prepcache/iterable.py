@@ -14,7 +14,7 @@ Invariants:
        code would count beside the recipe, is refused.
     4. What was read before the items raised, or a sample failed in a later chunk, is given first.
     5. Memory is bounded by one chunk, however long the stream is: its items, and what is made of them.
-       Samples made on access wait in memory for at most `MAX_BEHIND` chunks.
+       Samples that were made on access are in files at the end of their chunk.
     6. The first chunk is short, later ones as long as `SPAN_S` of work: the first sample comes soon.
     7. What is said of the function, or of the daemon, is said once for the stream, by its first worker.
     8. An executor is used by the process that it was given in: its threads and pipes are not in others.
@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
@@ -35,7 +34,6 @@ from prepcache.daemon.client import Client
 from prepcache.dataset import IterableDataset, T_co, job_of, open_recipe
 from prepcache.dataset_options import Options, check, taken_from
 from prepcache.errors import UnkeyableError
-from prepcache.fill.on_access import OnAccess
 from prepcache.fill.recipe_guard import line
 from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.item_index import Catalogue, Distinct
@@ -63,8 +61,6 @@ MOST_ITEMS = 8192
 GROWTH = 4
 SPAN_S = 2.0
 """Work of one chunk: its first sample waits for its last, and what is made is one artifact."""
-MAX_BEHIND = 4
-"""Chunks whose samples, made on access, wait in memory to be committed; more are not kept."""
 _MAX_WHY = 100
 _FIELDS = ("items", "hit", "computed", "waited", "declined", "bytes", "seconds", "seconds_saved")
 _PROCESSES = 1024
@@ -211,8 +207,8 @@ class CachedIterableDataset(IterableDataset[T_co]):
                     took_s = max(time.monotonic() - began, 1e-6)
                     size = max(1, min(MOST_ITEMS, int(size * min(GROWTH, SPAN_S / took_s))))
                     yield from chunk
-                    if (here := chunk.on_access) is not None and self._by.artifacts.session.is_away:
-                        here.flush()  # into files of this job, where later chunks find it
+                    if (here := chunk.on_access) is not None:
+                        here.run()  # into files of this job, where later chunks find it
                 finally:
                     self._counts.note(chunk.report())
                 del chunk  # before others are read
@@ -294,7 +290,6 @@ class StreamPreprocessing(Preprocessing):
         self.is_speaker = True
         self._said = said
         self._opened_in = os.getpid()
-        self._behind: deque[OnAccess] = deque()
 
     def open(self) -> None:
         """Asks the daemon for the first time, and says what is there."""
@@ -318,14 +313,6 @@ class StreamPreprocessing(Preprocessing):
     def executor_here(self) -> Executor | None:
         return self.executor if os.getpid() == self._opened_in else None
 
-    def begin_keeping(self, make: Callable[[], OnAccess]) -> OnAccess | None:
-        busy = [one for one in self._behind if one.pid == os.getpid() and one.is_collecting]
-        self._behind = deque(busy)
-        if len(busy) >= MAX_BEHIND:
-            return None
-        self._behind.append(here := make())
-        return here
-
     def is_adrift(self, samples: Samples) -> bool:
         """Whether samples that were made now would not belong to the recipe; then they are made on access."""
         if samples.is_expanded or not len(samples.catalogue.missing) or not samples.may_fill:
@@ -334,9 +321,6 @@ class StreamPreprocessing(Preprocessing):
         if drifted:
             self.say_of_it(line(drifted), "drifted")
         return bool(drifted)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_behind": deque()}
 
 
 class Counts:

@@ -41,7 +41,6 @@ from prepcache.wrapped import Wrapped
 
 if TYPE_CHECKING:
     from prepcache.keys.observation.context import Notice
-    from prepcache.progress import Progress
     from prepcache.protocol.wire import ArtifactRef
     from prepcache.samples import Samples
 
@@ -80,9 +79,7 @@ class _Watched:
 
     def drawn(self) -> set[str]:
         """The generators that it drew from."""
-        for watched in list(self._guards.values()):
-            self._drawn |= watched.check()
-        return self._drawn
+        return self._drawn.union(*(watched.check() for watched in list(self._guards.values())))
 
     def observed(self) -> list[dict[str, Any]]:
         """What it was seen to read, and the generators that it drew from."""
@@ -101,7 +98,7 @@ class Making:
         self._originals = samples.originals
         self._tally = samples.tally
         self._watched = _Watched(samples.by.job)
-        self.on_access: OnAccess | None = None
+        self._on_access: OnAccess | None = None
         self._committer: Committer | None = None
 
     # -- all that is missing
@@ -115,10 +112,14 @@ class Making:
         Raises:
             PreprocessError, SampleError, OSError: as `CachedDataset.prepare`.
         """
-        if (here := self.present) is not None:
+        if (here := self.on_access) is not None:
             here.flush_soon()  # what it has leased is no other job's to wait for
         with self._by.artifacts.filling:
-            if len(missing := self._missing(positions)):
+            missing = self._catalogue.missing
+            if positions is not None:
+                wanted = self._catalogue.distinct.inverse[positions.start :: positions.step]
+                missing = np.intersect1d(missing, wanted)
+            if len(missing):
                 if not self._of.may_fill:
                     return
                 self._fill(missing)
@@ -144,44 +145,34 @@ class Making:
         where = f"the samples fit neither into the cache nor into {tempfile.gettempdir()} or /var/tmp"
         raise OSError(errno.ENOSPC, f"{self._by.name}: {where}: free some space, or set TMPDIR")
 
-    def _missing(self, positions: range | None) -> Array:
-        """The distinct items that are missing, of all or of those at these positions."""
-        missing = self._catalogue.missing
-        if positions is None:
-            return missing
-        return np.intersect1d(missing, self._catalogue.distinct.inverse[positions.start :: positions.step])
-
     def _fill(self, todo: Array) -> None:
-        by, artifacts, catalogue = self._by, self._by.artifacts, self._catalogue
-        total, said = len(catalogue.distinct), artifacts.reason
+        by, artifacts = self._by, self._by.artifacts
+        total, said = len(self._catalogue.distinct), artifacts.reason
         progress = by.watcher(total, total - len(todo))
         try:
             self._originals.compare(todo)
             self._try_one(int(todo[0]))
-            filled = self._filled(todo, progress)
+            crew = crew_of(by.executor_here(), by.num_workers, by.job, self._originals.item, by.steady)
+            size = artifacts.commit_bytes()
+            filled = Fill(
+                self._task(), artifacts, crew, progress, self.committer, todo, commit_bytes=size
+            ).run()
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
             progress.close()
-            by.say_of_it(ended_early(error, catalogue.kept, total, is_part=by.is_stream), is_wrong=True)
+            kept, is_part = self._catalogue.kept, by.is_stream
+            by.say_of_it(ended_early(error, kept, total, is_part=is_part), is_wrong=True)
             raise
         finally:
             progress.close()
+        artifacts.note_filled(filled.reason, is_declined=filled.is_declined)
         by.steady.filled()
         artifacts.found(*self._tally.note_fill(filled, todo))
         self._of.keeps = by.is_lazy or bool(filled.reason and not filled.is_declined)
         self._say_filled(filled, said)
         self._of.refuse_draws(filled.drawn)
 
-    def _filled(self, todo: Array, progress: Progress) -> Filled:
-        by, artifacts = self._by, self._by.artifacts
-        crew = crew_of(by.executor_here(), by.num_workers, by.job, self._originals.item, by.steady)
-        size = artifacts.commit_bytes()
-        filled = Fill(self._task(), artifacts, crew, progress, self.committer, todo, commit_bytes=size).run()
-        artifacts.note_filled(filled.reason, is_declined=filled.is_declined)
-        return filled
-
     def _task(self) -> Task:
-        by = self._by
-        producer = made_by(by.recipe.name)
+        by, producer = self._by, made_by(self._by.recipe.name)
         return Task(by.recipe, self._catalogue, self._originals, producer, by.steady, by.job.is_expanded)
 
     def _try_one(self, index: int) -> None:
@@ -193,15 +184,15 @@ class Making:
             self._of.refuse_draws(watched.drawn)
 
     def take_waiting(self) -> None:
-        """Takes what other data sets of this process have made and could give to no daemon yet."""
-        catalogue = self._catalogue
-        artifacts = self._by.artifacts
+        """Takes what other data sets of this process, or its workers, have made and no daemon has yet."""
+        catalogue, artifacts = self._catalogue, self._by.artifacts
         if not artifacts.mode.is_writing or artifacts.mode is Mode.REFRESH or self._of.is_expanded:
             return
         for batch in waiting_of(artifacts.recipe.digest):
             if artifacts.accepts(batch.observed):
                 # What a refresh has replaced since is older than its edition.
                 catalogue.add_local([one for one in batch.files if one.artifact.edition >= catalogue.edition])
+        self.committer.inherit()
 
     def verify(self, fraction: float) -> None:
         """Makes a share of what is there again, and compares.
@@ -230,36 +221,50 @@ class Making:
         Args:
             is_single: a job asks for samples one by one.
         """
-        by = self._by
+        by, is_writing = self._by, self._by.artifacts.mode.is_writing
         by.job.refuse_itself()
-        is_storing = by.artifacts.mode.is_writing
-        drifted = is_storing and by.steady.changed(is_due=not by.steady.is_settled)
+        drifted = is_writing and by.steady.changed(is_due=not by.steady.is_settled)
         if drifted and by.steady.is_news():
             by.say_of_it(line(drifted), "drifted")
-        here = None if drifted else self._wanted()
-        with self._watched.guarded() as watched:
-            made = (
-                self._made(indices)
-                if here is None
-                else here.samples(indices, self._kept_call, is_single=is_single)
+        is_keeping = self._of.keeps or by.artifacts.has_lost
+        here = None
+        if is_keeping and is_writing and not drifted:
+            here = self.on_access or OnAccess(
+                by.artifacts, self._task(), self.committer, self._watched.observed
             )
+            self._on_access = here
+        with self._watched.guarded() as watched:
+            if here is not None and here.wants_more:
+                made = here.samples(indices, self._kept_call, is_single=is_single)
+            else:
+                if is_keeping:
+                    self._of.look(not_within_s=LOOK_AGAIN_S)
+                made = {index: self._made(index) for index in indices}
         if watched.drawn and self._tally.note_once("drawn"):
             by.say(describe(by.name, watched.drawn), "drawn")
         return made
 
-    def _made(self, indices: Sequence[int]) -> dict[int, Any]:
-        """The samples of distinct items, of which what is missing is made and not kept."""
-        if self._is_keeping:
-            self._of.look(not_within_s=LOOK_AGAIN_S)
-        made = {}
-        for index in indices:
-            held, row = self._catalogue.slot_of(index)
-            if held is not None:
-                made[index] = held.artifact.sample(row)
-            else:  # the next call may give the same memory
-                part, _ = self._call(index, self._originals.item(index))
-                made[index] = copied(part.samples[0])
-        return made
+    @property
+    def on_access(self) -> OnAccess | None:
+        """What this process makes on access, if it makes any."""
+        here = self._on_access
+        return here if here is not None and here.pid == os.getpid() else None
+
+    @property
+    def committer(self) -> Committer:
+        """What commits here what this process makes."""
+        if self._committer is None or self._committer.pid != os.getpid():
+            is_heir = not self._by.is_stream
+            self._committer = Committer(self._by.artifacts, self._task(), is_heir=is_heir)
+        return self._committer
+
+    def _made(self, index: int) -> Any:
+        """The sample of an item, which is made if it is missing, and not kept."""
+        slot, row = self._catalogue.slot_of(index)
+        if slot is not None:
+            return slot.artifact.sample(row)
+        part, _ = self._call(index, self._originals.item(index))
+        return copied(part.samples[0])  # the next call may give the same memory
 
     def _kept_call(self, index: int) -> tuple[Part, bool]:
         """Makes a sample of an item; whether it may be kept.
@@ -290,40 +295,6 @@ class Making:
         elif changed:
             self._say_changed({index: changed})
         return part, bool(changed)
-
-    @property
-    def _is_keeping(self) -> bool:
-        """Whether samples made on access are kept, and looked for at other jobs."""
-        return self._of.keeps or self._by.artifacts.has_lost
-
-    def _wanted(self) -> OnAccess | None:
-        """What makes and keeps samples on access; None if they are not wanted."""
-        if not self._is_keeping or not self._by.artifacts.mode.is_writing:
-            return None
-        here = self.present or self._by.begin_keeping(self._here)
-        return here if here is not None and here.wants_more else None
-
-    @property
-    def present(self) -> OnAccess | None:
-        """What this process makes on access, if it makes any."""
-        here = self.on_access
-        return here if here is not None and here.pid == os.getpid() else None
-
-    def _here(self) -> OnAccess:
-        here = self.present
-        if here is None:
-            here = self.on_access = OnAccess(
-                self._by.artifacts, self._task(), self.committer, self._watched.observed
-            )
-        return here
-
-    @property
-    def committer(self) -> Committer:
-        """What commits here what this process makes."""
-        if self._committer is None or self._committer.pid != os.getpid():
-            is_heir = not self._by.is_stream
-            self._committer = Committer(self._by.artifacts, self._task(), is_heir=is_heir)
-        return self._committer
 
     # -- what is said
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
@@ -111,10 +111,6 @@ class Preprocessing:
     def executor_here(self) -> Executor | None:
         """What calls the function, in this process."""
         return self.executor
-
-    def begin_keeping(self, make: Callable[[], OnAccess]) -> OnAccess | None:
-        """What makes and keeps samples on access; None where as many as may be are at work."""
-        return make()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "executor": None}
@@ -237,7 +233,7 @@ class Samples:
     @property
     def on_access(self) -> OnAccess | None:
         """What makes samples on access, if this process has made any."""
-        return None if self._making is None else self._making.present
+        return None if self._making is None else self._making.on_access
 
     def set_view(self, view: View) -> None:
         """Where items expand: the view of a preparation."""

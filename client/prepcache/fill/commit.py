@@ -265,7 +265,7 @@ class Committer:
 
     def _retry(self) -> None:
         self._retry_at = 0.0
-        self._inherit()
+        self.inherit()
         self.soon()
 
     def wait(self, most: int = 0) -> None:
@@ -462,7 +462,7 @@ class Committer:
             return
         if self.collect is not None:
             self.collect()
-        self._inherit()
+        self.inherit()
         if self.is_idle:
             return
         session, nbytes, given_s = self._artifacts.session, self.nbytes, 0.0
@@ -500,7 +500,7 @@ class Committer:
             which = count_text(sum(lost.values()), "sample", "samples")
             log.warning("prepcache: %s that a worker has made could not be stored: %s", which, why)
 
-    def _inherit(self) -> None:
+    def inherit(self) -> None:
         """Takes what workers of this process could not commit."""
         folder, catalogue = cache_folder(os.environ) / "left", self._task.catalogue
         for path in folder.glob(f"{self.pid}-{self._artifacts.recipe.digest}-*") if self._is_heir else ():

@@ -12,7 +12,7 @@ Invariants:
     3. One thread at a time leases and makes samples; others of the process wait for it.
     4. A process that waits for others has a thread commit what it made: no two wait for each other. What was
        made is committed after `COMMIT_S` in any case.
-    5. Until it is submitted it is in memory, and is given from there.
+    5. Until it is in files it is in memory, at most half a batch of it, and is given from there.
     6. What is leased and not committed is given back: others may wait for it.
     7. Samples that were made while something that counts in the recipe changed are dropped.
 
@@ -40,7 +40,7 @@ from prepcache.fill.batch import Collected, Task
 from prepcache.fill.call import Part, weight
 from prepcache.fill.commit import AWAY_BYTES, Committer, waiting_bytes
 from prepcache.fill.leases import Share
-from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_LEASES, Pace
+from prepcache.fill.pacing import COMMIT_ITEMS, COMMIT_LEASES, Pace
 from prepcache.fill.recipe_guard import line
 from prepcache.index.artifact_set import ArtifactSet
 
@@ -52,8 +52,6 @@ COMMIT_S = 1.0
 """What was made is committed so soon: other jobs, and workers of this one, may wait for it."""
 LEASE_FROM_S = 2e-3
 """An item that costs less, and is asked for alone, is leased when it is committed: asking takes as long."""
-MAX_BYTES = COMMIT_BYTES
-"""What may wait in memory; beyond it samples are made without a lease and not kept."""
 
 Call = Callable[[int], tuple[Part, bool]]
 """Makes the sample of a distinct item; whether that may be kept."""
@@ -85,21 +83,16 @@ class OnAccess:
         self._pace = Pace()
         self._made: dict[int, tuple[Part, int]] = {}
         """What is in no file yet, and its bytes."""
-        self._made_bytes = self._grants = self._commit_bytes = 0
+        self._made_bytes = self._grants = 0
+        self._pace.commit_bytes = artifacts.commit_bytes()
         artifacts.session.at_return(self.flush_soon)
 
     @property
     def wants_more(self) -> bool:
         """Whether samples would be taken."""
         session = self._artifacts.session
-        if self.committer.reason or self._made_bytes >= MAX_BYTES or len(self._made) >= COMMIT_ITEMS:
-            return False
-        return (session.is_away or not session.is_gone) and waiting_bytes() < AWAY_BYTES
-
-    @property
-    def is_collecting(self) -> bool:
-        """Whether anything waits for its first commit."""
-        return bool(self._made) or not self.committer.is_idle
+        is_there = session.is_away or not session.is_gone
+        return is_there and not self.committer.reason and waiting_bytes() < AWAY_BYTES
 
     # -- making
 
@@ -179,13 +172,13 @@ class OnAccess:
         self._made[index] = part.copied(), nbytes
         self._made_bytes += nbytes
         self.committer.collect = self.run
-        self.committer.soon(0.0 if self._is_commit_due() else COMMIT_S)
+        if self._is_commit_due():
+            self.run()
+        else:
+            self.committer.soon(COMMIT_S)
 
     def _is_commit_due(self) -> bool:
-        if not self._commit_bytes:
-            self._pace.commit_bytes = self._artifacts.commit_bytes()
-            self._commit_bytes = self._pace.commit_bytes // 2
-        is_full = self._made_bytes >= self._commit_bytes or len(self._made) >= COMMIT_ITEMS // 2
+        is_full = self._made_bytes >= self._pace.commit_bytes // 2 or len(self._made) >= COMMIT_ITEMS // 2
         return is_full or self._grants >= COMMIT_LEASES
 
     # -- committing
