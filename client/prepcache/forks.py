@@ -5,21 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Protocol
+from typing import Any
+
+_ALL: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-class OfProcess(Protocol):
-    """An object that a forked child sets right."""
-
-    def after_fork(self) -> None:
-        """Called in the child, before anything else of it runs."""
-
-
-_ALL: weakref.WeakSet[OfProcess] = weakref.WeakSet()
-
-
-def note(one: OfProcess) -> None:
-    """Has `one.after_fork()` called in every forked child, as long as it is there."""
+def note(one: Any) -> None:
+    """Has `one.after_fork()` called in every forked child before anything else, as long as it is there."""
     _ALL.add(one)
 
 

@@ -289,7 +289,6 @@ class StreamPreprocessing(Preprocessing):
         self.why: list[str] = []
         self.is_speaker = True
         self._said = said
-        self._opened_in = os.getpid()
 
     def open(self) -> None:
         """Asks the daemon for the first time, and says what is there."""
@@ -309,9 +308,6 @@ class StreamPreprocessing(Preprocessing):
 
     def watcher(self, total: int, there: int) -> Progress:
         return Progress(self.name, total, there, self.progress if self.is_speaker else False, self.tell)
-
-    def executor_here(self) -> Executor | None:
-        return self.executor if os.getpid() == self._opened_in else None
 
     def is_adrift(self, samples: Samples) -> bool:
         """Whether samples that were made now would not belong to the recipe; then they are made on access."""

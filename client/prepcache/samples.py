@@ -19,7 +19,8 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from prepcache.making import Making
 
 
+@dataclass(eq=False)
 class Preprocessing:
     """How samples are made, and what the cache has of them.
 
@@ -60,27 +62,20 @@ class Preprocessing:
         num_workers, executor, progress: as given to the data set.
     """
 
-    is_stream = False
+    recipe: Recipe
+    job: Job
+    artifacts: ArtifactSet
+    _: KW_ONLY
+    is_lazy: bool
+    num_workers: int
+    executor: Executor | None
+    progress: bool | None
+    opened_in: int = field(default_factory=os.getpid)
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        job: Job,
-        artifacts: ArtifactSet,
-        *,
-        is_lazy: bool,
-        num_workers: int,
-        executor: Executor | None,
-        progress: bool | None,
-    ) -> None:
-        self.recipe = recipe
-        self.job = job
-        self.artifacts = artifacts
-        self.steady = Steady(recipe, trial=job.trial)
-        self.is_lazy = is_lazy
-        self.num_workers = num_workers
-        self.executor = executor
-        self.progress = progress
+    is_stream: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        self.steady = Steady(self.recipe, trial=self.job.trial)
 
     @property
     def name(self) -> str:
@@ -109,8 +104,8 @@ class Preprocessing:
             self.artifacts.session.progress(self.recipe, done, total)
 
     def executor_here(self) -> Executor | None:
-        """What calls the function, in this process."""
-        return self.executor
+        """What calls the function; a forked worker has none of the threads that feed it."""
+        return self.executor if os.getpid() == self.opened_in else None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "executor": None}

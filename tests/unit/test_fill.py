@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from prepcache.artifact import writer
 from prepcache.errors import PreprocessError, SampleError
 from prepcache.fill import pacing
 from prepcache.fill.call import Job
@@ -198,20 +197,6 @@ def interrupt(patch: pytest.MonkeyPatch, owner: Any, name: str, *, at: int = 1) 
 
     patch.setattr(owner, name, interrupted)
     return is_done
-
-
-def test_an_interrupt_within_a_sample_drops_the_batch(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sample is copied leaf by leaf: half of one may be there. The next job makes all of the batch."""
-    items = list(range(10))
-    bench = Bench(daemon, items, function=lambda item: {"label": item, "image": np.full(100, item)})
-    interrupt(monkeypatch, writer._Values, "append", at=5)
-    with pytest.raises(KeyboardInterrupt):
-        bench.fill()
-    after = Bench(daemon, items, "after")
-    assert after.missing() == items
-    assert left_behind(daemon) == 0
 
 
 def test_what_a_beat_has_looked_up_in_mid_fill_is_not_made_again(daemon: FakeDaemon) -> None:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -42,14 +42,8 @@ _AUTOCAST = ("cpu", "cuda", "mps", "xpu")
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
-class _AtWork(threading.local):
-    """The data sets whose functions this thread is in, the innermost last."""
-
-    def __init__(self) -> None:
-        self.of: list[str] = []
-
-
-_AT_WORK = _AtWork()
+_CALLED_OF: ContextVar[tuple[str, ...]] = ContextVar("_CALLED_OF", default=())
+"""The data sets whose functions are being called here, the innermost last."""
 
 
 @dataclass(slots=True)
@@ -193,7 +187,7 @@ class Job:
         Raises:
             RecursionError: says what to do instead.
         """
-        if self.of and self.of in _AT_WORK.of:
+        if self.of and self.of in _CALLED_OF.get():
             raise RecursionError(
                 "the function reads from its own data set, which would wait forever: pass it what it needs "
                 "in config=, or let it read from another data set"
@@ -212,12 +206,12 @@ class Job:
 @contextmanager
 def _calling(of: str) -> Iterator[None]:
     """While the function is called for an item of a data set."""
-    _AT_WORK.of.append(of)
+    token = _CALLED_OF.set((*_CALLED_OF.get(), of))
     try:
         with _without_autocast():
             yield
     finally:
-        _AT_WORK.of.pop()
+        _CALLED_OF.reset(token)
 
 
 def _from_the_function_on(traceback: TracebackType | None) -> TracebackType | None:

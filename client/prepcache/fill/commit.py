@@ -5,19 +5,15 @@ something is to be committed.
 
 Invariants:
     1. A batch is in files of this job from the moment in which it is submitted, and its data set finds it
-       there. It is offered to the daemon until that has stored it or refused it.
+       there. It is offered to the daemon until that has stored it or refused it. What a store had an error
+       for is offered once more.
     2. A job waits for commits only so that it does not preprocess faster than the daemon stores. What takes
        longer than its bytes is charged to the process's wait budget, and then is waited for no more: the job
-       goes on, and the commit goes on in the thread.
-    3. After a commit that was waited for in vain, none is waited for before that one is answered: a daemon
-       that hangs in one hangs in the next.
-    4. What a store had an error for is offered once more.
-    5. What waits is committed though its data set is dropped: the thread keeps this alive, and nothing else
+       goes on, and the commit goes on in the thread. No other is waited for before that one is answered.
+    3. What waits is committed though its data set is dropped: the thread keeps this alive, and nothing else
        but the data set does.
-    6. A process that ends waits for its commits as long as a fill would. A job that has made something while
-       its daemon was away gives a daemon that lives `HANDOVER_S` in all to take it. A DataLoader worker does
-       not wait: it leaves its files to the job.
-    7. A DataLoader worker that gets SIGTERM during its last commits ends after them.
+    4. A process that ends waits for its commits as long as a fill would, and a job whose daemon is away and
+       lives `HANDOVER_S` in all. A DataLoader worker then waits for nothing, and leaves its files to the job.
 
 NOTE [ Lapsed leases ]
     A commit under a lapsed lease is refused. What nobody has taken meanwhile (the machine slept, the job was
@@ -27,7 +23,7 @@ NOTE [ Lapsed leases ]
 
 NOTE [ Staged files ]
     They go with their session, and a daemon that was killed in a commit may have moved them already. So what
-    is refused for its file, or in a forgotten session, is written once more. Where the daemon was killed
+    is refused for its file, or in a forgotten session, is staged once more. Where the daemon was killed
     after the commit, before it could answer, the items are found as if others had made them.
 
 Locking: `_flushing`, held over commits; `changed` guards what waits, and is never held over a request.
@@ -217,10 +213,6 @@ class Committer:
         return (
             0 if self._retry_at else sum(len(batch.indices) for batch in list(self._todo) if batch in _LATE)
         )
-
-    def begin_filling(self) -> None:
-        """A fill says from now on what is wrong."""
-        self.is_filling = True
 
     def end_filling(self) -> None:
         """A fill has ended: what comes later may find room."""

@@ -130,7 +130,7 @@ class Fill:
             PreprocessError: the function raised; the message names the item, `__cause__` is its exception.
             SampleError: it returned what no column can hold.
         """
-        self._committer.begin_filling()
+        self._committer.is_filling = True
         try:
             while self._step():
                 self._report_progress()
