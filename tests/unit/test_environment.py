@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from prepcache.fill.recipe_guard import Steady, drift
 from prepcache.keys import environment
-from prepcache.keys.environment import Environment, default_dtype, lately
-from prepcache.keys.observation.observer import Observer
+from prepcache.keys.environment import Environment, default_dtype
 from support.projects import Project, project_fixture  # noqa: F401
 
 
@@ -122,44 +119,6 @@ def test_a_distribution_without_record_counts_by_its_bytes(site: Path) -> None:
     (site / "one" / "__init__.py").write_text("a = 2")
     assert set(before) == {"one"}
     assert counted(site) != before
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Grows each time that the distributions are read."""
-    found: list[Any] = []
-    read = environment.installed_in
-    monkeypatch.setattr(environment, "installed_in", lambda folders: found.append(folders) or read(folders))
-    return found
-
-
-def test_distributions_are_read_once_until_one_is_installed(
-    site: Path, monkeypatch: pytest.MonkeyPatch, reads: list[Any]
-) -> None:
-    install(site, "one")
-    monkeypatch.setattr(sys, "path", [str(site)])
-    assert lately().counted(["one"]) and not lately().counted(["two"])
-    assert lately() is lately() and len(reads) == 1
-    install(site, "two")
-    os.utime(site, ns=(1, 1))  # a tick of the clock is longer than a test
-    assert lately().counted(["two"]) and len(reads) == 2
-    monkeypatch.setattr(sys, "path", [])
-    assert lately().counted(["two"]) == {}
-
-
-def test_a_function_that_runs_has_the_distributions_read_once(project: Project, reads: list[Any]) -> None:
-    project.write(prep="import importlib\ndef f(x): return importlib.import_module(str('ya') + 'ml').dump(x)")
-    made = project.recipe()
-    observer = Observer(made)
-    lately()
-    reads.clear()
-    for _ in range(3):
-        with observer.watching():
-            made.preprocess(1)  # type: ignore[misc]
-        observer.news()
-        observer.taken()
-        assert not drift(made)
-    assert reads == []
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])

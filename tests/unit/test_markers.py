@@ -37,9 +37,3 @@ def test_a_value_without_marks_is_returned_as_it_is() -> None:
 def test_tree_takes_a_path() -> None:
     with pytest.raises(TypeError, match="directory"):
         tree(3)
-
-
-def test_marks_compare_by_what_they_mark() -> None:
-    assert plain("a") == plain("a") != plain("b")
-    assert tree("a") == tree("a") != plain("a")
-    assert len({plain("a"), plain("a"), tree("a")}) == 2
