@@ -241,10 +241,7 @@ def stream_line(name: str, recipe: str, artifacts: ArtifactSet) -> tuple[str, li
     """The line at the opening of a stream, whose items are not known yet, and why nothing is there."""
     if there := artifacts.index.items:
         return f"stream {name}: {count_text(there, 'item is', 'items are')} cached; recipe {recipe[:12]}", []
-    reasons = _why_nothing(artifacts)
-    if not reasons:
-        explanation = ask(artifacts)
-        reasons = [NOT_KNOWN if explanation is None else told(explanation)]
+    reasons = _why_nothing(artifacts) or [ask(artifacts)]
     said = WITHOUT if reasons == [artifacts.client.budget.warned] else "; ".join(reasons)
     return f"stream {name}: nothing is cached: {said}; recipe {recipe[:12]}", reasons
 
@@ -263,8 +260,7 @@ def why_missing(
     elif artifacts.has_any:
         lines, cue = [_missing_items(artifacts, catalogue, items, root)], "data"
     else:
-        explanation = ask(artifacts)
-        return [NOT_KNOWN if explanation is None else told(explanation)]
+        return [ask(artifacts)]
     artifacts.why, artifacts.why_cue = shortened("; ".join(lines), wire.MAX_WHY), cue
     return lines
 
@@ -285,31 +281,29 @@ def _why_unasked(artifacts: ArtifactSet) -> list[str]:
     return [artifacts.reason] if artifacts.reason else []
 
 
-def ask(artifacts: ArtifactSet) -> inspection.Explanation | None:
-    """The daemon's explanation of a recipe without artifacts; None if it gives none in time."""
+def ask(artifacts: ArtifactSet) -> str:
+    """The daemon's explanation of a recipe without artifacts, on one line."""
     from prepcache.protocol import inspection
 
     recipe, session = artifacts.recipe, artifacts.session
     client: Client = session.client  # the process's one: another would keep a connection of its own open
-    is_registered = artifacts.mode.is_writing
-    asked = inspection.ExplainRequest(
-        recipe=RecipeDigest(recipe.digest), parts=None if is_registered else fitting(recipe.parts)
-    ).to_json()
+    parts = None if artifacts.mode.is_writing else fitting(recipe.parts)  # else they are registered
+    asked = inspection.ExplainRequest(recipe=RecipeDigest(recipe.digest), parts=parts).to_json()
 
-    def attempt(limit_s: float) -> inspection.Explanation | None:
+    def attempt(limit_s: float) -> str:
         try:
             found: inspection.Explanation = client.transport.call(
                 "POST", "/v1/explain", asked, limit_s=min(limit_s, ASK_S), gives=inspection.Explanation
             )
-        except DaemonUnreachable:  # invariant 1: the next request that matters will tell
-            return None
-        return found
+        except DaemonUnreachable:  # invariant 4: the next request that matters will tell
+            return NOT_KNOWN
+        return told(found)
 
     try:
-        explanation: inspection.Explanation | None = session.run(attempt)
-        return explanation
+        line: str = session.run(attempt)
     except PrepcacheError:
-        return None
+        return NOT_KNOWN
+    return line
 
 
 def told(explanation: inspection.Explanation) -> str:
@@ -357,10 +351,7 @@ def why_so(artifacts: ArtifactSet, stamps: Stamps, tally: Tally) -> tuple[str, .
 def _missing_items(
     artifacts: ArtifactSet, catalogue: Catalogue, items: Sequence[Any], root: str | os.PathLike[str] | None
 ) -> str:
-    """`3 of 2,000 items not cached: a.txt, b.txt and 1 more`: the first ones, by their files.
-
-    They may be new, changed or evicted, or left over by a run that ended early: the store does not tell.
-    """
+    """`3 of 2,000 items not cached: a.txt, b.txt and 1 more`: the first ones, by their files."""
     missing, total = catalogue.missing, len(catalogue.distinct)
     first = [items[int(catalogue.distinct.first[i])] for i in missing[:NAMED_ITEMS].tolist()]
     names = [name for item in first if (name := _name_of(item, root))]

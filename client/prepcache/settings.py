@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from prepcache.errors import ConfigError
 from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES
@@ -65,25 +65,19 @@ class Address:
         except ValueError as error:
             raise _bad_url(url, str(error)) from None
         if parts.scheme == "unix":
-            return cls._unix(url, parts)
+            path = parts.path
+            if parts.netloc or not path.startswith("/") or path == "/" or "\0" in path:
+                must = "a socket's path must be absolute, as in unix:///run/prepcache/prepcached.sock"
+                raise _bad_url(url, must)
+            if (size := len(os.fsencode(path))) > MAX_SOCKET_PATH_BYTES:
+                raise _bad_url(url, f"its path has {size} bytes; the limit is {MAX_SOCKET_PATH_BYTES}")
+            return cls(socket=path)
         if parts.scheme != "http":
             raise _bad_url(url, "it must start with unix:// or http://")
         extra = parts.path.strip("/") or parts.query or parts.fragment or parts.username
         if not parts.hostname or extra:
             raise _bad_url(url, "it must be a host and a port only")
         return cls(host=parts.hostname, port=port or 80)
-
-    @classmethod
-    def _unix(cls, url: str, parts: SplitResult) -> Address:
-        path = parts.path
-        if parts.netloc or not path.startswith("/") or path == "/" or "\0" in path:
-            raise _bad_url(
-                url, "a socket's path must be absolute, as in unix:///run/prepcache/prepcached.sock"
-            )
-        size = len(os.fsencode(path))
-        if size > MAX_SOCKET_PATH_BYTES:
-            raise _bad_url(url, f"its path has {size} bytes; the limit is {MAX_SOCKET_PATH_BYTES}")
-        return cls(socket=path)
 
     @property
     def url(self) -> str:

@@ -215,12 +215,7 @@ def explain(
 
 
 def _found(client: Client, target: str) -> dict[str, str]:
-    """The recipe or key that begins so.
-
-    Raises:
-        NotFound: nothing begins so.
-        BadRequest: it is no key, or several begin so.
-    """
+    """The recipe or key that begins so. Raises NotFound or BadRequest where that is not one."""
     digits = _digits(target, "a key or recipe", ", or --name NAME")
     found = [{"recipe": str(one.digest)} for one in client.recipes(digits)]
     found += [{"key": str(one.key)} for one in client.entries(key=digits, sort="created_at")]
@@ -416,12 +411,7 @@ def _uid(owner: str) -> int:
 
 
 def _entry(client: Client, key: str) -> inspection.Entry:
-    """The entry of a key, or the only one whose key begins so.
-
-    Raises:
-        NotFound: there is none.
-        BadRequest: it is no key, or there are several.
-    """
+    """The entry of a key, or the only one whose key begins so. Raises NotFound or BadRequest otherwise."""
     digits = _digits(key, "a key")
     if len(digits) == 64:
         return client.entry(digits)

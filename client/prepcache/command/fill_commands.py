@@ -123,11 +123,7 @@ def _plan(ds: Any) -> dict[str, Any]:
 
 
 def _opened(target: str, mode: OpeningMode) -> list[Any]:
-    """The data sets that a file's function, or the file itself, opens.
-
-    Raises:
-        ConfigError: there is no such file or name, it opens none, or its name is a loaded module's.
-    """
+    """The data sets that a file's function, or the file itself, opens. Raises ConfigError without any."""
     from prepcache.dataset_options import opened_as
 
     file, _, name = target.rpartition(":")

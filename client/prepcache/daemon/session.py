@@ -270,11 +270,7 @@ class Session:
         return self._handover.path_of(ref)
 
     def _makes_way(self, tells: int) -> bool:
-        """Gives up at once what a beat would tell later: it may be what there was no room for.
-
-        Returns:
-            Whether anything was given up since `tells` was as given.
-        """
+        """Tells at once which holds were dropped, for lack of room; whether any were since `tells` was so."""
         try:
             if (header := self.header) is not None and self.heartbeat.dropped:
                 self.run(lambda limit_s: self.heartbeat.tell(self, header, limit_s))
