@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import namedtuple
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 
 from prepcache import artifact
 from prepcache.artifact import sample_tree
-from support.artifacts import merge, same, samples_of, write, write_items
+from support.artifacts import merge, same, write, write_items
 
 Point = namedtuple("Point", "x y")
 
@@ -121,16 +120,3 @@ def test_a_merge_equals_one_writer(parts: list[list[list[Any]]]) -> None:
         merge(Path(folder) / "merged", paths)
         write_items(Path(folder) / "whole", [item for items in parts for item in items])
         assert (Path(folder) / "merged").read_bytes() == (Path(folder) / "whole").read_bytes()
-
-
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=20), st.sampled_from([torch.int32, torch.bfloat16]))
-@settings(deadline=None, max_examples=50)
-def test_ragged_rows_are_where_the_offsets_say(lengths: list[int], dtype: torch.dtype) -> None:
-    """Every row of a ragged column is `values[offsets[i]:offsets[i + 1]]`, whatever the lengths."""
-    samples = [torch.arange(n, dtype=dtype) + i for i, n in enumerate(lengths)]
-    with TemporaryDirectory() as folder:
-        write(Path(folder) / "a", samples)
-        found = artifact.open(os.path.join(folder, "a"))
-        offsets = found.groups[0].columns[0].offsets
-        assert offsets is None or np.diff(offsets).tolist() == lengths
-        assert all(map(same, samples_of(found), samples))

@@ -103,20 +103,6 @@ def test_a_mapped_artifact_does_not_travel(tmp_path: Path) -> None:
         pickle.dumps(found)
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_reads_the_parents_map(tmp_path: Path) -> None:
-    write(tmp_path / "a", [np.arange(5), np.arange(5, 9)])
-    found = artifact.open(tmp_path / "a")
-    child = os.fork()
-    if child == 0:
-        is_right = found.sample(1).tolist() == [5, 6, 7, 8]
-        del found
-        gc.collect()
-        os._exit(0 if is_right else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert found.sample(0).tolist() == [0, 1, 2, 3, 4]
-
-
 def test_opening_reads_no_columns(tmp_path: Path) -> None:
     """A 64 MB column costs no private memory to open, nor to read one row of."""
     write(tmp_path / "a", [torch.zeros(1 << 22, dtype=torch.uint8) for _ in range(16)])
