@@ -183,7 +183,7 @@ class Asks:
     def __call__(self, x):
         self.n += 1
         try:
-            JOB.refuse_itself(3)
+            JOB.refuse_itself()
             is_refused = False
         except RecursionError:
             is_refused = True
