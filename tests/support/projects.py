@@ -43,6 +43,14 @@ class Project:
         path.write_text(textwrap.dedent(text))
         return path
 
+    def install(self, patch: pytest.MonkeyPatch, name: str, text: str) -> None:
+        """Installs a library of one package, which is imported anew with each load of the project."""
+        info = f"site-packages/{name}-1.dist-info"
+        self.put(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        self.put(f"{info}/RECORD", f"{name}/__init__.py,sha256=a,1\n")
+        self.put(f"site-packages/{name}/__init__.py", text)
+        patch.syspath_prepend(str(self.folder / "site-packages"))
+
     def forget(self) -> None:
         """Unloads all modules of this folder."""
         prefix = str(self.folder) + os.sep

@@ -44,15 +44,8 @@ def test_a_module_off_the_path_counts_by_its_loaded_file(project: Project) -> No
 def test_an_unowned_module_in_site_packages_counts_by_its_file(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = project.folder / "site-packages"
-    for name, text in {
-        "one-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: one\nVersion: 1\n",
-        "one-1.dist-info/RECORD": "one/__init__.py,sha256=a,1\n",
-        "one/__init__.py": "def g(x): return x\n",
-        "loose.py": "def g(x): return x\n",
-    }.items():
-        project.put(f"site-packages/{name}", text)
-    monkeypatch.syspath_prepend(str(site))
+    project.install(monkeypatch, "one", "def g(x): return x\n")
+    project.put("site-packages/loose.py", "def g(x): return x\n")
     project.write(prep="import loose, one\ndef f(x): return loose.g(one.g(x))")
     made = project.recipe()
     assert set(made.parts["code"]["files"]) == {"prep.py", "loose.py"}
@@ -107,14 +100,7 @@ class by_name:
 
 @pytest.fixture
 def holding(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed library of decorators."""
-    for name, text in {
-        "holding-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: holding\nVersion: 1\n",
-        "holding-1.dist-info/RECORD": "holding/__init__.py,sha256=a,1\n",
-        "holding/__init__.py": HOLDING,
-    }.items():
-        project.put(f"site-packages/{name}", text)
-    monkeypatch.syspath_prepend(str(project.folder / "site-packages"))
+    project.install(monkeypatch, "holding", HOLDING)
 
 
 @pytest.mark.parametrize("decorator", ["by_default", "by_keyword", "by_attribute", "by_name"])

@@ -83,14 +83,7 @@ ROWS = {
 
 @pytest.fixture
 def library(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed library, which is imported anew with each load of the project."""
-    for name, text in {
-        "library-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: library\nVersion: 1\n",
-        "library-1.dist-info/RECORD": "library/__init__.py,sha256=a,1\n",
-        "library/__init__.py": LIBRARY,
-    }.items():
-        project.put(f"site-packages/{name}", text)
-    monkeypatch.syspath_prepend(str(project.folder / "site-packages"))
+    project.install(monkeypatch, "library", LIBRARY)
 
 
 @pytest.mark.parametrize("name", ROWS)

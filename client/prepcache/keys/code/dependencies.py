@@ -14,7 +14,6 @@ Invariants:
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import weakref
@@ -364,17 +363,17 @@ def refer_items(all_held: Sequence[Held], reach: Dependencies) -> None:
     Raises:
         UnkeyableError: two have one name, or what one of them reaches has no stable bytes.
     """
-    own = [held for held in all_held if _is_own(held, reach)]
-    for before, held in itertools.pairwise(own):
-        if name_of(before) == name_of(held):
+    own: dict[str, Held] = {}
+    for held in all_held:
+        if _is_own(held, reach) and own.setdefault(name_of(held), held) is not held:
             kind = "classes" if isinstance(held, type) else "functions"
             raise UnkeyableError(
                 f"items: two {kind} are named {name_of(held)}: rename one, or pass plain values as items and "
                 "let the function build the objects"
             )
-    for held in own:
+    for name, held in own.items():
         if isinstance(held, FunctionType):
-            reach.add(f"items.{name_of(held)}", held)
+            reach.add(f"items.{name}", held)
         else:
             reach.refer_class(held)
     reach.run()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import __future__
 
 import dis
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -48,18 +49,11 @@ _COMPILERS = frozenset({"compile", "eval", "exec"})
 
 _ADDRESS = re.compile(r"\d{6,}$")
 
-_known: dict[int, tuple[CodeType, str]] = {}
-_KNOWN_LIMIT = 20_000
 
-
+@functools.lru_cache(maxsize=20_000)
 def fingerprint(code: CodeType) -> str:
     """The fingerprint of a code object, nested code included."""
-    known = _known.get(id(code))
-    if known is None:
-        if len(_known) >= _KNOWN_LIMIT:
-            _known.clear()
-        known = _known[id(code)] = (code, _digest(code))  # kept alive: an id is unique only while it lives
-    return known[1]
+    return blake3(repr(_shape(code)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def without_address(name: str, code: CodeType) -> str:
@@ -98,10 +92,6 @@ def text_of(constant: Any) -> str:
     """A constant's text; Python refuses decimals for a long int, from a length on that a job may set."""
     is_long = type(constant) is int and constant.bit_length() > DECIMAL_BITS
     return hex(constant) if is_long else repr(constant)
-
-
-def _digest(code: CodeType) -> str:
-    return blake3(repr(_shape(code)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _shape(code: CodeType) -> tuple[Any, ...]:

@@ -79,25 +79,17 @@ _FIXED = (*SCALARS, tuple, frozenset, type, FunctionType, os.PathLike)
 _CONTAINERS = (dict, list, set, bytearray)
 
 Chains = dict[str, set[tuple[str, ...]]]
-_known: dict[CodeType, tuple[CodeType, Chains]] = {}
-_KNOWN_LIMIT = 20_000
 
 
+@functools.lru_cache(maxsize=20_000)
 def global_chains(code: CodeType) -> Chains:
     """Global name to the attribute chains read from it, nested code included."""
-    # Code objects compare equal when positions differ, too: their names are then the same.
-    known = _known.get(code)
-    if known is not None:
-        return known[1]
     chains: Chains = {}
     _scan(code, chains)
     for const in code.co_consts:
         if isinstance(const, CodeType):
             for name, found in global_chains(const).items():
                 chains.setdefault(name, set()).update(found)
-    if len(_known) >= _KNOWN_LIMIT:
-        _known.clear()
-    _known[code] = (code, chains)
     return chains
 
 

@@ -292,11 +292,6 @@ def identity_of(value: Any) -> str:
 # -- for people ---------------------------------------------------------------------------------------------
 
 
-def decides(part: Any) -> Any:
-    """What a part says of an input, less the readable form: that may change where the input does not."""
-    return part.get("digest") if isinstance(part, dict) else part
-
-
 def readable(value: Any, label: str | None = None) -> str:
     """A short form of a value; by its label, if it has one."""
     text = label or _text(value)
