@@ -56,12 +56,11 @@ def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
         """
         condition = request.headers.get("if-match", "*")
         caller = messages.caller(request)
-        if wanted := _DIGEST_TAG.match(condition):
-            fd = await daemon.quick(daemon.store.open_artifact, key, wanted[1], caller.confined_to)
-            return Download(fd, condition)
-        if condition != "*":
+        wanted = _DIGEST_TAG.match(condition)
+        if wanted is None and condition != "*":
             raise HTTPException(412, "If-Match: give the tag of one artifact, as in ETag")
-        fd, entry = await daemon.quick(daemon.store.open_entry, key, caller.confined_to, caller.scope)
+        digest = wanted[1] if wanted else None
+        fd, entry = await daemon.quick(daemon.store.open_entry, key, caller.confined_to, caller.scope, digest)
         return Download(fd, f'"{entry.digest}"')
 
     for method in ("GET", "HEAD"):

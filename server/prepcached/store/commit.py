@@ -206,11 +206,12 @@ def _of_other_editions(conn: sa.Connection, recipe_id: int, files: Sequence[Take
 
 
 def _item_tables(core: Core, recipe: str, files: Sequence[Taken]) -> dict[bytes, Items]:
-    """The item tables of the recipe's artifacts of other editions, by their digests."""
+    """The item tables of the recipe's artifacts of other editions; without lost ones, which may come back."""
     with core.index.read() as conn:
         row = queries.recipe(conn, recipe)
         others = [] if row is None else _of_other_editions(conn, row.id, files)
-    return {r.digest: items_of(core, r) for r in others}
+    tables = {r.digest: items_of(core, r) for r in others}
+    return {digest: table for digest, table in tables.items() if len(table)}
 
 
 def _replaced(

@@ -137,13 +137,20 @@ def page(
     return EntryPage(tuple(_entry(core, row, ()) for row in rows[:limit]), cursor)
 
 
-def entry(core: Core, key: str, owner: int | None = None, scope: str = "") -> Entry:
+def entry(
+    core: Core, key: str, owner: int | None = None, scope: str = "", digest: str | None = None
+) -> Entry:
     """One entry; of several users' that have this key, that of this scope (scopes.py), else the oldest.
+
+    Args:
+        digest: only the one that is this artifact.
 
     Raises:
         NotFound: the index knows of none, or of none of this owner.
     """
     statement = sa.select(*_COLUMNS).where(artifacts.c.key == key_bytes(key), *owned_by(owner))
+    if digest is not None:
+        statement = statement.where(artifacts.c.digest == bytes.fromhex(digest))
     is_own = _of_recipe(recipes.c.scope) == scope
     with core.index.read() as conn:
         row = conn.execute(statement.order_by(is_own.desc(), artifacts.c.id).limit(1)).one_or_none()

@@ -128,6 +128,7 @@ def finish_doomed(core: Core) -> None:
         doomed = queries.doomed_digests(conn)
     if not doomed:
         return
+    core.disk.free_reserve()
     gone = [digest for digest in doomed if unlink_object(core, digest.hex())]
     for folder in {core.layout.object_folder(digest.hex()) for digest in gone}:
         durable.fsync_folder(folder)

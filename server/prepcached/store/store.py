@@ -235,17 +235,20 @@ class Store(Core):
 
     # Inspection
 
-    def open_entry(self, key: str, owner: int | None = None, scope: str = "") -> tuple[int, Entry]:
-        """An entry and its artifact, open for reading; the caller closes it. Raises NotFound."""
-        found = self.entry(key, owner, scope)
-        return self._opened(key, found.digest), found
+    def open_entry(
+        self, key: str, owner: int | None = None, scope: str = "", digest: str | None = None
+    ) -> tuple[int, Entry]:
+        """An entry, as `entry` finds it, and its artifact, open for reading; the caller closes it.
 
-    def open_artifact(self, key: str, digest: str, owner: int | None = None) -> int:
-        """An entry's artifact by its digest, open for reading; the caller closes it. Raises NotFound."""
-        rows = removal.rows_of(self, artifacts.c.digest, [bytes.fromhex(digest)], *listing.owned_by(owner))
-        if not any(row.key == bytes.fromhex(key) for row in rows):
-            raise errors.NotFound(f"entry {key} no longer has artifact {digest}", key=key)
-        return self._opened(key, digest)
+        Raises:
+            NotFound: it is not there, or removed just now.
+        """
+        found = self.entry(key, owner, scope, digest)
+        with io_told(f"artifact {found.digest} could not be opened"):
+            try:
+                return os.open(self.layout.object_path(found.digest), os.O_RDONLY | os.O_CLOEXEC), found
+            except FileNotFoundError:
+                raise errors.NotFound(f"entry {key} was removed just now", key=key) from None
 
     def keeps_marks(self) -> bool:
         """Whether an index that is made again from the files would know whose each is."""
@@ -347,13 +350,6 @@ class Store(Core):
                 if self._is_kept_up and self.index.is_damaged and self.disk.is_there():
                     discard(self.layout.index)  # the next start may read no page that is damaged
             self.disk.close()
-
-    def _opened(self, key: str, digest: str) -> int:
-        with io_told(f"artifact {digest} could not be opened"):
-            try:
-                return os.open(self.layout.object_path(digest), os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                raise errors.NotFound(f"entry {key} was removed just now", key=key) from None
 
 
 def rebuild(root: str | PathLike[str]) -> dict[str, int]:

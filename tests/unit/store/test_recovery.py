@@ -9,16 +9,14 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from blake3 import blake3
 
-from prepcache import artifact, errors
+from prepcache import errors
 from prepcached.store import recovery, staging
 from prepcached.store.db import Index, discard
 from prepcached.store.store import Store, check_root, rebuild
 from support import stores
-from support.artifacts import patch_tensor
 from support.stores import RECIPE, ROOMY, Clock, item, put
 
 
@@ -47,21 +45,6 @@ def test_what_is_no_artifact_is_removed(root: Path, open_store: Callable[..., St
     assert store.stats().recovered == {"damaged": 6}
     assert store.stats().damaged == 6
     assert store.stats().entries == len(objects(root)) == 3
-
-
-def test_a_whole_file_whose_rows_lead_outside_is_removed(
-    root: Path, open_store: Callable[..., Store], tmp_path: Path
-) -> None:
-    made = tmp_path / "made"
-    writer = artifact.Writer(RECIPE)
-    for length in (2, 3):
-        writer.add(item(length), [{"x": np.zeros(length, np.uint8)}], 1.0)
-    with open(made, "wb") as file:
-        writer.write(file.fileno(), producer={})
-    patch_tensor(made, "x.offsets", np.array([0, 99]))
-    name = blake3(made.read_bytes()).hexdigest()
-    made.rename(root / "v1" / "objects" / name[:2] / name)
-    assert open_store().stats().recovered == {"damaged": 1}
 
 
 def test_what_was_copied_for_its_owner_stays_his(root: Path, open_store: Callable[..., Store]) -> None:

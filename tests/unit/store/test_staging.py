@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blake3 import blake3
 
 from prepcache import artifact, errors
 from prepcache.artifact import header as artifact_format
@@ -174,16 +173,6 @@ def test_another_users_file_is_copied_and_the_copy_counts(store: Store) -> None:
     assert os.getxattr(Path(store.objects) / digest[:2] / digest, staging.OWNER_XATTR) == b"1001"
     assert store.entries().entries[0].owner == 1001
     assert not os.listdir(store.staging)
-
-
-def test_the_digest_is_that_of_all_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "READ_BYTES", 4)
-    (tmp_path / "f").write_bytes(b"longer than one read")
-    fd = os.open(tmp_path / "f", os.O_RDONLY)
-    try:
-        assert staging.hash_file(fd) == blake3(b"longer than one read").hexdigest()
-    finally:
-        os.close(fd)
 
 
 def test_an_artifact_whose_rows_lead_outside_is_refused(ready: Store) -> None:

@@ -36,31 +36,6 @@ def test_a_recipe_nobody_knows_has_no_artifacts(store: Store) -> None:
     assert not store.is_registered(OTHER_RECIPE)
 
 
-def test_a_generation_answers_with_what_is_new_since(store: Store) -> None:
-    put(store, 1)
-    seen = store.resolve(RECIPE)
-    again = store.resolve(RECIPE, seen.generation)
-    assert again == dataclasses.replace(seen, is_complete=False, artifacts=())
-    put(store, 2)
-    answer = store.resolve(RECIPE, seen.generation)
-    assert answer.generation == seen.generation + 1
-    assert not answer.is_complete
-    assert [ref.key for ref in answer.artifacts] == [entry_key(RECIPE, item(2))]
-
-
-def test_after_a_removal_the_whole_list_is_answered(store: Store) -> None:
-    first = put(store, 1).artifacts[0]
-    seen = put(store, 2).generation
-    store.purge(Filter(keys=(first.key,)))
-    answer = store.resolve(RECIPE, seen)
-    assert answer.generation == seen + 1
-    assert answer.is_complete
-    assert [ref.key for ref in answer.artifacts] == [entry_key(RECIPE, item(2))]
-    put(store, 3)
-    assert store.resolve(RECIPE, seen).is_complete
-    assert not store.resolve(RECIPE, answer.generation).is_complete
-
-
 def test_committing_the_same_bytes_again_changes_nothing(store: Store) -> None:
     first = put(store, 1)
     put(store, 2)
@@ -94,26 +69,6 @@ def test_another_users_entry_does_not_inherit_a_pin(store: Store) -> None:
     assert put(store, 1, scope=".1001", owner_uid=1001).artifacts == (old,)
     assert not store.entry(old.key).is_pinned
     assert store.stats().pinned_bytes == 0
-
-
-def test_other_bytes_of_the_same_key_take_the_old_ones_place(store: Store) -> None:
-    old = put(store, 1, seed=0).artifacts[0]
-    store.set_pin(old.key, True)
-    new = put(store, 1, seed=1).artifacts[0]
-    assert (new.key, new.digest != old.digest) == (old.key, True)
-    assert [ref.digest for ref in store.resolve(RECIPE).artifacts] == [new.digest]
-    assert stores.digests_on_disk(store) == {new.digest}
-    assert store.entry(new.key).is_pinned
-
-
-def test_a_replaced_artifact_counts_while_it_is_held(store: Store) -> None:
-    old = put(store, 1, seed=0, holder="job").artifacts[0]
-    new = put(store, 1, seed=1).artifacts[0]
-    assert stores.digests_on_disk(store) == {new.digest}
-    assert store.to_let_go("job") == [old.digest]
-    assert store.stats().unlinked_bytes == stores.BLOCK
-    store.release("job", [old.digest])
-    assert store.stats().unlinked_bytes == 0
 
 
 def test_several_files_are_committed_together_or_not_at_all(store: Store) -> None:
@@ -172,17 +127,6 @@ def test_a_full_disk_declines_and_other_faults_are_errors(
         assert type(caught.value) is kind
     assert store.stats().declined == 1
     assert store.commit(RECIPE, [staged], owner_uid=os.getuid()).generation == 1
-
-
-def test_an_index_that_cannot_grow_is_a_decline(store: Store) -> None:
-    with store.index.write() as conn:
-        pages = conn.exec_driver_sql("PRAGMA page_count").scalar_one()
-        conn.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(errors.Declined, match="is full"):
-        put(store, 1, observed=[{"kind": "env", "name": "x" * 100_000, "digest": "00" * 32}])
-    assert stores.digests_on_disk(store) == set()
-    assert put(store, 1).generation == 1
-    store.discard_staged("s")
 
 
 def test_a_staged_file_stays_the_clients_when_it_is_declined(tmp_path: Path) -> None:

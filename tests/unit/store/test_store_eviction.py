@@ -236,18 +236,6 @@ def test_what_comes_to_be_wanted_between_two_pieces_stays(
     assert names(store) == sorted(item(name) for name in (4, *range(11, 20)))
 
 
-def test_limits_change_while_running(small: Store) -> None:
-    for name in range(3):
-        put(small, name)
-    small.set_limits(Limits(max_bytes=2 * BLOCK, min_free_bytes=0))
-    small.maintain()
-    assert small.stats().entries == 1
-    small.set_limits(Limits(max_bytes=1 << 30, min_free_bytes=1 << 60))
-    assert small.stats().effective_limit_bytes == 0
-    small.maintain()
-    assert small.stats().entries == 0
-
-
 def test_a_reservation_is_given_back_when_the_commit_fails(small: Store) -> None:
     put(small, 0)
 

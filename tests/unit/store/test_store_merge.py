@@ -96,7 +96,7 @@ def test_a_look_up_during_a_merge_waits_for_nothing(store: Store, monkeypatch: p
     parts = answers[0].artifacts
     assert len(parts) == FANOUT and sorted(store.to_let_go("new")) == sorted(ref.digest for ref in parts)
     with pytest.raises(errors.NotFound):
-        store.open_artifact(parts[0].key, parts[0].digest)
+        store.open_entry(parts[0].key, digest=parts[0].digest)
     again = store.resolve(RECIPE, answers[0].generation)
     assert again.is_complete and [ref.items for ref in again.artifacts] == [FANOUT]
 
