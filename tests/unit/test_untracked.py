@@ -57,20 +57,6 @@ def test_the_way_out_that_is_named_leads_out(project: Project, name: str) -> Non
     assert untracked.parts["code"]["files"] and not untracked.notes
 
 
-def test_untracked_leaves_the_rest_of_an_object_in_the_key(
-    project: Project,
-) -> None:
-    """What was named left out all of the object, and its methods: what it was set to did not count."""
-    project.write(prep=OBJECT)
-    module = project.load()
-    module.c.held = module.lines
-    with pytest.raises(UnkeyableError, match=r"exclude it with untracked=\('held',\)"):
-        recipe(module.c.made())
-    before = recipe(module.c.made(), untracked=("held",))
-    module.c.size = 2
-    assert recipe(module.c.made(), untracked=("held",)).digest != before.digest
-
-
 def test_a_part_of_a_registered_key_can_be_left_out(project: Project) -> None:
     project.write(
         prep="""

@@ -34,21 +34,6 @@ def test_a_weak_reference_counts_by_what_it_refers_to() -> None:
     assert digest_of(gone) != before
 
 
-def test_a_function_behind_a_weak_reference_counts_by_its_code(project: Project) -> None:
-    text = """
-import weakref
-def held(x): return x + {}
-def wrap(function):
-    holder = [weakref.ref(function), function]
-    def wrapped(x): return holder[0]()(x)
-    return wrapped
-f = wrap(held)
-"""
-    project.write(prep=text.format(1))
-    assert not changes(project, lambda: None, code="function")
-    assert changes(project, lambda: project.write(prep=text.format(2)), code="function")
-
-
 class Buffer(io.BytesIO):
     pass
 
