@@ -266,8 +266,11 @@ class Samples:
     def _make(self, indices: Sequence[int], *, is_single: bool = False) -> dict[int, Any]:
         if self._is_part:
             self.prepare_opened()
-        made: dict[int, Any] = self.making.samples(indices, is_single=is_single)
-        return made
+        try:
+            made: dict[int, Any] = self.making.samples(indices, is_single=is_single)
+            return made
+        except KeyboardInterrupt as error:
+            raise error.with_traceback(None) from None
 
     def view(self) -> View:
         """The samples that are there. Where items expand, those of the last preparation: the length must not

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 
 from support.jobs import Jobs
@@ -55,22 +54,6 @@ def test_jobs_with_other_orders_and_subsets_make_each_item_once(jobs: Jobs) -> N
     ]
     facts = jobs.together(jobs.write(SQUARES), arguments(each, 0.005))
     check_once(jobs, each, facts)
-
-
-def test_jobs_that_start_one_after_the_other_share_what_is_left(jobs: Jobs) -> None:
-    items = list(range(150))
-    script = jobs.write(SQUARES)
-    running = [jobs.start(script, *arguments([items], 0.02)[0]) for _ in range(4)]
-    for one in running:
-        one.ready()
-    gate = threading.Event()
-    for number, one in enumerate(running):
-        one.go()
-        while sum(jobs.calls().values()) < 20 * (number + 1):  # each starts when so much is done
-            assert one.process.poll() is None
-            gate.wait(0.005)
-    facts = [one.facts() for one in running]
-    check_once(jobs, [items] * 4, facts)
 
 
 def test_a_function_that_raises_leaves_its_items_to_other_jobs(jobs: Jobs) -> None:

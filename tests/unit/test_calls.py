@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 
 import pytest
 import torch
 
+import prepcache
 from prepcache.fill.call import Job
 
 
@@ -22,6 +24,18 @@ def products(x: int) -> Iterator[torch.Tensor]:
 def own(x: int) -> torch.Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         return product(x)
+
+
+def interrupted(x: int) -> None:
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_on_access_shows_the_line_that_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREPCACHE", "off")
+    ds = prepcache.CachedDataset([1], interrupted, code=None, version=1, lazy=True, progress=False)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        ds[0]
+    assert len(traceback.extract_tb(caught.value.__traceback__)) <= 4, "this line, and three of ours"
 
 
 @pytest.mark.parametrize("is_expanded", [False, True])

@@ -44,14 +44,6 @@ def test_what_other_jobs_have_is_told_beside_what_is_made(daemon: FakeDaemon) ->
     assert sorted(bench.called) == list(range(10))
 
 
-def test_a_second_job_finds_everything_in_any_order(daemon: FakeDaemon) -> None:
-    Bench(daemon, list(range(100))).fill()
-    again = Bench(daemon, list(range(99, -1, -3)), "other")
-    again.fill()
-    assert again.called == []
-    assert again.samples() == [i * i for i in range(99, -1, -3)]
-
-
 def test_machines_without_a_lead_begin_with_other_items(tmp_path: Path) -> None:
     first: list[set[int]] = []
     for order in (1, 1 | 1 << 63):
@@ -63,26 +55,6 @@ def test_machines_without_a_lead_begin_with_other_items(tmp_path: Path) -> None:
         assert sorted(bench.called) == list(range(64))
         first.append(set(bench.called[:20]))
     assert not first[0] & first[1]
-
-
-def test_jobs_at_once_share_the_items_and_none_is_made_twice(daemon: FakeDaemon) -> None:
-    pause = threading.Event()
-    jobs = [
-        Bench(daemon, items, f"job{n}", lambda item: (pause.wait(0.002), np.int64(item * item))[1])
-        for n, items in enumerate(
-            [list(range(120)), list(range(119, -1, -1)), list(range(0, 120, 2)), list(range(60, 180))]
-        )
-    ]
-    threads = [threading.Thread(target=job.fill) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    called = sorted(item for job in jobs for item in job.called)
-    assert called == list(range(180))
-    for job in jobs:
-        assert job.samples() == [i * i for i in job.items]
-    assert left_behind(daemon) == 0
 
 
 def test_an_error_names_its_item_and_keeps_what_was_done(daemon: FakeDaemon) -> None:
@@ -228,16 +200,6 @@ def squares(item: int) -> Iterator[Any]:
         yield np.int64(item * 100 + n)
 
 
-def test_items_that_expand_keep_their_rows_in_order(daemon: FakeDaemon) -> None:
-    bench = Bench(daemon, [3, 0, 2, 3], function=squares, is_expanded=True)
-    bench.fill()
-    assert bench.samples() == [300, 301, 302, 200, 201, 300, 301, 302]
-    again = Bench(daemon, [2, 3], "again", squares, is_expanded=True)
-    again.fill()
-    assert again.called == []
-    assert again.samples() == [200, 201, 300, 301, 302]
-
-
 def test_an_item_larger_than_an_artifact_spans_several(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,24 +223,6 @@ def test_an_item_larger_than_an_artifact_spans_several(
     broken = Bench(daemon, [50], "broken", many, is_expanded=True)
     assert broken.missing() == [0], "an item of which a piece is gone is missing as a whole"
     assert generation
-
-
-def test_declined_expanding_items_keep_all_their_rows(daemon: FakeDaemon) -> None:
-    daemon.room = 0
-    bench = Bench(daemon, [3, 2], function=squares, is_expanded=True)
-    filled = bench.fill()
-    assert filled.is_declined
-    assert bench.called == [3, 2]
-    assert bench.samples() == [300, 301, 302, 200, 201]
-
-
-def test_forked_workers_call_an_unpicklable_function(daemon: FakeDaemon) -> None:
-    bench = Bench(daemon, list(range(200)), function=lambda item: {"a": np.arange(item), "b": str(item)})
-    filled = bench.fill(Forked(2, bench.job, bench.item_of))
-    assert len(filled.computed) == 200
-    assert bench.called == [], "the parent called nothing itself"
-    assert all(s["b"] == str(i) and s["a"].tolist() == list(range(i)) for i, s in enumerate(bench.samples()))
-    assert left_behind(daemon) == 0
 
 
 def test_a_dead_worker_names_its_item_and_keeps_what_was_done(daemon: FakeDaemon) -> None:

@@ -32,29 +32,6 @@ def in_thread(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     return thread, got
 
 
-def test_what_another_job_makes_is_waited_for(daemon: FakeDaemon) -> None:
-    begun, may_end = threading.Event(), threading.Event()
-
-    def slow(item: int) -> Any:
-        begun.set()
-        assert may_end.wait(20)
-        return np.int64(item * item)
-
-    first, second = AccessJob(daemon, [1, 2, 3], "first", slow), AccessJob(daemon, [3, 2, 1], "second")
-    thread, got = in_thread(lambda: first.samples(0))
-    assert begun.wait(20)
-    other, also = in_thread(lambda: second.samples(0, 1, 2))
-    assert wait_until(lambda: daemon.table.waited_for("first"))
-    may_end.set()
-    thread.join(20)
-    first.made.flush()
-    other.join(20)
-    assert got == [[1]] and also == [[9, 4, 1]]
-    assert (first.bench.called, sorted(second.bench.called)) == ([1], [2, 3])
-    second.made.flush()
-    assert left_behind(daemon) == 0
-
-
 def test_who_waits_for_others_commits_what_it_made(daemon: FakeDaemon) -> None:
     """Else two jobs that each have what the other wants would wait for ever."""
     one, two = AccessJob(daemon, [1, 2], "one"), AccessJob(daemon, [2, 1], "two")
@@ -106,18 +83,6 @@ def test_cheap_items_asked_for_one_by_one_cost_no_request_each(
     assert job.bench.samples() == [item * item for item in range(1, 9)]
     assert job.samples(5, 6) == [36, 49] and sorted(job.bench.called) == list(range(1, 9))
     assert wait_until(lambda: left_behind(daemon) == 0)
-
-
-def test_nothing_is_leased_of_a_cache_that_is_known_to_be_full(daemon: FakeDaemon) -> None:
-    """Others would wait for what no commit can take."""
-    job = AccessJob(daemon, [1, 2, 3], function=lambda item: np.full(1000, item))
-    job.samples(0)
-    job.made.flush()
-    daemon.room = 10_000
-    assert [sample[0] for sample in job.samples(1, 2)] == [2, 3]
-    job.made.flush()
-    assert bool(job.committer.reason) and job.bench.session.calls.count("commit") == 1
-    assert left_behind(daemon) == 0
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SampleError])
@@ -174,30 +139,6 @@ def test_a_sample_does_not_wait_for_the_download_of_another(
     assert job.bench.samples() == [1, 2] and left_behind(daemon) == 0
 
 
-def test_samples_are_kept_while_others_wait_for_the_daemon(daemon: FakeDaemon) -> None:
-    """It was away, and answers again; what was made meanwhile is not handed over yet."""
-    job = AccessJob(daemon, [1, 2, 3])
-
-    def fail(method: str) -> None:
-        if method in ("lease", "commit") and job.bench.session.is_gone:
-            raise DaemonUnreachable("it is gone")
-
-    job.bench.session.fail = fail
-    job.bench.session.is_gone = True
-    assert not job.made.wants_more, "there is no daemon any more"
-    job.bench.session.is_away = True
-    assert job.made.wants_more
-    job.committer._add(aside(job.bench, 0))
-    job.samples(1)
-    job.made.run()
-    job.committer.run()
-    assert "watch_for_return" in job.bench.session.calls, "a forked child has no thread that looks"
-    job.bench.session.is_gone = job.bench.session.is_away = False
-    job.committer.flush()
-    assert [sample for sample in job.bench.samples() if sample is not None] == [1, 4]
-    assert job.committer.is_idle and left_behind(daemon) == 0
-
-
 def test_a_sample_that_is_given_again_is_a_copy(daemon: FakeDaemon) -> None:
     buffer = np.zeros(2, "i8")
 
@@ -241,23 +182,6 @@ def test_what_waits_for_a_hanging_commit_is_bounded(
     assert job.committer.is_idle and left_behind(daemon) == 0
 
 
-def test_a_commit_that_is_cut_off_begins_an_outage(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else its job finds out by itself, on its budget."""
-    job, told = AccessJob(daemon, [1]), list[str]()
-    monkeypatch.setattr(job.bench.session, "give_up_for_now", told.append)
-
-    def fail(method: str) -> None:
-        raise DaemonUnreachable("it hangs")
-
-    job.samples(0)
-    job.bench.session.fail = fail
-    job.made.flush()
-    assert told == ["it hangs"]
-    job.forget()
-
-
 def test_what_waits_for_commits_is_not_declined_as_a_whole(daemon: FakeDaemon) -> None:
     """A cache that has room for some of it takes that."""
     daemon.room = 100_000
@@ -267,31 +191,6 @@ def test_what_waits_for_commits_is_not_declined_as_a_whole(daemon: FakeDaemon) -
     job.made.flush()
     stored = sum(ref.items for refs in daemon.artifacts.values() for _, ref in refs)
     assert 6 <= stored <= 12 and bool(job.committer.reason) and left_behind(daemon) == 0
-
-
-@pytest.mark.parametrize("is_passing", [True, False])
-def test_what_a_store_had_an_error_for_is_offered_once_more(
-    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture, is_passing: bool
-) -> None:
-    job = AccessJob(daemon, [1, 2, 3, 4])
-    commits: list[str] = []
-
-    def fail(method: str) -> None:
-        if method == "commit":
-            commits.append(method)
-            if len(commits) == 1 or not is_passing:
-                raise StoreError("a commit failed: Input/output error")
-
-    job.bench.session.fail = fail
-    job.samples(0, 1, 2)
-    job.made.flush()
-    assert job.bench.samples() == [1, 4, 9, None], "from files of its own"
-    for _ in range(3):
-        job.committer.flush()
-    assert len(commits) == 2 and bool(job.committer.reason) == (not is_passing)
-    assert bool(daemon.artifacts) == is_passing
-    assert ("no longer stored: a commit failed" in caplog.text) == (not is_passing)
-    assert left_behind(daemon) == 0
 
 
 def aside(bench: Bench, index: int) -> Batch:
