@@ -112,9 +112,9 @@ class Fill:
         self._crew = crew
         self._watcher = watcher
         self._committer = committer
-        self._pace = Pace(crew.slots, commit_bytes)
         self._filled = Filled()
-        self._share = Share(artifacts, task.catalogue, todo, self._note_found)
+        self._pace = Pace(crew.slots, commit_bytes)
+        self._share = Share(artifacts, task.catalogue, todo, self._pace, self._note_found)
         self._queue: deque[int] = deque()
         self._collected = Collected(task)
         self._unfinished: dict[int, Cut] = {}
@@ -205,7 +205,7 @@ class Fill:
 
     def _lease(self) -> bool:
         """Leases fresh items; whether any were granted."""
-        granted = self._ask(self._pace.want(self._share.fresh, len(self._share.holders)), self._share.take)
+        granted = self._ask(self._share.take)
         if self._share.is_waited_for:
             self._share.is_waited_for = False
             self._flush()
@@ -216,15 +216,15 @@ class Fill:
         """Waits until others commit or give up what they hold. If they stand still, the daemon ends their
         leases."""
         self._watcher.waiting(self._share.holders, self._share.open)
-        self._ask(self._pace.want(1, len(self._share.holders)), partial(self._share.wait, wait_s=WAIT_S))
+        self._ask(partial(self._share.wait, WAIT_S))
 
-    def _ask(self, want: int, ask: Callable[[int, float, int], list[int]]) -> bool:
-        """Queues what is granted of so many; whether anything is. Sharing ends where there is no room for
-        them, and where the daemon is gone or fails; the job goes on."""
-        coming = int((want + self._crew.pending) * self._pace.item_bytes)
+    def _ask(self, ask: Callable[[int], list[int]]) -> bool:
+        """Queues what is granted; whether anything is. Sharing ends where there is no room for it, and where
+        the daemon is gone or fails; the job goes on."""
+        coming = int(self._crew.pending * self._pace.item_bytes)
         granted: list[int] = []
         try:
-            granted = ask(want, want * self._pace.item_s, self._collected.nbytes + coming + FILE_BYTES)
+            granted = ask(self._collected.nbytes + coming + FILE_BYTES)
         except LimitExceeded as error:
             if not self._collected.indices and (self._committer.is_idle or self._committer.late_items):
                 self._stop(error.message)

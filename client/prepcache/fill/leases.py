@@ -37,6 +37,7 @@ import numpy as np
 
 from prepcache import forks
 from prepcache.errors import DaemonError, Declined, FutureGeneration
+from prepcache.fill.pacing import Pace
 from prepcache.index.item_index import MISSING, Array, Catalogue
 from prepcache.protocol import wire
 from prepcache.protocol.places import cache_folder
@@ -111,6 +112,7 @@ class Share:
         artifacts: those of the recipe, as in artifact_set.py; gives the session, and the generation seen.
         todo: the distinct items wanted.
         on_found: called with distinct items that other jobs have made.
+        pace: what items cost, and so how many are asked for at once.
 
     Attributes:
         holders: the jobs that have items which were asked for last.
@@ -121,8 +123,14 @@ class Share:
     """
 
     def __init__(
-        self, artifacts: Any, catalogue: Catalogue, todo: Array, on_found: Callable[[Array], None]
+        self,
+        artifacts: Any,
+        catalogue: Catalogue,
+        todo: Array,
+        pace: Pace,
+        on_found: Callable[[Array], None],
     ) -> None:
+        self.pace = pace
         self.holders: tuple[wire.Holder, ...] = ()
         self.is_waited_for = False
         self.reason = ""
@@ -178,10 +186,11 @@ class Share:
         at = np.asarray(indices)
         self._state[at[self._state[at] == SETTLED]] = FRESH
 
-    def take(self, want: int, cost_s: float, nbytes: int, among: Array | None = None) -> list[int]:
+    def take(self, coming: int = 0, among: Array | None = None) -> list[int]:
         """Leases some fresh items; passes over what others hold, and over what has been made meanwhile.
 
         Args:
+            coming: bytes that are not committed yet: there must be room for them, too.
             among: only these distinct items, which a thread of the job asks for.
 
         Returns:
@@ -192,12 +201,13 @@ class Share:
             generation = self._artifacts.generation
             self._settle_found(among)  # a beat may have looked
             fresh = self._in_state(FRESH, among) if among is not None else self._fresh_in_order()
+            want = self.pace.want(len(fresh), len(self.holders))
             if self._session.is_away:
                 return self._take_locked(fresh, want)
             window = fresh[: min(wire.MAX_ITEMS, max(MIN_WINDOW, 8 * want))]
             if not len(window):
                 return []
-            granted = self._ask(window, want, cost_s, nbytes, 0.0, generation)
+            granted = self._ask(window, want, coming, 0.0, generation)
             if self.reason:
                 return []
             if granted is not None:
@@ -209,17 +219,16 @@ class Share:
             if granted:
                 return granted
 
-    def wait(
-        self, want: int, cost_s: float, nbytes: int, wait_s: float, among: Array | None = None
-    ) -> list[int]:
+    def wait(self, wait_s: float, coming: int = 0, among: Array | None = None) -> list[int]:
         """Waits until an item that others hold becomes free or is made; at most `wait_s`.
 
         Args:
-            among: as in `take`.
+            coming, among: as in `take`.
 
         Returns:
             Distinct items that are this job's now.
         """
+        want = self.pace.want(1, len(self.holders))
         if self._session.is_away:
             has_waited = self._session.wait_for_return(wait_s)
             return [] if has_waited else self._take_locked(self._in_state(HELD, among), want, is_forced=True)
@@ -228,7 +237,7 @@ class Share:
         held = self._in_state(HELD, among)[: wire.MAX_ITEMS]
         if not len(held):
             return []
-        granted = self._ask(held, want, cost_s, nbytes, wait_s, generation) or []
+        granted = self._ask(held, want, coming, wait_s, generation) or []
         if granted and not self.holders:  # the job that had them has ended, and none has the others
             with self._lock:
                 self._state[held[self._state[held] == HELD]] = FRESH
@@ -253,9 +262,7 @@ class Share:
     def _count_taken(self) -> None:
         self.taken = int(np.count_nonzero(self._state == HELD))  # once a request: there may be a million
 
-    def _ask(
-        self, window: Array, want: int, cost_s: float, nbytes: int, wait_s: float, generation: int
-    ) -> list[int] | None:
+    def _ask(self, window: Array, want: int, coming: int, wait_s: float, generation: int) -> list[int] | None:
         """One request; None if the answer was to look again, which has been done then.
 
         Raises:
@@ -265,7 +272,8 @@ class Share:
         try:
             answer = self._session.lease(
                 self._artifacts.recipe.digest, generation, self._catalogue.distinct.digests[window],
-                want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s, left=self.open,
+                want=want, cost_s=want * self.pace.item_s, nbytes=int(want * self.pace.item_bytes) + coming,
+                wait_s=wait_s, left=self.open,
             )  # fmt: skip
         except FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
             if generation == 0:

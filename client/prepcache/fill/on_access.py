@@ -79,12 +79,11 @@ class OnAccess:
         self._observed = observed
         self._turn = threading.RLock()
         self._submitting = threading.Lock()
-        self._share = Share(artifacts, task.catalogue, np.empty(0, "i4"), lambda found: None)
-        self._pace = Pace()
+        self._pace = Pace(commit_bytes=artifacts.commit_bytes())
+        self._share = Share(artifacts, task.catalogue, np.empty(0, "i4"), self._pace, lambda found: None)
         self._made: dict[int, tuple[Part, int]] = {}
         """What is in no file yet, and its bytes."""
         self._made_bytes = self._grants = 0
-        self._pace.commit_bytes = artifacts.commit_bytes()
         artifacts.session.at_return(self.flush_soon)
 
     @property
@@ -133,19 +132,16 @@ class OnAccess:
 
     def _granted(self, todo: list[int], *, is_single: bool) -> list[int]:
         """What may be made of these now; nothing where others had them, who were waited for."""
-        share, pace = self._share, self._pace
-        if is_single and 0 < pace.item_s < LEASE_FROM_S:
+        share, among = self._share, np.asarray(todo)
+        if is_single and 0 < self._pace.item_s < LEASE_FROM_S:
             share.take_cheap(todo)
             return todo
         share.want(todo)
-        among = np.asarray(todo)
-        want = pace.want(len(todo), len(share.holders))
-        cost_s, nbytes = want * pace.item_s, int(want * pace.item_bytes)
         try:
-            granted = share.take(want, cost_s, nbytes, among)
+            granted = share.take(among=among)
             if not granted and not share.reason:
                 self.flush_soon()
-                granted = share.wait(want, cost_s, nbytes, WAIT_S, among)
+                granted = share.wait(WAIT_S, among=among)
         except PrepcacheError:
             if self._artifacts.session.is_away:
                 return []  # under a lock then
