@@ -52,7 +52,6 @@ class Coordinator:
         self._daemon = daemon
         self.tier: Tier | None = None
         """The bucket that is shared with other machines."""
-        self._max_staged_bytes = daemon.bounds.staged_bytes
         self.misses: defaultdict[str, Misses] = defaultdict(Misses)
         """By scope."""
         self._registered: set[str] = set()
@@ -172,8 +171,8 @@ class Coordinator:
                 raise StagedFileRefused(
                     f"{file.name}: not staged by {session.label}: names begin with the session's id and a dot"
                 )
-        if sum(file.size_bytes for file in staged) > self._max_staged_bytes:
-            raise LimitExceeded(f"{session.label}: commit at most {self._max_staged_bytes} bytes at once")
+        if sum(file.size_bytes for file in staged) > wire.MAX_STAGED_BYTES:
+            raise LimitExceeded(f"{session.label}: commit at most {wire.MAX_STAGED_BYTES} bytes at once")
         known = self._commits.get(session.id, [])
         task = next((task for asked, task in known if asked == request and not _has_failed(task)), None)
         if task is None:
@@ -192,10 +191,10 @@ class Coordinator:
     def stage(self, session: Session, name: str, size_bytes: int) -> None:
         """Counts an upload against what one session may have staged; raises LimitExceeded."""
         others = sum(session.staged.values()) - session.staged.get(name, 0)
-        if others + size_bytes > self._max_staged_bytes:
+        if others + size_bytes > wire.MAX_STAGED_BYTES:
             raise LimitExceeded(
                 f"{session.label} has staged {others} uncommitted bytes; one session may stage "
-                f"{self._max_staged_bytes}: commit or release some first",
+                f"{wire.MAX_STAGED_BYTES}: commit or release some first",
                 staged_bytes=others,
             )
         session.staged[name] = size_bytes

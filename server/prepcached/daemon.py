@@ -33,7 +33,7 @@ from prepcache.protocol import wire
 from prepcache.protocol.inspection import Verified
 from prepcache.protocol.units import size_text
 from prepcached.auth import TOKEN_UID, Auth, Caller
-from prepcached.leases import LeaseLimits, LeaseTable
+from prepcached.leases import LeaseTable
 from prepcached.peer import Watch, user_name
 from prepcached.store.records import Finding
 from prepcached.store.store import Store
@@ -60,14 +60,6 @@ MAX_RECIPES = 64
 """Recipes of which one session may report progress at a time."""
 SWEEP_S = 60.0
 """The staging folder is looked through for what belongs to no open session this often."""
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """What one session may take."""
-
-    leases: LeaseLimits = field(default_factory=lambda: LeaseLimits(leases=wire.MAX_LEASES))
-    staged_bytes: int = wire.MAX_STAGED_BYTES
 
 
 @dataclass
@@ -139,17 +131,15 @@ class Daemon:
         store: Store,
         *,
         clock: Callable[[], float] = time.monotonic,
-        bounds: Bounds | None = None,
         auth: Auth | None = None,
     ) -> None:
         self.store = store
         self.auth = auth or Auth()
         self.clock = clock
-        self.bounds = bounds or Bounds()
         self.started_at = time.time()
         self.started_clock = clock()
         self.sessions: dict[str, Session] = {}
-        self.leases = LeaseTable(clock, self.bounds.leases, on_change=self._ring)
+        self.leases = LeaseTable(clock, self._ring)
         self.stopping = asyncio.Event()
         self.commits: dict[str, int] = {}
         """Commits under way, by session."""

@@ -32,6 +32,7 @@ import numpy as np
 
 from prepcache.digests import DIGEST_BYTES
 from prepcache.errors import BadRequest, LeaseLapsed, LimitExceeded
+from prepcache.protocol import wire
 
 MIN_SPAN_S = 15.0
 """Shortest life of a lease between beats: three beats, so that one lost beat costs nothing."""
@@ -39,20 +40,14 @@ COST_FACTOR = 4.0
 STALL_S = 600.0
 """How long beats alone keep a lease whose holder reports no progress."""
 STALL_COST_FACTOR = 40.0
+MAX_LEASES, MAX_LEASED_ITEMS = wire.MAX_LEASES, 1 << 20
+"""Of one session."""
 TIER_SESSION = "tier-"
 """The sessions by which the shared tier leases the items that it fetches begin with this."""
 TIER_NAME = "the shared tier"
 """What people read as the holder of those items."""
 WAITING_S = 5.0
 """How long a wait is remembered: longer than one long poll and the pause between two."""
-
-
-@dataclass(frozen=True)
-class LeaseLimits:
-    """Bounds of one session."""
-
-    leases: int = 256
-    items: int = 1 << 20
 
 
 @dataclass(eq=False)
@@ -109,18 +104,15 @@ class LeaseTable:
 
     Args:
         clock: seconds, monotonic; the only clock that counts.
-        limits: bounds of one session.
         on_change: called with a recipe when its items became free or its generation moved.
     """
 
     def __init__(
         self,
         clock: Callable[[], float],
-        limits: LeaseLimits | None = None,
         on_change: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._clock = clock
-        self._limits = limits or LeaseLimits()
         self._on_change = on_change
         self._leases: dict[str, Lease] = {}
         self._by_item: dict[str, dict[bytes, Lease]] = {}
@@ -195,10 +187,10 @@ class LeaseTable:
             return Answer(is_behind=True)
         mine = self.of_session(session)
         leased = sum(len(lease.items) for lease in mine)
-        if len(mine) >= self._limits.leases or leased >= self._limits.items:
+        if len(mine) >= MAX_LEASES or leased >= MAX_LEASED_ITEMS:
             raise LimitExceeded(
                 f"{job} holds {len(mine)} leases on {leased} items; one session may hold "
-                f"{self._limits.leases} leases and {self._limits.items} items: commit or release some first",
+                f"{MAX_LEASES} leases and {MAX_LEASED_ITEMS} items: commit or release some first",
                 leases=len(mine),
                 items=leased,
             )
@@ -211,7 +203,7 @@ class LeaseTable:
                 held[other.session] += count
         free: dict[bytes, int] = {}
         for index, item in ((index, keys[index]) for index, other in enumerate(leases) if other is None):
-            if len(free) == min(want, self._limits.items - leased):
+            if len(free) == min(want, MAX_LEASED_ITEMS - leased):
                 break
             if allowed is None or item in allowed:
                 free.setdefault(item, index)

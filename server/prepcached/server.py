@@ -35,7 +35,7 @@ from prepcache.protocol.units import count_text, size_text
 from prepcached.app import Middleware, create_app
 from prepcached.auth import Auth
 from prepcached.config import Settings, read_token
-from prepcached.daemon import Bounds, Daemon
+from prepcached.daemon import Daemon
 from prepcached.http_protocol import PeerProtocol, Slots
 from prepcached.maintenance import Maintenance
 from prepcached.start import BACKLOG, STOPS, Place, notify, watchdog_interval_s
@@ -91,7 +91,6 @@ def assemble(
     settings: Settings,
     environ: Mapping[str, str],
     clock: Callable[[], float] = time.monotonic,
-    bounds: Bounds | None = None,
 ) -> Server:
     """A server over the store in its place's root, which is opened here."""
     store = _open_store(place.root, settings, environ)
@@ -108,7 +107,7 @@ def assemble(
         trusted=settings.trusted,
         metrics_port=None if settings.metrics_listen is None else settings.metrics_listen[1],
     )
-    daemon = Daemon(store, clock=clock, bounds=bounds, auth=auth)
+    daemon = Daemon(store, clock=clock, auth=auth)
     slots = Slots()
     middleware = create_app(daemon, Maintenance(store), slots, _tier(daemon, settings))
     config = uvicorn.Config(

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from blake3 import blake3
 
-from prepcached.daemon import Bounds
+from prepcache.protocol import wire
 from prepcached.store.store import Store
 from support.serving import Job, Serving, serving, wait_until
 from support.stores import content, item, items_of, put
@@ -64,8 +64,9 @@ def test_an_upload_needs_a_lease_of_the_session(served: Serving) -> None:
     assert list(Path(served.store.staging).iterdir()) == []
 
 
-def test_staged_bytes_of_a_session_are_bounded(tmp_path: Path) -> None:
-    with serving(tmp_path, bounds=Bounds(staged_bytes=3 << 20)) as served:
+def test_staged_bytes_of_a_session_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_STAGED_BYTES", 3 << 20)
+    with serving(tmp_path) as served:
         job = served.job("uploader")
         job.resolve()
         lease = job.lease("ab").json()["lease"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from prepcache.errors import LeaseLapsed
-from prepcached.leases import MIN_SPAN_S, STALL_S, Commit, Lease, LeaseLimits, LeaseTable
+from prepcached.leases import MIN_SPAN_S, STALL_S, Commit, Lease, LeaseTable
 
 ITEMS = [bytes([n]) * 32 for n in range(4)]
 RECIPES = ("r1", "r2")
@@ -76,7 +76,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.model = Model()
         self.waiters: list[Waiter] = []
         self.numbers = itertools.count()
-        self.table = LeaseTable(lambda: self.model.now, LeaseLimits(leases=1000), on_change=self.changed)
+        self.table = LeaseTable(lambda: self.model.now, self.changed)
 
     def changed(self, recipe: str) -> None:
         for waiter in self.waiters:

@@ -19,7 +19,7 @@ import httpx
 from prepcache.protocol import wire
 from prepcached import server as daemon_server
 from prepcached.config import Settings
-from prepcached.daemon import Bounds, Daemon
+from prepcached.daemon import Daemon
 from prepcached.start import take
 from prepcached.store.store import Store
 from support.sandbox import ROOM
@@ -134,12 +134,12 @@ def open_job(http: httpx.Client, name: str = "job") -> Job:
 
 
 def build(
-    settings: Settings, clock: Callable[[], float] = time.monotonic, bounds: Bounds | None = None
+    settings: Settings, clock: Callable[[], float] = time.monotonic
 ) -> tuple[daemon_server.Server, list[socket.socket]]:
     """A server over its opened store, and its listening sockets."""
     place = take(settings, {})
     try:
-        return daemon_server.assemble(place, settings, {}, clock, bounds), place.listeners
+        return daemon_server.assemble(place, settings, {}, clock), place.listeners
     except BaseException:
         place.close()
         raise
@@ -149,14 +149,13 @@ def build(
 def serving(
     folder: Path,
     clock: Callable[[], float] = time.monotonic,
-    bounds: Bounds | None = None,
     **members: Any,
 ) -> Iterator[Serving]:
     """Serves a store below `folder` until the end of the block; `members` are settings."""
     uds = folder / "s.sock"
     given = {"max_bytes": ROOMY.max_bytes, "min_free": 0, **members}
     settings = Settings(root=folder / "root", uds=uds, **given)
-    server, listeners = build(settings, clock, bounds)
+    server, listeners = build(settings, clock)
     thread = threading.Thread(target=server.run, kwargs={"sockets": listeners}, name="daemon")
     thread.start()
     started = wait_until(lambda: server.started or not thread.is_alive())

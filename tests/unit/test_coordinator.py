@@ -17,7 +17,7 @@ from prepcache.errors import StoreError, UnknownSession
 from prepcache.protocol import wire
 from prepcached.auth import Caller
 from prepcached.coordinator import Coordinator
-from prepcached.daemon import Bounds, Daemon, Session
+from prepcached.daemon import Daemon, Session
 from prepcached.peer import Peer
 from prepcached.store import removal
 from prepcached.store.compaction import FANOUT
@@ -27,12 +27,10 @@ from support.stores import RECIPE, ROOMY, item, items_of, put, stage
 
 
 @contextlib.asynccontextmanager
-async def coordinating(
-    folder: Path, bounds: Bounds | None = None
-) -> AsyncIterator[tuple[Coordinator, Daemon, Session]]:
+async def coordinating(folder: Path) -> AsyncIterator[tuple[Coordinator, Daemon, Session]]:
     """A daemon without a server, and a session of it that knows the recipe."""
     store = Store(folder / "root", limits=ROOMY)
-    daemon = Daemon(store, bounds=bounds)
+    daemon = Daemon(store)
     await daemon.start()
     store.register(RECIPE, "tests.recipe", {})
     session = daemon.open_session(Caller(1, Peer(1, 0)), "job", 1, "here")

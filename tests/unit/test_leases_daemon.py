@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from prepcache.errors import BadRequest, LeaseLapsed, LimitExceeded
-from prepcached.leases import MIN_SPAN_S, STALL_S, Answer, Lease, LeaseLimits, LeaseTable
+from prepcached import leases
+from prepcached.leases import MIN_SPAN_S, STALL_S, Answer, Lease, LeaseTable
 
 
 def item(number: int) -> bytes:
@@ -18,10 +19,10 @@ def item(number: int) -> bytes:
 class Desk:
     """A table, its clock, and what it announced."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self) -> None:
         self.now = 100.0
         self.changed: list[str] = []
-        self.table = LeaseTable(lambda: self.now, LeaseLimits(**limits), on_change=self.changed.append)
+        self.table = LeaseTable(lambda: self.now, self.changed.append)
 
     def ask(
         self, *numbers: int, session: str = "s", recipe: str = "r", want: int = 99, **kinds: Any
@@ -152,8 +153,9 @@ def test_a_commit_names_leases_of_one_recipe_each_once(desk: Desk) -> None:
     assert not first.is_committing and not second.is_committing
 
 
-def test_leases_and_leased_items_are_bounded() -> None:
-    desk = Desk(leases=2, items=5)
+def test_leases_and_leased_items_are_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "MAX_LEASES", 2)
+    monkeypatch.setattr(leases, "MAX_LEASED_ITEMS", 5)
     assert desk.ask(1, 2, 3, 4, 5, 6, 7).granted == [0, 1, 2, 3, 4]
     with pytest.raises(LimitExceeded, match="job s holds 1 leases on 5 items"):
         desk.ask(6)

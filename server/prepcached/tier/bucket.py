@@ -24,7 +24,6 @@ from obstore import exceptions
 from obstore.store import LocalStore, from_url
 
 from prepcache.errors import ConfigError
-from prepcached.tier.outage import ServiceFailed
 
 CONNECT_S = 2.0
 STALL_S = 2.0
@@ -42,7 +41,7 @@ class Absent(Exception):
     """There is no such object."""
 
 
-class CouldNotTell(ServiceFailed):
+class CouldNotTell(Exception):
     """The object store did not answer, or refused to."""
 
 

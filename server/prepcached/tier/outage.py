@@ -11,8 +11,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from prepcache.errors import PrepcacheError
-
 LOG = logging.getLogger(__name__)
 
 LOST_S = 5.0
@@ -20,10 +18,6 @@ LOST_SPAN_S = 3600.0
 LONGEST_S = 2.0
 """The longest that one failure costs a job."""
 TICK_S = 0.5
-
-
-class ServiceFailed(Exception):
-    """A service did not answer in time, refused to, or said what is no answer."""
 
 
 class Outage:
@@ -83,8 +77,7 @@ class Outage:
                 try:
                     await ask()
                 except Exception as error:
-                    if not isinstance(error, ServiceFailed | PrepcacheError):
-                        LOG.exception("%s cannot be asked", self._name)
+                    LOG.debug("%s was asked in vain", self._name, exc_info=error)
                     self.note_failure(error)
                 else:
                     self.note_answer()

@@ -41,7 +41,7 @@ from prepcache.protocol import wire
 from prepcache.protocol.wire import Message
 from prepcached.daemon import Daemon, Session
 from prepcached.leases import digests
-from prepcached.tier.outage import Outage, ServiceFailed
+from prepcached.tier.outage import Outage
 
 if TYPE_CHECKING:
     from prepcached.tier.tier import Tier
@@ -68,7 +68,7 @@ _BROKEN: tuple[type[Exception], ...] = (httpcore.NetworkError, httpcore.Protocol
 _BROKEN += (httpcore.UnsupportedProtocol, httpcore.TimeoutException, RecursionError)
 
 
-class LeadAway(ServiceFailed):
+class LeadAway(Exception):
     """The lead did not answer in time, or what it said is no answer."""
 
 

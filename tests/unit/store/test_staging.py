@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import os
 import socket
@@ -12,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from prepcache import artifact, errors
 from prepcache.artifact import header as artifact_format
 from prepcache.protocol.wire import StagedFile
-from prepcached.leases import LeaseLimits
+from prepcached.leases import MAX_LEASED_ITEMS
 from prepcached.store import staging
 from prepcached.store.layout import Layout
 from prepcached.store.store import Store
@@ -77,7 +77,7 @@ def test_another_users_file_is_refused(ready: Store) -> None:
 @pytest.mark.parametrize("change", [-1, 1])
 def test_another_length_than_announced_is_refused(ready: Store, change: int) -> None:
     staged = stage(ready, [1])
-    refused(ready, dataclasses.replace(staged, size_bytes=staged.size_bytes + change), "bytes instead of")
+    refused(ready, structs.replace(staged, size_bytes=staged.size_bytes + change), "bytes instead of")
 
 
 @pytest.mark.parametrize("name", ["../objects/x.y", "/etc/passwd", "s.\0", "s", ""])
@@ -195,7 +195,7 @@ def test_an_item_table_over_its_bound_is_not_read(ready: Store, monkeypatch: pyt
 
 
 def test_as_many_items_are_taken_as_may_be_leased() -> None:
-    assert LeaseLimits().items == staging.MAX_ITEMS
+    assert MAX_LEASED_ITEMS == staging.MAX_ITEMS
 
 
 def test_a_file_of_the_daemons_own_user_is_taken_by_rename(store: Store) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import threading
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from msgspec import structs
 
 from prepcache import errors
 from prepcache.digests import entry_key
@@ -145,7 +145,7 @@ def test_an_upload_has_a_staged_file_of_the_daemons_own(store: Store) -> None:
     with store.upload(name, 1000) as fd:
         written = stores.write_artifact(fd, [1])
         os.close(fd)
-    staged = dataclasses.replace(stage(store, [2]), name=name, size_bytes=written.size_bytes)
+    staged = structs.replace(stage(store, [2]), name=name, size_bytes=written.size_bytes)
     assert store.commit(RECIPE, [staged], owner_uid=12345).generation == 1
     assert store.entries().entries[0].owner == 12345
     store.discard_staged("s")
