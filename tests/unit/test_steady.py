@@ -91,6 +91,17 @@ def test_a_look_in_the_middle_of_a_change_breaks_no_call(
     assert steady.changed(is_due=True) == ["prep.SIZE"]
 
 
+def test_what_has_no_key_any_more_has_changed(project: Project) -> None:
+    """Also where it lost its key before the end of the first call: other changes could not be seen."""
+    project.write(prep="def f(x):\n    if x > 5: import helper\n    return x\n", helper="K = 1\n")
+    module = project.load()
+    steady = Steady(recipe(module.f))
+    helper = project.put("helper.py", "def (")
+    module.f(1)
+    steady.settle()
+    assert steady.changed(is_due=True) == [str(helper)]
+
+
 def test_a_global_set_after_an_unreadable_open_is_named(project: Project) -> None:
     """A file, an iterator, a connection that the function makes when it is called first and keeps."""
     held = "class Held: lines = None\nHELD = None\nSIZE = 1\n"

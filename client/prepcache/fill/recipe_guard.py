@@ -148,6 +148,8 @@ class Steady:
         known, own = set(self._trial.came), self._trial.own
         try:
             found = self._drift()
+        except UnkeyableError as error:
+            found = {getattr(error, "path", None) or "what the function depends on": False}
         except (RuntimeError, KeyError):
             return [_MOVING]
         if not (is_filling or self.is_settled or self._is_elsewhere):
@@ -169,7 +171,7 @@ class Steady:
         """The function was just called: what its first call has changed, it changed itself."""
         if not self.is_settled and not self._changed and self._recipe is not None:
             distributions = self._recipe.parts["environment"]["distributions"]
-            with contextlib.suppress(RuntimeError, KeyError):  # `_MOVING`: then nothing passes for its own
+            with contextlib.suppress(UnkeyableError, RuntimeError, KeyError):  # nothing passes for its own
                 self._trial.own.update(
                     label
                     for label in self._drift()
@@ -190,10 +192,7 @@ class Steady:
     def _drift(self) -> dict[str, bool]:
         if self._recipe is None:
             return {}
-        try:
-            found = drift(self._recipe, self._trial.came, is_elsewhere=self._is_elsewhere)
-        except UnkeyableError as error:
-            return {getattr(error, "path", None) or "what the function depends on": False}
+        found = drift(self._recipe, self._trial.came, is_elsewhere=self._is_elsewhere)
         if self._is_elsewhere:
             rows = self._recipe.state.rows
             others = {_holder(label, rows) for label in found}
