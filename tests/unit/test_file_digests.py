@@ -110,7 +110,7 @@ def test_reading_many_files_keeps_their_order(tmp_path: Path) -> None:
     names = [str(tmp_path / f"{i}") for i in range(50)]
     for i, name in enumerate(names):
         Path(name).write_bytes(b"%d" % i)
-    found = read_files(names, None, threads=4)
+    found = read_files(names, None)
     assert [x.digest for x in found] == [blake3(b"%d" % i).digest() for i in range(50)]
     assert read_files([], None) == []
 
@@ -122,7 +122,7 @@ def test_the_first_unreadable_file_of_many_is_named(tmp_path: Path) -> None:
     os.unlink(names[7])
     before = Leaks()
     with pytest.raises(UnkeyableError, match="/7' cannot be read"):
-        read_files(names, None, threads=3)
+        read_files(names, None)
     assert not before.threads()
 
 
@@ -131,12 +131,12 @@ def test_a_forked_child_can_hash_after_its_parent_did(tmp_path: Path) -> None:
     for name in names:
         Path(name).write_bytes(os.urandom(200_000))
     memo = old_memo(tmp_path)
-    expected = [x.digest for x in read_files(names, memo, threads=3)]
+    expected = [x.digest for x in read_files(names, memo)]
     child = os.fork()
     if child == 0:
         try:
             memo._pending.clear()
-            os._exit(0 if [x.digest for x in read_files(names, memo, threads=3)] == expected else 1)
+            os._exit(0 if [x.digest for x in read_files(names, memo)] == expected else 1)
         finally:
             os._exit(2)
     deadline = time.monotonic() + 30

@@ -26,7 +26,7 @@ Invariants:
        was at the first look. In another process, only if that cannot have loaded it from an older text.
     5. Nothing is committed unless it was looked at after the last sample of it was made.
 
-Not here: data that changes (keys/snapshot.py), files and modules that the function opens (keys/observation).
+Not here: data that changes (keys/items.py), files and modules that the function opens (keys/observation).
 """
 
 from __future__ import annotations

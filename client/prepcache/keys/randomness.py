@@ -50,13 +50,8 @@ REMEDY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """One generator: how its state is read and written."""
-
-    name: str
-    read: Callable[[], Any]
-    write: Callable[[Any], object]
+_Source = tuple[str, Callable[[], Any], Callable[[Any], object]]
+"""One generator: its name, and how its state is read and written."""
 
 
 @dataclass(slots=True)
@@ -70,14 +65,14 @@ class Guard:
     _start: list[tuple[_Source, Any]] = field(default_factory=list)
 
     def __enter__(self) -> Guard:
-        self._start = [(source, source.read()) for source in _sources()] if is_alone() else []
+        self._start = [(source, source[1]()) for source in _sources()] if is_alone() else []
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for source, state in self._moved():
-            source.write(state)
+        for (_, _, write), state in self._moved():
+            write(state)
 
     def check(self) -> set[str]:
         """Looks which have moved up to now."""
@@ -85,8 +80,8 @@ class Guard:
         return self.drawn
 
     def _moved(self) -> list[tuple[_Source, Any]]:
-        moved = [(source, state) for source, state in self._start if not _equal(source.read(), state)]
-        self.drawn.update(source.name for source, _ in moved)
+        moved = [(source, state) for source, state in self._start if not _equal(source[1](), state)]
+        self.drawn.update(name for (name, _, _), _ in moved)
         return moved
 
 
@@ -122,14 +117,14 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _sources() -> list[_Source]:
-    found = [_Source("random", random.getstate, random.setstate)]
+    found: list[_Source] = [("random", random.getstate, random.setstate)]
     if "numpy" in sys.modules:
         with contextlib.suppress(ImportError):  # numpy itself loads it when somebody asks: the function may
             importlib.import_module("numpy.random")
     numpy = sys.modules.get("numpy.random")
     if numpy is not None and hasattr(numpy, "get_state"):
-        found.append(_Source("numpy.random", numpy.get_state, numpy.set_state))
+        found.append(("numpy.random", numpy.get_state, numpy.set_state))
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "get_rng_state"):
-        found.append(_Source("torch", torch.get_rng_state, torch.set_rng_state))
+        found.append(("torch", torch.get_rng_state, torch.set_rng_state))
     return found

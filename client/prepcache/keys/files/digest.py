@@ -150,10 +150,9 @@ def _hash(fd: int, expected_bytes: int) -> tuple[bytes, int]:
     return hasher.digest(), size
 
 
-def read_files(
-    names: Sequence[str | bytes], stat_cache: StatCache | None, threads: int | None = None
-) -> list[Digested]:
-    """Read many files, with a bounded number of threads once they turn out to be large, or the disk slow.
+def read_files(names: Sequence[str | bytes], stat_cache: StatCache | None) -> list[Digested]:
+    """Read many files, with a thread for each core, `MAX_THREADS` at most, once they turn out to be large, or
+    the disk slow.
 
     Small files that are in memory are read by the calling thread alone: threads that take the
     interpreter's lock from each other need twice as long.
@@ -161,7 +160,7 @@ def read_files(
     Raises:
         UnkeyableError: as `digest_file`, for the first file that has a reason.
     """
-    threads = threads or thread_count()
+    threads = min(MAX_THREADS, len(os.sched_getaffinity(0)))
     found: list[Digested] = []
     size_bytes = 0
     began, worked = time.perf_counter(), time.thread_time()
@@ -181,11 +180,6 @@ def read_files(
             for some in pool.map(lambda batch: [read_file(name, stat_cache) for name in batch], batches):
                 found.extend(some)
     return found
-
-
-def thread_count() -> int:
-    """Threads for hashing: the cores this process may use, at most `MAX_THREADS`."""
-    return max(1, min(MAX_THREADS, len(os.sched_getaffinity(0))))
 
 
 def digest_tree(name: str | bytes, stat_cache: StatCache | None, trust: Trust) -> Digested:

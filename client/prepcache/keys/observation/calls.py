@@ -78,8 +78,8 @@ class JobCode:
     def __init__(self, files: Collection[str]) -> None:
         self.codes: dict[int, CodeType] = {}
         """By address."""
-        self.asks = any(map(_names_what_asks, files))
-        """Whether it asks what is there, or imports by text."""
+        self.asks = _MONITORING is None and any(map(_names_what_asks, files))
+        """Whether it asks what is there, or imports by text: on Python 3.11 it is profiled then."""
         self._files = files
         self._looked: tuple[int, int] = (0, 0)
 
