@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import prepcache
+from prepcache.daemon.client import Client
 from prepcache.errors import ConfigError, Declined
+from prepcache.index.artifact_set import ArtifactSet
 from prepcached import config as settings
 from prepcached.store.records import Filter, Limits, UserBytes
 from prepcached.store.store import Store
@@ -114,3 +117,12 @@ def test_wrong_quotas_are_refused_by_name(tmp_path: Path, text: str) -> None:
     config.write_text(text)
     with pytest.raises(ConfigError, match="quotas"):
         settings.load({}, {"HOME": "/home/x"}, config)
+
+
+def test_batches_follow_what_the_disk_leaves_of_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path) as served, Client(f"unix://{served.uds}") as client:
+        monkeypatch.setattr(served.store.disk, "free_bytes", lambda: 64 << 20)
+        artifacts = ArtifactSet(prepcache.recipe(os.path.basename), client, root=None, trust="stat")
+        assert artifacts.commit_bytes() == 2 << 20
