@@ -7,7 +7,7 @@ Items are read a chunk at a time. A chunk is a small data set: its items are loo
 chunks have one recipe, one function and one set of artifacts.
 
 Invariants:
-    1. The samples of all workers of all ranks together are those of all items, once each (sharding.py); each
+    1. The samples of all workers of all ranks together are those of all items, once each (streaming.py); each
        gives its own in the order of the items.
     2. As in `CachedDataset`: a sample equals `preprocess(item, **config)`, wherever it comes from.
     3. The recipe is made once, at the opening. An item that is an instance of a class of the project, whose
@@ -19,7 +19,7 @@ Invariants:
     7. What is said of the function, or of the daemon, is said once for the stream, by its first worker.
     8. An executor is used by the process that it was given in: its threads and pipes are not in others.
 
-Not here: reading (chunked_reader.py), whose share it is (sharding.py).
+Not here: reading, and whose share it is (streaming.py).
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ from prepcache.progress import Once, Progress, say
 from prepcache.protocol.observed import draws_text
 from prepcache.report import Report, changed_inputs, shared_zeros, stream_line
 from prepcache.samples import Preprocessing, Samples
-from prepcache.streaming.chunked_reader import Reading, Source
-from prepcache.streaming.sharding import Ranks, Split, ranks_here, split_here
+from prepcache.streaming import Ranks, Reading, Source, Split, ranks_here, split_here
 
 if TYPE_CHECKING:
     from prepcache.keys.files.digest import Trust

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch.utils.data
 
+from prepcache import streaming as reading_module
 from prepcache.errors import UnkeyableError
-from prepcache.streaming import chunked_reader as reading_module
-from prepcache.streaming.chunked_reader import Reading, Source
-from prepcache.streaming.sharding import Split
+from prepcache.streaming import Reading, Source, Split
 
 ALL = Split(0, 1, 0, 1)
 

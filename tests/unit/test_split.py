@@ -11,9 +11,9 @@ import pytest
 import torch.utils.data
 from torch.utils.data import DataLoader, IterableDataset
 
+from prepcache import streaming
 from prepcache.errors import ConfigError
-from prepcache.streaming import sharding
-from prepcache.streaming.sharding import Ranks, Split, ranks_here, split_here, unsplit
+from prepcache.streaming import Ranks, Split, ranks_here, split_here, unsplit
 
 
 @pytest.fixture(autouse=True)
@@ -78,4 +78,4 @@ class Read(IterableDataset[int]):
 def test_items_that_split_themselves_over_workers_are_read_whole() -> None:
     assert sorted(DataLoader(Read(), batch_size=None, num_workers=2)) == list(range(20))
     with unsplit():
-        assert sharding._workers() is None
+        assert streaming._workers() is None

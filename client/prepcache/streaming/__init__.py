@@ -1,1 +1,0 @@
-"""Samples one after the other, of items that are read and prepared a chunk at a time."""
