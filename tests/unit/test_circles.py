@@ -94,7 +94,7 @@ def test_each_of_many_objects_counts(few_rows: None, untracked: tuple[str, ...])
         assert recipe(f, code="function", untracked=untracked).digest == before
 
 
-def test_an_object_beyond_the_rows_counts_in_each_row_that_holds_it(few_rows: None) -> None:
+def test_an_object_beyond_the_rows_counts_in_each_that_holds_it(few_rows: None) -> None:
     def digest(held: Any) -> str:
         return recipe(lambda x: (many, held, x), code="function").digest
 
