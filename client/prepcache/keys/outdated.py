@@ -20,7 +20,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import read_source
 from prepcache.keys.code.labels import space_of
 from prepcache.keys.code.names import SCALARS
-from prepcache.keys.files.stamps import racy_window_ns
+from prepcache.keys.files.stamps import path_stamp, racy_window_ns
 
 _MACHINE_CODE = re.compile(r"\.so(\.|$)")
 _DELETED = " (deleted)"
@@ -38,19 +38,18 @@ def check_distribution(name: str, metadata: str, folder: str, top_levels: Collec
         metadata: its `.dist-info`, which an installer makes.
         folder: where its modules are.
     """
-    try:
-        installed_ns = os.stat(metadata).st_ctime_ns
-    except OSError:
-        installed_ns = sys.maxsize
+    stamp = path_stamp(metadata)
+    installed_ns = sys.maxsize if stamp is None else stamp[4]
     if installed_ns < started_ns():
         return
     state = metadata, installed_ns
     if state not in _compared:
         loaded = [m for n, m in list(sys.modules.items()) if n.partition(".")[0] in top_levels]
-        own = [m for m in loaded if type(m) is ModuleType and _file_of(m).startswith(folder + os.sep)]
+        files = {m: str(vars(m).get("__file__")) for m in loaded if type(m) is ModuleType}
+        own = [(m, file) for m, file in files.items() if file.startswith(folder + os.sep)]
         if not own:
             return
-        _compared[state] = any(map(_is_other, own))
+        _compared[state] = any(_is_other(module, file) for module, file in own)
     if _compared[state]:
         raise UnkeyableError(
             f"{name} was reinstalled after this process had loaded it, so the loaded version is not the "
@@ -90,13 +89,8 @@ def is_other_machine_code(path: str) -> bool:
     return is_loaded or any(name[0].endswith(gone) for _, *name in mapped if name)
 
 
-def _file_of(module: ModuleType) -> str:
-    return str(vars(module).get("__file__"))
-
-
-def _is_other(module: ModuleType) -> bool:
+def _is_other(module: ModuleType, path: str) -> bool:
     """Whether a module has functions or constants that its file does not make."""
-    path = _file_of(module)
     if path.endswith(tuple(EXTENSION_SUFFIXES)):
         return is_other_machine_code(path)
     return path.endswith(".py") and not is_as_written(module, path, is_library=True)
