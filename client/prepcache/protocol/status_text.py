@@ -32,29 +32,26 @@ def warnings(stats: Mapping[str, Any]) -> list[str]:
     """What is out of the ordinary, a sentence each; nothing on a good day."""
     limit, disk = stats.get("effective_limit_bytes", 0), stats.get("disk_bytes", 0)
     said = []
-    if not limit or _fixed_bytes(stats) >= FULL_SHARE * limit:
+    fixed = disk - stats.get("yielding_bytes", disk)  # cannot make room for new entries
+    if not limit or fixed >= FULL_SHARE * limit:
         why = "all entries are pinned or in use" if limit else f"disk space: {free(stats)}"
         said.append(f"saturated: new samples are not stored; {why}")
     elif disk >= FULL_SHARE * limit:
         rate = stats.get("evictions_per_s", 0.0) * 60
         said.append(f"full: {rate:,.0f} least recently used entries evicted in the last minute")
-    if declined := _declined(stats):
-        said.append(f"declined for lack of room: {declined}")
-    if staged := stats.get("staged_bytes"):
-        said.append(f"{size_text(staged)} written by jobs but not committed yet")
-    return said
-
-
-def _declined(stats: Mapping[str, Any]) -> str:
     items, writes, recipes = (
         int(stats.get(name, 0)) for name in ("declined_items", "declined", "declined_recipes")
     )
-    parts = [
-        count_text(items, "item", "items") if items else "",
-        count_text(writes, "commit or upload", "commits and uploads") if writes else "",
-        f"all samples of {count_text(recipes, 'recipe', 'recipes')}" if recipes else "",
+    declined = [
+        *([count_text(items, "item", "items")] if items else []),
+        *([count_text(writes, "commit or upload", "commits and uploads")] if writes else []),
+        *([f"all samples of {count_text(recipes, 'recipe', 'recipes')}"] if recipes else []),
     ]
-    return ", ".join(part for part in parts if part)
+    if declined:
+        said.append(f"declined for lack of room: {', '.join(declined)}")
+    if staged := stats.get("staged_bytes"):
+        said.append(f"{size_text(staged)} written by jobs but not committed yet")
+    return said
 
 
 def helping(stats: Mapping[str, Any]) -> str:
@@ -73,12 +70,6 @@ def hit_percent(stats: Mapping[str, Any]) -> float | None:
     hits = stats.get("found_items", 0)
     asked = hits + stats.get("leased_items", 0) + stats.get("declined_items", 0)
     return 100 * hits / asked if asked else None
-
-
-def _fixed_bytes(stats: Mapping[str, Any]) -> int:
-    """What cannot make room for new entries; what is both pinned and held counts once."""
-    disk = int(stats.get("disk_bytes", 0))
-    return disk - int(stats.get("yielding_bytes", disk))
 
 
 def kept_back(stats: Mapping[str, Any]) -> str:
