@@ -213,8 +213,8 @@ class Heartbeat:
             self.on_removed.call(digests)
 
     def tell(self, session: Session, header: str, limit_s: float = waits.BEAT_LIMIT_S) -> set[str]:
-        """One beat; the digests that have to be let go. Where another thread is at one, nothing is told."""
-        if not self._telling.acquire(blocking=False):
+        """One beat, after one of another thread; the digests that have to be let go."""
+        if not self._telling.acquire(timeout=limit_s):
             return set()
         dropped: list[str] = []
         try:
