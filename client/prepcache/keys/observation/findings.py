@@ -107,22 +107,18 @@ class _Use:
     Args:
         stamp: what was there at first.
         folders: as of `Input`, of each use.
-        is_read: it was to be opened.
-        is_asked: it was to be opened, or asked for.
-        is_named: it was named, to a process, to a C library or in the code.
+        kinds: of its facts: READ, ASKED or NAMED (to a process, to a C library or in the code).
     """
 
     stamp: Stamp | None
     folders: dict[str | None, None] = field(default_factory=dict)
-    is_read: bool = False
-    is_asked: bool = False
-    is_named: bool = False
+    kinds: set[str] = field(default_factory=set)
 
     def is_made(self, now: Stamp | None) -> bool:
         """Whether the function made what is there now."""
         if now == self.stamp:
             return False
-        return self.is_named if self.stamp is None else not self.is_read
+        return NAMED in self.kinds if self.stamp is None else READ not in self.kinds
 
 
 class Findings:
@@ -180,7 +176,7 @@ class Findings:
             if fact.info is None or (use is not None and use.stamp is None):  # others may have been first
                 self._put_out(full, uses)
         elif fact.kind == WRITTEN:
-            if use is None or not use.is_read or use.stamp is None:
+            if use is None or READ not in use.kinds or use.stamp is None:
                 self._put_out(full, uses)
         elif fact.kind == RENAMED:
             uses.pop(full, None)
@@ -197,9 +193,7 @@ class Findings:
             self._put_out(full, uses)
             return
         use.folders[fact.folder] = None
-        use.is_read |= fact.kind == READ
-        use.is_asked |= fact.kind != NAMED
-        use.is_named |= fact.kind == NAMED
+        use.kinds.add(fact.kind)
 
     def _settle(self, path: str, use: _Use) -> None:
         """Notes a path that an item used as an input, or as an output, when the item is made."""
@@ -207,15 +201,16 @@ class Findings:
         if use.is_made(now):
             self._put_out(path, {path: use})
             return
-        if not use.is_asked and now in (None, FOLDER_STAMP):
+        if use.kinds == {NAMED} and now in (None, FOLDER_STAMP):
             return  # it was only named
         is_module = path.endswith(_MODULE_SUFFIXES)
         kind = "folder" if use.stamp == FOLDER_STAMP else "module" if is_module else "file"
         entries, digest = self._last.setdefault(path, {}), ""
+        is_read = READ in use.kinds
         for folder in use.folders:
             last = entries.get(folder)
             is_same = last is not None and (last.digest == CHANGED or last.stamp == use.stamp == now)
-            if is_same and last is not None and last.is_read >= use.is_read:
+            if is_same and last is not None and last.is_read >= is_read:
                 continue
             if not digest:
                 digest, stamp = digest_now(path, self._stat_cache, self.trust)
@@ -223,8 +218,8 @@ class Findings:
                 if stamp != use.stamp or is_other or is_other_machine_code(path):
                     digest = CHANGED
             is_first = last is None or (last.stamp == use.stamp and last.digest != CHANGED)
-            entry = Input(kind, digest if is_first else CHANGED, "", path, use.stamp, use.is_read, folder)
-            entries[folder] = entry._replace(is_read=use.is_read or (last is not None and last.is_read))
+            entry = Input(kind, digest if is_first else CHANGED, "", path, use.stamp, is_read, folder)
+            entries[folder] = entry._replace(is_read=is_read or (last is not None and last.is_read))
             self.log.append(entries[folder])
 
     def _put_out(self, path: str, uses: dict[str, _Use]) -> None:
@@ -261,7 +256,7 @@ class Findings:
             self.modules[one] = None
             info = info_of(one)
             if info is not None and self._is_input(one, info):
-                self._settle(one, _Use(stamp_of(info), {None: None}, is_read=True, is_asked=True))
+                self._settle(one, _Use(stamp_of(info), {None: None}, {READ}))
         self.top_levels.update(dict.fromkeys(graph.top_levels))
 
     def _take_listing(self, full: str, fact: Fact, watch: Watch) -> None:
