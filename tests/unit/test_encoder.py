@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,13 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding import encoder as encoder_module
 from prepcache.keys.encoding.encoder import Encoder, canonical_order, encode
 from prepcache.keys.markers import plain, tree
-from support.classes import OMEGACONF, Config, OmegaConf, Size
+
+
+@dataclasses.dataclass
+class Size:
+    width: int
+    height: int
+    options: dict[str, int]
 
 
 def test_a_set_of_what_has_no_order_is_written_in_one_order() -> None:
@@ -98,16 +105,13 @@ def test_a_long_list_counts_as_its_elements_do() -> None:
     assert encode(mixed)[10:] == b"".join(encode(x)[1:] for x in mixed)
 
 
-def test_a_config_that_cannot_be_resolved_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def to_container(config: Any, **options: bool) -> Any:
-        raise KeyError("b")
+def test_a_key_function_that_raises_is_refused_by_name() -> None:
+    class Broken:
+        def __prepcache_key__(self) -> Any:
+            raise KeyError("b")
 
-    monkeypatch.setitem(sys.modules, "omegaconf", OMEGACONF)
-    monkeypatch.setattr(encoder_module, "_registered", {})
-    monkeypatch.setattr(encoder_module, "_writers", {})
-    monkeypatch.setattr(OmegaConf, "to_container", to_container)
     with pytest.raises(UnkeyableError, match="its key function raised KeyError"):
-        encode(Config(a="${b}"))
+        encode(Broken())
 
 
 def test_a_marker_in_a_key_may_stay_and_one_in_an_object_not() -> None:
