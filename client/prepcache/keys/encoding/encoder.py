@@ -27,7 +27,7 @@ from typing import Any
 from prepcache.errors import UnkeyableError
 from prepcache.keys import markers
 
-ENCODING_VERSION = 7
+ENCODING_VERSION = 8
 """First byte of every encoding; raised when the bytes of any value change."""
 
 MOST_ENTERED = 1 << 23
@@ -111,6 +111,7 @@ class Encoder:
         """Whether a key function made the present value."""
         self.active: dict[int, None] = {}
         self._entered = 0
+        self._classes: dict[type, bytes] = {}
 
     def encode(self, value: Any, path: str = "config") -> bytes:
         """The canonical bytes of `value`; `path` starts the place named in errors.
@@ -262,9 +263,11 @@ class Encoder:
     def put_class_of(self, value: Any, put: Put) -> None:
         """Write the class of an instance: by definition where the encoder knows code, else by name."""
         cls = type(value)
-        payload = self.code_bytes(cls) or f"{cls.__module__}.{cls.__qualname__}".encode()
-        put(b"C" + length(len(payload)))
-        put(payload)
+        written = self._classes.get(cls)
+        if written is None:
+            payload = self.code_bytes(cls) or f"{cls.__module__}.{cls.__qualname__}".encode()
+            written = self._classes[cls] = b"C" + length(len(payload)) + payload
+        put(written)
 
     def put_key(self, value: Any, key: Any, put: Put) -> None:
         """Write an object by what its registered function made of it, which nobody else sees."""
