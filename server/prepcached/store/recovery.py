@@ -85,7 +85,9 @@ def _open(core: Core, is_recovering: bool, progress: Progress | None) -> None:
                     queries.use_by(conn, core.clock())
                 done.update(finding.outcome for finding in _walk(core, repair=True, progress=progress))
             if done:
-                log.info("recovered: %s", ", ".join(f"{n} {what}" for what, n in sorted(done.items())))
+                level = logging.WARNING if done["lost"] else logging.INFO
+                told = ", ".join(f"{n} {what}" for what, n in sorted(done.items()))
+                log.log(level, "recovered: %s", told)
             core.counters.recovered = dict(done)
         core.look_at_staging()
         if is_recovering:
