@@ -92,6 +92,7 @@ class Heartbeat:
         self._progress: dict[str, wire.Progress] = {}
         self._used: set[str] = set()
         self.dropped: set[str] = set()
+        self.has_drops = threading.Event()
         self._lost: set[str] = set()
         self.found = (0, 0.0)
         self.held: set[str] = set()
@@ -160,6 +161,8 @@ class Heartbeat:
             self.dropped |= gone
             self._used -= gone
             self.held -= gone
+            if self.dropped:
+                self.has_drops.set()
 
     def note_found(self, items: int, saved_s: float) -> None:
         with self._lock:
@@ -197,6 +200,8 @@ class Heartbeat:
             digests = {str(ref.digest) for ref in artifacts}
             self.held |= digests
             self.dropped -= digests
+            if not self.dropped:
+                self.has_drops.clear()
             return not digests or (tells == self.tells and not tells % 2)
 
     def take_held(self) -> set[str]:
@@ -224,6 +229,7 @@ class Heartbeat:
                 lost = tuple(sorted(self._lost)[: wire.MAX_LEASES])
                 progress, found = tuple(self._progress.values())[-wire.MAX_PROGRESS_PER_BEAT :], self.found
                 self.dropped.difference_update(dropped)
+                self.has_drops.clear()
                 self.tells += bool(dropped)
             used_now, dropped_now = tuple(map(Digest, used)), tuple(map(Digest, dropped))
             answer: wire.BeatAnswer = session.client.transport.call(
