@@ -59,7 +59,8 @@ def test_a_body_that_comes_with_its_head_is_stored_whole(served: Serving, first:
 def test_what_follows_an_announced_body_is_not_stored(served: Serving) -> None:
     job = served.job()
     follows = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
-    answer = raw(served.uds, head(job, len(DATA)), DATA + follows)
+    with connected(served, head(job, len(DATA)), DATA + follows) as sock:
+        answer = b"".join(iter(lambda: sock.recv(1 << 16), b""))
     assert answer.count(b"HTTP/1.1 20") == 2 and b"connection: close" in answer
     [path] = staged(served)
     assert path.read_bytes() == DATA

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -17,11 +18,12 @@ class Merging:
     def __init__(self, size_bytes: int, fault: Exception | None = None) -> None:
         self.size_bytes = size_bytes
         self.fault = fault
-        self.merges = self.merged_bytes = 0
+        self.merges = 0
+        self.counters = SimpleNamespace(merged_bytes=0)
 
     def merge_some(self) -> bool:
         self.merges += 1
-        self.merged_bytes += self.size_bytes
+        self.counters.merged_bytes += self.size_bytes
         if self.fault is not None:
             raise self.fault
         return True
