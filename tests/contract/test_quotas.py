@@ -64,6 +64,15 @@ def test_he_is_declined_when_what_he_has_is_held(store: Store, clock: Clock) -> 
     assert len(items_of(store)) == 4
 
 
+def test_nothing_of_his_goes_for_a_write_that_will_not_fit(store: Store, clock: Clock) -> None:
+    fill(store, clock, OTHER, "xyz")
+    fill(store, clock, ME, "ab", holder="job")
+    fill(store, clock, ME, "c")
+    with pytest.raises(Declined, match="user_quota"):
+        put(store, "d", owner_uid=ME, size_bytes=BLOCK)
+    assert items_of(store) == sorted(map(item, "xyzabc"))
+
+
 def test_he_gets_no_lease_when_what_he_has_is_held(store: Store, clock: Clock) -> None:
     fill(store, clock, ME, "ab", holder="job")
     assert not store.refusal(BLOCK, ME)

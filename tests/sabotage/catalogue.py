@@ -95,7 +95,7 @@ SABOTAGES = [
     Sabotage("a lease that its client never heard of stays", "prepcached.leases:LeaseTable.forsake", nothing, "tests/unit/test_leases_daemon.py::test_a_forsaken_lease_is_free_for_its_session_and_waiters"),
     Sabotage("a lease is released by anybody", "prepcached.leases:LeaseTable.release", lambda f: lambda self, session, lease, token: self._free(self._leases[lease]), "tests/unit/test_leases_daemon.py::test_a_lease_acts_with_its_token_and_in_its_session_only"),
     # eviction and holds
-    Sabotage("less than what is needed is evicted", "prepcached.store.eviction:evict", unchecked("< need_bytes"), "tests/unit/store/test_store_eviction.py::test_nothing_is_evicted_for_a_write_that_will_not_fit"),
+    Sabotage("less than what is needed is evicted", "prepcached.store.eviction:evict", unchecked("< need_bytes"), "tests/contract/test_quotas.py::test_nothing_of_his_goes_for_a_write_that_will_not_fit"),
     Sabotage("what is held is evicted", "prepcached.store.eviction:idle_of", lambda f: lambda coldest, need, is_protected: f(coldest, need, lambda digest: False), "tests/unit/store/test_eviction.py::test_what_is_protected_is_passed_over"),
     Sabotage("the hottest entries are evicted first", "prepcached.store.eviction:idle_of", lambda f: lambda coldest, need, is_protected: f(reversed([*coldest]), need, is_protected), "tests/unit/store/test_eviction.py::test_the_coldest_go_first_and_no_more_than_needed"),
     Sabotage("the disk may run full", "prepcached.store.records:Ledger.limit", lambda f: lambda self, *free_bytes: self.max_bytes, "tests/unit/store/test_eviction.py::test_the_limit_shrinks_to_keep_min_free"),
