@@ -21,7 +21,6 @@ import os
 import resource
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -63,10 +62,6 @@ ROOT_CHECK_S = 1.0
 ACCEPT_S = 0.05
 """Between taking the socket's name away and closing it: whoever connected before is accepted and answered."""
 
-SWITCH_INTERVAL_S = 0.0001
-"""How long maintenance keeps the interpreter from a request that waits for it: a request takes it back some
-ten times (after each change of threads, and each row of SQLite), and would wait Python's 5 ms each time."""
-
 
 def serve(place: Place, load: Callable[[], Settings], settings: Settings, environ: Mapping[str, str]) -> None:
     """Runs a daemon at its place until it is told to stop, or was idle for long enough; `load` reads the
@@ -74,7 +69,6 @@ def serve(place: Place, load: Callable[[], Settings], settings: Settings, enviro
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # a hardened unit may forbid it
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     server = assemble(place, settings, environ)
     server.load = load
     server.end_now = partial(os._exit, 0)
