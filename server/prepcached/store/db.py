@@ -92,7 +92,7 @@ artifacts = sa.Table(
     sa.Column(
         "edition", sa.Integer, nullable=False
     ),  # refreshes before it: index/recipe_index.py of the client
-    sa.Column("observed", sa.Text),  # ids of chunks: observed.py; NULL when nothing was observed
+    sa.Column("observed", sa.Text),  # ids of chunks: queries.py; NULL when nothing was observed
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("used_at", sa.Float, nullable=False),
     sa.Column("is_pinned", sa.Boolean(create_constraint=False), nullable=False),
