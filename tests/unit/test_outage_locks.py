@@ -12,6 +12,7 @@ from prepcache.fill.leases import BUCKETS, BucketLocks
 from support.fake_session import FakeDaemon
 from support.fills import RECIPE, Bench, left_behind
 from support.fills import daemon_fixture as daemon_fixture
+from support.serving import wait_until
 
 ITEMS = list(range(10))
 OTHERS = [6, 7]
@@ -76,5 +77,5 @@ def test_an_outage_locks_what_was_leased_and_what_is_made(daemon: FakeDaemon) ->
     bench.session.fail = look
     bench.fill()
     assert free == [False] * len(ITEMS)
-    assert other.take(bucket_of(bench, 0)), "all is committed"
+    assert wait_until(lambda: other.take(bucket_of(bench, 0))), "all is committed, and the thread is done"
     assert left_behind(daemon) == 0
