@@ -38,8 +38,7 @@ def look(pids, earlier):
     while True:
         found = [used(pid) for pid in pids]
         pairs = list(zip(found, earlier or found, strict=True))
-        if all(now["threads"] <= then["threads"] and now["descriptors"] <= then["descriptors"] + 1
-               for now, then in pairs):
+        if all(now[what] <= then[what] for now, then in pairs for what in ("descriptors", "threads")):
             return found
         if time.monotonic() > until:
             return found
@@ -95,9 +94,8 @@ def test_epochs_with_persistent_workers_leave_nothing_behind(
         assert sessions == sessions_late == before[1] == 1
         for first, last in zip(early, late, strict=True):
             assert last["artifacts mapped"] == first["artifacts mapped"]
-            assert last["threads"] <= first["threads"], (first, last)
-            # The first beat, some seconds after the opening, has a connection of its own.
-            assert last["descriptors"] <= first["descriptors"] + 1, (first, last)
+            for what in ("descriptors", "threads"):  # a batch on its way has some of torch's, and then not
+                assert last[what] <= first[what], (what, first, last)
             assert last["maps"] <= first["maps"] + 8, "what malloc maps comes and goes"
         assert serving.wait_until(lambda: client.stats()["sessions"] == 0)
         assert serving.wait_until(lambda: len(descriptors(daemon.pid)) <= before[0] + 1)
