@@ -25,7 +25,6 @@ from prepcache.errors import ConfigError
 from prepcache.protocol import inspection, wire
 from prepcache.protocol.units import (
     age_text,
-    parse_size,
     parse_span,
     span_text,
 )
@@ -377,14 +376,6 @@ def test_spans_have_one_number_and_one_unit() -> None:
     assert {seconds: span_text(seconds) for seconds in spans} == spans
     assert age_text(100.0, 100.5) == "now" and age_text(200.0, 100.0) == "now"
     assert age_text(100.0, 190.0) == "1.5 min ago"
-
-
-def test_sizes_are_read_as_people_write_them() -> None:
-    read = {"4096": 4096, "50GB": 50 * 1000**3, "50 gib": 50 << 30, "1.5TiB": 3 << 39, "2k": 2048}
-    assert {text: parse_size(text) for text in read} == read
-    for text in ("", "GB", "-1GB", "1e9", "50GX", "5 0GB"):
-        with pytest.raises(ConfigError, match="50GB"):
-            parse_size(text)
 
 
 def test_spans_are_read_as_they_are_written() -> None:

@@ -23,15 +23,6 @@ from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F4
 from support.serving import READY_S, wait_until
 
 
-def test_a_fill_computes_each_item_once_and_leaves_no_lease(daemon: FakeDaemon) -> None:
-    bench = Bench(daemon, [3, 1, 3, 2])
-    filled = bench.fill()
-    assert bench.called == [3, 1, 2]
-    assert bench.samples() == [9, 1, 9, 4]
-    assert sorted(filled.computed) == [0, 1, 2]
-    assert left_behind(daemon) == 0
-
-
 def test_what_other_jobs_have_is_told_beside_what_is_made(daemon: FakeDaemon) -> None:
     bench, other = Bench(daemon, list(range(10))), FakeSession(daemon, "other")
     theirs = bench.catalogue.distinct.digests[2:5]
@@ -118,18 +109,6 @@ def test_an_unpicklable_sample_is_refused_alike_with_workers(
     assert left_behind(daemon) == 0
 
 
-def test_an_interrupt_keeps_what_was_done_and_gives_leases_back(daemon: FakeDaemon) -> None:
-    def interrupted(item: int) -> Any:
-        if item == 5:
-            raise KeyboardInterrupt
-        return np.int64(item)
-
-    with pytest.raises(KeyboardInterrupt):
-        Bench(daemon, list(range(10)), function=interrupted).fill()
-    assert left_behind(daemon) == 0
-    assert Bench(daemon, list(range(10)), "after").missing() == [5, 6, 7, 8, 9]
-
-
 def interrupted(item: int) -> Any:
     """Ctrl-C at the sixth of ten items."""
     if item == 5:
@@ -185,44 +164,6 @@ def test_what_a_beat_has_looked_up_in_mid_fill_is_not_made_again(daemon: FakeDae
     filled = bench.fill()
     assert bench.called == [0, 1, 2, 3, 4]
     assert sorted(filled.waited) == [5, 6, 7, 8, 9]
-
-
-def test_an_item_that_changed_is_named_once_and_not_stored(daemon: FakeDaemon) -> None:
-    bench = Bench(daemon, [4, 5, 6], changed=lambda index: ["b.png"] if index == 1 else [])
-    filled = bench.fill()
-    assert filled.changed == {1: ["b.png"]}
-    assert Bench(daemon, [4, 5, 6], "after").missing() == [1]
-    assert left_behind(daemon) == 0
-
-
-def squares(item: int) -> Iterator[Any]:
-    for n in range(item):
-        yield np.int64(item * 100 + n)
-
-
-def test_an_item_larger_than_an_artifact_spans_several(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("prepcache.fill.call.PART_BYTES", 4_000)
-    monkeypatch.setattr("prepcache.fill.batch.COMMIT_BYTES", 8_000)
-
-    def many(item: int) -> Iterator[Any]:
-        for n in range(item):
-            yield np.full(100, n)
-
-    bench = Bench(daemon, [50, 2], function=many, is_expanded=True)
-    bench.fill()
-    assert len(daemon.artifacts[RECIPE.digest]) > 4
-    assert [int(sample[0]) for sample in bench.samples()] == [*range(50), 0, 1]
-    again = Bench(daemon, [2, 50], "again", many, is_expanded=True)
-    again.fill()
-    assert again.called == []
-    assert [int(sample[0]) for sample in again.samples()] == [0, 1, *range(50)]
-    assert left_behind(daemon) == 0
-    generation, _ = daemon.artifacts[RECIPE.digest].pop(2)
-    broken = Bench(daemon, [50], "broken", many, is_expanded=True)
-    assert broken.missing() == [0], "an item of which a piece is gone is missing as a whole"
-    assert generation
 
 
 def test_a_dead_worker_names_its_item_and_keeps_what_was_done(daemon: FakeDaemon) -> None:

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from prepcache.errors import ConfigError, StoreError
+from prepcache.errors import ConfigError
 from prepcached import __main__, cli
 from prepcached import server as daemon_server
 from prepcached.config import Settings
-from prepcached.daemon import Daemon
 from prepcached.start import is_activated, listen
 from prepcached.store.db import discard
 from prepcached.store.root import Root
@@ -143,21 +142,3 @@ def test_systemd_is_told_the_progress_of_a_rebuild(tmp_path: Path, monkeypatch: 
     opened().close()
     assert all(one.startswith("EXTEND_TIMEOUT_USEC=600000000\nSTATUS=") for one in told)
     assert len(told) == 256 and told[-1].endswith("1 artifact indexed, 100% of the store scanned")
-
-
-def test_a_start_that_fails_says_why_and_leaves_no_socket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free=0)
-
-    async def fails(_: object) -> None:
-        raise StoreError("the disk fails")
-
-    monkeypatch.setattr(Daemon, "start", fails)
-    server, listeners = build(given)
-    assert given.uds is not None and given.uds.exists()
-    with pytest.raises(StoreError, match="the disk fails"):
-        server.run(sockets=listeners)
-    assert not given.uds.exists() and server.daemon.store.is_closed
-    for listener in listeners:
-        listener.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections import UserDict
 from pathlib import Path
 from types import MappingProxyType
@@ -136,17 +135,3 @@ def test_what_is_no_dense_tensor_is_left_to_the_consumers_stream(gpu: Gpu) -> No
     copier, sparse = Copier(torch.device("cuda", 0)), torch.eye(3).to_sparse()
     dense, left = copier.begin([torch.ones(2), sparse])[0]
     assert type(dense) is not torch.Tensor and left is sparse
-
-
-def test_a_process_forked_in_mid_epoch_cannot_use_the_device(stored: Stored, gpu: Gpu) -> None:
-    epoch = iter(Loader(stored, 4, device="cuda"))
-    next(epoch)
-    child = os.fork()
-    if not child:
-        try:
-            next(epoch)
-        except RuntimeError as error:
-            os._exit(7 if "begin another one here" in str(error) else 1)
-        os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert len(list(epoch)) == COUNT // 4 - 1, "its parent goes on"

@@ -139,21 +139,6 @@ def test_a_sample_does_not_wait_for_the_download_of_another(
     assert job.bench.samples() == [1, 2] and left_behind(daemon) == 0
 
 
-def test_a_sample_that_is_given_again_is_a_copy(daemon: FakeDaemon) -> None:
-    buffer = np.zeros(2, "i8")
-
-    def into_buffer(item: int) -> Any:
-        buffer[:] = item
-        return buffer
-
-    job = AccessJob(daemon, [1, 2], function=into_buffer)
-    (one, two), (again,) = job.samples(0, 1), job.samples(0)
-    again[:] = 7
-    assert (one.tolist(), two.tolist(), job.samples(0)[0].tolist()) == ([1, 1], [2, 2], [1, 1])
-    job.made.flush()
-    assert [sample.tolist() for sample in job.bench.samples()] == [[1, 1], [2, 2]]
-
-
 def test_what_waits_for_a_hanging_commit_is_bounded(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,23 +109,6 @@ def test_names_and_parts_are_sent_as_a_daemon_takes_them(
     assert sent["register"] == {"format": 1, "config": "d" * 500}
 
 
-def test_a_daemon_that_hangs_is_given_up_once_and_for_all(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    def hang(request: Request) -> Any:
-        raise Hang
-
-    bench.session.resolve(SomeRecipe())
-    bench.world.said["POST leases"] = hang
-    for _ in range(3):
-        with pytest.raises(DaemonUnreachable):
-            bench.session.lease(RECIPE, 0, items(1), want=1)
-    with pytest.raises(DaemonUnreachable):
-        bench.session.resolve(SomeRecipe())
-    assert len(bench.sent("POST", "/v1/leases")) == 1
-    assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1
-
-
 @pytest.mark.parametrize(
     "code", ["unauthorized", "forbidden", "protocol-mismatch", "store-error", "limit-exceeded"]
 )
@@ -329,14 +312,6 @@ def test_closing_says_goodbye_after_what_is_left_to_do(bench: Bench) -> None:
     assert done == [("last", 0), ("first", 0)]
     assert len(bench.sent("DELETE", "/v1/sessions/s1")) == 1
     assert Session.current(bench.session.client) is not bench.session
-
-
-def test_off_contacts_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PREPCACHE", "off")
-    session = Session(Client(bench.session.client.url))
-    with pytest.raises(DaemonUnreachable, match="PREPCACHE=off"):
-        session.resolve(SomeRecipe())
-    assert bench.daemon.requests == []
 
 
 def test_an_outage_ends_when_the_daemon_answers_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

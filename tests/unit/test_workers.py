@@ -167,41 +167,6 @@ def test_an_unpicklable_exception_still_says_what_it_was() -> None:
     assert any("in a preprocessing worker" in note for note in part.error.__notes__)  # type: ignore[union-attr]
 
 
-def test_an_unpicklable_sample_is_an_error_of_its_item() -> None:
-    def made(item: int) -> Any:
-        if item == 1:
-            return [lambda: item]
-        return namedtuple("Inner", ["a"])(item) if item == 2 else np.full(1000, item)
-
-    crew = Forked(1, Job(made, {}), lambda index: index)
-    parts = all_parts(crew, [[0, 1, 2, 3], [4]])
-    crew.close()
-    assert [len(parts[index]) for index in range(5)] == [1] * 5
-    refused, unpicklable = parts[1][0], parts[2][0]
-    assert refused.error is None and "a value of type function cannot be stored" in str(refused.refusal)
-    assert unpicklable.refusal is None and isinstance(unpicklable.error, pickle.PicklingError)
-    assert all((parts[index][0].samples[0] == index).all() for index in (0, 3, 4))
-
-
-def test_nothing_of_an_item_comes_after_what_does_not_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call, "PART_BYTES", 100)
-
-    def several(item: int) -> Iterator[Any]:
-        yield np.full(50, item)
-        yield [lambda: item] if item == 1 else np.full(50, item)
-        yield np.full(50, item)
-
-    crew = Forked(1, Job(several, {}, is_expanded=True), lambda index: index)
-    parts = all_parts(crew, [[0, 1, 2]])
-    crew.close()
-    assert [[part.is_last for part in parts[index]] for index in range(3)] == [
-        [False, False, True],
-        [False, True],
-        [False, False, True],
-    ]
-    assert parts[1][1].refusal is not None and parts[1][1].samples == []
-
-
 @pytest.mark.parametrize("is_expanded", [False, True])
 def test_an_executors_answer_pickles_whatever_an_item_gave(
     monkeypatch: pytest.MonkeyPatch, is_expanded: bool

@@ -26,20 +26,6 @@ def test_what_is_protected_is_passed_over() -> None:
     assert [c.id for c in idle_of(candidates(10, 10, 10), 15, lambda d: d == b"\x00")] == [1, 2]
 
 
-def test_no_need_evicts_nothing_and_reads_nothing() -> None:
-    def unread():  # type: ignore[no-untyped-def]
-        raise AssertionError("read")
-        yield
-
-    assert idle_of(unread(), 0, never) == []
-
-
-def test_candidates_are_read_only_as_far_as_needed() -> None:
-    source = iter(candidates(10, 10, 10))
-    idle_of(source, 5, never)
-    assert next(source).id == 1
-
-
 def test_everything_on_disk_counts_against_the_budget() -> None:
     ledger = Ledger(
         100,

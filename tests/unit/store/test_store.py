@@ -29,13 +29,6 @@ def test_what_is_committed_is_resolved_and_lies_where_it_should(store: Store) ->
     assert not os.listdir(store.staging)
 
 
-def test_a_recipe_nobody_knows_has_no_artifacts(store: Store) -> None:
-    answer = store.resolve(OTHER_RECIPE)
-    assert (answer.generation, answer.is_complete, answer.artifacts) == (0, True, ())
-    assert store.generation(OTHER_RECIPE) == 0
-    assert not store.is_registered(OTHER_RECIPE)
-
-
 def test_committing_the_same_bytes_again_changes_nothing(store: Store) -> None:
     first = put(store, 1)
     put(store, 2)
@@ -95,12 +88,6 @@ def test_a_failure_in_the_transaction_undoes_everything(store: Store) -> None:
         put(store, 2, in_transaction=lapsed)
     assert stores.items_of(store) == [item(1)]
     assert len(stores.digests_on_disk(store)) == 1
-
-
-def test_an_unregistered_recipe_cannot_be_committed_to(store: Store) -> None:
-    with pytest.raises(errors.UnknownRecipe):
-        store.commit(RECIPE, [stage(store, [1])], owner_uid=os.getuid())
-    assert stores.digests_on_disk(store) == set()
 
 
 @pytest.mark.parametrize("recipe", ["", "..", RECIPE.upper(), "/etc/passwd"])

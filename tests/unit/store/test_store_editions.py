@@ -8,12 +8,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from prepcache import errors
 from prepcache.protocol.wire import ArtifactRef
-from prepcached.store.commit import superseded
 from prepcached.store.store import Store, rebuild
 from support.stores import OTHER_RECIPE, RECIPE, digests_on_disk, put, stage
 
@@ -25,15 +23,6 @@ def answered(store: Store) -> list[tuple[int, int]]:
 
 def only(store: Store, *names: object, edition: int = 0, holder: str | None = None) -> ArtifactRef:
     return put(store, *names, edition=edition, holder=holder).artifacts[0]
-
-
-def test_only_the_highest_edition_of_an_item_stays() -> None:
-    def items(*names: int) -> np.ndarray:
-        return np.array([bytes([name]) * 32 for name in names], "V32")
-
-    found = [(0, items(1, 2), "old"), (2, items(2), "new"), (1, items(3), "alone"), (0, items(4, 3), "other")]
-    assert sorted(superseded(found)) == ["old", "other"]
-    assert superseded([(0, items(1), "a"), (0, items(1), "b")]) == []
 
 
 def test_a_merge_stays_within_an_edition(store: Store) -> None:
@@ -82,23 +71,6 @@ def test_a_refresh_that_cannot_read_what_is_there_is_refused(
             store.commit(RECIPE, [staged], owner_uid=os.getuid())
     assert store.resolve(RECIPE).artifacts == (old,)
     store.discard_staged("s")
-
-
-def test_a_commit_reads_other_editions_without_the_lock(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    only(store, "a", edition=1)
-    has_lock = []
-    opened = builtins.open
-
-    def told(path: object, *mode: object, **more: object) -> object:
-        if "/objects/" in str(path):
-            has_lock.append(store.writer._is_owned())  # type: ignore[attr-defined]
-        return opened(path, *mode, **more)  # type: ignore[call-overload]
-
-    monkeypatch.setattr(builtins, "open", told)
-    only(store, "b")
-    assert has_lock == [False]
 
 
 def test_files_of_one_commit_are_of_one_edition(store: Store) -> None:

@@ -18,7 +18,7 @@ from prepcached.store.staging import StagedArea
 from prepcached.store.store import Store
 from support import stores
 from support.serving import READY_S
-from support.stores import BLOCK, RECIPE, Clock, evict_to_fit, item, put, stage
+from support.stores import BLOCK, Clock, item, put, stage
 
 THREE = Limits(max_bytes=3 * BLOCK + BLOCK // 2, min_free_bytes=0, hold_idle_s=100)
 
@@ -83,15 +83,6 @@ def test_evictions_are_told_and_protected_bytes_count_once(small: Store) -> None
     small.release("job")
     put(small, 3)
     assert small.stats().yielding_bytes == BLOCK
-
-
-def test_nothing_is_evicted_for_a_write_that_will_not_fit(small: Store) -> None:
-    put(small, 0)
-    put(small, 1, holder="job")
-    assert not evict_to_fit(small, 3 * BLOCK)
-    assert names(small) == sorted([item(0), item(1)])
-    assert evict_to_fit(small, 2 * BLOCK)
-    assert names(small) == [item(1)]
 
 
 def test_a_clock_that_is_set_forward_weakens_no_hold(tmp_path: Path, clock: Clock) -> None:
@@ -247,17 +238,3 @@ def test_a_reservation_is_given_back_when_the_commit_fails(small: Store) -> None
             put(small, 1, in_transaction=fail)
     assert small.stats().reserved_bytes == 0
     assert small.stats().disk_bytes == BLOCK
-
-
-def test_the_steady_part_of_a_data_set_twice_the_budget_stays(open_store: Callable[..., Store]) -> None:
-    store = open_store(Limits(max_bytes=10 * BLOCK, min_free_bytes=0))
-    for _ in range(3):
-        for name in range(20):
-            try:
-                put(store, name, holder="job")
-            except errors.Declined:
-                store.discard_staged("s")
-    kept = names(store)
-    assert kept == sorted(item(name) for name in range(10))
-    assert store.stats().evictions == 0
-    assert store.resolve(RECIPE).generation == 10

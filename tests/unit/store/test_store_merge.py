@@ -150,14 +150,6 @@ def test_artifacts_with_a_common_item_do_not_merge(store: Store) -> None:
     assert sorted(ref.items for ref in store.resolve(RECIPE).artifacts) == [2, FANOUT]
 
 
-def test_nothing_is_evicted_for_a_merge(open_store: Callable[..., Store]) -> None:
-    store = open_store(Limits(max_bytes=(FANOUT + 1) * BLOCK, min_free_bytes=0))
-    for name in range(FANOUT):
-        put(store, name)
-    assert not store.merge_some()
-    assert store.stats().entries == FANOUT
-
-
 @pytest.mark.parametrize("limit", ["budget", "quota"])
 def test_a_merge_that_may_be_larger_than_its_parts_fits(
     open_store: Callable[..., Store], clock: Clock, limit: str

@@ -90,8 +90,3 @@ def test_a_scrub_round_from_the_future_blocks_no_other(store: Store, clock: Cloc
     clock.now -= 10 * 365 * 86_400
     assert store.scrub_some(1 << 20) == ref.size_bytes
     assert store.scrub_some(1 << 20) == 0
-
-
-def test_an_empty_store_has_nothing_to_read(store: Store) -> None:
-    assert store.scrub_some(1 << 20) == 0
-    assert store.verify().checked == 0
