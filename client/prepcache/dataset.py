@@ -182,7 +182,6 @@ class CachedDataset(Dataset[T_co]):
         check(verify_fraction, num_workers, executor, transform, lazy=lazy, expand=how["expand"])
         self.items = sequence_of(items)
         self.transform = transform
-        self.lazy = lazy
         mode = opening_mode() if self._follows_mode else None
         if mode is not None:
             mode.opened.append(self)

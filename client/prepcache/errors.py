@@ -31,7 +31,7 @@
 
 Invariants:
     1. `code` is a public contract: it is the `code` member of problem documents (RFC 9457) and the
-       first column of the README's error table, which is derived from these classes.
+       first column of the reference's error table, which is derived from these classes.
     2. Every class survives pickling with its attributes: an exception that does not pickle hangs a
        DataLoader. Attributes live in `__dict__`; `args` holds only the message.
     3. A message says what, where, and what to do.

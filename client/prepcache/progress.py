@@ -90,7 +90,7 @@ class Once:
 
 
 class Progress:
-    """How one fill goes; a `fill.Watcher`.
+    """How one fill goes.
 
     Args:
         name: of the data set.

@@ -1,7 +1,8 @@
 """CachedFirstSampler: the order of an epoch in which samples that are cached come first.
 
-sampler = prepcache.CachedFirstSampler(ds)
-loader = torch.utils.data.DataLoader(ds, batch_size=256, sampler=sampler, num_workers=4)
+Example:
+    sampler = prepcache.CachedFirstSampler(ds)
+    loader = torch.utils.data.DataLoader(ds, batch_size=256, sampler=sampler, num_workers=4)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Filling the cache together: resolve, lease, commit, release.
+"""Filling the cache together: what `resolve`, `lease`, `commit` and beats do.
 
 Invariants:
     1. A lease is granted in one step with the generation check, on the event loop's thread: nothing is
@@ -194,7 +194,7 @@ class Coordinator:
         if others + size_bytes > wire.MAX_STAGED_BYTES:
             raise LimitExceeded(
                 f"{session.label} has staged {others} uncommitted bytes; one session may stage "
-                f"{wire.MAX_STAGED_BYTES}: commit or release some first",
+                f"{wire.MAX_STAGED_BYTES}: commit some, or end the session (DELETE /v1/sessions/{{id}})",
                 staged_bytes=others,
             )
         session.staged[name] = size_bytes

@@ -190,7 +190,8 @@ class LeaseTable:
         if len(mine) >= MAX_LEASES or leased >= MAX_LEASED_ITEMS:
             raise LimitExceeded(
                 f"{job} holds {len(mine)} leases on {leased} items; one session may hold "
-                f"{MAX_LEASES} leases and {MAX_LEASED_ITEMS} items: commit or release some first",
+                f"{MAX_LEASES} leases and {MAX_LEASED_ITEMS} items: commit some, "
+                "or give some up (DELETE /v1/leases/{id})",
                 leases=len(mine),
                 items=leased,
             )

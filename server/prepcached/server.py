@@ -230,7 +230,7 @@ class Server(uvicorn.Server):
             if self.daemon.sessions or self.middleware.under_way or uses != seen:
                 since, seen = time.monotonic(), uses
             elif self._place.is_lost:
-                # A logout takes the runtime folder away: nobody finds this daemon, and it has the root.
+                # Nobody finds this daemon any more, and no other can start while it has the root.
                 self.ask_to_stop("its socket was removed, and no job uses it")
             elif time.monotonic() - since >= idle_s:
                 self.ask_to_stop(f"idle for {idle_s:.0f} s")

@@ -40,7 +40,9 @@ def test_what_is_committed_is_resolved_by_the_next_job(served: Serving) -> None:
     assert items_of(served.store) == sorted(item(name) for name in "abc")
     found = second.resolve().json()
     assert (found["generation"], found["artifacts"]) == (done["generation"], done["artifacts"])
-    assert Path(found["objects"], done["artifacts"][0]["digest"][:2], done["artifacts"][0]["digest"]).exists()
+    assert Path(
+        served.store.objects, done["artifacts"][0]["digest"][:2], done["artifacts"][0]["digest"]
+    ).exists()
     assert len(served.daemon.leases) == 0
     assert served.store.check() == []
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
+from collections.abc import Iterator
 
 import pytest
 
@@ -42,3 +46,29 @@ def test_no_sentence_has_words_that_nobody_says(all_of_them: list[Sentence]) -> 
 )
 def test_sentences_of_every_kind_are_found(all_of_them: list[Sentence], file: str, text: str) -> None:
     assert any(one.file.name == file and text in one.text for one in all_of_them)
+
+
+OF_A_USER = {"train.py", "script.py", "prep.py", "plugins/fast.py"}
+"""Files of a user, in examples."""
+
+
+def comments(source: str) -> Iterator[str]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield str(node.value.value)
+
+
+def test_modules_that_comments_name_are_there() -> None:
+    files = [path for part in ("client", "server", "tests") for path in (REPO / part).rglob("*.py")]
+    there = {"/".join(path.parts[-n:]) for path in files for n in range(1, 6)}
+    named = {
+        (path.name, name)
+        for path in files
+        if REPO / "tests" not in path.parents
+        for comment in comments(path.read_text())
+        for name in re.findall(r"\b[\w/]+\.py\b", comment)
+    }
+    assert [where for where in sorted(named) if where[1] not in there | OF_A_USER] == []

@@ -171,7 +171,7 @@ def liar(answer: dict[str, Any] | bytes, code: int = 200) -> Iterator[int]:
 
 
 LEASE = {"id": "1", "token": "2", "deadline_s": 15.0}
-RESOLVED = {"generation": 7, "is_complete": True, "objects": "/o", "artifacts": []}
+RESOLVED = {"generation": 7, "is_complete": True, "artifacts": []}
 LIES: dict[str, Any] = {
     "nonsense": (b"\0nonsense", 200),
     "a list": (b"[]", 200),

@@ -15,11 +15,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from prepcache.keys.encoding import encoder  # noqa: E402
+from prepcache.keys.encoding.encoder import Encoder  # noqa: E402
 from support.golden_values import VALUES, item_digests  # noqa: E402
 
 if __name__ == "__main__":
-    vectors = {name: encoder.encode(value).hex() for name, value in VALUES.items()}
+    vectors = {name: Encoder().encode(value).hex() for name, value in VALUES.items()}
     (HERE / "canonical.json").write_text(json.dumps(vectors, indent=1) + "\n")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

@@ -12,7 +12,12 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from prepcache.keys.encoding.encoder import canonical_order, encode
+from prepcache.keys.encoding.encoder import Encoder, canonical_order
+
+
+def encode(value: object) -> bytes:
+    return Encoder().encode(value)
+
 
 numbers = (
     st.none()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ class FakeDaemon:
 
     def resolved(self, recipe: str, since: int) -> wire.Resolved:
         refs = tuple(ref for generation, ref in self.artifacts.get(recipe, []) if generation > since)
-        return wire.Resolved(self.generation(recipe), since == 0, str(self.folder), refs)
+        return wire.Resolved(self.generation(recipe), since == 0, refs)
 
 
 class FakeSession:
@@ -75,6 +76,7 @@ class FakeSession:
         self.header = "session.token"
         self.calls: list[str] = []
         self.dropped: list[wire.ArtifactRef] = []
+        self.heartbeat = SimpleNamespace(look=lambda: None)
         self._staged = 0
 
     def _called(self, method: str) -> None:
@@ -133,9 +135,6 @@ class FakeSession:
     @property
     def spare_s(self) -> float:
         return max(0.0, waits.SPARE_S - self.daemon.vain_s)
-
-    def watch_for_return(self) -> None:
-        self._called("watch_for_return")
 
     def wait_for_return(self, seconds: float) -> bool:
         """Nothing more may be spent."""

@@ -93,9 +93,10 @@ def test_the_token_may_be_in_a_file(tmp_path: Path) -> None:
         Settings.from_environ({"PREPCACHE_TOKEN_FILE": str(tmp_path / "none")})
 
 
-def test_the_users_root_may_be_chosen_and_his_socket_with_it() -> None:
+def test_the_users_root_may_be_chosen_and_his_socket_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "SYSTEM_SOCKET", Path("/nowhere"))
     environ = {"HOME": "/home/u", "PREPCACHED_ROOT": "/scratch/u"}
-    found = launcher.find(Settings(), environ, system_socket=Path("/nowhere")).launcher
+    found = launcher.find(Settings(), environ).launcher
     assert found is not None and found.root == places.own_root(environ) == Path("/scratch/u")
     assert found.socket == Path("/scratch/u/prepcached.sock")
     assert places.own_root(environ | {"PREPCACHED_ROOT": ""}) == Path("/home/u/.cache/prepcache")
@@ -131,20 +132,23 @@ def test_a_socket_path_always_fits() -> None:
     assert places.own_root({"HOME": "/home/u", "XDG_CACHE_HOME": "rel"}) == Path("/home/u/.cache/prepcache")
 
 
-def test_a_url_wins_then_the_system_service_then_the_users_own(tmp_path: Path) -> None:
+def test_a_url_wins_then_the_system_service_then_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     environ = {"HOME": str(tmp_path)}
     system = tmp_path / "system.sock"
+    monkeypatch.setattr(launcher, "SYSTEM_SOCKET", system)
     given = Settings(address=Address(host="h", port=1))
-    assert launcher.find(given, environ, system_socket=system) == launcher.Endpoint(Address(host="h", port=1))
+    assert launcher.find(given, environ) == launcher.Endpoint(Address(host="h", port=1))
 
-    own = launcher.find(Settings(), environ, system_socket=system)
+    own = launcher.find(Settings(), environ)
     assert own.launcher is not None and own.address.socket == str(places.own_socket(environ))
 
     with socket.socket(socket.AF_UNIX) as service:
         service.bind(str(system))
-        assert launcher.find(Settings(), environ, system_socket=system).launcher is not None, "nobody listens"
+        assert launcher.find(Settings(), environ).launcher is not None, "nobody listens"
         service.listen()
-        assert launcher.find(Settings(), environ, system_socket=system).address.socket == str(system)
+        assert launcher.find(Settings(), environ).address.socket == str(system)
     system.unlink()
     system.write_text("not a socket")
-    assert launcher.find(Settings(), environ, system_socket=system).launcher is not None
+    assert launcher.find(Settings(), environ).launcher is not None

@@ -157,19 +157,19 @@ def test_a_pickled_index_misses_what_went_meanwhile(files: Files) -> None:
 def test_samples_of_a_missing_file_are_missing(files: Files, other: bytes) -> None:
     """The next file has the descriptor, and often the inode, of the one before."""
 
-    def spilled(digest: bytes, value: int) -> LocalFile:
+    def single(digest: bytes, value: int) -> LocalFile:
         writer = artifact.Writer(RECIPE)
         writer.add(digest, [value], 0.0)
         return LocalFile(writer, {})
 
     lost = catalogue(files, 2)
-    lost.add_local([spilled(item(0), 1)])
+    lost.add_local([single(item(0), 1)])
     frozen = pickle.dumps(lost)
-    ((pid, fd, _),) = [slot.spilled.address for slot in lost.slots.values() if slot.spilled]
+    ((pid, fd, _),) = [slot.local.address for slot in lost.slots.values() if slot.local]
     del lost
-    next_ones = [spilled(other, 2)]
+    next_ones = [single(other, 2)]
     while next_ones[-1].address[1] < fd:  # what other threads of the process have closed comes first
-        next_ones.append(spilled(other, 2))
+        next_ones.append(single(other, 2))
     assert next_ones[-1].address[:2] == (pid, fd)
     there = pickle.loads(frozen)
     assert there.places.artifact.tolist() == [MISSING, MISSING]
@@ -299,7 +299,7 @@ def test_merged_artifacts_stay_mapped_until_replaced(files: Files, monkeypatch: 
     recipe = SimpleNamespace(digest=RECIPE, name="test")
     artifacts = ArtifactSet(cast(Any, recipe), Client(), root=None, trust="stat")
     found = Catalogue(Distinct(digests(0, 1)), artifacts.index)
-    daemon = Daemon(files, wire.Resolved(2, True, "/", tuple(parts)))
+    daemon = Daemon(files, wire.Resolved(2, True, tuple(parts)))
     artifacts.mode, artifacts.session = Mode.ON, daemon
     found.index.opens_with(lambda ref, *_: files.open(ref))
     artifacts.open()
@@ -307,7 +307,7 @@ def test_merged_artifacts_stay_mapped_until_replaced(files: Files, monkeypatch: 
     artifacts.let_go({part.digest for part in parts})
     assert len(found.missing) == 0 and not daemon.dropped
     merged = files.put(i0=[0], i1=[1])
-    daemon.found = wire.Resolved(3, True, "/", (merged,))
+    daemon.found = wire.Resolved(3, True, (merged,))
     found.index.opens_with(unreachable)  # nor does it while that is fetched, where no folder is shared
     artifacts.let_go({"ff" * 32})
     assert len(found.missing) == 0 and not daemon.dropped and artifacts.generation == 2
@@ -315,7 +315,7 @@ def test_merged_artifacts_stay_mapped_until_replaced(files: Files, monkeypatch: 
     artifacts.let_go({"ff" * 32})
     assert len(found.missing) == 0
     assert found.refs == [merged] and daemon.dropped == parts
-    daemon.found = wire.Resolved(4, True, "/", ())
+    daemon.found = wire.Resolved(4, True, ())
     artifacts.let_go({merged.digest})
     assert found.missing.tolist() == [0, 1], "it was purged"
 

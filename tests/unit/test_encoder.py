@@ -16,8 +16,12 @@ import torch
 from prepcache import register_key
 from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding import encoder as encoder_module
-from prepcache.keys.encoding.encoder import Encoder, canonical_order, encode
+from prepcache.keys.encoding.encoder import Encoder, canonical_order
 from prepcache.keys.markers import plain, tree
+
+
+def encode(value: object) -> bytes:
+    return Encoder().encode(value)
 
 
 @dataclasses.dataclass
@@ -55,8 +59,8 @@ def test_the_function_receives_dicts_in_the_keyed_order() -> None:
 
 def test_encoding_plain_values_imports_no_library() -> None:
     script = (
-        "import sys; before = set(sys.modules); from prepcache.keys.encoding.encoder import encode;"
-        "encode({'a': [1, 2.0, 'x', None, {3}]});"
+        "import sys; before = set(sys.modules); from prepcache.keys.encoding.encoder import Encoder;"
+        "Encoder().encode({'a': [1, 2.0, 'x', None, {3}]});"
         "from prepcache.keys.items import load; load(('a', 1));"
         "print({m.partition('.')[0] for m in sys.modules.keys() - before} - sys.stdlib_module_names)"
     )

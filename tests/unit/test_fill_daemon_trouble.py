@@ -224,7 +224,7 @@ def test_a_daemon_that_always_says_look_again_is_given_up(
     def lease(self: FakeSession, *given: Any, **named: Any) -> wire.LeaseAnswer:
         is_due = when == "always" or "commit" in self.calls
         if is_due and (number := next(count)) < MANY:
-            return wire.LeaseAnswer(look_again=wire.Resolved(number, True, "/", ()))
+            return wire.LeaseAnswer(look_again=wire.Resolved(number, True, ()))
         return true(self, *given, **named)
 
     def lapse(method: str) -> None:

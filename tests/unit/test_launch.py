@@ -262,14 +262,15 @@ def test_who_may_not_use_the_system_service_is_told_how_he_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "system.sock"
-    assert launcher_module.barred(path) == "", "there is no service"
+    monkeypatch.setattr(launcher_module, "SYSTEM_SOCKET", path)
+    assert launcher_module.barred() == "", "there is no service"
     with socket.socket(socket.AF_UNIX) as service:
         service.bind(str(path))
         path.chmod(0o660)
-        assert launcher_module.barred(path) == ""
+        assert launcher_module.barred() == ""
         monkeypatch.setattr(os, "access", lambda *_: False)
         monkeypatch.setattr(grp, "getgrgid", lambda gid: SimpleNamespace(gr_name="cachers"))
-        assert "(`sudo usermod -aG cachers $USER`), then log in again" in launcher_module.barred(path)
+        assert "(`sudo usermod -aG cachers $USER`), then log in again" in launcher_module.barred()
 
 
 def test_an_old_or_a_stopped_daemon_is_not_starting(make: Callable[..., Launcher]) -> None:

@@ -37,7 +37,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
             kinds: dict[str, Callable[[], Crew]] = {
                 "alone": lambda: Alone(job, item_of),
                 "forked": lambda: Forked(2, job, item_of),
-                "hired": lambda: Hired(pool, job, item_of),
+                "hired": lambda: Hired(pool, job, item_of, Steady(None)),
             }
             crews.append(kinds[request.param]())
             return crews[-1]

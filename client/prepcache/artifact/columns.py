@@ -8,7 +8,7 @@ Invariants:
     3. No dtype holds references or fields: objects, strings of variable width and structured arrays never
        reach a column. Big-endian arrays come back native, equal in value.
 
-Not here: how rows are collected (`writer`), how a file is checked (`format`).
+Not here: how rows are collected (`writer`), how a file is checked (header.py).
 """
 
 from __future__ import annotations

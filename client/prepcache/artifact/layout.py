@@ -1,7 +1,7 @@
 """The layout: lays the tables and columns of an artifact out, and writes it.
 
 Invariants:
-    1. Columns start on their borders (`format`), whatever their sizes: fillers make up for them.
+    1. Columns start on their borders (header.py), whatever their sizes: fillers make up for them.
     2. Bytes go out in large `writev` calls, which hold no GIL, and are asked for piece by piece: what is
        written need never be in memory at once.
 """

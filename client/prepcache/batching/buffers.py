@@ -20,7 +20,7 @@ NOTE [ Aliases ]
     page into them: rows of 602,112 bytes are copied at 8.4 GB/s instead of 7.0, of 12,288 at 8.6 instead of
     8.2 (folios of 2 MiB), and 7.8 instead of 6.6 (of 64 KiB).
 
-Not here: what pinned memory is (device.py hands in how it is allocated).
+Not here: what pinned memory is (loader.py hands in how it is allocated).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ Invariants:
 Between two batches a few megabytes have gone through the caches, and every line of Python here runs from
 cold memory: what can be decided once for a table is decided in `Collation`.
 
-Source: torch/utils/data/_utils/collate.py, and tests/property/test_batch_property.py, which compares.
+Source: torch.utils.data._utils.collate, and tests/property/test_batch_property.py, which compares.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the `prepcache` command shows to people: tables and short lists. Programs get `--json` instead.
 
 Text that came from the daemon or a store is shown as text: rich markup in a recipe's name is not obeyed,
-and control characters were refused when it was read (members.py).
+and control characters were refused when it was read (wire.py).
 """
 
 from __future__ import annotations

@@ -63,24 +63,21 @@ class Endpoint:
         return cls(Address(socket=str(launcher.socket), owner=owner), launcher)
 
 
-def find(
-    settings: Settings, environ: Mapping[str, str] | None = None, *, system_socket: Path | None = None
-) -> Endpoint:
+def find(settings: Settings, environ: Mapping[str, str] | None = None) -> Endpoint:
     """The daemon that NOTE [ Which daemon is asked ] chooses. Touches nothing, starts nothing."""
     if settings.address is not None:
         return Endpoint(settings.address)
-    service = system_socket or SYSTEM_SOCKET
-    if listens(service):
-        return Endpoint(Address(socket=str(service)))
+    if listens(SYSTEM_SOCKET):
+        return Endpoint(Address(socket=str(SYSTEM_SOCKET)))
     environ = os.environ if environ is None else environ
     return Endpoint.own(Launcher(own_socket(environ), own_root(environ), environ))
 
 
-def barred(service: Path = SYSTEM_SOCKET) -> str:
+def barred() -> str:
     """Why the system service, which is there, is not asked: its socket is not ours to use. Else nothing."""
-    if not service.exists() or os.access(service, os.W_OK):
+    if not SYSTEM_SOCKET.exists() or os.access(SYSTEM_SOCKET, os.W_OK):
         return ""
-    return f"the system service at {service} is not used, but your own daemon: {open_to(service)}"
+    return f"the system service at {SYSTEM_SOCKET} is not used, but your own daemon: {open_to(SYSTEM_SOCKET)}"
 
 
 def open_to(socket: Path) -> str:

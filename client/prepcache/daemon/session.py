@@ -498,10 +498,6 @@ class Session:
             self.heartbeat.wait(given_s)
         return given_s > 0
 
-    def watch_for_return(self) -> None:
-        """Has a thread look for the daemon: a child that was forked in an outage has none yet."""
-        self.heartbeat.look()
-
     def wait_at_end(self) -> float:
         """As the process ends with something left to hand over: waits out an outage while the daemon lives.
 

@@ -209,7 +209,6 @@ class Batch:
         share: where the items are settled; None where they are.
         locks: under which they were made; kept as long as the batch is.
         has_failed: a store had an error for it.
-        is_awaited: a job that waits for its commits waits for this one.
     """
 
     files: list[LocalFile]
@@ -219,7 +218,6 @@ class Batch:
     share: Share | None = None
     locks: BucketLocks | None = None
     has_failed: bool = False
-    is_awaited: bool = True
 
     @property
     def bare(self) -> list[bytes]:

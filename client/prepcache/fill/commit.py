@@ -294,14 +294,14 @@ class Committer:
         session = self._artifacts.session
         if self._todo and (session.is_away or not session.is_gone):
             THREAD.schedule(self, RETRY_S)
-            session.watch_for_return()  # a child that was forked in an outage has no thread that looks
+            session.heartbeat.look()  # a child that was forked in an outage has no thread that looks
 
     def flush(self, until: float = math.inf, *, is_retrying: bool = True) -> None:
         """Commits what waits; returns when that is done. Never raises.
 
         Args:
-            is_retrying: what could not be committed, too, before `RETRY_S` have passed.
             until: how long another thread's commit is waited for, and those here; monotonic seconds.
+            is_retrying: what could not be committed, too, before `RETRY_S` have passed.
         """
         if os.getpid() != self.pid:
             return

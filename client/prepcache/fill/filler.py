@@ -62,7 +62,7 @@ class Filled:
     Args:
         computed: distinct items preprocessed here and kept, in the cache or in this job.
         waited: distinct items that other jobs made meanwhile.
-        changed: positions' items that changed after the opening, and the names in them that did.
+        changed: distinct items that changed after the opening, and the names in them that did.
         unobserved: items made while what the function read could not be observed, and why.
         notices: what the user should be told of the function.
         drawn: global random generators that the function drew from.

@@ -157,12 +157,10 @@ class Alone(Crew):
 class Hired(Crew):
     """Any `concurrent.futures.Executor`; function, config and items must suit it. It is not shut down."""
 
-    def __init__(
-        self, executor: Executor, job: Job, item_of: Callable[[int], Any], steady: Steady | None = None
-    ) -> None:
+    def __init__(self, executor: Executor, job: Job, item_of: Callable[[int], Any], steady: Steady) -> None:
         super().__init__(job, item_of)
         self._executor = executor
-        self._steady = steady or Steady(None)
+        self._steady = steady
         self._chunks: dict[Future[Made], Sequence[int]] = {}
         self.slots = int(getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
 

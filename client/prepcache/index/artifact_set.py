@@ -341,7 +341,7 @@ class ArtifactSet:
     @property
     def sharing(self) -> Any:
         """The session, as what makes samples uses it."""
-        return _Dropping(self) if self.mode.is_writing else NoSession()
+        return _Registering(self) if self.mode.is_writing else NoSession()
 
     def commit_bytes(self) -> int:
         """How large a batch may get, in a cache of that size."""
@@ -357,12 +357,11 @@ class ArtifactSet:
         self._claiming = threading.Lock()
 
 
-class _Dropping:
-    """The session of an artifact set, whose holds are given up only where no other data set needs them."""
+class _Registering:
+    """The session of an artifact set, whose leases register the recipe where that is still to be done."""
 
     def __init__(self, artifacts: ArtifactSet) -> None:
         self._session = artifacts.session
-        self.drop_hold = artifacts.drop
         self.lease = artifacts.lease
 
     def __getattr__(self, name: str) -> Any:

@@ -56,11 +56,11 @@ NO_INPUTS: Observed = {}
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A mapped artifact: shared, with its reference, or spilled, which only this job has."""
+    """A mapped artifact: shared, with its reference, or a file of its own, which only this job has."""
 
     artifact: Any
     ref: ArtifactRef | None
-    spilled: LocalFile | None = None
+    local: LocalFile | None = None
 
     @property
     def edition(self) -> int:
@@ -68,8 +68,8 @@ class Slot:
 
     def address(self) -> Any:
         """What another process finds the file by."""
-        if self.spilled is not None:
-            return self.spilled.address
+        if self.local is not None:
+            return self.local.address
         return self.ref, self.artifact.path, self.artifact.recipe
 
 
@@ -339,8 +339,8 @@ def _reopened(address: Any) -> Slot | None:
     if isinstance(address[0], int):
         from prepcache.fill.batch import LocalFile
 
-        spilled = LocalFile.of(*address)
-        return None if spilled is None else Slot(spilled.artifact, None, spilled)
+        local = LocalFile.of(*address)
+        return None if local is None else Slot(local.artifact, None, local)
     ref, path, recipe = address
     mapped = open_or_miss(ref, lambda _: path, recipe)
     return None if mapped is None else Slot(mapped, ref)

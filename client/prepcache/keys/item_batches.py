@@ -191,14 +191,12 @@ class Digests(NamedTuple):
         hashes: of the stamps of all slots; 0 where a later write could leave the stamp as it is.
         ends: for each item, the number of slots up to its end.
         missing: paths that named nothing.
-        files_read: how many files the stat cache did not know.
     """
 
     of_items: NDArray[np.uint8]
     hashes: NDArray[np.uint64]
     ends: NDArray[np.int64]
     missing: list[str | bytes]
-    files_read: int
 
 
 class Batch:
@@ -280,7 +278,7 @@ class Batch:
         hashes = mix_columns(list(stamps.T))
         hashes[is_racy | (encoder.trust == "content")] = 0
         found = np.frombuffer(b"".join(self._digests(digests.tobytes())), np.uint8).reshape(-1, DIGEST_BYTES)
-        return Digests(found, hashes, np.array(self.ends, np.int64), encoder.missing, len(names))
+        return Digests(found, hashes, np.array(self.ends, np.int64), encoder.missing)
 
     def _digests(self, files: bytes) -> list[bytes]:
         """The digests of the items, given those of all slots, 32 bytes each."""

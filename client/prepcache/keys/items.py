@@ -54,7 +54,7 @@ def item_digest(item: Any, *, root: str | os.PathLike[str] | None = None, read: 
 
 
 def names_in(item: Any) -> list[str]:
-    """The paths that count in an item, whatever holds them; reads no file. None where it cannot be keyed."""
+    """The paths that count in an item, whatever holds them: none where it has no key. Reads no file."""
     with contextlib.suppress(UnkeyableError):
         return [os.fsdecode(name) for name in ItemHasher().probe(item)[0]]
     return []
@@ -187,7 +187,6 @@ class Stamps:
     Attributes:
         digests: uint8[n, 32].
         typed_names: paths in items that named nothing when the data set was opened.
-        files_read: how many files the stat cache did not know.
     """
 
     def __init__(self, batches: Sequence[Digests], items: Sequence[Any], hasher: ItemHasher) -> None:
@@ -202,7 +201,6 @@ class Stamps:
         self._items = items
         self._hasher = hasher
         self.typed_names = [os.fsdecode(name) for batch in batches for name in batch.missing]
-        self.files_read = sum(batch.files_read for batch in batches)
 
     def __len__(self) -> int:
         return len(self.digests)

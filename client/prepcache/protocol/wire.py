@@ -35,7 +35,6 @@ PROTOCOL = 2
 PROTOCOL_HEADER = "Prepcache-Protocol"
 SESSION_HEADER = "Prepcache-Session"
 """`<session id>.<token>`: who acts. See `session_header` and `parse_session_header`."""
-PROBLEM_TYPE = "application/problem+json"
 API = "/v1"
 
 BEAT_S = 5.0
@@ -210,7 +209,6 @@ class SessionAnswer(Message, frozen=True):
     root: Folder
     staging: Folder
     beat_s: Amount = BEAT_S
-    lapse_s: Amount = LAPSE_S
     protocol: Natural = PROTOCOL
     order: Natural = 0
 
@@ -279,13 +277,11 @@ class Resolved(Message, frozen=True):
     """The recipe's artifacts: all of them where `is_complete`, else those new since the asked generation.
 
     Args:
-        objects: the folder of artifacts as the daemon sees it.
         observed: the chunks of inputs that the artifacts name.
     """
 
     generation: Natural
     is_complete: bool
-    objects: Folder
     artifacts: tuple[ArtifactRef, ...]
     observed: Mapping[str, tuple[JsonObject, ...]] = msgspec.field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""What jobs ask for: sessions, and to resolve, lease, commit and release (coordinator.py)."""
+"""What jobs ask for: to open, beat and end sessions, resolve, lease, commit and release (coordinator.py)."""
 
 from __future__ import annotations
 

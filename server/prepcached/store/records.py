@@ -106,8 +106,8 @@ class Counters:
 class Stats(Counters):
     """Counters and gauges of the store. Bytes are bytes on disk (blocks), except `size_bytes`.
 
-    `index_bytes` lie beside what counts against the budget. `yielding_bytes` are those of
-    `disk_bytes` that go for new ones; the others are held, pinned or open, and some are several of these.
+    `index_bytes` do not count against the budget. `yielding_bytes` are those of `disk_bytes` that may be
+    evicted; the others are held, pinned or open.
 
     `users` have entries or a quota of their own, the largest first, at most 100 of them.
 

@@ -49,7 +49,7 @@ from prepcached.store.compaction import Merger
 from prepcached.store.core import Core, io_told, no_space_declined
 from prepcached.store.db import artifacts, discard, history
 from prepcached.store.holds import Held
-from prepcached.store.records import Filter, Finding, Limits, Stats, UserBytes
+from prepcached.store.records import Finding, Limits, Stats, UserBytes
 from prepcached.store.root import Root
 from prepcached.store.staging import Swept, keeps_marks
 
@@ -63,7 +63,6 @@ IDLE_S = 30 * 86_400.0
 """Seconds from its registration after which a recipe without artifacts is deleted; jobs register it again."""
 _OF_LEDGER = "unlinked_bytes", "staged_bytes", "reserved_bytes", "max_bytes", "min_free_bytes"
 _NO_LIMITS = Limits()
-_NO_FILTER = Filter()
 
 
 class Store(Core):
@@ -173,7 +172,7 @@ class Store(Core):
                         generation=generation,
                     )
                 if row is None:
-                    return Resolved(0, True, self.objects, ())
+                    return Resolved(0, True, ())
                 is_complete = since == 0 or since < row.removed_generation
                 refs, chunks, found = queries.of_recipe(conn, row.id, 0 if is_complete else since)
             now = self.clock()
@@ -183,7 +182,7 @@ class Store(Core):
                         continue  # NOTE [ Holds against removals ] in core.py
                     self.holds.take(holder, found, self.monotonic())
                 self.used.update((entry[0], now) for entry in found)
-            return Resolved(generation, is_complete, self.objects, tuple(refs), chunks)
+            return Resolved(generation, is_complete, tuple(refs), chunks)
 
     # Staging
 

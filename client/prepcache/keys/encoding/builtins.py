@@ -194,7 +194,7 @@ def put_pairs(encoder: Encoder, pairs: Iterable[tuple[Any, Any]], put: Put) -> N
 def _set(encoder: Encoder, value: Any, put: Put) -> None:
     put((b"e" if type(value) is set else b"z") + length(len(value)))
     # Visited in an order of their own, not the set's, which differs between processes: whoever notes the
-    # paths on the way (a snapshot) has to meet them in the same order everywhere.
+    # paths on the way (item_batches.py) has to meet them in the same order everywhere.
     encoder.inline_depth += 1
     for raw in sorted([encoder.part(x, "element") for x in sorted(value, key=_visiting_order)]):
         put(raw)

@@ -309,11 +309,6 @@ def text_bytes(text: str) -> bytes:
     return b"s" + length(len(raw)) + raw
 
 
-def encode(value: Any, *, path: str = "config") -> bytes:
-    """The canonical bytes of a value, in which nothing is looked up on the disk."""
-    return Encoder().encode(value, path)
-
-
 def canonical_order(value: Any) -> Any:
     """`value` as the function receives it: markers taken off, plain dicts in canonical order.
 

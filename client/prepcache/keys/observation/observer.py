@@ -4,8 +4,8 @@ NOTE [ What is loaded once ]
     What was read while a function's state was built counts for every data set that uses that state from then
     on, though nothing is read again:
       - for an item that loaded modules: for the data sets that count or meet one of these modules;
-      - by the calls that changed what the function holds (keys/own_state.py): for the recipe that counts the
-        state as it was before them;
+      - by the calls that changed what the function holds (fill/recipe_guard.py): for the recipe that counts
+        the state as it was before them;
       - where a recipe leaves something out (`untracked=`, a key of one's own): all that was read for others
         of its code.
 
