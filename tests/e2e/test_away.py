@@ -201,3 +201,43 @@ def test_what_waits_for_a_daemon_is_a_miss_once_inputs_change(box: Sandbox) -> N
     held_back = {"PYTHONPATH": str(box.folder), "READY": str(box.folder / "ready")}
     said = box.python(script, environ=held_back).stdout.splitlines()
     assert said == ["5 [0, 'one']", "0 [0, 'one']", "5 [0, 'two']"]
+
+
+LEFT = """
+import multiprocessing
+from pathlib import Path
+import prepcache
+from prepcache.daemon import waits
+
+waits.STARTING_WAIT_S = 0.05
+def words():
+    return Path("words").with_suffix(".txt")  # observed: no name in the code leads to it
+
+def read(number):
+    return [number, words().read_text()]
+
+def opened():
+    return prepcache.CachedDataset(range(5), read, lazy=True)
+
+def in_a_worker(ds):
+    for number in range(5):
+        ds[number]
+
+words().write_text("one")
+worker = multiprocessing.get_context("fork").Process(target=in_a_worker, args=(opened(),))
+worker.start()
+worker.join()
+for text in ("two", "one"):
+    words().write_text(text)
+    ds = opened()
+    print(ds.cached(), ds[0])
+Path("ready").touch()
+"""
+
+
+def test_what_a_worker_left_is_a_miss_once_inputs_change(box: Sandbox) -> None:
+    script = box.folder / "left.py"
+    script.write_text(LEFT)
+    held_back = {"PYTHONPATH": str(box.folder), "READY": str(box.folder / "ready")}
+    said = box.python(script, environ=held_back).stdout.splitlines()
+    assert said == ["0 [0, 'two']", "5 [0, 'one']"]

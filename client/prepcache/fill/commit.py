@@ -498,11 +498,14 @@ class Committer:
         for path in folder.glob(f"{self.pid}-{self._artifacts.recipe.digest}-*") if self._is_heir else ():
             if (file := LocalFile.at(path)) is None or file.artifact.edition < catalogue.edition:
                 continue
+            observed = list(file.artifact.header.observed)
+            if not self._artifacts.accepts(observed):  # an input has changed since
+                continue
             items = catalogue.distinct.find(file.artifact.item_digests)
             if (items != MISSING).all():  # else they are another data set's
                 path.unlink(missing_ok=True)
                 cover = dict.fromkeys(map(bytes, file.artifact.item_digests))
-                batch = Batch([file], items.tolist(), cover, list(file.artifact.header.observed))
+                batch = Batch([file], items.tolist(), cover, observed)
                 catalogue.add_local(batch.files)
                 self._add(batch)
 
