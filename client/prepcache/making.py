@@ -3,7 +3,8 @@
 Invariants:
     1. What was made while something that counts in the recipe changed is given to the job, and not stored.
     2. An error in the function names the item; what was done before it stays done.
-    3. Where items expand, a preparation ends with a view of all samples, or raises.
+    3. The threads of a process have one `OnAccess` and one `Committer`: of two, one would keep what it made.
+    4. Where items expand, a preparation ends with a view of all samples, or raises.
 
 Not here: the fill itself (filler.py), how samples made on access are leased and committed (on_access.py).
 """
@@ -30,6 +31,7 @@ from prepcache.fill.on_access import OnAccess
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.verify import verify
 from prepcache.fill.workers import crew_of
+from prepcache.forks import ForkLock
 from prepcache.index.item_index import Array
 from prepcache.index.snapshot import View
 from prepcache.keys.randomness import Guard, describe
@@ -98,6 +100,7 @@ class Making:
         self._originals = samples.originals
         self._tally = samples.tally
         self._watched = _Watched(samples.by.job)
+        self._beginning = ForkLock()
         self._on_access: OnAccess | None = None
         self._committer: Committer | None = None
 
@@ -113,7 +116,7 @@ class Making:
             PreprocessError, SampleError, OSError: as `CachedDataset.prepare`.
         """
         if (here := self.on_access) is not None:
-            here.flush_soon()  # what it has leased is no other job's to wait for
+            here.run()  # into files of this job, where the fill finds it
         with self._by.artifacts.filling:
             missing = self._catalogue.missing
             if positions is not None:
@@ -227,12 +230,7 @@ class Making:
         if drifted and by.steady.is_news():
             by.say_of_it(line(drifted), "drifted")
         is_keeping = self._of.keeps or by.artifacts.has_lost
-        here = None
-        if is_keeping and is_writing and not drifted:
-            here = self.on_access or OnAccess(
-                by.artifacts, self._task(), self.committer, self._watched.observed
-            )
-            self._on_access = here
+        here = self._begun_on_access() if is_keeping and is_writing and not drifted else None
         with self._watched.guarded() as watched:
             if here is not None and here.wants_more:
                 made = here.samples(indices, self._kept_call, is_single=is_single)
@@ -250,13 +248,23 @@ class Making:
         here = self._on_access
         return here if here is not None and here.pid == os.getpid() else None
 
+    def _begun_on_access(self) -> OnAccess:
+        by, committer = self._by, self.committer
+        with self._beginning:
+            here = self.on_access
+            if here is None:
+                here = OnAccess(by.artifacts, self._task(), committer, self._watched.observed)
+                self._on_access = here
+            return here
+
     @property
     def committer(self) -> Committer:
         """What commits here what this process makes."""
-        if self._committer is None or self._committer.pid != os.getpid():
-            is_heir = not self._by.is_stream
-            self._committer = Committer(self._by.artifacts, self._task(), is_heir=is_heir)
-        return self._committer
+        with self._beginning:
+            if self._committer is None or self._committer.pid != os.getpid():
+                is_heir = not self._by.is_stream
+                self._committer = Committer(self._by.artifacts, self._task(), is_heir=is_heir)
+            return self._committer
 
     def _made(self, index: int) -> Any:
         """The sample of an item, which is made if it is missing, and not kept."""

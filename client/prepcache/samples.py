@@ -28,6 +28,7 @@ from prepcache.errors import PreprocessError, SampleError, UnkeyableError
 from prepcache.fill.call import Job
 from prepcache.fill.input_guard import UNSTEADY, Originals
 from prepcache.fill.recipe_guard import Steady, line
+from prepcache.forks import ForkLock
 from prepcache.index.item_index import MISSING, Array, Distinct
 from prepcache.index.snapshot import View, given
 from prepcache.progress import Progress, say
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
     from prepcache.keys.items import Stamps
     from prepcache.keys.recipes import Recipe
     from prepcache.making import Making
+
+_BEGINNING = ForkLock()
+"""Held while what makes samples is set up: threads share it."""
 
 
 @dataclass(eq=False)
@@ -182,7 +186,8 @@ class Samples:
         if self._making is None:
             from prepcache.making import Making
 
-            self._making = Making(self)
+            with _BEGINNING:
+                self._making = self._making or Making(self)
         return self._making
 
     @property
@@ -331,6 +336,8 @@ class Samples:
     # -- to other processes
 
     def __getstate__(self) -> dict[str, Any]:
+        if (here := self.on_access) is not None:
+            here.run()
         return {**self.__dict__, "_making": None, "_view": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -6,6 +6,8 @@ import threading
 from collections import Counter
 from contextlib import closing
 
+import pytest
+
 from prepcache.daemon.client import Client
 from support import serving
 from support.fake_daemon import FakeDaemon, Request
@@ -174,3 +176,76 @@ def test_a_killed_lazy_workers_items_are_made_by_others(jobs: Jobs) -> None:
         assert (jobs.box.folder / "dead").read_text()
         check_each_item_is_stored_once(client)
         assert jobs.calls()[21] == 2, "the deadly call, and the one after it"
+
+
+HANDED_ON = """
+import math, pickle
+from prepcache.fill import commit, on_access
+
+on_access.LEASE_FROM_S = math.inf  # on a busy machine no item is cheap
+commit.THREAD.schedule = lambda *_: None  # nothing is in files just because time has passed
+
+def make(item):
+    called(item)
+    return np.full(3, item)
+
+def seen(ds):
+    assert [int(ds[i][0]) for i in range(20)] == list(range(20))
+
+ds = prepcache.CachedDataset(list(range(20)), make, lazy=True, progress=False)
+seen(ds)
+how = sys.argv[1]
+if how == "prepared":
+    ds.prepare()
+elif how == "pickled":
+    seen(pickle.loads(pickle.dumps(ds)))
+elif (pid := os.fork()) == 0:
+    seen(ds)
+    os._exit(0)
+else:
+    assert os.waitpid(pid, 0)[1] == 0
+tell()
+"""
+
+
+@pytest.mark.parametrize("how", ["prepared", "pickled", "forked"])
+def test_what_was_made_is_not_made_where_a_set_is_handed_on(jobs: Jobs, how: str) -> None:
+    jobs.run(jobs.write(HANDED_ON), how)
+    assert jobs.calls() == Counter(range(20))
+
+
+AT_ONCE = """
+import prepcache.making
+from prepcache.fill import commit, on_access
+
+commit.THREAD.schedule = lambda *_: None  # all is committed at the end
+both, begun = threading.Barrier(2), on_access.OnAccess.__init__
+
+def slowly(*arguments):
+    try:
+        both.wait(1)  # would let both threads in
+    except threading.BrokenBarrierError:
+        pass
+    begun(*arguments)
+
+on_access.OnAccess.__init__ = slowly
+
+def make(item):
+    called(item)
+    return np.full(3, item)
+
+ds = prepcache.CachedDataset(list(range(2)), make, lazy=True, progress=False)
+threads = [threading.Thread(target=ds.__getitem__, args=(item,)) for item in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+tell()
+"""
+
+
+def test_what_threads_make_first_is_stored(jobs: Jobs) -> None:
+    script = jobs.write(AT_ONCE)
+    jobs.run(script)
+    jobs.run(script)
+    assert jobs.calls() == Counter(range(2))

@@ -14,7 +14,9 @@ Invariants:
        made is committed after `COMMIT_S` in any case.
     5. Until it is in files it is in memory, at most half a batch of it, and is given from there.
     6. What is leased and not committed is given back: others may wait for it.
-    7. Samples that were made while something that counts in the recipe changed are dropped.
+    7. What was made is in files before another process gets the data set, and before all is prepared: the
+       function is not called for it again.
+    8. Samples that were made while something that counts in the recipe changed are dropped.
 
 Locking: `_turn` is held while samples are made; the committing thread needs it for nothing. `_submitting` is
 held while what was made goes into files.
@@ -27,6 +29,7 @@ import contextlib
 import logging
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -52,6 +55,9 @@ COMMIT_S = 1.0
 """What was made is committed so soon: other jobs, and workers of this one, may wait for it."""
 LEASE_FROM_S = 2e-3
 """An item that costs less, and is asked for alone, is leased when it is committed: asking takes as long."""
+
+_HERE: weakref.WeakValueDictionary[int, OnAccess] = weakref.WeakValueDictionary()
+"""All of this process, by identity: a `WeakSet` cannot be read while a thread adds."""
 
 Call = Callable[[int], tuple[Part, bool]]
 """Makes the sample of a distinct item; whether that may be kept."""
@@ -85,6 +91,7 @@ class OnAccess:
         """What is in no file yet, and its bytes."""
         self._made_bytes = self._grants = 0
         artifacts.session.at_return(self.flush_soon)
+        _HERE[id(self)] = self
 
     @property
     def wants_more(self) -> bool:
@@ -189,11 +196,17 @@ class OnAccess:
         self.run()
         self.committer.flush(is_retrying=False)
 
-    def run(self) -> None:
-        """Submits what was made, in batches that suit the cache: one that has no room is full."""
-        if os.getpid() == self.pid:
-            with self._submitting:
+    def run(self, *, is_waiting: bool = True) -> None:
+        """Submits what was made, in batches that suit the cache: one that has no room is full.
+
+        Args:
+            is_waiting: for another thread that does so.
+        """
+        if os.getpid() == self.pid and self._submitting.acquire(blocking=is_waiting):
+            try:
                 self._submit()
+            finally:
+                self._submitting.release()
 
     def _submit(self) -> None:
         self.committer.collect = None
@@ -221,3 +234,11 @@ class OnAccess:
             if steady.is_news():
                 log.warning("prepcache: %s: %s", self._artifacts.recipe.name, self._artifacts.reason)
         return bool(changed)
+
+
+def _before_fork() -> None:
+    for one in [one for ref in _HERE.valuerefs() if (one := ref()) is not None]:
+        one.run(is_waiting=False)  # a function that forks may be called by what submits
+
+
+os.register_at_fork(before=_before_fork)
