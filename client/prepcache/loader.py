@@ -16,6 +16,7 @@ Invariants:
        exceptions are the consumer's. An epoch does not go on in a forked process: the thread is not there.
     5. The garbage collector may end an epoch in whatever thread it runs, which may hold a lock that the
        epoch's thread waits for: nobody waits for that longer than `LEAVE_S`, and no such thread for another.
+       Nor does the end of the process, where an error or Ctrl-C keeps epochs that were under way.
 
 Devices of other types than CUDA's get plain copies, made when the consumer asks for a batch. CUDA's get
 copies on a stream beside the consumer's, from pinned buffers:
@@ -31,15 +32,18 @@ copies on a stream beside the consumer's, from pinned buffers:
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent import futures
+from concurrent.futures import Future
 from contextvars import copy_context
+from queue import Empty, SimpleQueue
 from typing import Any, Never
 
 import numpy as np
@@ -71,6 +75,53 @@ _INSTEAD = {
 }
 """Options of torch's DataLoader and DistributedSampler, and what there is for them."""
 _STATE = {"samples", "of", "shuffle", "generator"}
+_ENDING: weakref.WeakValueDictionary[int, _Gatherer] = weakref.WeakValueDictionary()
+"""Those whose threads may run, by identity: a `WeakSet` cannot be read while a thread adds."""
+
+
+class _Gatherer:
+    """A thread that makes one batch after the other. At exit an executor's is waited for, however long."""
+
+    def __init__(self, make: Callable[[Positions], Any]) -> None:
+        self._make = make
+        self._asked: SimpleQueue[tuple[Future[Any], Positions] | None] = SimpleQueue()
+        # What is made or transformed there sees the context variables that it would see here.
+        work = (self._work,)
+        self.thread = threading.Thread(target=copy_context().run, args=work, name=LOADER_THREAD, daemon=True)
+        _ENDING[id(self)] = self
+        self.thread.start()
+
+    def submit(self, positions: Positions) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._asked.put((future, positions))
+        return future
+
+    def _work(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            future, positions = asked
+            try:
+                future.set_result(self._make(positions))
+            except BaseException as error:  # noqa: BLE001 - raised again where the batch is taken
+                future.set_exception(error)
+            del asked, future  # the batch is the consumer's
+
+    def end(self) -> None:
+        """What is not begun is not made."""
+        with contextlib.suppress(Empty):
+            while True:
+                self._asked.get_nowait()  # the thread takes from it too: a wait here might never end
+        self._asked.put(None)
+
+
+@atexit.register
+def _end_all() -> None:
+    """The interpreter would end threads in the middle of torch's code, which aborts the process."""
+    left = [one for ref in _ENDING.valuerefs() if (one := ref()) is not None]
+    for one in left:
+        one.end()
+    until = time.monotonic() + LEAVE_S
+    for one in left:
+        one.thread.join(max(0.0, until - time.monotonic()))
 
 
 class Loader:
@@ -204,17 +255,15 @@ class Loader:
         batches = [order[at : at + self.batch_size] for at in range(self._given, len(order), self.batch_size)]
         if self.drop_last and batches and len(batches[-1]) < self.batch_size:
             batches.pop()
-        # What is made or transformed there sees the context variables and the stream that it would see here.
-        run, stream, begun_in = copy_context().run, _stream_here(), os.getpid()
-        pool = futures.ThreadPoolExecutor(1, LOADER_THREAD)
-        left = iter(batches)
-        ahead = deque(pool.submit(run, self._make, at, stream) for at in itertools.islice(left, AHEAD))
+        stream, begun_in, left = _stream_here(), os.getpid(), iter(batches)
+        gatherer = _Gatherer(lambda positions: self._make(positions, stream))
+        ahead = deque(gatherer.submit(at) for at in itertools.islice(left, AHEAD))
         try:
             while ahead:
                 if os.getpid() != begun_in:
                     raise RuntimeError("this epoch began in the parent process: begin another one here")
                 batch = ahead.popleft().result()
-                ahead.extend(pool.submit(run, self._make, at, stream) for at in itertools.islice(left, 1))
+                ahead.extend(gatherer.submit(at) for at in itertools.islice(left, 1))
                 self._given += self.batch_size
                 yield batch if self._copier is None else self._copier.finish(batch)
                 del batch
@@ -222,9 +271,9 @@ class Loader:
             self._given, self._begun_at = 0, None
         finally:
             if os.getpid() == begun_in:
-                pool.shutdown(wait=False, cancel_futures=True)
+                gatherer.end()
                 if not threading.current_thread().name.startswith(LOADER_THREAD):
-                    futures.wait([one for one in ahead if not one.cancelled()], LEAVE_S)
+                    gatherer.thread.join(LEAVE_S)
 
     def _order(self) -> tuple[Positions, Iterator[int]]:
         """The order of an epoch, and what torch's sampler draws at its end."""

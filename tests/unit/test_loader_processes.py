@@ -38,6 +38,31 @@ def test_an_epoch_kept_to_the_end_of_a_process_ends_silently() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
 
 
+STUCK = """
+import builtins, threading
+from prepcache import loader
+
+loader.LEAVE_S = 0.1
+
+class Rows:
+    def __len__(self): return 100
+    def __getitem__(self, i):
+        return i if i < 2 else threading.Event().wait()
+
+builtins.epoch = iter(loader.Loader(Rows(), 2))
+assert next(builtins.epoch).tolist() == [0, 1]
+raise KeyError("left")
+"""
+
+
+def test_a_process_ends_in_the_middle_of_a_slow_batch() -> None:
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK], env=environ, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 1 and done.stderr.endswith("KeyError: 'left'\n"), done.stderr
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_an_epoch_does_not_go_on_in_a_forked_process() -> None:
     """The thread is not there: waiting for its batches would be for ever."""
