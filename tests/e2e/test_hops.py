@@ -18,6 +18,15 @@ def make(item: int) -> tuple[torch.Tensor, int]:
     return torch.full((3, 4), item), item
 
 
+def profiled(note: Callable[[FrameType, str, Any], None], function: Callable[[], Any]) -> None:
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+
+
 def calls(function: Callable[[], Any]) -> list[str]:
     """The functions of ours that it calls, once all that is kept is kept."""
     function()
@@ -27,12 +36,7 @@ def calls(function: Callable[[], Any]) -> list[str]:
         if event == "call" and "/client/prepcache/" in frame.f_code.co_filename:
             found.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}")
 
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        function()
-    finally:
-        sys.setprofile(before)
+    profiled(note, function)
     return found
 
 
@@ -57,12 +61,7 @@ def frames_above(event: str, names: set[str], function: Callable[[], Any]) -> li
                 frame = frame.f_back
             found.append(above)
 
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        function()
-    finally:
-        sys.setprofile(before)
+    profiled(note, function)
     return found
 
 

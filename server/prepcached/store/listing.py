@@ -1,7 +1,7 @@
 """Listing entries and recipes, and finding relatives of a recipe: filters, orders and cursors, as statements.
 
 Invariants:
-    1. No listing is unbounded: a page has at most `MAX_PAGE` rows.
+    1. No listing is unbounded: a page has at most `MAX_PAGE_SIZE` rows.
     2. A cursor is the sort value and id of the last row seen (keyset), so that pages neither skip nor
        repeat entries that stay, whatever is committed or removed between them.
 """
@@ -19,7 +19,8 @@ import sqlalchemy as sa
 
 from prepcache import errors
 from prepcache.digests import Digest, Key, RecipeDigest, is_hex64
-from prepcache.protocol.inspection import Entry, EntryPage, NameSums, NearestRecipe
+from prepcache.protocol import SORTS
+from prepcache.protocol.inspection import MAX_PAGE_SIZE, Entry, EntryPage, NameSums, NearestRecipe
 from prepcache.protocol.observed import RANDOM, draws_in
 from prepcache.protocol.wire import MAX_INT
 from prepcached.store import db, queries, scopes
@@ -27,21 +28,13 @@ from prepcached.store.core import Core
 from prepcached.store.db import artifacts, producers, recipes
 from prepcached.store.records import Filter, RecipeRecord
 
-MAX_PAGE = 1000
 _NO_FILTER = Filter()
 MAX_RELATIVES = 32
 MAX_READ_BYTES = 1 << 20
 """Of relatives' packed parts, which take some 5 kB as a rule."""
 
-SORTS: dict[str, sa.Column[Any]] = {
-    "created_at": artifacts.c.created_at,
-    "used_at": artifacts.c.used_at,
-    "size_bytes": artifacts.c.size_bytes,
-    "cost_s": artifacts.c.cost_s,
-    "items": artifacts.c["items"],
-    "key": artifacts.c.key,
-}
-"""What a listing may be sorted by; a leading "-" turns the order around."""
+_SORTS: dict[str, sa.Column[Any]] = {name: artifacts.c[name] for name in (*SORTS, "key")}
+"""A leading "-" turns the order around."""
 
 
 def _of_recipe(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
@@ -117,12 +110,12 @@ def page(
     What they observed, which may be a hundred thousand files each, is told of one entry at a time.
 
     Args:
-        sort: one of `SORTS`, with "-" for descending.
+        sort: one of `SORTS` or "key", with "-" for descending.
     """
-    column = SORTS.get(sort.removeprefix("-"))
+    column = _SORTS.get(sort.removeprefix("-"))
     if column is None:
-        raise errors.BadRequest(f"cannot sort by {sort[:40]!r}; use one of {', '.join(SORTS)}", field="sort")
-    limit = max(1, min(limit, MAX_PAGE))
+        raise errors.BadRequest(f"cannot sort by {sort[:40]!r}; use one of {', '.join(_SORTS)}", field="sort")
+    limit = max(1, min(limit, MAX_PAGE_SIZE))
     is_down = sort.startswith("-")
     statement = sa.select(*_COLUMNS).where(*conditions(filter, core.clock()))
     if cursor is not None:
@@ -255,7 +248,7 @@ def recipe_page(
         scope: only of this one; None for all.
         prefix: the first hex digits of their digests; None for all.
     """
-    limit = max(1, min(limit, MAX_PAGE))
+    limit = max(1, min(limit, MAX_PAGE_SIZE))
     chosen = sa.select(recipes.c.id)
     if scope is not None:
         chosen = chosen.where(recipes.c.scope == scope)
