@@ -215,9 +215,9 @@ class CachedDataset(Dataset[T_co]):
         elif mode is None and not lazy:
             samples.prepare()
         if lazy and mode is None:
-            from prepcache.fill.lazy_progress import tell_of
+            from prepcache.progress import tell_of_lazy
 
-            tell_of(artifacts, catalogue, recipe.name, progress)
+            tell_of_lazy(artifacts, catalogue, recipe.name, progress)
         samples.originals.end_opening()
         receives(self)
 

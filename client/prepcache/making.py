@@ -28,12 +28,13 @@ from prepcache.fill.call import Job, Part
 from prepcache.fill.commit import Committer, behind_text, waiting_of
 from prepcache.fill.filler import Fill, Filled
 from prepcache.fill.on_access import OnAccess
+from prepcache.fill.pacing import commit_bytes
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.verify import verify
 from prepcache.fill.workers import crew_of
 from prepcache.forks import ForkLock
 from prepcache.index.item_index import Array
-from prepcache.index.snapshot import View
+from prepcache.index.view import View
 from prepcache.keys.randomness import Guard, describe
 from prepcache.protocol.observed import with_draws
 from prepcache.protocol.units import count_text
@@ -156,7 +157,7 @@ class Making:
             self._originals.compare(todo)
             self._try_one(int(todo[0]))
             crew = crew_of(by.executor_here(), by.num_workers, by.job, self._originals.item, by.steady)
-            size = artifacts.commit_bytes()
+            size = commit_bytes(artifacts.budget_bytes())
             filled = Fill(
                 self._task(), artifacts, crew, progress, self.committer, todo, commit_bytes=size
             ).run()

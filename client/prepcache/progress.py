@@ -16,12 +16,15 @@ import multiprocessing
 import os
 import random
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
+from prepcache.daemon.wait_budget import on_own_time
 from prepcache.fill.pacing import Pace
 from prepcache.keys.randomness import is_alone
 from prepcache.protocol import wire
@@ -34,6 +37,8 @@ QUIET_S = 1.0
 REDRAW_S = 0.1
 FIRST_LINE_S = 5.0
 LONGEST_PAUSE_S = 600.0
+ASK_S = 2.0
+"""What one request to the daemon may take."""
 
 
 def say(line: str, is_shown: bool | None = None, *, is_wrong: bool = False) -> None:
@@ -258,3 +263,42 @@ class NotebookBar:
 
     def stop(self) -> None:
         """The last numbers stay."""
+
+
+def tell_of_lazy(artifacts: Any, catalogue: Any, name: str, is_shown: bool | None) -> None:
+    """Begins to tell how much of a lazy data set is cached, made by whichever processes, until all is.
+
+    A thread says it that keeps neither the data set nor the process alive, and asks the daemon on its own
+    time.
+
+    Args:
+        artifacts: those of its recipe, as in artifact_set.py.
+        catalogue: its items.
+        is_shown: False tells nothing.
+    """
+    if is_shown is False or not len(catalogue.missing):
+        return
+    is_over = threading.Event()
+    weakref.finalize(artifacts, is_over.set).atexit = False
+    of = weakref.ref(artifacts), weakref.ref(catalogue)
+
+    def tell() -> None:
+        pause_s, last = FIRST_LINE_S, -1
+        while not is_over.wait(pause_s):
+            artifacts, catalogue = of[0](), of[1]()
+            if artifacts is None or catalogue is None:
+                return
+            with on_own_time(ASK_S):
+                artifacts.look()
+            total = len(catalogue.distinct)
+            there = total - len(catalogue.missing)
+            del artifacts, catalogue
+            if there != last:
+                count = f"all {total:,}" if there == total else f"{there:,} of {total:,}"
+                say(f"{name}: {count} items are cached", is_shown)
+            if there == total:
+                return
+            last, pause_s = there, min(2 * pause_s, LONGEST_PAUSE_S)
+
+    with suppress(RuntimeError):  # there are too many threads
+        threading.Thread(target=tell, name="prepcache-progress", daemon=True).start()

@@ -30,7 +30,7 @@ from prepcache.fill.input_guard import UNSTEADY, Originals
 from prepcache.fill.recipe_guard import Steady, line
 from prepcache.forks import ForkLock
 from prepcache.index.item_index import MISSING, Array, Distinct
-from prepcache.index.snapshot import View, given
+from prepcache.index.view import View, given
 from prepcache.progress import Progress, say
 from prepcache.protocol.observed import draws_text
 from prepcache.report import (

@@ -52,8 +52,8 @@ class Artifacts:
         self.generation = 0
         self.drop = session.drop_hold
 
-    def commit_bytes(self) -> int:
-        return 1 << 20
+    def budget_bytes(self) -> int:
+        return 32 << 20
 
     def accepts(self, rows: Any) -> bool:
         return True

@@ -52,7 +52,7 @@ from prepcache.settings import Address
 MAX_IDLE = 8
 WRITE_BYTES = 256 << 10
 FOLIO_BYTES = 2 << 20
-"""Files are written by as much: NOTE [ Large folios ] in artifact/layout.py. header.py has it too, and numpy."""
+"""Files are written by as much: NOTE [ Large folios ] in layout.py. As in header.py, which loads numpy."""
 
 _SOCKETS: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 """All that this process has open, for its forked children."""

@@ -43,7 +43,7 @@ from prepcache.fill.batch import Collected, Task
 from prepcache.fill.call import Part, weight
 from prepcache.fill.commit import AWAY_BYTES, Committer, waiting_bytes
 from prepcache.fill.leases import Share
-from prepcache.fill.pacing import COMMIT_ITEMS, COMMIT_LEASES, Pace
+from prepcache.fill.pacing import COMMIT_ITEMS, COMMIT_LEASES, Pace, commit_bytes
 from prepcache.fill.recipe_guard import line
 from prepcache.index.artifact_set import ArtifactSet
 
@@ -85,7 +85,7 @@ class OnAccess:
         self._observed = observed
         self._turn = threading.RLock()
         self._submitting = threading.Lock()
-        self._pace = Pace(commit_bytes=artifacts.commit_bytes())
+        self._pace = Pace(commit_bytes=commit_bytes(artifacts.budget_bytes()))
         self._share = Share(artifacts, task.catalogue, np.empty(0, "i4"), self._pace, lambda found: None)
         self._made: dict[int, tuple[Part, int]] = {}
         """What is in no file yet, and its bytes."""

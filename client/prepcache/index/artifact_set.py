@@ -28,7 +28,6 @@ from typing import Any
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
 from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
-from prepcache.fill.pacing import commit_bytes
 from prepcache.forks import ForkLock
 from prepcache.index.recipe_index import Observed, RecipeIndex, Verdicts, open_or_miss
 from prepcache.keys.files.stat_cache import user_stat_cache
@@ -343,13 +342,13 @@ class ArtifactSet:
         """The session, as what makes samples uses it."""
         return _Registering(self) if self.mode.is_writing else NoSession()
 
-    def commit_bytes(self) -> int:
-        """How large a batch may get, in a cache of that size."""
+    def budget_bytes(self) -> int:
+        """How large the cache may get; 0 where that is not known."""
         if self._budget_bytes is None and self.mode.is_writing and not self.session.is_gone:
             with contextlib.suppress(PrepcacheError):
                 budget = self.session.limits().get("effective_limit_bytes")
                 self._budget_bytes = budget if isinstance(budget, int) else 0
-        return commit_bytes(self._budget_bytes or 0)
+        return self._budget_bytes or 0
 
     def after_fork(self) -> None:
         self.index.after_fork()
