@@ -2,7 +2,8 @@
 
 Invariants:
     1. `request.state.peer` is set for every request, from the socket.
-    2. Head and URL are bounded in bytes and time, and a silent connection is closed.
+    2. Head and URL are bounded in bytes and time, and a silent connection is closed. What follows of a body
+       after its answer is thrown away, for a bounded time.
     3. Refusals are problem documents, as everywhere.
     4. A client that does not read its answer is disconnected, which frees the answer's memory.
     5. Each peer (a user of the unix socket; all of TCP together) has at most half of the slots for
@@ -37,6 +38,8 @@ MAX_HEAD_BYTES = wire.MAX_HEADER_BYTES
 """Request line and headers together; what a client of ours sends is under 1 KiB."""
 HEAD_TIMEOUT_S = 10.0
 """From a connection's or a request's first byte to the end of its head."""
+REST_TIMEOUT_S = 30.0
+"""From an answer that did not wait for the end of its request's body to that end."""
 STALL_TIMEOUT_S = 30.0
 """Longest pause of a client in the middle of reading an answer."""
 MAX_CONNECTIONS = 8192
@@ -96,6 +99,7 @@ class PeerProtocol(HttpToolsProtocol):
     peer: Peer
     _head_bytes = 0
     _in_head = True
+    _in_body = False
 
     def __init__(self, *arguments: Any, slots: Slots, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -143,12 +147,22 @@ class PeerProtocol(HttpToolsProtocol):
         self.scope["state"]["connection"] = self
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._head_bytes = False, 0
+        self._in_head, self._in_body, self._head_bytes = False, True, 0
         self._came("head")
         if sum(len(name) + len(value) for name, value in self.headers) + len(self.url) > MAX_HEAD_BYTES:
             self._refuse(431, TooLarge, f"the request's head is over {MAX_HEAD_BYTES} bytes")
             return
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        self._came("rest")
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._in_body and self.cycle.response_complete and not self.transport.is_closing():
+            self._expect("rest", REST_TIMEOUT_S, self.transport.close)
 
     def send_in_bulk(self) -> None:
         """Enlarges the send buffer for a long answer, so that each turn of the loop writes more of it."""

@@ -274,3 +274,13 @@ def test_a_refusal_reaches_a_client_still_sending(served: Serving) -> None:
         sock.sendall(b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n")
         sock.sendall(b"x" * 100_000)
         assert refused(sock.recv(1 << 16))[0] == 404
+
+
+def test_a_body_that_goes_on_after_its_answer_ends(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "REST_TIMEOUT_S", 0.05)
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(READY_S)
+        sock.connect(str(served.uds))
+        sock.sendall(b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\nx")
+        assert refused(sock.recv(1 << 16))[0] == 404
+        assert sock.recv(1 << 16) == b""
