@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -158,3 +160,30 @@ def test_what_no_daemon_answers_to_who_asks_for_a_lease_is_told(answer: wire.Lea
 
 def test_who_asks_for_no_lease_is_given_none() -> None:
     assert wire.LeaseAnswer().lie(3, 0) == wire.LeaseAnswer().lie(0, 3) == ""
+
+
+def test_msgspec_looks_at_no_class_after_its_import() -> None:
+    """Its first look at a class is not safe from a second thread."""
+    program = """
+import contextlib, os, sys
+from prepcache import artifact
+from prepcache.errors import BadRequest
+from prepcache.protocol import inspection, wire
+from prepcached.tier import manifests
+file = os.memfd_create("artifact")
+writer = artifact.Writer("ab" * 32, 0)
+writer.add(bytes(32), [{"x": 1}], 0.5)
+writer.write(file, producer={}, observed=())
+looks = []
+sys.setprofile(lambda frame, event, _: "msgspec" in frame.f_code.co_filename and looks.append(frame.f_code))
+for one in [*vars(wire).values(), *vars(inspection).values()]:
+    if isinstance(one, type) and issubclass(one, wire.Message):
+        with contextlib.suppress(BadRequest):
+            one.from_json({})
+artifact.check(file)
+manifests.decode(b'{"version": 1, "artifacts": []}')
+sys.setprofile(None)
+print(looks)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -151,6 +151,10 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     data_offsets: tuple[int, int]
 
 
+for _one in (Document, _Entry):  # as `be_known` in protocol/wire.py
+    msgspec.json.Decoder(_one)
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """Where a tensor lies: absolute offsets in the file."""

@@ -23,6 +23,7 @@ from prepcache.protocol.wire import (
     Token,
     Whole,
     at_most,
+    be_known,
     text,
 )  # fmt: skip
 
@@ -353,3 +354,6 @@ class SessionList(Message, frozen=True):
     """GET /v1/sessions."""
 
     sessions: tuple[SessionSeen, ...]
+
+
+be_known(list(vars().values()))

@@ -86,6 +86,8 @@ class _Object(msgspec.Struct):
     artifacts: Annotated[list[Row], Meta(max_length=MAX_ROWS)]
 
 
+_DECODER = msgspec.json.Decoder(_Object)
+"""Made here, not by the first thread that reads a manifest: see `be_known` in protocol/wire.py."""
 Index = dict[bytes, tuple[Row, ...]]
 """By item, the artifacts of its highest edition; mostly one."""
 
@@ -136,7 +138,7 @@ def decode(data: bytes) -> list[Row]:
     """The rows of an object, but those of artifacts that are too large for any store; raises Damaged where it
     is not a manifest of this version."""
     try:
-        found = msgspec.json.decode(data, type=_Object)
+        found = _DECODER.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Damaged(f"not a manifest of this version ({error})") from None
     return [row for row in found.artifacts if row.size_bytes <= MAX_ARTIFACT_BYTES]
