@@ -242,7 +242,8 @@ def purge(core: Core, filter: Filter, *, dry_run: bool = False, free_bytes: int 
     now = core.clock()
     where = listing.conditions(filter, now)
     if free_bytes is not None:  # what is used from now on moves behind all others
-        where.append(artifacts.c.used_at <= now)
+        with core.index.read() as conn:
+            where.append(artifacts.c.used_at <= (queries.latest_used_at(conn) or now))
     entries = size_bytes = disk_bytes = pinned = 0
     keys: list[Key] = []
     position: tuple[int, float] = 0, -1.0

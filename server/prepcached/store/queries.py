@@ -218,6 +218,12 @@ def coldest_used_at(conn: sa.Connection) -> float | None:
     return conn.execute(statement).scalar_one_or_none()
 
 
+def latest_used_at(conn: sa.Connection) -> float | None:
+    """Of a clock that was set back it lies ahead."""
+    latest: float | None = conn.execute(sa.select(sa.func.max(artifacts.c.used_at))).scalar_one()
+    return latest
+
+
 def add_artifacts(conn: sa.Connection, rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
     """Inserts rows (values, producer), at most CHUNK; a doomed digest is spared."""
     if not rows:
@@ -284,7 +290,7 @@ def use_by(conn: sa.Connection, now: float) -> None:
     A clock that was ahead, or is behind just now, leaves such times. They would stay the warmest whatever is
     used from now on; were they alone brought back, they would lose their order.
     """
-    latest = conn.execute(sa.select(sa.func.max(artifacts.c.used_at))).scalar_one()
+    latest = latest_used_at(conn)
     if latest is not None and latest > now:
         conn.execute(artifacts.update().values(used_at=artifacts.c.used_at - (latest - now)))
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from prepcache import errors
 from prepcached.store.db import Index
+from prepcached.store.records import Filter
 from prepcached.store.store import RECENCY_S, Store
 from support import stores
 from support.stores import RECIPE, Clock, put
@@ -25,6 +26,13 @@ def test_recency_is_written_behind(store: Store, clock: Clock) -> None:
     clock.now -= 5  # somebody set the clock back: the entry does not become colder
     store.touch("job", [ref.digest])
     assert store.entries().entries[0].used_at == clock.now + 5
+
+
+def test_a_purge_by_size_takes_what_a_fast_clock_left(store: Store, clock: Clock) -> None:
+    for name in range(3):
+        put(store, name)
+    clock.now -= 3600  # somebody set it right
+    assert store.purge(Filter(), free_bytes=1 << 30).entries == 3
 
 
 def test_a_resolve_uses_and_holds_all_that_it_answers(store: Store, clock: Clock) -> None:
