@@ -19,22 +19,15 @@ from prepcache import errors
 from prepcached.store.records import Filter
 from prepcached.store.store import Store
 from support import stores
-from support.crashing import Disk, StoreProcess, needs, whole
+from support.crashing import AFTER, BEFORE, Disk, StoreProcess, needs, whole
 from support.store_actor import key_of
-from support.stores import RECIPE, item
+from support.stores import RECIPE
 
 pytestmark = [pytest.mark.root, needs("strace", "xfs_io", "mkfs.xfs", "mount")]
 
 CALLS = ["rename", "fdatasync", "unlink"]
 MORE_CALLS = ["fsync", "openat", "pwrite64", "fchmod"]
 DAILY = [*(f"commit-{call}" for call in CALLS), "delete-unlink", "replace-rename", "merge-fdatasync"]
-BEFORE = {item(name) for name in range(8)}
-AFTER = {
-    "commit": BEFORE | {item("new"), item("newer")},
-    "replace": BEFORE,
-    "delete": BEFORE - {item(0)},
-    "merge": BEFORE,
-}
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,17 @@ from prepcached.store.records import Limits
 from prepcached.store.store import Store
 from support import stores
 from support.fork_processes import Running
-from support.stores import RECIPE
+from support.stores import RECIPE, item
 
 ATTACH_TIMEOUT_S = 20
+BEFORE = {item(name) for name in range(8)}
+AFTER = {
+    "commit": BEFORE | {item("new"), item("newer")},
+    "replace": BEFORE,
+    "delete": BEFORE - {item(0)},
+    "merge": BEFORE,
+}
+"""The items of a store before an act of store_actor.py, and after it."""
 
 
 def needs(*tools: str) -> pytest.MarkDecorator:

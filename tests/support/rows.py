@@ -40,3 +40,9 @@ class Stored(torch.utils.data.Dataset[Any]):
 
     def __getitems__(self, indices: Any) -> list[Any]:
         return self.rows.take(indices)
+
+
+def stored_images(folder: Path, count: int) -> Stored:
+    """Images with their numbers, over three artifacts."""
+    images = [np.random.default_rng(i).integers(0, 255, (3, 64, 64)).astype(np.uint8) for i in range(count)]
+    return Stored(rows_of(folder, [(torch.from_numpy(image), i) for i, image in enumerate(images)], 3))

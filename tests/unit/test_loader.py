@@ -19,16 +19,14 @@ from prepcache import loader as loader_module
 from prepcache.collate import pad_collate
 from prepcache.loader import AHEAD, Loader
 from support.artifacts import same
-from support.rows import Stored, rows_of
+from support.rows import Stored, rows_of, stored_images
 
 COUNT = 23
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
-    images = [np.random.default_rng(i).integers(0, 255, (3, 64, 64)).astype(np.uint8) for i in range(COUNT)]
-    samples = [(torch.from_numpy(image), number) for number, image in enumerate(images)]
-    return Stored(rows_of(tmp_path_factory.mktemp("stored"), samples, 3))
+    return stored_images(tmp_path_factory.mktemp("stored"), COUNT)
 
 
 def seeded(seed: int = 3) -> torch.Generator:

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,7 +15,7 @@ from prepcache.collate import Padded
 from prepcache.loader import Copier, Loader, map_tensors
 from support.artifacts import same
 from support.gpu import Gpu, gpu
-from support.rows import Stored, rows_of
+from support.rows import Stored, rows_of, stored_images
 
 __all__ = ["gpu"]
 
@@ -25,9 +24,7 @@ COUNT = 40
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
-    images = [np.random.default_rng(i).integers(0, 255, (3, 64, 64)).astype(np.uint8) for i in range(COUNT)]
-    samples = [(torch.from_numpy(image), number) for number, image in enumerate(images)]
-    return Stored(rows_of(tmp_path_factory.mktemp("stored"), samples, 3))
+    return stored_images(tmp_path_factory.mktemp("stored"), COUNT)
 
 
 def of_one_thread(dataset: Stored, size: int) -> list[list[torch.Tensor]]:
