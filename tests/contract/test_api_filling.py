@@ -180,14 +180,6 @@ def test_files_that_another_session_staged_are_refused(served: Serving) -> None:
     assert "job (pid" in detail
 
 
-def test_a_wrong_length_is_refused(served: Serving) -> None:
-    job = served.job()
-    job.resolve()
-    lease = job.lease("ab").json()["lease"]
-    staged = job.stage(served.store.staging, "ab")
-    problem(job.commit([lease], [{**staged, "size_bytes": 1}]), 422, "staged-file-refused")
-
-
 def test_a_recipe_that_nobody_registered_is_refused_by_name(served: Serving) -> None:
     job = served.job("eager")
     detail = problem(job.lease("ab"), 409, "unknown-recipe")

@@ -56,16 +56,6 @@ def test_a_session_that_cannot_be_watched_ends_by_silence(
         assert other.lease("a").json()["granted"] == [0]
 
 
-def test_holds_end_with_their_session(tmp_path: Path) -> None:
-    with serving(tmp_path) as served:
-        [ref] = put(served.store, "a").artifacts
-        job = served.job()
-        job.resolve()
-        assert served.store.entry(ref.key).holds == 1
-        job.close()
-        assert wait_until(lambda: served.store.entry(ref.key).holds == 0)
-
-
 def test_purged_artifacts_are_told_until_they_are_dropped(
     tmp_path: Path,
 ) -> None:
@@ -108,17 +98,6 @@ def test_a_restart_forgets_sessions_leases_and_staged_files(tmp_path: Path) -> N
         assert served.store.entry(ref.key).holds == 0
         assert served.job().lease("bc", served.store.generation(job.recipe)).json()["granted"] == [0, 1]
         assert list(Path(served.store.staging).iterdir()) == []
-
-
-def test_files_staged_for_no_session_are_removed(tmp_path: Path) -> None:
-    clock = Clock(1000.0)
-    with serving(tmp_path, clock) as served:
-        kept = served.job().stage(served.store.staging, "a")
-        folder = Path(served.store.staging)
-        (folder / "rubbish").write_bytes(b"x")
-        (folder / ("0" * 32 + ".1")).write_bytes(b"x")
-        clock.now += 61
-        assert wait_until(lambda: [path.name for path in folder.iterdir()] == [kept["name"]])
 
 
 def test_a_stop_finishes_the_commit_that_is_under_way(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.serving import Serving
-from support.stores import OTHER_RECIPE, items_of
+from support.stores import items_of
 
 
 def refused(served: Serving, answer: Any, name: str) -> str:
@@ -41,15 +40,3 @@ def test_a_staged_file_with_a_bad_header_leaves_the_lease(served: Serving, damag
     damage(Path(served.store.staging) / staged["name"])
     refused(served, job.commit([lease], [staged]), staged["name"])
     assert job.commit([lease], [job.stage(served.store.staging, "ab")]).status_code == 200
-
-
-def test_a_staged_file_of_another_recipe_is_refused_by_name(served: Serving) -> None:
-    job = served.job("confused")
-    job.resolve()
-    lease = job.lease("ab").json()["lease"]
-    stranger = served.job("stranger")
-    stranger.recipe = OTHER_RECIPE
-    staged = stranger.stage(served.store.staging, "ab")
-    name = staged["name"].replace(stranger.session, job.session)
-    os.rename(f"{served.store.staging}/{staged['name']}", f"{served.store.staging}/{name}")
-    assert OTHER_RECIPE in refused(served, job.commit([lease], [{**staged, "name": name}]), name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import enum
 import pickle
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from prepcache import artifact
 from prepcache.artifact import sample_tree
@@ -31,6 +33,11 @@ class Colour(enum.IntEnum):
 
 class Text(str):
     pass
+
+
+@dataclasses.dataclass
+class Row:
+    x: int
 
 
 @pytest.mark.parametrize(
@@ -83,6 +90,11 @@ REFUSED = [
     (torch.zeros(2, 2).max(0), "sample", "tuple(x)"),
     (CYCLE, "sample[0][0]", "contain themselves"),
     (lambda: 1, "sample", "function"),
+    (Image.new("RGB", (2, 2)), "sample", "return numpy.array(image)"),
+    (Row(1), "sample", "return dataclasses.asdict(x)"),
+    ({1}, "sample", "return sorted(x)"),
+    (Path("a"), "sample", "return str(path)"),
+    (type("Series", (), {"__module__": "pandas.core.series"})(), "sample", "row.to_dict() or row.to_numpy()"),
 ]
 
 

@@ -16,7 +16,7 @@ import torch
 from prepcache import register_key
 from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding import encoder as encoder_module
-from prepcache.keys.encoding.encoder import Encoder, canonical_order
+from prepcache.keys.encoding.encoder import Encoder
 from prepcache.keys.markers import plain, tree
 
 
@@ -49,12 +49,6 @@ def test_a_registered_type_counts_so_in_a_long_list(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(encoder_module, "_writers", {})
     register_key(int, lambda value: "number")
     assert encode([1] * 99) == encode([2] * 99)
-
-
-def test_the_function_receives_dicts_in_the_keyed_order() -> None:
-    one = canonical_order({"b": [{"y": 1, "x": (2, {"q": 1, "p": 2})}], "a": 1})
-    other = canonical_order({"a": 1, "b": [{"x": (2, {"p": 2, "q": 1}), "y": 1}]})
-    assert repr(one) == repr(other)
 
 
 def test_encoding_plain_values_imports_no_library() -> None:

@@ -12,7 +12,7 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.files import digest as digest_module
-from prepcache.keys.files.digest import digest_file, digest_tree, read_file, read_files, tree_stamp, walk_tree
+from prepcache.keys.files.digest import digest_file, digest_tree, read_file, read_files, walk_tree
 from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache
 from support.leaks import Leaks
@@ -152,15 +152,6 @@ def test_a_tree_is_listed_with_links_followed_and_sorted(tmp_path: Path) -> None
     (tmp_path / "t" / "gone").symlink_to("nowhere")
     rows = [(name, info is None) for name, _, info in walk_tree(str(tmp_path / "t"))]
     assert rows == [(b"a", False), (b"a/x", False), (b"b", False), (b"b/x", False), (b"gone", True)]
-
-
-def test_the_stamp_of_a_tree_needs_no_reading(tmp_path: Path) -> None:
-    (tmp_path / "t").mkdir()
-    (tmp_path / "t" / "x").write_bytes(b"x")
-    digested = digest_tree(str(tmp_path / "t"), None, "stat")
-    assert tree_stamp(str(tmp_path / "t")) == digested.stamp
-    (tmp_path / "t" / "y").write_bytes(b"")
-    assert tree_stamp(str(tmp_path / "t")) != digested.stamp
 
 
 def test_a_young_file_is_said_to_be_so_without_a_memo_too(tmp_path: Path) -> None:

@@ -57,21 +57,6 @@ def test_a_daemon_that_dies_costs_no_sample_and_raises_nothing(daemon: FakeDaemo
     assert [bench.samples()[i] for i in bench.called] == [i * i for i in bench.called]
 
 
-def test_a_lapsed_lease_is_leased_again_without_losing_work(daemon: FakeDaemon) -> None:
-    bench = Bench(daemon, list(range(10)))
-    lapses = iter([True])
-
-    def lapse(method: str) -> None:
-        if method == "commit" and next(lapses, False):
-            daemon.table.end_session("job")
-
-    bench.session.fail = lapse
-    bench.fill()
-    assert bench.called == list(range(10))
-    assert Bench(daemon, list(range(10)), "after").missing() == []
-    assert left_behind(daemon) == 0
-
-
 @pytest.mark.parametrize("leases", [1, 10])
 def test_a_lapsed_lease_taken_by_another_job_looks_again(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, leases: int

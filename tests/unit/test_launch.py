@@ -106,21 +106,6 @@ def test_the_daemon_inherits_nothing_of_the_job(make: Callable[..., Launcher], t
     assert stat.S_IMODE(launcher.log.stat().st_mode) == 0o600
 
 
-def test_one_that_somebody_else_started_is_not_started_again(
-    make: Callable[..., Launcher], tmp_path: Path
-) -> None:
-    launcher = make()
-    launcher.socket.parent.mkdir(mode=0o700)
-    with socket.socket(socket.AF_UNIX) as other:
-        other.bind(str(launcher.socket))
-        other.listen()
-        assert launcher.start()
-        assert launcher._starts == 0
-    assert launcher.start()
-    assert launcher._starts == 1
-    told(tmp_path / "root")
-
-
 def test_beginning_starts_what_is_needed_and_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

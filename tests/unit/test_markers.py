@@ -29,11 +29,6 @@ def test_marks_are_taken_off_wherever_a_container_can_be_rebuilt() -> None:
     }
 
 
-def test_a_value_without_marks_is_returned_as_it_is() -> None:
-    value = {"a": [1, (2, {3})], "b": Pair(1, 2)}
-    assert strip(value) is value
-
-
 def test_tree_takes_a_path() -> None:
     with pytest.raises(TypeError, match="directory"):
         tree(3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import subprocess
@@ -16,7 +15,7 @@ import pytest
 import torch
 
 import prepcache
-from prepcache.errors import SampleError, UnkeyableError
+from prepcache.errors import UnkeyableError
 
 
 @pytest.fixture(autouse=True)
@@ -60,43 +59,6 @@ def test_a_recipe_of_what_changed_since_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(globals(), "FACTOR", 3)
     with pytest.raises(UnkeyableError, match="changed since the recipe was created"):
         prepcache.CachedDataset([1], recipe)
-
-
-@dataclasses.dataclass
-class Row:
-    x: int
-
-
-def image(item: int) -> Any:
-    from PIL import Image
-
-    return Image.new("RGB", (2, 2))
-
-
-@pytest.mark.parametrize(
-    ("function", "instead"),
-    [
-        (image, r"return numpy\.array\(image\)"),
-        (Row, r"return dataclasses\.asdict\(x\)"),
-        (lambda item: {item}, r"return sorted\(x\)"),
-        (lambda item: Path("a"), r"return str\(path\)"),
-        (lambda item: np.ma.masked_equal([1, 2], item), r"would lose its mask; return .*getmaskarray"),
-        (nothing, "with expand=True a function may yield several samples"),
-    ],
-)
-def test_what_no_column_holds_is_told_how_to_return_it(function: Any, instead: str) -> None:
-    from prepcache.artifact.sample_tree import signature
-
-    with pytest.raises(SampleError, match=instead):
-        signature(function(1))
-
-
-def test_a_pandas_row_is_told_how_to_return_it() -> None:
-    from prepcache.artifact.sample_tree import signature
-
-    series = type("Series", (), {"__module__": "pandas.core.series"})
-    with pytest.raises(SampleError, match=r"return row\.to_dict\(\) or row\.to_numpy\(\)"):
-        signature(series())
 
 
 def test_a_slice_of_a_memmap_is_a_sample(tmp_path: Path) -> None:

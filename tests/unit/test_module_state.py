@@ -190,14 +190,6 @@ def _called(module: ModuleType, code: str = "script") -> tuple[Recipe, Steady]:
 
 
 @BOTH
-def test_what_calls_loaded_counts_as_before_them(module: ModuleType, code: str) -> None:
-    made, steady = _called(module, code)
-    steady.filled()
-    now = recipe(module.f, code=code)
-    assert (now.digest, now.parts) == (made.digest, made.parts)
-
-
-@BOTH
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_a_job_changes_in_what_calls_loaded_counts(module: ModuleType, name: str, code: str) -> None:
     """For an open data set and for a later one. The open one takes an object for changed by its own calls."""

@@ -83,25 +83,6 @@ def test_a_check_in_the_middle_sees_what_was_drawn_so_far() -> None:
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_a_guard_in_another_thread_undoes_no_draws(name: str) -> None:
-    is_inside, is_drawn = threading.Event(), threading.Event()
-
-    def work() -> set[str]:
-        with randomness.Guard() as guard:
-            is_inside.set()
-            assert is_drawn.wait(60)
-        return guard.drawn
-
-    with ThreadPoolExecutor(1) as pool:
-        reported = pool.submit(work)
-        assert is_inside.wait(60)
-        first = DRAWS[name](8)
-        is_drawn.set()
-        assert reported.result() == set()
-    assert list(DRAWS[name](8)) != list(first)
-
-
-@pytest.mark.parametrize("name", DRAWS)
 def test_a_thread_that_the_function_starts_draws_for_it(name: str) -> None:
     with randomness.Guard() as guard, ThreadPoolExecutor(1) as pool:
         first = pool.submit(DRAWS[name], 8).result()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -88,15 +86,6 @@ def test_slow_items_and_large_ones_end_a_stretch_early(monkeypatch: pytest.Monke
     assert [len(reading.read(100)[0]) for _ in range(4)] == [3, 8, 13, 13]
 
 
-def test_what_was_read_before_an_error_comes_with_it() -> None:
-    def broken() -> Iterator[int]:
-        yield from range(5)
-        raise OSError("cut")
-
-    items, at, error = Reading(Source(broken), ALL).read(10)
-    assert (items, at) == ([0, 1, 2, 3, 4], range(5)) and isinstance(error, OSError)
-
-
 def test_an_object_given_again_with_other_contents_is_another() -> None:
     def reused() -> Iterator[Any]:
         row, buffer = {"n": [0]}, np.zeros(1, int)
@@ -105,11 +94,3 @@ def test_an_object_given_again_with_other_contents_is_another() -> None:
             yield row, buffer
 
     assert [(row["n"], buffer.tolist()) for row, buffer in read_all(reused)] == [([n], [n]) for n in range(3)]
-
-
-def test_an_iterator_is_read_by_no_other_process() -> None:
-    there = Source(numbers())
-    there._given_in = os.getppid()
-    with pytest.raises(RuntimeError, match=r"a generator.*DataLoader workers cannot share: pass an iterable"):
-        there.begin()
-    assert list(pickle.loads(pickle.dumps(Source(numbers))).begin()) == [0, 1, 2]

@@ -11,23 +11,8 @@ import numpy as np
 import pytest
 
 from prepcache import errors, report
-from prepcache.digests import RecipeDigest
-from prepcache.protocol import inspection, wire
+from prepcache.protocol import wire
 from prepcache.settings import Mode
-
-NEAR = inspection.NearestRecipe(RecipeDigest("1" * 64), "prep.f", 1000.0, 1, 10, 1_200_000_000, 41.2)
-
-
-def explanation(**members: Any) -> inspection.Explanation:
-    given: dict[str, Any] = {
-        "recipe": RecipeDigest("2" * 64),
-        "name": "prep.f",
-        "entries": 0,
-        "was_there": False,
-        "nearest": NEAR,
-        "summary": "config.max_len 128 -> 256",
-    }
-    return inspection.Explanation(**(given | members))
 
 
 class FakeTransport:
@@ -79,21 +64,6 @@ def why(found: SimpleNamespace, items: Any = ("a", "b", "c"), root: Any = None) 
     return report.why_missing(found, found.catalogue, items, root)  # type: ignore[arg-type]
 
 
-def test_a_hit_asks_nobody() -> None:
-    found = artifacts(missing=0)
-    assert why(found) == []
-    assert found.session.client.transport.asked == []
-
-
-def test_a_miss_asks_once_and_briefly_by_the_digest_alone() -> None:
-    found = artifacts(explanation().to_json())
-    [line] = why(found)
-    assert line == "config.max_len 128 -> 256"
-    [(path, body, limit_s)] = found.session.client.transport.asked
-    assert path == "/v1/explain" and limit_s == report.ASK_S
-    assert body["recipe"] == "2" * 64 and body["parts"] is None
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -118,13 +88,6 @@ def test_a_miss_names_files_and_no_values(tmp_path: Path) -> None:
     assert len(found.why) == wire.MAX_WHY and found.why.isprintable()
 
 
-def test_that_nothing_of_what_is_cached_is_asked_for_is_said() -> None:
-    assert why(artifacts(has_any=True, has_mapped=True)) == [
-        "3 of 3 items not cached; none of the cached items is in this data set"
-    ]
-    assert why(artifacts(has_any=True, has_mapped=True, missing=2)) == ["2 of 3 items not cached"]
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "line"),
     [
@@ -144,9 +107,3 @@ def test_items_are_named_by_their_file_short_of_the_root(tmp_path: Path) -> None
     found = artifacts(has_any=True, missing=4, of=4)
     assert why(found, items, tmp_path) == ["4 of 4 items not cached: a.txt, b.txt and 2 more"]
     assert why(artifacts(has_any=True, missing=1, of=1), ["text"]) == ["its data not cached"]
-
-
-def test_a_changed_file_is_told_with_the_way_to_count_less() -> None:
-    changed = inspection.Difference("file", "prep.py", "1", "2", "prep.py changed")
-    line = report.told(explanation(differences=(changed,), summary="prep.py changed"))
-    assert line.startswith('prep.py changed (with code="function" only ')

@@ -67,10 +67,6 @@ def merge(daemon: FakeDaemon, bench: Bench, folder: Path, monkeypatch: pytest.Mo
     bench.catalogue.index.absorb([ref], is_complete=True)
 
 
-def test_all_that_is_there_is_compared(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert verified(filled(daemon, monkeypatch)) == (len(ITEMS), [])
-
-
 def test_merged_items_are_verified_where_they_are_now(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

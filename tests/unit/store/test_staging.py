@@ -80,7 +80,9 @@ def test_another_length_than_announced_is_refused(ready: Store, change: int) -> 
     refused(ready, structs.replace(staged, size_bytes=staged.size_bytes + change), "bytes instead of")
 
 
-@pytest.mark.parametrize("name", ["../objects/x.y", "/etc/passwd", "s.\0", "s", ""])
+@pytest.mark.parametrize(
+    "name", ["../objects/x.y", "/etc/passwd", "s.\0", "s", "", ".b", "a.b\n", "a..b", "é.b", "a." + "b" * 101]
+)
 def test_a_name_that_is_no_name_is_refused(ready: Store, name: str) -> None:
     refused(ready, StagedFile(name, 1), "cannot name a staged file")
 
