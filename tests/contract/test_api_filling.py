@@ -245,3 +245,17 @@ def test_a_recipe_without_room_counts_as_a_miss(tmp_path: Path) -> None:
         assert session["declined_items"] == 750
         told = job.http.post("/v1/explain", json={}).json()
         assert told["recipe"] == job.recipe and told["summary"].startswith("no room for another recipe: ")
+
+
+@pytest.mark.parametrize("raw", [b"", (1 << 40).to_bytes(8, "little")], ids=["zeros", "long header"])
+def test_a_staged_file_with_a_bad_header_leaves_the_lease(served: Serving, raw: bytes) -> None:
+    job = served.job("confused")
+    job.resolve()
+    lease = job.lease("ab").json()["lease"]
+    staged = job.stage(served.store.staging, "ab")
+    path = Path(served.store.staging) / staged["name"]
+    path.write_bytes(raw.ljust(path.stat().st_size, b"\0"))
+    said = problem(job.commit([lease], [staged]), 422, "staged-file-refused")
+    assert staged["name"] in said and "(pid " in said and "write the files again" in said, said
+    assert items_of(served.store) == [] and served.store.check() == []
+    assert job.commit([lease], [job.stage(served.store.staging, "ab")]).status_code == 200

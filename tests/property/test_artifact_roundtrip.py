@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prepcache import artifact
-from prepcache.artifact import sample_tree
 from support.artifacts import merge, same, write, write_items
 
 Point = namedtuple("Point", "x y")
@@ -95,16 +94,6 @@ def test_samples_come_back(samples: list[Any]) -> None:
         with safetensors.safe_open(path, "pt") as file:
             for name in file.keys():  # noqa: SIM118 - a handle, not a dict
                 file.get_tensor(name)
-
-
-@given(SAMPLES)
-@settings(deadline=None, max_examples=150)
-def test_trees_come_back(sample: Any) -> None:
-    """Taking apart and putting together is the identity; the tree survives its own check."""
-    sign, leaves = sample_tree.signature(sample)
-    spec = sample_tree.describe(sign)[0]
-    assert sample_tree.count_leaves(spec) == len(leaves)
-    assert same(sample_tree.builder(spec)(leaves), sample)
 
 
 @given(st.lists(st.lists(st.lists(SAMPLES, max_size=2), max_size=3), min_size=1, max_size=4))

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
+from prepcache.batching import collation
 from prepcache.batching.gather import Rows
 from prepcache.collate import pad_collate
 from support.artifacts import same
@@ -179,3 +181,42 @@ def test_a_padded_batch_of_none_names_the_leaf(tmp_path: Path, is_listed: bool) 
     batch = rows.take([0, 1])
     with pytest.raises(TypeError, match=r"NoneType.*leaf 'y\.0' is None: leave it out"):
         pad_collate()(list(batch) if is_listed else batch)
+
+
+class Copy:
+    """A data set of some samples, as the worker's batches name it."""
+
+    opened_in = 0
+    __hash__ = None  # type: ignore[assignment]  # as of a dataclass
+
+    def __init__(self, token: str, count: int) -> None:
+        self.token, self.count = token, count
+        collation.receives(self)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def is_known_to_parent(self) -> bool:
+        return True
+
+    def gathered(self, positions: Any) -> list[Any]:
+        return [(self.count, int(at)) for at in positions]
+
+
+def arrive(token: str, count: int) -> Any:
+    raw = np.array([2, 0], np.uint8).tobytes()
+    return collation.arrived(token, count, "B", raw, list, 0)
+
+
+@pytest.mark.parametrize("counts", [(3, 4), (4, 3)])
+def test_a_batch_is_of_the_copy_of_its_length(counts: tuple[int, int]) -> None:
+    kept = [Copy("two copies", count) for count in counts]
+    assert [arrive("two copies", one.count)[0][0] for one in kept] == list(counts)
+
+
+def test_a_batch_of_no_copy_says_what_to_do() -> None:
+    kept = Copy("one copy", 3)
+    for token, count, advice in (("one copy", 5, "start a new epoch"), ("no copy", 3, "keep the data set")):
+        failed = arrive(token, count)
+        assert isinstance(failed, ExceptionWrapper) and advice in str(failed.exc_msg)
+    assert len(kept) == 3

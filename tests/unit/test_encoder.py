@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from prepcache import register_key
 from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding import encoder as encoder_module
 from prepcache.keys.encoding.encoder import Encoder
-from prepcache.keys.markers import plain, tree
+from prepcache.keys.markers import plain, strip, tree
 
 
 def encode(value: object) -> bytes:
@@ -159,3 +160,26 @@ def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
         encode(deep)
     while deep:  # else the interpreter frees it recursively
         deep = deep[0]
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+def test_marks_are_taken_off_wherever_a_container_can_be_rebuilt() -> None:
+    value = {
+        "a": [plain("x"), (tree("d"), 1)],
+        "b": Pair(plain(plain(1)), {plain("s")}),
+        plain("c"): collections.OrderedDict(z=plain({"n": tree(Path("p"))})),
+    }
+    assert strip(value) == {
+        "a": ["x", ("d", 1)],
+        "b": Pair(1, {"s"}),
+        "c": collections.OrderedDict(z={"n": Path("p")}),
+    }
+
+
+def test_tree_takes_a_path() -> None:
+    with pytest.raises(TypeError, match="directory"):
+        tree(3)

@@ -14,7 +14,8 @@ from typing import Literal
 
 import pytest
 
-from prepcache.errors import UnkeyableError
+import prepcache
+from prepcache.errors import UnkeyableError, all_errors
 from prepcache.keys.code import import_graph
 from prepcache.keys.code.import_graph import Import, ImportGraph, imports_in, read_source
 from prepcache.keys.code.project import Place, Places
@@ -266,3 +267,14 @@ def test_a_file_belongs_where_links_lead(linked: Path, name: str, place: Place) 
     places = Places({str(linked / "site"): {"owned"}})
     for _ in range(2):
         assert places.of(str(linked / name)) is place
+
+
+def test_public_names_are_there_and_others_are_said_not_to_be() -> None:
+    public = {error.__name__ for error in all_errors()} & set(prepcache.__all__)
+    assert 6 <= len(public) <= 8 and set(prepcache.__all__) == set(dir(prepcache))
+    assert all(issubclass(error, prepcache.PrepcacheError) for error in all_errors())
+    assert prepcache.errors.NotFound in all_errors()
+    for name in prepcache.__all__:
+        assert getattr(prepcache, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'CachedDatset'"):
+        _ = prepcache.CachedDatset  # type: ignore[attr-defined]

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import prepcache
 from prepcache.keys.files import stamps, stat_cache
 from prepcache.keys.files.digest import digest_file
 from prepcache.keys.files.stamps import Stamp
 from prepcache.keys.files.stat_cache import StatCache, default_folder, user_stat_cache
+from support.leaks import Leaks
 
 DAY_NS = 86_400 * 10**9
 NOW_NS = 20_000 * DAY_NS
@@ -280,3 +282,23 @@ def test_a_segment_that_is_cut_short_in_use_knows_less(tmp_path: Path) -> None:
     segment.unlink()
     memo.refresh()
     assert memo.get(stamp(7)) is None
+
+
+def name_of(item: Path) -> str:
+    return item.name
+
+
+def test_a_data_set_that_is_open_keeps_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment of the stat cache keeps a descriptor."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PREPCACHE", "off")
+    item = tmp_path / "a.txt"
+    item.touch()
+    memo = StatCache(window_ns=lambda _: 0)
+    memo.add((1, 1, 1, 1, 1), bytes(32), 2)
+    memo.flush()
+    opened = [prepcache.CachedDataset([item], name_of, progress=False)]
+    before = Leaks()
+    opened += [prepcache.CachedDataset([item], name_of, progress=False) for _ in range(5)]
+    assert not before.descriptors()
+    assert [ds[0] for ds in opened] == ["a.txt"] * 6

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import io
 import random
+import weakref
 from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.markers import plain, tree
 from prepcache.keys.recipes import recipe
+from support.projects import Project, changes, project_fixture  # noqa: F401
 
 
 def digest_of(value: Any) -> str:
@@ -200,3 +203,44 @@ def test_parameters_with_long_numbers_count_by_name() -> None:
 
     g.__code__ = g.__code__.replace(co_name="f", co_qualname=f.__code__.co_qualname)
     assert recipe(f, code="function").digest != recipe(g, code="function").digest
+
+
+def test_a_weak_reference_counts_by_what_it_refers_to() -> None:
+    one, same, other = Plain(n=1), Plain(n=1), Plain(n=2)
+    assert digest_of(weakref.ref(one)) == digest_of(weakref.ref(same))
+    assert digest_of(weakref.ref(one)) != digest_of(weakref.ref(other))
+    gone = weakref.ref(other)
+    before = digest_of(gone)
+    del other
+    assert digest_of(gone) != before
+
+
+class Buffer(io.BytesIO):
+    pass
+
+
+@pytest.mark.parametrize("value", [io.BytesIO(b"a"), io.StringIO("a"), Buffer(b"a"), ValueError("a")])
+def test_lazily_cached_attributes_do_not_change_the_key(value: Any) -> None:
+    before = digest_of(value)
+    assert vars(value) == {}
+    assert digest_of(value) == before
+    value.more = 1
+    assert digest_of(value) != before
+
+
+@pytest.mark.parametrize("code", ["script", "function"])
+def test_a_structure_of_ctypes_counts_by_its_fields(project: Project, code: Any) -> None:
+    """Headers of binary files are read so. What ctypes makes of each field follows from them."""
+    text = "import ctypes\nclass H(ctypes.{}):\n    _fields_ = [('a', ctypes.{}), ('b', ctypes.{})]\n"
+    digests = []
+    for made_of in (
+        ("LittleEndianStructure", "c_int8", "c_int8 * 4"),
+        ("LittleEndianStructure", "c_int8", "c_int8 * 4"),
+        ("LittleEndianStructure", "c_uint8", "c_int8 * 4"),
+        ("LittleEndianStructure", "c_int8", "c_int8 * 5"),
+        ("BigEndianStructure", "c_int8", "c_int8 * 4"),
+    ):
+        project.write(prep=text.format(*made_of) + "def f(x): return H.from_buffer_copy(x).a\n")
+        digests.append(recipe(project.load().f, code=code).digest)
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 4

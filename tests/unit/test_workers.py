@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import traceback
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 
+import prepcache
 from prepcache.fill import call, workers
 from prepcache.fill.call import Job, Part, paths_in
 from prepcache.fill.recipe_guard import Steady
@@ -344,3 +346,94 @@ def test_the_item_is_named_at_which_a_worker_ended_and_how(end: str, told: str) 
     """However many of its chunk it had made by then, and not sent."""
     done = subprocess.run([sys.executable, "-c", DIES, end], capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith(told), done
+
+
+ITEMS = 60
+
+
+def made(item: int) -> dict[str, Any]:
+    """Arrays and tensors of all sizes and layouts."""
+    return {
+        "array": np.full((item % 7, 100), item, np.int64),
+        "tensor": torch.full((300 * (item % 5),), item, dtype=torch.bfloat16),
+        "one": torch.arange(4.0).view(1, 4)[:, item % 4],  # contiguous, with a stride of 4
+        "columns": np.asfortranarray(np.arange(600).reshape(20, 30) + item),
+        "large": np.full(2000, item) if item % 9 == 0 else None,
+        "name": f"item {item}",
+    }
+
+
+def is_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other) and one.dtype == other.dtype
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other) and one.dtype == other.dtype
+    return bool(one == other)
+
+
+def parts_of(crew: Forked) -> list[Part]:
+    try:
+        for first in range(0, ITEMS, 4):
+            crew.submit(list(range(first, first + 4)))
+        parts = []
+        while crew.pending:
+            parts.append(crew.take())
+        return parts
+    finally:
+        crew.close()
+
+
+@pytest.mark.parametrize("waiting_bytes", [0, 12288])
+def test_samples_arrive_as_they_were_made(monkeypatch: pytest.MonkeyPatch, waiting_bytes: int) -> None:
+    monkeypatch.setattr(workers, "WAITING_BYTES", waiting_bytes)
+    parts = parts_of(Forked(2, Job(made, {}), lambda index: index))
+    assert sorted(part.index for part in parts) == list(range(ITEMS))
+    for part in parts:
+        (sample,) = part.samples
+        wanted = made(part.index)
+        assert sample.keys() == wanted.keys()
+        assert all(is_equal(sample[name], wanted[name]) for name in wanted)
+        sample["tensor"] += 1  # it may be written to
+
+
+def product(x: int) -> torch.Tensor:
+    return torch.full((8, 8), 1.01) @ torch.full((8, 8), float(x))
+
+
+def products(x: int) -> Iterator[torch.Tensor]:
+    yield product(x)
+    yield product(x)
+
+
+def own(x: int) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return product(x)
+
+
+def interrupted(x: int) -> None:
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_on_access_shows_the_line_that_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREPCACHE", "off")
+    ds = prepcache.CachedDataset([1], interrupted, code=None, version=1, lazy=True, progress=False)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        ds[0]
+    assert len(traceback.extract_tb(caught.value.__traceback__)) <= 4, "this line, and three of ours"
+
+
+@pytest.mark.parametrize("is_expanded", [False, True])
+def test_a_step_in_lower_precision_around_is_not_the_functions(is_expanded: bool) -> None:
+    """A lazy data set is read in the middle of one, and its samples are everybody's."""
+    job = Job(products if is_expanded else product, {}, is_expanded)
+    expected = job.call(0, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = job.call(0, 3)
+        assert product(3).dtype == torch.bfloat16, "as it was, afterwards"
+    assert [sample.dtype for sample in found] == [torch.float32] * len(expected)
+    assert all(map(torch.equal, found, expected))
+
+
+def test_the_functions_own_precision_is_its_own() -> None:
+    (sample,) = Job(own, {}).call(0, 3)
+    assert sample.dtype == torch.bfloat16

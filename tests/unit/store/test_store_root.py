@@ -11,6 +11,7 @@ import pytest
 
 from prepcache import errors
 from prepcached.store import root as root_module
+from prepcached.store.layout import Layout
 from prepcached.store.records import Limits
 from prepcached.store.root import GIB, Root
 
@@ -117,3 +118,14 @@ def test_a_root_made_read_only_by_systemd_names_the_unit_line(
     monkeypatch.setattr(os, "makedirs", refuse)
     with pytest.raises(errors.RootUnusable, match=f"Read-only.*ReadWritePaths={tmp_path / 'root'}"):
         Root(str(tmp_path / "root"))
+
+
+DIGEST = "ab" * 32
+
+
+@pytest.mark.parametrize(
+    "digest", ["", "..", "../" * 22, DIGEST.upper(), DIGEST + "\n", DIGEST[:-1], "g" * 64]
+)
+def test_only_64_lower_case_hex_digits_name_an_object(digest: str) -> None:
+    with pytest.raises(errors.BadRequest):
+        Layout("/r").object_path(digest)
