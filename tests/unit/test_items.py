@@ -251,6 +251,18 @@ def test_digests_are_stable_until_an_item_is_altered(
     assert [a == b for a, b in zip(now, before, strict=True)] == [True] * 6 + [False] * 2
 
 
+def test_who_trusts_contents_only_reads_again_to_see_a_change(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {}
+    for trust in ("stat", "content"):
+        _, stamps = hasher(here, trust=trust).digest_many([Path("a.txt")])
+        with monkeypatch.context() as patch:
+            patch.setattr(ItemHasher, "read_again", lambda self, item: b"other bytes")
+            found[trust] = stamps.changed(0)
+    assert found == {"stat": [], "content": ["a.txt"]}
+
+
 def test_what_appears_or_changes_in_a_directory_is_seen(here: Path) -> None:
     _, stamps = hasher(here).digest_many([Path("d"), Path("absent"), "later.txt"])
     assert [stamps.changed(i) for i in range(3)] == [[], [], []]
@@ -258,6 +270,14 @@ def test_what_appears_or_changes_in_a_directory_is_seen(here: Path) -> None:
     (here / "absent").write_bytes(b"")
     (here / "later.txt").write_bytes(b"")
     assert [stamps.changed(i) for i in range(3)] == [["d"], ["absent"], ["later.txt"]]
+
+
+def test_stamps_survive_pickling(here: Path) -> None:
+    _, stamps = hasher(here).digest_many([Path("a.txt")] * 10)
+    copy = pickle.loads(pickle.dumps(stamps))
+    assert copy.changed(3) == []
+    touch(here / "a.txt")
+    assert copy.changed(3) == ["a.txt"]
 
 
 def test_a_snapshot_of_sets_survives_another_hash_seed(here: Path) -> None:

@@ -118,6 +118,21 @@ def test_a_global_set_after_an_unreadable_open_is_named(project: Project) -> Non
     assert steady.changed(is_due=True) == ["prep.SIZE"]
 
 
+def test_a_worker_checks_globals_and_code_before_its_first_call(project: Project) -> None:
+    """A spawned worker imports modules anew: what the job has set is not set there."""
+    project.write(prep=PREP)
+    module = project.load()
+    module.SIZE = 3
+    steady = Steady(recipe(module.f))
+    assert steady.changed() == []
+    steady.settle()
+    there = pickle.loads(pickle.dumps(steady))
+    assert there.changed() == []
+    module.SIZE = 1
+    there = pickle.loads(pickle.dumps(steady))
+    assert there.changed() == ["prep.SIZE"]
+
+
 HOLDS = """
 class Holder:
     k = met = 0
