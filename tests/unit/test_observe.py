@@ -47,6 +47,8 @@ CAT = "subprocess.run(['cat', f'{HERE}/v.txt'], stdout=-1)"
 SEEN = {
     "opened": "(HERE / 'v.txt').read_text()",
     "to read and write": "open(HERE / 'v.txt', 'r+').close()",
+    "locked, then read": "open(HERE / 'v.txt', 'a').close(); (HERE / 'v.txt').read_text()",
+    "not made anew, as it is there": "tried(open, HERE / 'v.txt', 'x'); (HERE / 'v.txt').read_text()",
     "in a thread": "t = threading.Thread(target=(HERE / 'v.txt').read_text); t.start(); t.join()",
     "in a pool": "with concurrent.futures.ThreadPoolExecutor(2) as pool: list(pool.map(Path.read_text, [HERE / 'v.txt']))",
     "by a module for source": "standard.open(HERE / 'v.txt').close(); linecache.getline(__file__, 1)",
@@ -81,6 +83,8 @@ def test_a_file_that_a_function_uses_is_seen_and_checked(project: Project, how: 
 
 NOT_SEEN = {
     "made where nothing was": "tried((HERE / 'v.txt').read_text); (HERE / 'v.txt').write_text('1'); (HERE / 'v.txt').read_text()",
+    "made only where it is not there": "open(HERE / 'v.txt', 'x').close(); tried(open, HERE / 'v.txt', 'x'); (HERE / 'v.txt').read_text()",
+    "a log": "open(HERE / 'log', 'a').close(); open(HERE / 'log', 'a').close()",
     "made under another name": "tried((HERE / 'v.txt').read_text); (HERE / 'n').write_text('1'); os.replace(HERE / 'n', HERE / 'v.txt'); (HERE / 'v.txt').read_text()",
     "temporary": "with tempfile.NamedTemporaryFile('w+') as t: open(t.name).close()",
     "a device": "open('/dev/null').close()",

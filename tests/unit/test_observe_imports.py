@@ -84,7 +84,22 @@ def test_an_extension_module_that_is_imported_unforeseen_is_seen(project: Projec
         "    except ImportError: return None"
     )
     watched = Watched(project, source)
-    assert [(row["kind"], row["name"]) for row in watched.taken] == [("module", f"project:{name}")]
+    assert ("module", f"project:{name}") in [(row["kind"], row["name"]) for row in watched.taken]
+
+
+@pytest.mark.parametrize("place", ["plugin.py", "plugin/__init__.py"])
+@pytest.mark.parametrize("within", ["", "pack/"])
+def test_a_module_that_was_not_found_is_awaited(project: Project, place: str, within: str) -> None:
+    project.put("pack/__init__.py", "")
+    name = f"str({within.replace('/', '.') + 'plug'!r}) + 'in'"
+    source = (
+        f"import importlib\ndef f(x):\n    try: return importlib.import_module({name})\n"
+        "    except ImportError: return None"
+    )
+    watched = Watched(project, source)
+    assert watched.changed() is None
+    project.put(within + place, "")
+    assert watched.changed() == f"project:{within}{place}"
 
 
 def test_a_c_library_that_is_loaded_by_path_is_seen(project: Project) -> None:

@@ -71,6 +71,8 @@ CASES: list[Case] = [
                 lambda p: None, environ={"CORPUS_H": ("1", "2")}),
     must_change("environment variable by os.getenvb", {"prep.py": "import os\n\ndef f(x):\n    return os.getenvb(b'CORPUS_I')\n"},
                 lambda p: None, environ={"CORPUS_I": ("1", "2")}),
+    must_change("environment variable in a command", {"prep.py": "import subprocess\n\ndef f(x):\n    return subprocess.check_output('echo $CORPUS_L', shell=True)\n"},
+                lambda p: None, environ={"CORPUS_L": ("1", "2")}),
     must_stay("environment variable that no format names", {"prep.py": "import os\n\ndef f(x):\n    return '{CORPUS_J}'.format(**os.environ)\n"},
               lambda p: None, environ={"CORPUS_J": ("1", "1"), "CORPUS_K": ("1", "2")}),
     must_stay("environment variable that nothing names", {"prep.py": "import os\n\ndef f(x):\n    return os.getenv('CORPUS_D')\n"}, lambda p: None,

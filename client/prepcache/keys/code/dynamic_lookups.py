@@ -28,7 +28,8 @@ _TOPICS = {
     "sources": {"getsource", "getsourcelines", "getcomments"},
     "modules": {"getmodule", "__globals__", "f_globals"},
     "subclasses": {"__subclasses__"},
-    "variables": {*_ENVIRONMENT, "BaseSettings", "expandvars"},
+    # What a started process reads: `subprocess.run("ls $DATA_ROOT", shell=True)`.
+    "variables": {*_ENVIRONMENT, "BaseSettings", "expandvars", "subprocess", "Popen", "popen", "system"},
     # What takes the command line where it is given none: argparse's, transformers', omegaconf's.
     "arguments": {
         "parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args",

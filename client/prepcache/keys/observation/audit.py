@@ -24,6 +24,7 @@ from urllib.parse import unquote, urlsplit
 from prepcache.keys.observation import context
 from prepcache.keys.observation.context import (
     FOLDER_MADE,
+    KEPT,
     LISTED,
     MODULE,
     MODULE_NAME,
@@ -86,10 +87,12 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
                 return
         kind = READ
         if flags.__class__ is int:
-            if flags & 3 == 1 or (flags & 3 == 2 and flags & (os.O_TRUNC | os.O_EXCL)):
+            if flags & 3 and flags & os.O_TRUNC:
                 kind = WRITTEN
+            elif flags & 3 == 1 or (flags & 3 == 2 and flags & os.O_EXCL):
+                kind = KEPT
         elif mode.__class__ is str and ("w" in mode or "x" in mode or "a" in mode):
-            kind = WRITTEN
+            kind = WRITTEN if "w" in mode else KEPT
         if mode is None and path[:1] != "/":  # by os.open, which may have been given a folder
             _note_in_folders(kind, path)
         context.note(kind, path)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from prepcache.keys.observation.observer import Observer
 
-READ, WRITTEN, LISTED, ASKED, NAMED = "read", "written", "listed", "asked", "named"
+READ, WRITTEN, KEPT, LISTED, ASKED, NAMED = "read", "written", "kept", "listed", "asked", "named"
 FOLDER_MADE, RENAMED = "folder made", "renamed"
 MODULE, MODULE_NAME = "module", "module name"
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep

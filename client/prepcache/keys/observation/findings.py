@@ -7,10 +7,10 @@ Invariants:
        it had when it was used first, or a module that is not as its file says, gets a digest that nothing
        equals.
     2. What was to be opened, or was asked for, and was not there is an input too.
-    3. An output is what was opened to be written before it was read, what lies in a folder that the function
-       made, and what was only named or asked for and is another when the item is made. It takes back what
-       other items only named or asked for. What was asked for, was not there, and appears without anybody
-       being seen to make it, has changed.
+    3. An output is what was opened to be written before it was read (unless that kept what was there, and the
+       item reads it), what lies in a folder that the function made, and what was only named or asked for and
+       is another when the item is made. It takes back what other items only named or asked for. What was
+       asked for, was not there, and appears without anybody being seen to make it, has changed.
 
 Not here: how inputs are named, and told to others (observer.py).
 """
@@ -36,6 +36,7 @@ from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation.audit import WAL
 from prepcache.keys.observation.context import (
     FOLDER_MADE,
+    KEPT,
     LISTED,
     MODULE,
     MODULE_NAME,
@@ -165,6 +166,10 @@ class Findings:
         if fact.kind == MODULE_NAME:
             for path in _files_of_module(fact.path):
                 self.take_module(path)
+            for path in _files_awaited(fact.path):
+                info = info_of(path)
+                if self._is_input(path, info):
+                    self._settle(path, _Use(stamp_at(info), {None: None}, {READ}))
             return
         full = fact.full
         use = uses.get(full)
@@ -175,7 +180,9 @@ class Findings:
         elif fact.kind == FOLDER_MADE:
             if fact.info is None or (use is not None and use.stamp is None):  # others may have been first
                 self._put_out(full, uses)
-        elif fact.kind == WRITTEN:
+        elif fact.kind == KEPT and fact.info is not None and (READ, *fact[1:3]) in watch.facts:
+            pass  # locked, touched, or not made because it was there
+        elif fact.kind in (WRITTEN, KEPT):
             if use is None or READ not in use.kinds or use.stamp is None:
                 self._put_out(full, uses)
         elif fact.kind == RENAMED:
@@ -308,3 +315,19 @@ def _files_of_module(module: str) -> list[str]:
     if hasattr(sys.modules.get(module), "__path__"):
         names += [name for name in list(sys.modules) if name.startswith(module + ".")]
     return [path for name in names if (path := _file_of(sys.modules.get(name))) is not None]
+
+
+def _files_awaited(module: str) -> list[str]:
+    """Where a module that is not loaded would be found; of several in a dotted name, the outermost."""
+    parts = module.split(".")
+    names = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    missing = next((name for name in names if sys.modules.get(name) is None), None)
+    if missing is None:
+        return []
+    above, _, last = missing.rpartition(".")
+    folders = getattr(sys.modules[above], "__path__", ()) if above else sys.path
+    return [
+        os.path.join(os.path.abspath(folder), *ending)
+        for folder in folders
+        for ending in ((f"{last}.py",), (last, "__init__.py"))
+    ]
