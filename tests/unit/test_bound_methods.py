@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -17,11 +18,19 @@ class Base:
         return item * self.scale  # type: ignore[attr-defined, no-any-return]
 
 
+class Checked:
+    """Sees what is set, and is not asked for it."""
+
+    def __set__(self, owner: Any, value: int) -> None:
+        vars(owner)["checked"] = abs(value)
+
+
 class Data(Base):
     """As a LightningDataModule, with a trainer that no key can hold."""
 
     __slots__ = ("__dict__", "slot")
     kind = "rgb"
+    checked = Checked()
 
     def __init__(self, **changed: Any) -> None:
         self.size, self.scale, self.batch_size, self.slot, self.seen = 2, 1.0, 8, 0, 0
@@ -70,6 +79,12 @@ class Data(Base):
             return x * self.size
 
         return made(item)
+
+    def reads_checked(self, item: float) -> Any:
+        return self.checked
+
+    def deletes(self, item: float) -> None:
+        del self.window
 
     def handed_on(self, item: float) -> Any:
         return vars(self)["size"] * item
@@ -121,6 +136,8 @@ def test_what_is_not_read_of_self_does_not_count(name: str) -> None:
         ("nested_code", {"size": 3}),
         ("set_by_property", {"scale": 2.0}),
         ("through", {"table": [7]}),
+        ("reads_checked", {"checked": 2}),
+        ("deletes", {"window": 2}),
     ],
 )
 def test_what_is_read_of_self_counts(name: str, changed: dict[str, Any]) -> None:
@@ -145,3 +162,17 @@ def test_an_attribute_that_is_read_is_named_and_left_out() -> None:
         digest("plain", size=(n for n in ()))
     left_out = [recipe(Data(size=n).plain, code="function", untracked=("size",)).digest for n in (1, 2)]
     assert left_out[0] == left_out[1]
+
+
+class Scaling:
+    def __init__(self, scale: int) -> None:
+        self.scale = scale
+
+    def __call__(self, owner: Any, item: float) -> float:
+        return item * self.scale
+
+
+@pytest.mark.parametrize("make", [Scaling, lambda scale: partial(pow, scale)], ids=["object", "partial"])
+def test_a_method_may_be_made_of_any_callable(make: Any) -> None:
+    one, same, other = (recipe(MethodType(make(scale), "owner")).digest for scale in (1, 1, 2))
+    assert one == same != other

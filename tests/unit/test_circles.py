@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 import pytest
@@ -121,3 +122,19 @@ class Endless:
 def test_an_object_without_an_end_is_refused() -> None:
     with pytest.raises(UnkeyableError, match="nested too deeply"):
         digest_of(Endless())
+
+
+class Direction(enum.Enum):
+    NORTH, SOUTH = "n", "s"
+
+
+def test_members_of_an_enum_may_refer_to_one_another() -> None:
+    def f(x: Any) -> Any:
+        return x, Direction.NORTH
+
+    keys = []
+    for step in (1, 1, 2):
+        vars(Direction.NORTH)["other"], vars(Direction.SOUTH)["other"] = Direction.SOUTH, Direction.NORTH
+        vars(Direction.SOUTH)["step"] = step
+        keys.append(recipe(f, code="function").digest)
+    assert keys[0] == keys[1] != keys[2]

@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +51,21 @@ def test_a_registered_type_counts_so_in_a_long_list(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(encoder_module, "_writers", {})
     register_key(int, lambda value: "number")
     assert encode([1] * 99) == encode([2] * 99)
+
+
+@pytest.mark.parametrize("function", [lambda value: value, lambda value: NotImplemented])
+def test_a_value_that_its_function_gives_back_counts(
+    monkeypatch: pytest.MonkeyPatch, function: Callable[[Any], Any]
+) -> None:
+    class Number(int):
+        pass
+
+    monkeypatch.setattr(encoder_module, "_registered", {})
+    monkeypatch.setattr(encoder_module, "_writers", {})
+    plain = [encode(Number(1)), encode(Number(2))]
+    register_key(Number, function)
+    assert [encode(Number(1)), encode(Number(2))] == plain
+    assert plain[0] != plain[1]
 
 
 def test_encoding_plain_values_imports_no_library() -> None:

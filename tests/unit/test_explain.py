@@ -240,6 +240,13 @@ def test_a_method_is_explained_by_its_objects_attribute() -> None:
     assert readable(MethodType(print, "s3://me:hidden@box/x")) == "print of secret"
 
 
+def test_what_only_looks_like_an_array_is_its_class() -> None:
+    class Spec:
+        shape = dtype = None
+
+    assert readable(Spec()).endswith(".Spec")
+
+
 def test_a_replaced_object_is_explained_by_its_class() -> None:
     def made(held: Any) -> Any:
         def f(x: Any) -> Any:

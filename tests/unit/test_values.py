@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import io
+import multiprocessing
 import random
 import weakref
 from datetime import timedelta
@@ -213,6 +214,13 @@ def test_a_weak_reference_counts_by_what_it_refers_to() -> None:
     before = digest_of(gone)
     del other
     assert digest_of(gone) != before
+
+
+def test_an_event_of_processes_counts_by_whether_it_is_set() -> None:
+    event = multiprocessing.Event()
+    before = digest_of(event)
+    event.set()
+    assert digest_of(event) != before
 
 
 class Buffer(io.BytesIO):

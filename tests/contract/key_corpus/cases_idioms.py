@@ -123,6 +123,7 @@ PUT = [
             ("part of a function that it imports", "torch", "load", "functools.partial(torch.load, map_location=P.k)"),
             ("bound method", "json", "loads", "P().g"),
             ("cached function", "json", "loads", "functools.lru_cache(P().g)"),
+            ("class", "json", "JSONDecoder", "P"),
             ("function in C of another", "json", "loads", "math.floor if P.k % 2 else math.ceil"),
         )
     ),

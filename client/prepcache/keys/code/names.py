@@ -160,7 +160,7 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
             elif isinstance(member, functools.cached_property):
                 queue.append(member.func)
                 found.update({name: state[name]} if name in state else {})
-            elif name in state and not hasattr(type(member), "__set__"):
+            elif name in state and not _is_read_by_class(member):
                 found[name] = state[name]
             elif isinstance(member, FunctionType):
                 queue.append(member)
@@ -193,6 +193,12 @@ def _member(cls: type, name: str) -> Any:
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), _ABSENT)
 
 
+def _is_read_by_class(member: Any) -> bool:
+    """Whether a class's member gives the value of an attribute that the instance has, too."""
+    is_before = hasattr(type(member), "__set__") or hasattr(type(member), "__delete__")
+    return is_before and hasattr(type(member), "__get__")
+
+
 def _has_own(cls: type, name: str) -> bool:
     return _member(cls, name) is not vars(object)[name]
 
@@ -215,6 +221,8 @@ def _uses(code: CodeType, name: str) -> Iterator[tuple[str, bool]]:
             yield _WHOLE, True
         else:
             yield str(after.argval), after.opname in _READS
+            if after.opname == "DELETE_ATTR":  # which fails where there is none
+                yield str(after.argval), True
     for const in code.co_consts:
         if isinstance(const, CodeType) and name in const.co_freevars:
             yield from _uses(const, name)

@@ -146,7 +146,7 @@ class Resolution:
             self._library_attribute(label, vars(value), chain[1:])
 
     def _is_put_there(self, label: str, value: Any) -> bool:
-        """Whether what a library holds is a function of the project's or an instance of its classes, also
+        """Whether what a library holds is a function or class of the project's or an instance of one, also
         wrapped, or a C function from elsewhere in the place of the library's own."""
         if isinstance(value, functools.partial):
             return True
@@ -162,7 +162,10 @@ class Resolution:
             other = value.__module__.partition(".")[0]
             is_alias = value.__name__ == name and other in sys.stdlib_module_names  # `os.open` is posix's
             return not is_alias and other.strip("_") != home.strip("_")
-        return not isinstance(value, type) and self._labels.is_project(type(value))
+        if isinstance(value, type):  # a library may name its class by a module that is not loaded
+            is_theirs = labels.class_module(value).partition(".")[0] == label.partition(".")[0]
+            return not is_theirs and self._labels.is_project(value)
+        return self._labels.is_project(type(value))
 
     def whole_module(self, module: ModuleType) -> None:
         """A module used as a value: any of its names may be looked up in it."""

@@ -171,11 +171,12 @@ class ValueEncoder(Encoder):
             return None
         owner = value.__self__
         module = value.__module__ or type(owner).__module__
-        name = f"{module}.{value.__qualname__ if isinstance(value, BuiltinFunctionType) else value.__name__}"
+        short = getattr(value, "__name__", "")  # any callable may be that of a method
+        name = f"{module}.{value.__qualname__ if isinstance(value, BuiltinFunctionType) else short}"
         labels.note_module(owner)
         self._walk.refer_library(module)
         home = labels.module_named(module)
-        if home is not None and vars(home).get(value.__name__) is value:
+        if home is not None and vars(home).get(short) is value:
             is_of_c = isinstance(value, BuiltinFunctionType) and value.__module__ is not None
             if is_of_c or self.is_library(type(owner)):
                 return f"library:{name}".encode()  # `random.randint`, owner and all
@@ -319,7 +320,8 @@ def _text(value: Any) -> str:
     if issubclass(cls, os.PathLike):  # its `__class__` may raise
         return os.fsdecode(value)
     if not dataclasses.is_dataclass(cls) and hasattr(cls, "shape") and hasattr(cls, "dtype"):
-        return f"{cls.__name__} {value.dtype} {tuple(value.shape)}"
+        with contextlib.suppress(Exception):  # the job's own may mean something else by these
+            return f"{cls.__name__} {value.dtype} {tuple(value.shape)}"
     return f"{cls.__module__}.{cls.__qualname__}"
 
 

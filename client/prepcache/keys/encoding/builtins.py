@@ -287,6 +287,9 @@ _OF_ENUM = frozenset({"_name_", "_value_", "_sort_order_", "__objclass__", "_inv
 
 
 def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
+    if encoder.put_known(value, put):
+        return
+    encoder.enter(value)
     put(b"E")
     encoder.put_class_of(value, put)
     name: str | None = value._name_
@@ -301,6 +304,7 @@ def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
     _put_state(encoder, {name: own[name] for name in own if name not in _OF_ENUM}, value, put)
     encoder.inline_depth -= 1
     encoder.opaque_depth -= 1
+    encoder.leave(value)
 
 
 _FILLED_BY_USE = ("__pydantic_", "_attrs_cached")

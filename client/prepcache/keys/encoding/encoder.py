@@ -333,17 +333,21 @@ def _find_writer(kind: type) -> Writer:
 
     if kind.__module__ != "builtins":
         adapters.teach(kind)
-    if (base := _base_with_key(kind)) is not None:
-        function = _registered.get(base) or kind.__prepcache_key__  # type: ignore[attr-defined]
-        return _registered_writer(builtins.with_state(function, kind, base) if base in _adapted else function)
-    return builtins.WRITERS.get(kind) or builtins.writer_for(kind) or _object
+    own = builtins.WRITERS.get(kind) or builtins.writer_for(kind) or _object
+    if (base := _base_with_key(kind)) is None:
+        return own
+    function = _registered.get(base) or kind.__prepcache_key__  # type: ignore[attr-defined]
+    function = builtins.with_state(function, kind, base) if base in _adapted else function
+    return _registered_writer(function, own)
 
 
 def _object(encoder: Encoder, value: Any, put: Put) -> None:
     encoder.put_object(value, put)  # by the encoder's own class, which may know more
 
 
-def _registered_writer(function: Callable[[Any], Any]) -> Writer:
+def _registered_writer(function: Callable[[Any], Any], own: Writer) -> Writer:
+    """Writes what a function makes of a value; as if there were no function, a value that it gives back."""
+
     def write(encoder: Encoder, value: Any, put: Put) -> None:
         if encoder.put_known(value, put):
             return
@@ -354,8 +358,8 @@ def _registered_writer(function: Callable[[Any], Any]) -> Writer:
         except Exception as error:
             why = f"its key function raised {type(error).__name__}: {error}"
             raise encoder.refuse_object(value, why) from error
-        if key is NotImplemented:
-            encoder.put_object(value, put)
+        if key is NotImplemented or key is value:
+            own(encoder, value, put)
         else:
             encoder.enter(value)
             encoder.put_key(value, key, put)

@@ -107,6 +107,8 @@ def _held(value: Any) -> Parts | None:
     for name in ("stdout", "stderr"):
         if type(value) is io.TextIOWrapper and value in (getattr(sys, name), getattr(sys, f"__{name}__")):
             return [("<stream>", name)]
+    if kind_of(value) == "multiprocessing.synchronize.Event":  # made of locks
+        return [("is_set", value.is_set())]
     if type(value) in (weakref.ref, weakref.KeyedRef):
         return [("<referent>", value())]
     if type(value) is functools._lru_cache_wrapper:
