@@ -178,6 +178,26 @@ def test_what_waits_for_commits_is_not_declined_as_a_whole(daemon: FakeDaemon) -
     assert 6 <= stored <= 12 and bool(job.committer.reason) and left_behind(daemon) == 0
 
 
+def test_an_end_waits_for_what_is_on_its_way_into_files(daemon: FakeDaemon) -> None:
+    job = AccessJob(daemon, [1, 2])
+    job.samples(0, 1)
+    begun, has_ended, was_awaited = threading.Event(), threading.Event(), list[bool]()
+
+    def observed() -> list[Any]:
+        begun.set()
+        was_awaited.append(not has_ended.wait(1))
+        return []
+
+    job.made._observed = observed
+    thread, _ = in_thread(job.committer.run)
+    assert begun.wait(20)
+    job.committer.end()
+    has_ended.set()
+    thread.join(20)
+    assert was_awaited == [True] and job.committer.is_idle
+    assert job.bench.samples() == [1, 4] and left_behind(daemon) == 0
+
+
 def aside(bench: Bench, index: int) -> Batch:
     """What a fill could not give to the daemon: in a file of this job."""
     collected = Collected(bench.task())

@@ -209,7 +209,6 @@ class OnAccess:
                 self._submitting.release()
 
     def _submit(self) -> None:
-        self.committer.collect = None
         made, self._grants = dict(self._made), 0
         left = deque(() if self._has_changed(made) else [part for part, _ in made.values()])
         collected = Collected(self._task)
@@ -223,6 +222,10 @@ class OnAccess:
                 collected = Collected(self._task)
         for index in made:
             del self._made[index]
+        # Not before: a process that ends waits for what is on its way into files.
+        self.committer.collect = None
+        if self._made:
+            self.committer.collect = self.run
         self._made_bytes = sum(nbytes for _, nbytes in list(self._made.values()))
         self._share.settle([index for index in made if self._share.is_taken(index)])
 
