@@ -120,6 +120,9 @@ def test_a_key_that_is_not_there_or_is_none(run: Run, keys: list[str]) -> None:
         ended = run(command, "../../etc")
         assert ended.code == 2 and "hex digits" in ended.err
     assert run("show", "ab" * 32).code == 1
+    for digits in (OTHER_RECIPE[:12], OTHER_RECIPE):
+        ended = run("show", digits)
+        assert ended.code == 1 and f"but a recipe does; `prepcache ls --recipe {digits}` lists" in ended.err
 
 
 def test_pin_and_unpin(run: Run, keys: list[str]) -> None:
@@ -179,6 +182,20 @@ def test_purge_frees_so_much_and_the_coldest_go_first(run: Run, box: Serving, id
     assert ended.out == "would remove 0 entries, 0 B\n"
     assert ended.err.startswith("prepcache: only 0 B of 87.9 KiB: entries that do not match, are pinned,")
     assert run("purge", "--free", "90KB", idle[3]).code == 2
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--yes"])
+def test_a_purge_that_empties_the_cache_says_so(run: Run, box: Serving, option: str) -> None:
+    stores.put(box.store, 0, size_bytes=50_000)
+    ended = run("purge", "--free", "1GB", option)
+    assert "remove" in ended.out and ended.err.endswith(" of 954 MiB: the cache held no more\n")
+
+
+def test_a_purge_of_a_name_that_nothing_has_says_so(run: Run, keys: list[str]) -> None:
+    ended = run("purge", "--name", "nosuch", "--yes")
+    assert ended.out == "removed 0 entries, 0 B\n"
+    assert ended.err == "prepcache: no entry has the name nosuch; `prepcache ls` lists them\n"
+    assert run("purge", "--name", "tests.*", "--older-than", "1h", "--yes").err == ""
 
 
 @pytest.mark.parametrize(
@@ -253,7 +270,7 @@ def test_verify_reports_unreadable_entries_as_unknown(
     monkeypatch.setattr(integrity, "_read_kindly", fail)
     ended = run("verify", keys[0])
     assert ended.code == 1 and "0 damaged" in ended.out
-    assert f"could not be read (see the daemon's log): {keys[0]}" in ended.out
+    assert f"could not be read (see the daemon's log): {keys[0][:12]}\n" in ended.out
     assert run("verify", keys[0], "--json").json["unreadable"] == [keys[0]]
 
 
@@ -269,7 +286,8 @@ def test_verify_reads_all_and_its_exit_code_tells_damage(run: Run, box: Serving,
         file.seek(-1, os.SEEK_END)
         file.write(bytes([last[0] ^ 1]))
     ended = run("verify")
-    assert ended.code == 1 and keys[2] in ended.out
+    told = f"damaged and removed: {keys[2][:12]}\nthe next job that needs their samples makes them again\n"
+    assert ended.code == 1 and ended.out.endswith(told)
     assert keys[2] not in {one["key"] for one in run("ls", "--json").json}
     assert not path.exists()
 

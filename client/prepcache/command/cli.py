@@ -285,10 +285,14 @@ def purge(
                 if gone.entries > len(gone.listed):
                     typer.echo(f"and {gone.entries - len(gone.listed):,} more")
             typer.echo(f"{'would remove' if dry_run else 'removed'} {_amount(gone)}")
-    if free_bytes and gone.disk_bytes < free_bytes:
-        told = f"only {size_text(gone.disk_bytes)} of {size_text(free_bytes)}"
-        why = "entries that do not match, are pinned, in use, or another user's stay"
-        typer.echo(f"prepcache: {told}: {why}", err=True)
+        if name and not gone.entries and next(client.entries(name=name), None) is None:
+            typer.echo(f"prepcache: no entry has the name {name}; `prepcache ls` lists them", err=True)
+        elif free_bytes and gone.disk_bytes < free_bytes:
+            told = f"only {size_text(gone.disk_bytes)} of {size_text(free_bytes)}"
+            why = "entries that do not match, are pinned, in use, or another user's stay"
+            if client.stats()["entries"] <= (gone.entries if dry_run else 0):
+                why = "the cache held no more"
+            typer.echo(f"prepcache: {told}: {why}", err=True)
 
 
 @app.command()
@@ -320,6 +324,8 @@ def verify(
     """
     from rich.console import Console
 
+    from prepcache.command.cli_tables import KEY_DIGITS
+
     with _client() as client, Console(stderr=True).status("reading every byte"):
         found = client.verify([_entry(client, key).key for key in keys] if keys else None)
     if as_json:
@@ -328,9 +334,11 @@ def verify(
         entries = count_text(found.checked, "entry", "entries")
         typer.echo(f"read {entries}, {size_text(found.read_bytes)}: {len(found.bad)} damaged")
         for key in found.bad:
-            typer.echo(f"damaged and removed: {key}")
+            typer.echo(f"damaged and removed: {key[:KEY_DIGITS]}")
+        if found.bad:
+            typer.echo("the next job that needs their samples makes them again")
         for key in found.unreadable:
-            typer.echo(f"could not be read (see the daemon's log): {key}")
+            typer.echo(f"could not be read (see the daemon's log): {key[:KEY_DIGITS]}")
     if found.bad or found.unreadable:
         raise typer.Exit(1)
 
@@ -413,12 +421,13 @@ def _uid(owner: str) -> int:
 def _entry(client: Client, key: str) -> inspection.Entry:
     """The entry of a key, or the only one whose key begins so. Raises NotFound or BadRequest otherwise."""
     digits = _digits(key, "a key")
-    if len(digits) == 64:
-        return client.entry(digits)
     # By an order that using them does not change, or one that a job uses just now is passed over.
     found = list(client.entries(key=digits, sort="created_at"))
     if not found:
-        raise NotFound(f"no key begins with {digits}; `prepcache ls` lists the entries", key=key)
+        why, ls = f"no key begins with {digits}", "`prepcache ls`"
+        if next(client.recipes(digits), None) is not None:
+            why, ls = f"{why}, but a recipe does", f"`prepcache ls --recipe {digits}`"
+        raise NotFound(f"{why}; {ls} lists the entries", key=key)
     if len({one.key for one in found}) > 1:  # several users may have one key
         raise BadRequest(f"{len(found)} keys begin with {digits}; give more digits", key=key)
     return found[0] if len(found) == 1 else client.entry(found[0].key)
