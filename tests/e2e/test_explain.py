@@ -163,6 +163,13 @@ def test_explain_agrees_with_the_job_on_partial_misses(jobs: Jobs) -> None:
     assert "it was cached, but has been evicted, purged or found damaged; 4 items, 0 hit" in line
     people = command(jobs)
     assert "it was cached, but has been evicted, purged or found damaged" in people
+    assert re.findall(r"^(\w+) +same *$", people, re.M) == [
+        "data",
+        "code",
+        "config",
+        "environment",
+        "observed",
+    ]
 
     (jobs.box.folder / "data" / "e.txt").write_text("new")
     line, _ = run(jobs)
@@ -216,4 +223,4 @@ def test_explain_gives_the_same_reason_as_the_job(jobs: Jobs) -> None:
         "4 of 4 items not cached: a.txt, b.txt, c.txt and 1 more; "
         "none of the cached items is in this data set"
     )
-    assert states == [("same", "same"), ("same", "changed"), ("changed", "same")]
+    assert states == [("same", "same"), ("same", "changed"), ("incomplete", "same")]

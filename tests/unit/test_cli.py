@@ -336,8 +336,10 @@ def test_explain_has_a_row_for_each_cue() -> None:
     }
     first = replace(missed, nearest=None, differences=())
     assert {state for state, _ in rows_by_cue(first).values()} == {"new"}
+    evicted = replace(first, was_there=True, entries=1)
+    assert {state for state, _ in rows_by_cue(evicted).values()} == {"same"}
     partial = replace(first, is_partial=True, cue="data", summary="1 of 5 items not cached: e.txt")
-    assert rows_by_cue(partial)["data"] == ("changed", ["1 of 5 items not cached: e.txt"])
+    assert rows_by_cue(partial)["data"] == ("incomplete", ["1 of 5 items not cached: e.txt"])
     assert {rows_by_cue(partial)[name][0] for name in ("code", "config", "observed")} == {"same"}
 
 

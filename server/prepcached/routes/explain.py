@@ -88,7 +88,8 @@ def _explain(
         told = inspection.Explanation(subject.digest, name, subject.entries, False, None, draws=draws)
         if missed is not None and missed.is_partial:
             return replace(told, is_partial=True, summary=missed.why or NOT_ALL, cue=missed.cue)
-        if recipe is not None and not subject.entries and listing.was_filled(conn, recipe):
+        was_there = recipe is not None and not subject.entries and listing.was_filled(conn, recipe)
+        if was_there or (missed is not None and missed.why == WAS_THERE):  # it may be filled again by now
             return replace(told, was_there=True, summary=WAS_THERE)
         found = listing.relatives(conn, subject.digest, subject.name, subject.scope)
         with_parts = {one.recipe: (one, parts) for one, parts in found}
