@@ -226,3 +226,15 @@ def test_names_that_missed_longest_ago_are_forgotten() -> None:
         misses.note(Miss(name, f"recipe of {name}"))
     assert misses.latest(9, "b") == []
     assert misses.latest(9, "a") == [Miss("a", "recipe of a")]
+
+
+def test_a_worker_tells_why_the_job_that_opened_missed() -> None:
+    misses, recipe = Misses(), "1" * 64
+    misses.note_found("another", "a", recipe)
+    misses.note_found("job", "a", recipe)
+    misses.note_leasing("worker", recipe)
+    assert misses.latest(9) == []
+    misses.note_leasing("worker", recipe, "5.txt is new", "data")
+    assert misses.latest(2) == [
+        Miss("a", recipe, is_partial=True, why="5.txt is new", cue="data", session="job")
+    ]

@@ -374,3 +374,11 @@ def test_nobody_looks_for_a_daemon_that_lied_or_was_closed(bench: Bench) -> None
     assert other.is_gone and not other.is_away
     wait_until(lambda: not watches())
     other.close()
+
+
+def test_off_contacts_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREPCACHE", "off")
+    session = Session(Client(bench.session.client.url))
+    with pytest.raises(DaemonUnreachable, match="PREPCACHE=off"):
+        session.resolve(SomeRecipe())
+    assert bench.daemon.requests == []
