@@ -52,5 +52,5 @@ def test_a_function_that_reads_its_own_lazy_data_set_is_refused(
         return item + (held[0][item - 1] if item else 0)
 
     held.append(CachedDataset(range(4), total, lazy=True, progress=False, version="1", code=None))
-    with pytest.raises(PreprocessError, match="item 3 .*reads from its own data set"):
+    with pytest.raises(PreprocessError, match=r"item 3 .*reads from its own data set"):
         held[0].__getitems__([3, 1])
