@@ -40,7 +40,7 @@ def test_frozen_draws_are_said_on_every_hit(jobs: Jobs, how: str) -> None:
         assert SAID in told, "the report says it, too"
     recipe = told.rpartition('"recipe": "')[2][:64]
     entry = json.loads(prepcache(jobs, "ls", "--json"))[0]
-    for command in (["explain", recipe], ["show", entry["key"]]):
+    for command in (["explain", recipe], ["show", entry["key"]], ["show", entry["key"][:12]]):
         shown = prepcache(jobs, *command)
         assert SAID in " ".join(shown.split()), shown
 

@@ -172,5 +172,8 @@ def test_status_starts_no_daemon_to_say_that_it_runs(box: Sandbox, jobs: list[Jo
     ended = subprocess.run(status, env=box.environ, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (3, "") and "no daemon runs for" in ended.stderr
     assert log(box).count("serving ") == 1
-    assert box.python("-c", command, "ls", "--json").stdout.strip() == "[]"
-    assert log(box).count("serving ") == 2
+    for told in ("prepcache: starting the daemon of ", ""):
+        listed = box.python("-c", command, "ls", "--json")
+        assert listed.stdout.strip() == "[]"
+        assert listed.stderr.startswith(told) and bool(listed.stderr) == bool(told)
+        assert log(box).count("serving ") == 2

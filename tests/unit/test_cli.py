@@ -107,7 +107,7 @@ def test_no_daemon_is_started_to_say_that_nothing_is_cached(
 def test_an_error_of_our_own_is_one_line_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken() -> None:
+    def broken(**_: object) -> None:
         raise ZeroDivisionError("never")
 
     monkeypatch.setattr(cli, "_client", broken)

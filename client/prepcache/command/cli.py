@@ -105,7 +105,7 @@ def status(
     from prepcache.command import cli_tables
 
     def look() -> cli_tables.Status:
-        with _client() as client:
+        with _client(is_starting=False) as client:
             client.find_running()
             miss = None
             with contextlib.suppress(NotFound):
@@ -370,13 +370,16 @@ def show_key(
         cli_tables.parts(parts)
 
 
-def _client() -> Client:
+def _client(*, is_starting: bool = True) -> Client:
     from prepcache.daemon.client import Client
-    from prepcache.daemon.launcher import barred
+    from prepcache.daemon.launcher import barred, listens
 
     client = Client()
-    if client.endpoint.launcher is not None and (line := barred()):
+    launcher = client.endpoint.launcher
+    if launcher is not None and (line := barred()):
         typer.echo(f"prepcache: {line}", err=True)
+    if is_starting and launcher is not None and launcher.has_store and not listens(launcher.socket):
+        typer.echo(f"prepcache: starting the daemon of {launcher.root}; it stops when idle", err=True)
     return client
 
 
@@ -430,7 +433,7 @@ def _entry(client: Client, key: str) -> inspection.Entry:
         raise NotFound(f"{why}; {ls} lists the entries", key=key)
     if len({one.key for one in found}) > 1:  # several users may have one key
         raise BadRequest(f"{len(found)} keys begin with {digits}; give more digits", key=key)
-    return found[0] if len(found) == 1 else client.entry(found[0].key)
+    return client.entry(found[0].key)  # with the inputs that it observed, which a list leaves out
 
 
 def _digits(text: str, what: str, otherwise: str = "") -> str:
