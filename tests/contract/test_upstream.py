@@ -269,6 +269,7 @@ def test_jobs_wait_five_seconds_an_hour_for_a_lead(
     """It opens sessions at once, and answers no request for a lease within the limit."""
     now = [1000.0]
     asked: list[float] = []
+    opened: list[float] = []
 
     async def slow(self: Lead, method: str, path: str, *_: Any, **__: Any) -> Any:
         if path == "/leases":
@@ -276,6 +277,7 @@ def test_jobs_wait_five_seconds_an_hour_for_a_lead(
             now[0] += 1.5
             raise upstreams.LeadAway("no answer within 1.5 s")
         if path == "/sessions":
+            opened.append(now[0])
             return wire.SessionAnswer("s", "t", "i", "/r", "/s")
         return wire.BeatAnswer()
 
@@ -290,6 +292,7 @@ def test_jobs_wait_five_seconds_an_hour_for_a_lead(
             assert leased(served.job())["lease"]
             assert len(asked) == times
             now[0] += 20.0
+        assert wait_until(lambda: opened[-1] == now[0])  # it is no longer known as one that failed
         assert leased(served.job(), ["x"])["lease"]
         assert len(asked) == 3
         now[0] += 3600.0

@@ -47,6 +47,9 @@ class World:
             return self.said[what](request)
         return getattr(self, "on_" + what.lower().replace(" ", "_").replace("/", "_"))(request)
 
+    def on_get_(self, request: Request) -> Any:
+        return reply({})  # of /healthz
+
     def on_post_sessions(self, request: Request) -> Any:
         self.opened += 1
         return reply(

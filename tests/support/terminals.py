@@ -87,7 +87,7 @@ def terminal(*arguments: str, environ: Mapping[str, str]) -> Iterator[Terminal]:
     """`prepcache` with these arguments, in a terminal; killed at the end of the block if it still runs."""
     master, slave = pty.openpty()
     kept = {name: text for name, text in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
     process = subprocess.Popen(
         [sys.executable, "-c", _MAIN, *arguments],
         stdin=slave,
