@@ -70,7 +70,7 @@ if not TYPE_CHECKING:
             """Stands for torch's."""
 
 
-_OWN_ATTRIBUTES = frozenset({"items", "transform", "lazy", "_samples"})
+_OWN_ATTRIBUTES = frozenset({"items", "transform", "_samples"})
 """Others are of a derived class, whose methods may use them."""
 _NOT_OPEN = (
     "it is a data set that is not open yet, so its own preprocess cannot refer to it. Make "

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,20 @@ class StoreProcess(Running):
         self._say("check")
         while "status" not in self._hear():
             pass
-        return [line for line in log.read_text().splitlines() if "(" in line]
+        return [line for line in _joined(log.read_text().splitlines()) if "(" in line]
+
+
+def _joined(lines: Iterable[str]) -> Iterator[str]:
+    """The calls of a trace, where strace has cut one in two at the call of another thread."""
+    begun: dict[str, str] = {}
+    for line in lines:
+        pid, _, call = line.partition(" ")
+        if call.endswith("<unfinished ...>"):
+            begun[pid] = line.removesuffix("<unfinished ...>")
+        elif (resumed := re.match(r"\s*<\.\.\. \w+ resumed>", call)) is not None:
+            yield begun.pop(pid) + call[resumed.end() :]
+        else:
+            yield line
 
 
 class Clients(Running):
