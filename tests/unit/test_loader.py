@@ -98,9 +98,17 @@ def test_an_epoch_is_gone_on_with_where_the_consumer_was(shuffle: bool, drop_las
     whole = list(plain)
     assert same(seen + list(resumed), whole) and same(seen + list(epoch), whole)
     following = list(plain)
-    assert same(list(resumed), following if shuffle is False else list(loader)) and len(following) == len(
-        whole
-    )
+    assert same(list(resumed), following) and same(list(loader), following)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("given", [0, 1, 3, 5])
+def test_an_epoch_left_early_draws_as_a_dataloader_does(drop_last: bool, given: int) -> None:
+    arguments: dict[str, Any] = {"batch_size": 4, "shuffle": True, "drop_last": drop_last}
+    loader = Loader(range(COUNT), generator=seeded(), **arguments)
+    plain = DataLoader(range(COUNT), generator=seeded(), **arguments)  # type: ignore[arg-type]
+    assert same(list(itertools.islice(loader, given)), list(itertools.islice(plain, given)))
+    assert same(list(loader), list(plain))
 
 
 def test_an_epoch_resumes_with_another_batch_size() -> None:
