@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 try:
     import torch
     from torch._utils import ExceptionWrapper
+    from torch.utils.data import get_worker_info
     from torch.utils.data._utils import collate as _collate
     from torch.utils.data._utils import fetch as _fetch
-    from torch.utils.data._utils import worker as _worker
 
     FUNCTIONS: dict[Any, Any] = _collate.default_collate_fn_map
     """torch's table of collate functions, by the type of a batch's first element."""
@@ -85,7 +85,7 @@ def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
     """What torch calls for a batch whose samples nobody looked at."""
     if collate_fn_map is FUNCTIONS and list(FUNCTIONS.values()) == _plain_functions:
         collation = collation_of(batch.table)
-        if _worker._worker_info is not None and collation.is_gathered:
+        if get_worker_info() is not None and collation.is_gathered:
             asked_by = sys._getframe(1).f_back  # torch's `collate`, and what called that
             if asked_by is not None and asked_by.f_code is _DEFAULT_CODE:
                 sent = sent_instead(batch, None, asked_by.f_back)
@@ -228,7 +228,7 @@ def _stack(column: Dense, to_tensor: Callable[[Any], Any]) -> CollateLeaf:
     dtype = to_tensor(np.empty(0, column.dtype)).dtype
 
     def collate(numbers: Numbers, pool: Pool) -> Any:
-        if _worker._worker_info is None:
+        if get_worker_info() is None:
             return to_tensor(column.gather(numbers, pool))
         shape = (numbers.size, *column.shape)
         storage = torch.UntypedStorage._new_shared(numbers.size * column.row_bytes)  # type: ignore[no-untyped-call]
@@ -291,7 +291,7 @@ def sent_instead(batch: Any, collate: Any, asked_by: FrameType | None) -> ByInde
         collate: of ours, or None for torch's default collation.
         asked_by: the frame that gets what is returned here.
     """
-    source, info = batch.source, _worker._worker_info
+    source, info = batch.source, get_worker_info()
     if source is None or info is None or asked_by is None or asked_by.f_code is not _FETCH_CODE:
         return None
     if source.opened_in == os.getpid() or not source.is_known_to_parent():
