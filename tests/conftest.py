@@ -1,4 +1,4 @@
-"""For all tests: interruptible children, cheap garbage collection, and which nightly cases run today.
+"""For all tests: a cache folder of their own, interruptible children, and which nightly cases run today.
 
 NOTE [ Nightly cases ]
 A case marked `nightly` is long, or one of many alike. `make nightly` runs all of them. Every other run takes
@@ -14,7 +14,9 @@ from __future__ import annotations
 import datetime
 import gc
 import os
+import shutil
 import signal
+import tempfile
 import zlib
 from collections import defaultdict
 
@@ -41,6 +43,10 @@ def pytest_configure(config: pytest.Config) -> None:
     chosen = os.environ.setdefault("NIGHTLY", str(today.toordinal() % PARTS))
     if chosen not in CHOICES:
         raise pytest.UsageError(f"NIGHTLY={chosen}: must be one of {', '.join(CHOICES)}")
+    if not hasattr(config, "workerinput"):  # workers inherit this, too
+        # A job that is given no daemon would use, or start, the one of whoever runs the tests.
+        folder = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="cache-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_report_header() -> str:
