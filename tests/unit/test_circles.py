@@ -47,6 +47,15 @@ def test_what_doubles_with_each_step_is_refused(is_set: bool, monkeypatch: pytes
         digest_of({doubled} if is_set else doubled)
 
 
+def test_a_set_of_objects_that_all_know_each_other_is_refused() -> None:
+    """Each is written in full in each other one: 8 of them would be 13 MB."""
+    nodes = [Plain(number) for number in range(8)]
+    for node in nodes:
+        node.of = [node.of, *nodes]
+    with pytest.raises(UnkeyableError, match="the same ones too often"):
+        digest_of(set(nodes))
+
+
 def test_a_list_inside_itself_is_refused_by_name() -> None:
     endless: list[Any] = [1]
     endless.append([endless])

@@ -118,6 +118,22 @@ def test_a_profile_for_threads_is_left_in_place(project: Project) -> None:
     assert threading.getprofile() is None
 
 
+@pytest.mark.skipif(IS_MONITORED, reason="nothing is profiled here")
+def test_a_profiler_that_the_function_sets_is_left_and_said(project: Project) -> None:
+    """While it is there, and after it has ended, what the function asks for is not seen."""
+    begin, end = "import sys; sys.setprofile(lambda *_: None)", "sys.setprofile(None)"
+    asks = "os.path.exists('a')"
+    before = sys.getprofile()
+    watched = Watched(project, lines_of(begin, asks))
+    found = sys.getprofile()
+    sys.setprofile(before)
+    ended = Watched(project, lines_of(begin, end, asks))
+    left = sys.getprofile()
+    sys.setprofile(before)
+    assert getattr(found, "__name__", "") == "<lambda>" and left is None
+    assert watched.failure == ended.failure == "it has set a profiler"
+
+
 def lines_of(*lines: str) -> str:
     return BEFORE + "".join(f"    {line}\n" for line in lines)
 

@@ -31,9 +31,8 @@ ENCODING_VERSION = 8
 """First byte of every encoding; raised when the bytes of any value change."""
 
 MOST_ENTERED = 1 << 23
-"""Containers and objects that one value may be written with, each as often as it is met."""
-_OF_A_SET = 16
-"""How many of these one counts as in a set, where objects that refer to one another are written in full."""
+"""Containers and objects that one value may be written with, each as often as it is met; in a set, one counts
+for more the deeper it stands."""
 
 Put = Callable[[Any], object]
 Writer = Callable[["Encoder", Any, Put], None]
@@ -174,7 +173,8 @@ class Encoder:
         """Mark a value as being written; it may not be met again inside itself."""
         if id(value) in self.active:
             raise self.refuse(f"this {type(value).__name__} contains itself")
-        self._entered += _OF_A_SET if self.inline_depth else 1
+        # In a set, objects that refer to one another are written in full along every path through them.
+        self._entered += len(self.active) ** 2 + 1 if self.inline_depth else 1
         if self._entered > MOST_ENTERED:
             del self.steps[8:]
             raise self.refuse(f"it holds too many objects, or the same ones too often; {self.ways_out}")

@@ -212,7 +212,10 @@ def heard(code: JobCode, watch: Watch) -> Iterator[None]:
         try:
             yield
         finally:
-            sys.setprofile(before)
+            if sys.getprofile() is _profiled:
+                sys.setprofile(before)
+            else:  # it is the function's own, or none since that one ended
+                watch.failure = watch.failure or "it has set a profiler"
             _profile_threads(-1)
 
 
