@@ -36,11 +36,12 @@ import numpy as np
 import prepcache
 from pathlib import Path
 from prepcache.daemon import session, wait_budget, waits
+from prepcache.fill import leases
 
 waits.HANDOVER_S = 60.0
 how, count, ready = sys.argv[1], int(sys.argv[2]), Path(os.environ.get("READY", "/"))
 if how in ("slow", "divide"):
-    waits.FIRST_SHARE = 0.01
+    leases.LEFT_S, waits.FIRST_SHARE = 60.0, 0.01  # on a crowded machine jobs wait long for each other
     wait_budget.PROCESS.__init__(240.0)
 if how == "divide":
     wait_budget.PROCESS.limit_first(0.1)
@@ -119,9 +120,7 @@ def test_jobs_divide_the_work_while_the_daemon_starts(box: Sandbox) -> None:
     held_back = {"PYTHONPATH": str(box.folder), "READY": str(box.folder / "ready")}
     jobs = [start(box, "divide", 100, **held_back) for _ in range(2)]
     assert [ended(job)[0] for job in jobs] == ["0", "0"]
-    made = calls(box)
-    assert len(made) == 100 and made.total() <= 100 + 2 * (100 // 6), "more is made twice than one lease has"
-    assert hits_of_the_next_job(box, 100) == 100
+    assert set(calls(box).values()) == {1} and hits_of_the_next_job(box, 100) == 100
 
 
 @pytest.mark.parametrize("what", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])

@@ -61,6 +61,24 @@ def test_what_others_have_locked_is_made_last(daemon: FakeDaemon) -> None:
     assert sorted(bench.called) == ITEMS and sorted(bench.called[-2:]) == OTHERS
 
 
+def test_what_was_made_in_an_outage_is_left_to_who_made_it(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon answers, and does not know yet what others are about to commit."""
+    monkeypatch.setattr("prepcache.fill.leases.LEFT_S", 60.0)
+    others = [BucketLocks(RECIPE.digest)]
+
+    def made(item: int) -> np.int64:
+        if len(bench.called) == len(ITEMS) - len(OTHERS):
+            others.clear()  # they have committed it, or have died
+        return np.int64(item)
+
+    bench = Bench(daemon, ITEMS, function=made)
+    assert [others[0].take(bucket_of(bench, other)) for other in OTHERS] == [True, True]
+    bench.fill()
+    assert sorted(bench.called) == ITEMS and sorted(bench.called[-2:]) == OTHERS
+
+
 def test_an_outage_locks_what_was_leased_and_what_is_made(daemon: FakeDaemon) -> None:
     """Until it is committed; else jobs that lose sight of a slow daemon make what this one has leased."""
     free: list[bool] = []

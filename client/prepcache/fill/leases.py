@@ -16,8 +16,9 @@ NOTE [ Windows ]
 NOTE [ Outages ]
     While the daemon does not answer, a user's jobs share out items by file locks. Digests are divided into
     `BUCKETS`, and for each a byte of a file can be locked (open file description locks, fcntl(2)): who has
-    it makes the items of that bucket. Recipes whose digests begin alike share a file, which is empty and
-    stays. Where the filesystem has no such locks, everything may be taken.
+    it makes the items of that bucket. The daemon does not know of that: when it answers again, they are left
+    to that job for `LEFT_S`, in which it commits them. Recipes whose digests begin alike share a file, which
+    is empty and stays. Where the filesystem has no such locks, everything may be taken.
 
 Locking: `_lock` guards the states; never held over a request.
 Not here: how much to ask for (pacing.py), preprocessing (filler.py), the daemon's side (prepcached.leases).
@@ -29,6 +30,7 @@ import fcntl
 import os
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +51,10 @@ MIN_WINDOW = 256
 """Fewest items that a request names while there are as many: it passes over most of what others hold."""
 BUCKETS = 1 << 12
 """Most locks of one job: for each, the kernel searches all locks of the file."""
+LOCKED_S = 0.05
+"""What others have locked is looked at again after so long."""
+LEFT_S = 2.0
+"""After an outage, what others have locked is left to them for so long: the daemon does not know of it."""
 _FLOCK = struct.Struct("hhqqi0q")
 
 
@@ -59,28 +65,32 @@ class BucketLocks:
         self._path = cache_folder(os.environ) / "locks" / recipe[:2]
         self._base = int(recipe[2:14], 16) * BUCKETS
         self._fd = -1
+        self.is_used = False
         forks.note(self)
-
-    @property
-    def is_used(self) -> bool:
-        return self._fd >= 0
 
     def take(self, bucket: int) -> bool:
         """Locks a bucket; False where another `BucketLocks` has it, also one of this process."""
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, self._base + bucket, 1, 0)
+        self.is_used = True
+        return self._ask(fcntl.F_OFD_SETLK, bucket, 1, os.O_CREAT) is not None
+
+    def is_taken(self, bucket: int = 0, count: int = BUCKETS) -> bool:
+        """Whether another has one of these buckets locked."""
+        return self._ask(fcntl.F_OFD_GETLK, bucket, count) == fcntl.F_WRLCK
+
+    def _ask(self, command: int, bucket: int, count: int, flags: int = 0) -> int | None:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, self._base + bucket, count, 0)
         try:
             if self._fd < 0:
-                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-                self._fd = os.open(self._path, flags, 0o600)
-            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, asked)
+                if flags:
+                    self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+            return int(_FLOCK.unpack(fcntl.fcntl(self._fd, command, asked))[0])
         except OSError as error:
-            return not isinstance(error, BlockingIOError)
-        return True
+            return None if isinstance(error, BlockingIOError) else fcntl.F_UNLCK
 
     def after_fork(self) -> None:
         """In a child: the locks are its parent's."""
-        fd, self._fd = self._fd, -1
+        fd, self._fd, self.is_used = self._fd, -1, False
         if fd >= 0:
             os.close(fd)
 
@@ -146,6 +156,8 @@ class Share:
         self._leases: dict[int, HeldLease] = {}
         self._locked: set[int] = set()
         """Items that were taken in an outage, and are not settled."""
+        self._left_until = 0.0
+        """When what others have locked is asked for all the same (monotonic seconds); 0 where none is."""
         self._order: Array | None = None
         self._asked_as: str | None = None
         self._looks = 0
@@ -207,6 +219,8 @@ class Share:
             window = fresh[: min(wire.MAX_ITEMS, max(MIN_WINDOW, 8 * want))]
             if not len(window):
                 return []
+            if not len(window := self._unlocked(window)):
+                continue
             granted = self._ask(window, want, coming, 0.0, generation)
             if self.reason:
                 return []
@@ -236,6 +250,9 @@ class Share:
         self._settle_found(among)
         held = self._in_state(HELD, among)[: wire.MAX_ITEMS]
         if not len(held):
+            return []
+        if not len(held := self._unlocked(held)):
+            time.sleep(min(wait_s, LOCKED_S))
             return []
         granted = self._ask(held, want, coming, wait_s, generation) or []
         if granted and not self.holders:  # the job that had them has ended, and none has the others
@@ -311,8 +328,24 @@ class Share:
             self._leases.update(dict.fromkeys(granted, held))
         return granted
 
+    def _unlocked(self, window: Array) -> Array:
+        """What of these may be asked for: not what others have locked, shortly after an outage."""
+        if not self.locks.is_taken():
+            self._left_until = 0.0
+            return window
+        self._left_until = self._left_until or time.monotonic() + LEFT_S
+        if time.monotonic() > self._left_until:
+            return window
+        buckets = self._buckets(window)
+        taken = [bucket for bucket in np.unique(buckets).tolist() if self.locks.is_taken(bucket, 1)]
+        is_locked = np.isin(buckets, taken)
+        self._state[window[is_locked]] = HELD
+        free: Array = window[~is_locked]
+        return free
+
     def _take_locked(self, window: Array, want: int, *, is_forced: bool = False) -> list[int]:
         """Takes items of buckets that this job gets: no daemon answers. By force, also of others' buckets."""
+        self._left_until = 0.0
         if not self.locks.is_used:  # the outage has just begun
             for bucket in np.unique(self._buckets(np.flatnonzero(self._state >= OURS))).tolist():
                 self.locks.take(bucket)
