@@ -5,13 +5,11 @@ Invariants:
        turn goes on.
     2. The scrub and merges each read at most `DISK_BYTES_PER_S` on average, so that jobs keep the disk. The
        scrub works for at most a tenth of the time, so that many small artifacts do not keep a processor busy.
-    3. Requests wait for the interpreter no longer than `SWITCH_S` at a time.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -27,9 +25,6 @@ DISK_BYTES_PER_S = 16 << 20
 """200 GiB in four hours."""
 SCRUB_STEP_BYTES = 256 << 10
 SCRUB_SHARE = 0.1
-SWITCH_S = 0.0005
-"""A busy thread may keep the interpreter so long. A request takes it back some ten times: with Python's own
-5 ms answers waited for 50 ms while a merge ran."""
 MERGE_SHARE = 0.25
 """Of the time, beyond the one merge of each turn: hundreds of small artifacts are soon one, and requests have
 the interpreter for most of the time."""
@@ -48,7 +43,6 @@ class Maintenance:
         self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
 
     def start(self) -> None:
-        sys.setswitchinterval(SWITCH_S)
         self._thread.start()
 
     @property

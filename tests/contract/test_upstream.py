@@ -19,6 +19,7 @@ from prepcache.protocol import wire
 from prepcached.config import load
 from prepcached.tier import upstream as upstreams
 from prepcached.tier.bucket import Bucket, CouldNotTell
+from prepcached.tier.manifests import Manifests
 from prepcached.tier.upstream import Lead
 from support.fleet import TOKEN, be_patient, box, lead, upstream
 from support.serving import Job, Serving, wait_until
@@ -261,6 +262,35 @@ def test_without_its_lead_a_box_leases_by_itself(
         assert status(served)["is_upstream_away"]
     said = [one for one in caplog.records if "this machine leases by itself" in one.getMessage()]
     assert len(said) == 1
+
+
+def test_jobs_wait_five_seconds_an_hour_for_a_bucket(
+    tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers whenever nobody waits for it, and fails each job."""
+    now = [1000.0]
+    asked: list[float] = []
+    probed: list[float] = []
+
+    async def fail(*_: Any, **__: Any) -> Any:
+        asked.append(now[0])
+        now[0] += 1.5
+        raise CouldNotTell("no answer within 1.5 s")
+
+    async def answer(*_: Any, **__: Any) -> list[str]:
+        probed.append(now[0])
+        return []
+
+    monkeypatch.setattr(Manifests, "of", fail)
+    monkeypatch.setattr(Bucket, "names", answer)
+    with box(tmp_path / "box", bucket, clock=lambda: now[0]) as served:
+        for times in range(1, 4):
+            assert leased(served.job())["lease"]
+            assert len(asked) == times
+            now[0] += 40.0
+            assert wait_until(lambda: probed[-1:] == now)
+        assert leased(served.job())["lease"]
+        assert len(asked) == 3
 
 
 def test_jobs_wait_five_seconds_an_hour_for_a_lead(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -10,6 +12,7 @@ import pytest
 from prepcache.errors import StoreError
 from prepcached.maintenance import DISK_BYTES_PER_S, Maintenance
 from prepcached.store.store import Store
+from support.serving import serving
 
 
 class Merging:
@@ -42,3 +45,10 @@ def test_a_large_merge_puts_off_the_next(fault: Exception | None) -> None:
     for _ in range(3):
         work.turn()
     assert store.merges == 1
+
+
+def test_an_app_leaves_its_process_as_it_is(tmp_path: Path) -> None:
+    """Only `prepcached serve` is a process of its own."""
+    before = sys.getswitchinterval()
+    with serving(tmp_path):
+        assert sys.getswitchinterval() == before

@@ -5,6 +5,7 @@
       lock                        flock of the one daemon; holds its pid
       instance                    names this root; a client looks for it before it trusts a folder
       budget                      the default budget, remembered from the first start
+      prepcached.sock             of a user's own daemon, unless another place was chosen
       v1/                         everything of layout version 1
         index.sqlite (-wal -shm)  disposable: made again from the rest
         reserve                   space that a full disk gives back, so that something can be removed

@@ -173,13 +173,14 @@ class Tier:
             max_age_s: how old the manifest may be; `limit_s`: how long it may be waited for.
         """
         daemon, known, began = self._daemon, None, self._daemon.clock()
+        is_asked = self._outage.is_usable
         with contextlib.suppress(TimeoutError):
             if max_age_s is None:
                 max_age_s = PUBLISH_S if self.order else FRESH_S
             reading = asyncio.shield(self._known(recipe, max_age_s))
             known = await asyncio.wait_for(reading, ASKED_S if limit_s is None else limit_s)
         if known is None:
-            if self._outage.is_usable:
+            if is_asked:
                 self._outage.note_lost(daemon.clock() - began)
             return
         found = known.offered(digests(items), daemon.clock())
