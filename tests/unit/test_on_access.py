@@ -14,6 +14,7 @@ import pytest
 from prepcache.errors import DaemonUnreachable, Declined, LimitExceeded, SampleError, StoreError
 from prepcache.fill import on_access
 from prepcache.fill.batch import Batch, Collected
+from prepcache.fill.commit import RETRY_S
 from support.fake_session import FakeDaemon
 from support.fills import RECIPE, AccessJob, Bench, daemon_fixture, left_behind  # noqa: F401
 from support.serving import wait_until
@@ -257,6 +258,29 @@ def test_samples_of_a_hanging_commit_are_offered_until_stored(
     (refs,) = daemon.artifacts.values()
     assert sum(ref.items for _, ref in refs) == 2, "nothing is stored twice"
     assert job.bench.samples() == [1, 4, None] and left_behind(daemon) == 0
+
+
+def test_an_outage_takes_few_files(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a descriptor: a job that trains on through a long outage would run out of them."""
+    monkeypatch.setattr(on_access, "COMMIT_LEASES", 4)
+    job = AccessJob(daemon, list(range(20)))
+    job.bench.session.is_gone = job.bench.session.is_away = True
+
+    def fail(method: str) -> None:
+        if job.bench.session.is_away:
+            raise DaemonUnreachable("it is away")
+
+    job.bench.session.fail = fail
+    pauses: list[float] = []
+    monkeypatch.setattr(job.committer, "soon", lambda after_s=0.0: pauses.append(after_s))
+    for index in range(20):
+        job.samples(index)
+    assert job.committer.is_idle, "nothing is in a file yet"
+    assert pauses == [RETRY_S] * 20
+    job.bench.session.is_gone = job.bench.session.is_away = False
+    job.made.flush()
+    assert job.committer.is_idle and Bench(daemon, list(range(20)), "after").missing() == []
+    assert left_behind(daemon) == 0
 
 
 def test_a_worker_leaves_to_its_job_what_no_daemon_took(daemon: FakeDaemon) -> None:

@@ -41,7 +41,7 @@ from prepcache.artifact.sample_tree import copied
 from prepcache.errors import PrepcacheError, SampleError
 from prepcache.fill.batch import Collected, Task
 from prepcache.fill.call import Part, weight
-from prepcache.fill.commit import AWAY_BYTES, Committer, waiting_bytes
+from prepcache.fill.commit import AWAY_BYTES, RETRY_S, Committer, waiting_bytes
 from prepcache.fill.leases import Share
 from prepcache.fill.pacing import COMMIT_ITEMS, COMMIT_LEASES, Pace, commit_bytes
 from prepcache.fill.recipe_guard import line
@@ -158,7 +158,7 @@ class OnAccess:
             self.committer.decline(share.reason)
             share.settle(todo)
             return todo
-        self._grants += bool(granted)
+        self._grants += bool(granted) and not self._artifacts.session.is_away
         if share.is_waited_for:
             share.is_waited_for = False
             self.flush_soon()
@@ -177,8 +177,8 @@ class OnAccess:
         self.committer.collect = self.run
         if self._is_commit_due():
             self.run()
-        else:
-            self.committer.soon(COMMIT_S)
+        else:  # a file takes a descriptor: fewer of them in an outage, which may be long
+            self.committer.soon(RETRY_S if self._artifacts.session.is_away else COMMIT_S)
 
     def _is_commit_due(self) -> bool:
         is_full = self._made_bytes >= self._pace.commit_bytes // 2 or len(self._made) >= COMMIT_ITEMS // 2
