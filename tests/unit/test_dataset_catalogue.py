@@ -161,6 +161,21 @@ def test_a_pickled_index_misses_what_went_meanwhile(files: Files) -> None:
     assert sample(there, 1) == 1
 
 
+def test_samples_made_while_a_data_set_is_sent_stay_themselves(files: Files) -> None:
+    found = catalogue(files, 2)
+
+    class Meanwhile:  # another thread, between the index and what lies in it
+        def __reduce__(self) -> Any:
+            found.add_local([local(0)])
+            return list, ()
+
+    index, _, there = pickle.loads(pickle.dumps((found.index, Meanwhile(), found)))
+    index.opens_with(files.open)
+    index.absorb([files.put(i1=["another"])])
+    index.absorb([files.put(i0=[0])])
+    assert (sample(there, 0), sample(there, 1)) == (0, "another")
+
+
 @pytest.mark.parametrize("other", [item(1), item(0)], ids=["another item", "the same item"])
 def test_samples_of_a_missing_file_are_missing(files: Files, other: bytes) -> None:
     """The next file has the descriptor, and often the inode, of the one before."""

@@ -230,10 +230,11 @@ class Catalogue:
     def __setstate__(self, state: dict[str, Any]) -> None:
         own = reopened(state.pop("slots"))
         self.__dict__.update(state)
-        there = self.index.slots | own
+        self.note_inherited()
+        # What was made since the index was sent has a number that the index here gives to another artifact.
+        there = self.index.slots | {number: slot for number, slot in own.items() if number < self._inherited}
         used = self._used(self.places)
         self.slots = {number: there[number] for number in used if number in there}
-        self.note_inherited()
         self.lose(used - set(self.slots))
         self.index.catalogues.add(self)
 
