@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 from typing import Any
 
 import pytest
@@ -114,6 +115,20 @@ def test_an_object_beyond_the_rows_counts_in_each_that_holds_it(few_rows: None) 
     before = digest([many[8]])
     many[8].of = 0
     assert digest([many[8]]) != before
+
+
+def test_a_module_named_config_is_not_the_config(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two objects beyond the rows, each the first of what it is met in."""
+    monkeypatch.setattr(dependencies, "MOST_ROWS", 0)
+    project.write(
+        config="class C:\n    n = 0\nx = C()\n",
+        prep="import config\ndef f(i, x, y): return i, x, y, config.x\n",
+    )
+    f = project.load("prep").f
+    there = sys.modules["config"]
+    held = there.C()
+    digests = {recipe(f, config={"x": held, "y": y}).digest for y in (there.x, held)}
+    assert len(digests) == 2
 
 
 class Plain:

@@ -481,9 +481,15 @@ class Committer:
                 if not Path("/proc", path.name.partition("-")[0]).exists():
                     path.unlink(missing_ok=True)
             for batch in list(self._todo) if self._is_heir else ():
+                if len(batch.files) > 1:  # pieces of one item are taken together, or not at all
+                    continue
                 part = folder / f"{os.getpid()}-{secrets.token_hex(8)}"
-                with open(part, "xb") as file:
-                    batch.files[0].copy_to(file.fileno())
+                try:
+                    with open(part, "xb") as file:
+                        batch.files[0].copy_to(file.fileno())
+                except OSError:
+                    part.unlink(missing_ok=True)
+                    raise
                 part.rename(folder / f"{heir.pid}-{self._artifacts.recipe.digest}-{secrets.token_hex(8)}")
                 lost.pop(id(batch), None)
         except OSError as error:

@@ -132,17 +132,19 @@ class Fill:
         """
         self._committer.is_filling = True
         try:
-            while self._step():
-                self._report_progress()
-        finally:
-            try:  # an interrupt may come twice
-                self._crew.close()
-                self._flush()
-                self._committer.wait()
+            try:
+                while self._step():
+                    self._report_progress()
             finally:
-                self._share.release_all()
-        self._note_trouble()
-        self._committer.end_filling()  # what is made on access may be stored
+                try:  # an interrupt may come twice
+                    self._crew.close()
+                    self._flush()
+                    self._committer.wait()
+                finally:
+                    self._share.release_all()
+            self._note_trouble()
+        finally:
+            self._committer.end_filling()  # what is made on access may be stored
         filled = self._filled
         filled.computed = np.setdiff1d(filled.computed, filled.waited).tolist()
         filled.late, filled.drawn = self._committer.late_items, self._crew.drawn

@@ -257,7 +257,8 @@ class ValueEncoder(Encoder):
         if self.inline_depth or not self._walk.has_rows:
             self.is_whole = True
             if not self.inline_depth:
-                place = text_bytes(str(self.steps[0])) + length(len(self._present))
+                kind = "leaf" if self.is_config else "row"  # a module of the project may be named config, too
+                place = text_bytes(f"{kind} {self.steps[0]}") + length(len(self._present))
                 self._inside[id(owner)] = (place, owner)
                 self._present.append(id(owner))
             pairs = [pair for pair in pairs if not self._walk.is_untracked(f".{pair[0]}")]
