@@ -75,6 +75,8 @@ _INSTEAD = {
 }
 """Options of torch's DataLoader and DistributedSampler, and what there is for them."""
 _STATE = {"samples", "of", "shuffle", "generator"}
+_left_at_fork: list[Any] = []
+"""What a forked child has of its parent's GPU: to free it there would abort the child."""
 _ENDING: weakref.WeakValueDictionary[int, _Gatherer] = weakref.WeakValueDictionary()
 """Those whose threads may run, by identity: a `WeakSet` cannot be read while a thread adds."""
 
@@ -238,6 +240,10 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         import torch
 
+        if self._copier is not None and self._copier.made_in != os.getpid():
+            raise RuntimeError(
+                f"this loader copies to {self._device}, in the process that made it: make another one here"
+            )
         resumed, self._resumed = self._resumed, None
         self._given = 0
         if resumed is not None:
@@ -258,15 +264,16 @@ class Loader:
         stream, begun_in, left = _stream_here(), os.getpid(), iter(batches)
         gatherer = _Gatherer(lambda positions: self._make(positions, stream))
         ahead = deque(gatherer.submit(at) for at in itertools.islice(left, AHEAD))
+        batch = None
         try:
             while ahead:
-                if os.getpid() != begun_in:
-                    raise RuntimeError("this epoch began in the parent process: begin another one here")
                 batch = ahead.popleft().result()
                 ahead.extend(gatherer.submit(at) for at in itertools.islice(left, 1))
                 self._given += self.batch_size
                 yield batch if self._copier is None else self._copier.finish(batch)
-                del batch
+                if os.getpid() != begun_in:
+                    raise RuntimeError("this epoch began in the parent process: begin another one here")
+                batch = None
             list(rest)
             self._given, self._begun_at = 0, None
         finally:
@@ -274,6 +281,8 @@ class Loader:
                 gatherer.end()
                 if not threading.current_thread().name.startswith(LOADER_THREAD):
                     gatherer.thread.join(LEAVE_S)
+            else:
+                _left_at_fork.append((ahead, batch))
 
     def _order(self) -> tuple[Positions, Iterator[int]]:
         """The order of an epoch, and what torch's sampler draws at its end."""
@@ -360,7 +369,8 @@ class Copier:
         self._stream = self._cuda.Stream(self._device)
         self._lock = threading.Lock()
         self._in_flight: deque[tuple[Any, Any]] = deque()
-        weakref.finalize(self, _wait_for, self._in_flight).atexit = False
+        self.made_in = os.getpid()
+        weakref.finalize(self, _wait_for, self._in_flight, self.made_in).atexit = False
         self.pool = Pool(2 * KEPT_BLOCKS, _pinned_block, small_bytes=0)
 
     def begin(self, batch: Any) -> tuple[Any, Any]:
@@ -397,8 +407,11 @@ def _is_dense(tensor: Any) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
-def _wait_for(in_flight: deque[tuple[Any, Any]]) -> None:
-    """Holds pinned buffers until their copies have ended."""
+def _wait_for(in_flight: deque[tuple[Any, Any]], made_in: int) -> None:
+    """Holds pinned buffers until their copies have ended; a forked child cannot tell."""
+    if os.getpid() != made_in:
+        _left_at_fork.append(in_flight)
+        return
     for done, _ in in_flight:
         done.synchronize()
 
@@ -415,6 +428,7 @@ class Sender:
 
         torch.empty(0, device=device)
         self._device = device
+        self.made_in = os.getpid()
         self.pool = Pool(2 * KEPT_BLOCKS)
 
     def begin(self, batch: Any) -> Any:

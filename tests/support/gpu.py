@@ -94,6 +94,7 @@ class Gpu:
         is_early: copies are made at once.
         current: number of the current device.
         devices: the numbers of those that anything was asked of.
+        freed: memory that nobody refers to any more.
     """
 
     def __init__(self) -> None:
@@ -101,7 +102,7 @@ class Gpu:
         self.is_early = False
         self.current = 0
         self.devices: set[int] = set()
-        self._freed: list[tuple[Stream, list[tuple[Stream, int]], torch.Tensor]] = []
+        self.freed: list[tuple[Stream, list[tuple[Stream, int]], torch.Tensor]] = []
         self._threads = threading.local()
         self._pinned: list[torch.Tensor] = []
 
@@ -143,15 +144,15 @@ class Gpu:
         return copied
 
     def _memory(self, stream: Stream, size_bytes: int) -> torch.Tensor:
-        for place, (made_on, waits, memory) in enumerate(self._freed):
+        for place, (made_on, waits, memory) in enumerate(self.freed):
             is_free = all(user.done >= queued for user, queued in waits)
             if made_on is stream and is_free and memory.numel() >= size_bytes:
-                del self._freed[place]
+                del self.freed[place]
                 return memory
         return torch.empty(size_bytes + 8, dtype=torch.uint8)
 
     def _free(self, stream: Stream, users: list[Stream], memory: torch.Tensor) -> None:
-        self._freed.append((stream, [(user, user.queued) for user in users], memory))
+        self.freed.append((stream, [(user, user.queued) for user in users], memory))
 
     def read(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """Work of the consumer's stream that copies a tensor: the result is in the list once it is done."""

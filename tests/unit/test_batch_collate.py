@@ -50,6 +50,13 @@ def test_a_batch_is_a_list_of_samples_to_whoever_looks(rows: Rows) -> None:
     assert repr(rows.take(PICKS)) == repr(expected)
 
 
+def test_another_of_its_type_is_a_list(rows: Rows) -> None:
+    """So Lightning and accelerate send a list to a device, which a collate function has given back."""
+    batch = rows.take(PICKS)
+    sent = type(batch)(sample for sample in batch)
+    assert type(sent) is list and same(sent, list(batch)) and type(batch)() == []
+
+
 def test_a_changed_batch_is_collated_as_it_was_changed(rows: Rows) -> None:
     batch = rows.take(PICKS)
     batch.append(sample(7))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections import UserDict
 from pathlib import Path
 from types import MappingProxyType
@@ -60,6 +61,30 @@ def test_memory_being_copied_outlives_the_loader(stored: Stored, gpu: Gpu) -> No
     work = [[gpu.read(tensor) for tensor in batch] for batch in kept]
     gpu.consumer.synchronize()
     assert same(seen(work), of_one_thread(stored, 4))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_leaves_the_device_alone(stored: Stored, gpu: Gpu) -> None:
+    """To free the device's memory there, or to ask the device anything, would abort the process."""
+    loader = Loader(stored, 4, device="cuda")
+    epoch = iter(loader)
+    batch = next(epoch)
+    if (pid := os.fork()) == 0:
+        code = 99
+        try:
+            freed = len(gpu.freed)
+            del batch
+            with pytest.raises(RuntimeError, match="begin another one here"):
+                next(epoch)
+            with pytest.raises(RuntimeError, match=r"copies to cuda .* make another one here"):
+                iter(loader)
+            del epoch, loader
+            gc.collect()
+            code = len(gpu.freed) - freed
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert len(list(epoch)) == COUNT // 4 - 1
 
 
 def test_a_device_without_a_number_is_the_one_that_was_current(stored: Stored, gpu: Gpu) -> None:

@@ -70,6 +70,10 @@ class Batch(list[Any]):
 
     __slots__ = ("_gathered", "_is_handed_out", "indices", "numbers", "pool", "source", "table")
 
+    def __new__(cls, *given: Any) -> Any:
+        """A batch; or a list, where others make one more of its type (Lightning and accelerate do)."""
+        return list(*given) if len(given) < 2 else super().__new__(cls)
+
     def __init__(self, table: Table, numbers: Numbers, indices: npt.NDArray[np.int64], pool: Pool) -> None:
         self.table = table
         self.numbers = numbers
