@@ -325,9 +325,12 @@ class Daemon:
 
     async def sweep(self) -> None:
         """Removes what lies in the staging folder and belongs to no open session."""
-        live = self.sessions.keys() | self.commits.keys()
+
+        def is_live(session_id: str) -> bool:
+            return session_id in self.sessions or session_id in self.commits
+
         try:
-            swept = await self.slow(self.store.sweep_staging, live)
+            swept = await self.slow(self.store.sweep_staging, is_live)
         except StoreError as error:
             LOG.warning("the staging folder cannot be swept: %s", error)
             return

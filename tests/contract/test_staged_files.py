@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from prepcache.protocol.wire import StagedFile
 from prepcached.store import durable
-from support.serving import Serving, serving, wait_until
+from prepcached.store.staging import Swept
+from support.serving import READY_S, Serving, serving, wait_until
 from support.stores import BLOCK, RECIPE, Clock, put
 
 BUDGET = 64 * BLOCK
@@ -46,6 +48,21 @@ def test_what_belongs_to_no_open_session_is_swept(served: Serving, clock: Clock)
         job.heartbeat(progress=[{"recipe": job.recipe, "name": "n", "done": int(clock.now), "total": 10**6}])
     assert wait_until(lambda: not folder.exists() and not rubbish.exists())
     assert staged.exists() and served.store.stats().staged_bytes == BLOCK
+
+
+def test_what_a_session_stages_as_a_sweep_begins_stays(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep, staged = served.store.sweep_staging, list[Path]()
+
+    def open_a_session_first(is_live: Callable[[str], bool]) -> Swept:
+        staged.append(drop(served, f"{served.job().session}.file", BLOCK))
+        return sweep(is_live)
+
+    monkeypatch.setattr(served.store, "sweep_staging", open_a_session_first)
+    rubbish = drop(served, "rubbish", BLOCK)
+    asyncio.run_coroutine_threadsafe(served.daemon.sweep(), served.server.loop).result(READY_S)
+    assert staged[0].exists() and not rubbish.exists()
 
 
 def test_zeros_are_refused_before_room_is_made_for_them(served: Serving) -> None:

@@ -210,7 +210,7 @@ def whole(root: Path) -> set[bytes]:
     """
     store = Store(root, limits=stores.ROOMY)
     try:
-        store.sweep_staging(())
+        store.sweep_staging(lambda _: False)
         assert store.check() == []
         items = stores.items_of(store)
         assert len(items) == len(set(items)), "an item is served twice"

@@ -54,6 +54,7 @@ class Part(NamedTuple):
 
     id: int
     size_bytes: int
+    items: int = 1
     alike: tuple[Any, ...] = ()
 
 
@@ -69,7 +70,8 @@ def tier(size_bytes: int) -> int:
 def plan(parts: Iterable[Part]) -> list[Part]:
     """The parts to merge next, oldest first, or none. Pure.
 
-    The fullest of the tiers that have at least FANOUT parts, as many of them as fit in MERGED_BYTES.
+    The fullest of the tiers that have at least FANOUT parts, as many of them as fit in MERGED_BYTES and have
+    no more than MAX_ITEMS items.
     """
     tiers: dict[tuple[Any, int], list[Part]] = {}
     for part in parts:
@@ -77,12 +79,13 @@ def plan(parts: Iterable[Part]) -> list[Part]:
             tiers.setdefault((part.alike, tier(part.size_bytes)), []).append(part)
     best: list[Part] = []
     for found in tiers.values():
-        chosen, total = [], 0
+        chosen, total, items = [], 0, 0
         for part in found[:MAX_PARTS]:
-            if total + part.size_bytes > MERGED_BYTES:
+            total += part.size_bytes
+            items += part.items
+            if total > MERGED_BYTES or items > staging.MAX_ITEMS:
                 break
             chosen.append(part)
-            total += part.size_bytes
         if len(chosen) >= FANOUT and len(chosen) > len(best):
             best = chosen
     return best
@@ -135,8 +138,9 @@ class Merger:
             None where nothing would merge either if all of it were idle.
         """
         alike = artifacts.c.owner, artifacts.c.edition, artifacts.c.observed
+        of_part = artifacts.c.id, artifacts.c.size_bytes, artifacts.c["items"]
         statement = (
-            sa.select(artifacts.c.id, artifacts.c.size_bytes, artifacts.c.digest, *alike)
+            sa.select(*of_part, artifacts.c.digest, *alike)
             .where(artifacts.c.recipe_id == recipe_id)
             .where(sa.not_(artifacts.c.is_pinned), artifacts.c.size_bytes < LARGE_BYTES)
             .order_by(artifacts.c.generation, artifacts.c.id)
@@ -146,9 +150,9 @@ class Merger:
         every: list[Part] = []
         idle: list[Part] = []
         with self._core.index.read() as conn:
-            for part_id, size_bytes, digest, *of in conn.execute(statement):
+            for part_id, size_bytes, items, digest, *of in conn.execute(statement):
                 if part_id not in self._left_out:
-                    every.append(Part(part_id, size_bytes, tuple(of)))
+                    every.append(Part(part_id, size_bytes, items, tuple(of)))
                     if not is_held(digest):
                         idle.append(every[-1])
         return [part.id for part in plan(idle)] if plan(every) else None
@@ -209,7 +213,7 @@ class Merger:
             try:
                 fd = os.open(core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
                 stack.callback(os.close, fd)
-                header = artifact.check(fd)
+                header = artifact.check(fd, max_items=staging.MAX_ITEMS)
                 if staging.hash_file(fd, core.check_not_stopping) != row.digest.hex():
                     raise errors.ArtifactError("its digest is not its name")
             except (OSError, errors.ArtifactError):

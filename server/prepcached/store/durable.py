@@ -18,8 +18,11 @@ Everything here is a function of descriptors and paths; errors are OSErrors, for
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import shutil
+import stat
 from collections.abc import Iterator
 
 _COPY_BYTES = 64 << 20
@@ -79,6 +82,23 @@ def is_there(path: str) -> bool:
     return True
 
 
+def delete(path: str) -> os.stat_result:
+    """Deletes a file, or a folder with all that is in it; returns what it was.
+
+    Raises:
+        OSError: also where folders are nested deeper than Python descends.
+    """
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode):
+        os.unlink(path)
+        return status
+    try:
+        shutil.rmtree(path)
+    except RecursionError:
+        raise OSError(errno.ELOOP, "Folders are nested too deep", path) from None
+    return status
+
+
 def copy(src: int, dst: int, size_bytes: int) -> None:
     """Copies a file's bytes inside the kernel, which shares blocks where the filesystem can."""
     offset = 0
@@ -95,6 +115,6 @@ def artifact_bytes(size_bytes: int) -> int:
     return -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
 
 
-def disk_bytes(stat: os.stat_result) -> int:
+def disk_bytes(status: os.stat_result) -> int:
     """Bytes that a file takes on disk. Source: stat(2), st_blocks counts 512-byte units."""
-    return stat.st_blocks * 512
+    return status.st_blocks * 512

@@ -14,7 +14,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from prepcache.artifact.header import unpack_observed
 from prepcache.digests import Digest, Key
-from prepcache.protocol.observed import chunks_of, text_of
+from prepcache.protocol.observed import Chunk, chunks_of, text_of
 from prepcache.protocol.wire import ArtifactRef
 from prepcached.store import scopes
 from prepcached.store.db import artifacts, doomed, notes, observed, producers, recipes
@@ -316,8 +316,12 @@ def keep_observed(conn: sa.Connection, recipe_id: int, lists: Iterable[str]) -> 
     Raises:
         ValueError: a list is malformed.
     """
-    cut = {packed: chunks_of(unpack_observed(packed)) for packed in dict.fromkeys(lists)}
-    wanted = {chunk.name: chunk for chunks in cut.values() for chunk in chunks}
+    wanted: dict[str, Chunk] = {}  # each once: a list may have a hundred thousand inputs, as the next one
+    names: dict[str, list[str]] = {}
+    for packed in dict.fromkeys(lists):
+        cut = chunks_of(unpack_observed(packed))
+        wanted |= {chunk.name: chunk for chunk in cut if chunk.name not in wanted}
+        names[packed] = [chunk.name for chunk in cut]
     ids = _chunk_ids(conn, recipe_id)
     new = [chunk for name, chunk in wanted.items() if name not in ids]
     if new:
@@ -328,7 +332,7 @@ def keep_observed(conn: sa.Connection, recipe_id: int, lists: Iterable[str]) -> 
         ]
         conn.execute(observed.insert(), rows)
         ids = _chunk_ids(conn, recipe_id)
-    return {packed: ",".join(str(ids[chunk.name]) for chunk in chunks) for packed, chunks in cut.items()}
+    return {packed: ",".join(str(ids[name]) for name in its) for packed, its in names.items()}
 
 
 def read_observed(

@@ -22,11 +22,9 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -155,9 +153,9 @@ def _walk(
 
 def _temporary(core: Core, repair: bool) -> Iterator[Finding]:
     for name in os.listdir(core.layout.tmp):
-        if repair:
-            _delete(os.path.join(core.layout.tmp, name))
-        yield Finding("temporary-file", f"{name} is left in tmp", repair, "temporary")
+        is_gone = repair and _is_deleted(os.path.join(core.layout.tmp, name))
+        outcome = "temporary" if is_gone or not repair else "unreadable"
+        yield Finding("temporary-file", f"{name} is left in tmp", is_gone, outcome)
 
 
 def _doomed(core: Core, repair: bool) -> Iterator[Finding]:
@@ -222,6 +220,12 @@ class _Found(NamedTuple):
     values: Mapping[str, Any]
     producer: Mapping[str, Any]
 
+    @property
+    def called(self) -> str:
+        """The recipe's name, as the producer says it: not to be trusted."""
+        name = self.producer.get("recipe")
+        return name.encode(errors="replace").decode() if isinstance(name, str) else self.recipe[:12]
+
 
 def _adopted(core: Core, folder: str, names: Sequence[str], repair: bool) -> Iterator[tuple[str, str]]:
     """Indexes files of a folder, or only names them; what was done with each. Call it with the lock."""
@@ -260,15 +264,12 @@ def _read(path: str, name: str) -> _Found:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(fd)
-        header = artifact.check(fd)
+        header = artifact.check(fd, max_items=staging.MAX_ITEMS)
         if staging.hash_file(fd) != name:
             raise errors.ArtifactError("its digest is not its name")
-        owner = status.st_uid
-        with contextlib.suppress(OSError, ValueError):
-            owner = int(os.getxattr(fd, staging.OWNER_XATTR))
         values = {
             **row_values(header, name, status.st_size),
-            "owner": owner,
+            "owner": staging.owner_of(fd),
             "created_at": status.st_mtime,
             "used_at": status.st_mtime,
             "is_pinned": False,
@@ -280,31 +281,28 @@ def _read(path: str, name: str) -> _Found:
 
 def _removed(core: Core, path: str, error: Exception) -> str:
     log.error("%s is not an artifact (%s); removing it", path, error)
-    try:
-        _delete(path)
-    except OSError as fault:  # another user's folder: the daemon starts all the same
-        log.error("cannot remove %s: %s; it is left alone", path, fault)
+    if not _is_deleted(path):
         return "unreadable"
     with core.memory:
         core.counters.damaged += 1
     return "damaged"
 
 
-def _delete(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)
+def _is_deleted(path: str) -> bool:
+    """Deletes what the store has no use for; False (and logged) where that fails: a start goes on."""
+    try:
+        durable.delete(path)
+    except OSError as fault:
+        log.error("cannot remove %s: %s; it is left alone", path, fault)
+        return False
+    return True
 
 
 def _indexed(core: Core, whole: Iterable[_Found]) -> list[_Found]:
     """Adds the rows of one batch; those for which there is no other file of a higher edition, or as high."""
     with core.index.write() as conn:
-        named = {found.recipe: found.producer.get("recipe") for found in whole}
-        ids = {
-            of: queries.add_recipe(conn, of, name if isinstance(name, str) else of[:12], core.clock()).id
-            for of, name in named.items()
-        }
+        named = {found.recipe: found.called for found in whole}
+        ids = {of: queries.add_recipe(conn, of, name, core.clock()).id for of, name in named.items()}
     best = {(ids[found.recipe], found.values["key"]): found for found in sorted(whole, key=_edition)}
     twins = {
         (row.recipe_id, row.key): row

@@ -25,7 +25,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import stat
 import threading
 from collections import Counter
@@ -46,7 +45,8 @@ READ_BYTES = 4 << 20
 """One read of the hash loop: large enough for blake3's SIMD, small enough for the cache."""
 HASH_THREADS = 2
 MAX_ITEMS = 1 << 20
-"""As many as one session may have leased (leases.py), and so as many as a commit can bring."""
+"""Of any artifact: as many as one session may have leased (leases.py), and so as a commit can bring. Merges
+keep to it, too."""
 OWNER_XATTR = "user.prepcache.owner"
 """Who committed a file that belongs to the daemon (a copy, an upload): a rebuild asks for the owner."""
 SCOPE_XATTR = "user.prepcache.scope"
@@ -119,17 +119,18 @@ class StagedArea:
             raise swept.failed
         return swept.files
 
-    def sweep(self, live: Collection[str]) -> Swept:
+    def sweep(self, is_live: Callable[[str], bool]) -> Swept:
         """Removes what belongs to no open session.
 
         Args:
-            live: sessions that are open, or whose commit is under way.
+            is_live: whether a session is open, or a commit of it under way. It is asked once a file was seen:
+                a session that opened before it staged the file is known by then.
         """
         with os.scandir(self._folder) as entries:
             return self._remove(
                 entry.name
                 for entry in entries
-                if session_of(entry.name) not in live
+                if not is_live(session_of(entry.name))
                 or not is_staged_name(entry.name)
                 or entry.is_dir(follow_symlinks=False)
             )
@@ -144,20 +145,13 @@ class StagedArea:
         for name in names:
             if self._is_busy(name):
                 continue
-            path = os.path.join(self._folder, name)
             try:
-                status = os.lstat(path)
-                if stat.S_ISDIR(status.st_mode):
-                    shutil.rmtree(path)
-                else:
-                    os.unlink(path)
+                size += durable.disk_bytes(durable.delete(os.path.join(self._folder, name)))
+                files += 1
             except FileNotFoundError:
                 continue
             except OSError as error:
                 failed = failed or error
-                continue
-            files += 1
-            size += durable.disk_bytes(status)
         return Swept(files, size, failed)
 
 
@@ -263,6 +257,15 @@ def mark(fd: int, owner_uid: int, scope: str) -> None:
             os.setxattr(fd, OWNER_XATTR, str(owner_uid).encode())
     if scope:
         os.setxattr(fd, SCOPE_XATTR, scope.encode())
+
+
+def owner_of(fd: int) -> int:
+    """The owner that an artifact's file is marked with; without a mark that makes sense, the file's own."""
+    with contextlib.suppress(OSError, ValueError):
+        owner = int(os.getxattr(fd, OWNER_XATTR))
+        if 0 <= owner < 1 << 32:
+            return owner
+    return os.fstat(fd).st_uid
 
 
 def scope_of(file: int | str) -> str:

@@ -22,7 +22,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from math import inf
 from os import PathLike
@@ -191,14 +191,10 @@ class Store(Core):
         with io_told("a staged file could not be deleted"):
             self.staged_area.unlink(name)
 
-    def sweep_staging(self, live: Collection[str]) -> Swept:
-        """Removes from the staging folder what belongs to no open session.
-
-        Args:
-            live: sessions that are open, or whose commit is under way.
-        """
+    def sweep_staging(self, is_live: Callable[[str], bool]) -> Swept:
+        """Removes from the staging folder what belongs to no open session; see `StagedArea.sweep`."""
         with io_told("staging could not be swept"):
-            return self.staged_area.sweep(live)
+            return self.staged_area.sweep(is_live)
 
     def discard_staged(self, *session_ids: str) -> int:
         """Deletes all staged files of these sessions; returns how many."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from blake3 import blake3
 
-from prepcache import errors
+from prepcache import artifact, errors
+from prepcache.digests import RecipeDigest
 from prepcached.store import recovery, staging
 from prepcached.store.db import Index, discard
 from prepcached.store.store import Store, check_root, rebuild
@@ -98,21 +100,39 @@ def test_a_rebuild_indexes_in_batches_and_reports_progress(
     assert stores.items_of(open_store()) == sorted(item(n) for n in range(20))
 
 
-def test_a_bad_file_that_stays_does_not_prevent_a_start(
-    root: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", ["objects/00", "tmp", "staging"])
+def test_what_cannot_be_removed_stays_and_ends_nothing(
+    root: Path, open_store: Callable[..., Store], place: str
 ) -> None:
-    """Folders of another user: root itself may do everything."""
-    foreign = root / "v1" / "objects" / "00" / "foreign"
-    foreign.mkdir()
+    """Folders in folders, deeper than Python descends."""
+    deep = root / "v1" / place / "deep"
+    os.makedirs(deep)
+    fd = os.open(deep, os.O_RDONLY)
+    for _ in range(sys.getrecursionlimit()):
+        os.mkdir("d", dir_fd=fd)
+        within = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = within
+    os.close(fd)
+    store = open_store()
+    failed = store.sweep_staging(lambda _: False).failed
+    assert store.stats().recovered == ({} if failed else {"unreadable": 1})
+    assert (failed is not None) == (place == "staging")
+    subprocess.run(["rm", "-r", str(deep)], check=True)
 
-    def fails(path: str, *_: str) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
-    with monkeypatch.context() as during:
-        during.setattr(shutil, "rmtree", fails)
-        store = open_store()
-    assert store.stats().recovered == {"unreadable": 1}
-    foreign.rmdir()
+def test_marks_and_names_that_nobody_wrote_end_no_start(root: Path, open_store: Callable[..., Store]) -> None:
+    for mark in (b"9" * 30, b"-7", b"x"):
+        os.setxattr(objects(root)[0], staging.OWNER_XATTR, mark)
+        discard(str(root / "v1" / "index.sqlite"))
+        assert {entry.owner for entry in open_store().entries().entries} == {os.getuid()}
+    with open(root / "made", "wb") as file:
+        writer = artifact.Writer(RecipeDigest("5" * 64))
+        writer.add(item(1), [0], 1.0)
+        writer.write(file.fileno(), producer={"recipe": "a\udcffb"})
+    name = blake3((root / "made").read_bytes()).hexdigest()
+    (root / "made").rename(root / "v1" / "objects" / name[:2] / name)
+    assert open_store().recipe("5" * 64).name == "a?b"
 
 
 def test_a_lost_index_is_made_again_with_everything(root: Path, open_store: Callable[..., Store]) -> None:

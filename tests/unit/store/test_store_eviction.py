@@ -151,9 +151,9 @@ def test_a_staged_file_is_not_counted_or_swept_while_it_is_taken(small: Store) -
     assert area.disk_bytes() == BLOCK
     with area.busy(staged.name):
         assert area.disk_bytes() == 0
-        assert area.sweep([]).files == 0
-    assert area.sweep(["s"]).files == 0
-    assert area.sweep([]).files == 1
+        assert area.sweep("".__eq__).files == 0
+    assert area.sweep("s".__eq__).files == 0
+    assert area.sweep("".__eq__).files == 1
 
 
 def test_the_background_makes_room_ahead(open_store: Callable[..., Store]) -> None:

@@ -17,6 +17,7 @@ from prepcache.protocol.wire import Resolved
 from prepcached.store import compaction, queries, removal
 from prepcached.store.compaction import FANOUT, LARGE_BYTES, MERGED_BYTES, TIER_BYTES, Part, plan
 from prepcached.store.records import Filter, Limits
+from prepcached.store.staging import MAX_ITEMS
 from prepcached.store.store import Store
 from support import stores
 from support.stores import BLOCK, OTHER_RECIPE, RECIPE, Clock, item, put
@@ -42,6 +43,7 @@ def test_a_plan_is_bounded() -> None:
     assert len(chosen) >= FANOUT
     assert sum(part.size_bytes for part in chosen) <= MERGED_BYTES
     assert len(plan(parts(*[1] * 5000))) == compaction.MAX_PARTS
+    assert len(plan([Part(n, 1, MAX_ITEMS // 10) for n in range(50)])) == 10
 
 
 def test_a_merge_keeps_what_its_parts_producers_say_alike(store: Store) -> None:
