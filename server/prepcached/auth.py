@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from urllib.parse import SplitResultBytes, urlsplit
 
-from prepcache.errors import Forbidden, NotFound, Unauthorized
+from prepcache.errors import BadRequest, Forbidden, NotFound, Unauthorized
 from prepcached.peer import Peer
 from prepcached.store import scopes
 
@@ -117,6 +117,7 @@ class Auth:
 
         Raises:
             NotFound: at `metrics_listen`, a path that is not served there.
+            BadRequest: one of the headers that count here was sent twice.
             Unauthorized: TCP without the token.
             Forbidden: a foreign Host or Origin; or a user that cannot be told from others.
         """
@@ -124,7 +125,12 @@ class Auth:
             if path not in METRICS_PATHS:
                 raise NotFound(f"{path[:200]}: this address serves only {', '.join(sorted(METRICS_PATHS))}")
             return Caller(None, peer)
-        found = {name: value for name, value in headers if name in _READ}
+        found: dict[bytes, bytes] = {}
+        for name, value in headers:
+            if name in found:
+                raise BadRequest(f"the header {name.decode()} was sent more than once")
+            if name in _READ:
+                found[name] = value
         if peer.uid is None and path not in OPEN_PATHS:
             self._check_token(found.get(b"authorization", b""))
         if peer.uid is None or b"origin" in found or found.get(b"user-agent", b"").startswith(_BROWSER):

@@ -35,6 +35,7 @@ from prepcache.errors import (
 from prepcache.protocol import wire
 from prepcached.daemon import Daemon, IsGone, Session
 from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, digests
+from prepcached.metrics import SERVED, Counters
 from prepcached.misses import Miss, Misses
 from prepcached.store import scopes
 
@@ -56,10 +57,7 @@ class Coordinator:
         """By scope."""
         self._registered: set[str] = set()
         self._commits: dict[str, list[tuple[wire.CommitRequest, asyncio.Task[wire.Committed]]]] = {}
-        counted = "resolves artifacts misses found_items saved_s leases leased_items declined_items "
-        counted += "declined_recipes committed_items committed_bytes"
-        self.served: dict[str, float] = dict.fromkeys(counted.split(), 0)
-        """Counters since the start; `found_items` and `saved_s` are what jobs told that they found made."""
+        self.served = Counters(daemon.registry, SERVED)
 
     async def resolve(
         self, session: Session | None, request: wire.ResolveRequest, scope: str = ""
@@ -75,14 +73,14 @@ class Coordinator:
             except Declined as error:
                 misses.note(Miss(request.name, request.recipe, why=error.message))
                 if session is not None and request.recipe not in session.declined:
-                    self.served["declined_recipes"] += 1
+                    self.served.add(declined_recipes=1)
                     session.note_declined(request.recipe, 0)
                 raise
             self._registered.add(recipe)
         holder = session if request.hold else None
         found = await self._resolve(holder, recipe, request.generation)
         if found.is_complete and not found.artifacts:
-            self.served["misses"] += 1
+            self.served.add(misses=1)
             misses.note(Miss(request.name, request.recipe, session="" if session is None else session.id))
         elif session is not None and not request.generation:
             misses.note_found(session.id, request.name, request.recipe)
@@ -145,8 +143,8 @@ class Coordinator:
                 return wire.LeaseAnswer(look_again=await self._resolve(session, recipe, request.generation))
             if answer.lease is not None:
                 session.declined.pop(request.recipe, None)
-                self.served["leases"] += 1
-                self.served["leased_items"] += len(answer.lease.items)
+                self.served.add(leases=1)
+                self.served.add(leased_items=len(answer.lease.items))
                 break
             left_s = until - daemon.clock()
             if not (answer.held or others) or left_s <= 0 or daemon.stopping.is_set():
@@ -205,8 +203,8 @@ class Coordinator:
         daemon = self._daemon
         holder_id = None if holder is None else holder.id
         found = await daemon.quick(daemon.store.resolve, recipe, since, holder=holder_id)
-        self.served["resolves"] += 1
-        self.served["artifacts"] += len(found.artifacts)
+        self.served.add(resolves=1)
+        self.served.add(artifacts=len(found.artifacts))
         if holder is not None:
             await self._check_holder(holder)
         return found
@@ -214,8 +212,8 @@ class Coordinator:
     async def beat(self, session: Session, request: wire.BeatRequest) -> wire.BeatAnswer:
         """Keeps a session and its leases, and counts what the job found made."""
         daemon, table = self._daemon, self._daemon.leases
-        self.served["found_items"] += request.found_items
-        self.served["saved_s"] += request.saved_s
+        self.served.add(found_items=request.found_items)
+        self.served.add(saved_s=request.saved_s)
         session.beat_at = daemon.clock()
         moved = session.note_progress(request.progress)
         table.forsake(session.id, request.lost)
@@ -263,7 +261,7 @@ class Coordinator:
 
     def _note_declined(self, session: Session, request: wire.LeaseRequest) -> None:
         if request.left:
-            self.served["declined_items"] += session.note_declined(request.recipe, request.left)
+            self.served.add(declined_items=session.note_declined(request.recipe, request.left))
 
     async def _catch_up(self, session: Session, request: wire.LeaseRequest) -> None:
         """The store may be ahead of the lease table: evictions, a commit that is just ending, a new daemon.
@@ -320,8 +318,8 @@ class Coordinator:
         else:
             committed = commit.items.intersection(seen)
             daemon.leases.finish_commit(commit, committed, done.generation)
-            self.served["committed_items"] += len(committed)
-            self.served["committed_bytes"] += sum(artifact.size_bytes for artifact in done.artifacts)
+            self.served.add(committed_items=len(committed))
+            self.served.add(committed_bytes=sum(artifact.size_bytes for artifact in done.artifacts))
             if self.tier is not None:
                 self.tier.note_committed(commit.recipe)
             for file in staged:

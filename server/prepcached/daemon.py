@@ -28,6 +28,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from prometheus_client import CollectorRegistry
+
 from prepcache.errors import DaemonUnreachable, LimitExceeded, StoreError, UnknownSession
 from prepcache.protocol import wire
 from prepcache.protocol.inspection import Verified
@@ -136,6 +138,7 @@ class Daemon:
         self.store = store
         self.auth = auth or Auth()
         self.clock = clock
+        self.registry = CollectorRegistry()
         self.started_at = time.time()
         self.started_clock = clock()
         self.sessions: dict[str, Session] = {}

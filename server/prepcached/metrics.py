@@ -4,6 +4,7 @@ Invariants:
     1. Names follow Prometheus' conventions: base units, `_total` for counters, counters instead of rates.
     2. Labels have few values: routes by their template, never by what a client put into a path.
     3. A scrape reads counters; it never lists entries.
+    4. What requests count is counted here alone (`Counters`), and statistics and the page read it from there.
 
 Source: https://prometheus.io/docs/practices/naming/
 """
@@ -11,24 +12,36 @@ Source: https://prometheus.io/docs/practices/naming/
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.types import Scope
 
 import prepcache
-from prepcached.coordinator import Coordinator
-from prepcached.daemon import Daemon
-from prepcached.http_protocol import Slots
-from prepcached.store.records import Stats
 
+if TYPE_CHECKING:
+    from prepcached.coordinator import Coordinator
+    from prepcached.daemon import Daemon
+    from prepcached.http_protocol import Slots
+    from prepcached.store.records import Stats
+
+# Else each counter and histogram comes with a metric that says when it was made.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 _BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 10.0)
-_COUNTERS = {
+SERVED = {
     "resolves": ("lookups", "Look-ups answered."),
     "misses": ("lookup_misses", "Look-ups that found nothing."),
     "artifacts": ("lookup_artifacts", "Artifacts named in answers to look-ups."),
@@ -40,6 +53,18 @@ _COUNTERS = {
     "declined_recipes": ("declined_recipes", "Recipes declined for lack of room, once for each job."),
     "committed_items": ("committed_items", "Items that jobs committed."),
     "committed_bytes": ("committed_bytes", "Bytes of the artifacts that jobs committed."),
+}
+"""What requests count; `found_items` and `saved_s` are what jobs told that they found made."""
+TIER = {
+    "hits": ("tier_hits", "Artifacts fetched from the tier."),
+    "hit_bytes": ("tier_read_bytes", "Bytes fetched from the tier."),
+    "misses": ("tier_misses", "Requests for work whose items the tier did not have."),
+    "bad": ("tier_damaged_artifacts", "Artifacts of the tier whose bytes did not match their digest."),
+    "written": ("tier_written_artifacts", "Artifacts copied into the tier."),
+    "written_bytes": ("tier_written_bytes", "Bytes copied into the tier."),
+    "dropped": ("tier_dropped", "Recipes that were not copied because too many were waiting."),
+}
+_STORE = {
     "commits": ("commits", "Commits of artifacts."),
     "declined": ("declined_writes", "Commits and uploads declined for lack of room."),
     "evictions": ("evictions", "Entries evicted."),
@@ -48,20 +73,10 @@ _COUNTERS = {
     "merged_bytes": ("merged_bytes", "Bytes of artifacts that merges have read."),
     "damaged": ("damaged_artifacts", "Artifacts found damaged, or different from recomputed samples."),
     "scrubbed_bytes": ("scrubbed_bytes", "Bytes of artifacts that the background check has read."),
-    "tier_hits": ("tier_hits", "Artifacts fetched from the tier."),
-    "tier_hit_bytes": ("tier_read_bytes", "Bytes fetched from the tier."),
-    "tier_misses": ("tier_misses", "Requests for work whose items the tier did not have."),
     "tier_could_not_tell": ("tier_failures", "Requests that the tier did not answer, or refused."),
-    "tier_bad": (
-        "tier_damaged_artifacts",
-        "Artifacts of the tier whose bytes did not match their digest.",
-    ),
-    "tier_written": ("tier_written_artifacts", "Artifacts copied into the tier."),
-    "tier_written_bytes": ("tier_written_bytes", "Bytes copied into the tier."),
     "tier_upstream_failures": ("tier_upstream_failures", "Requests that the lead daemon did not answer."),
-    "tier_dropped": ("tier_dropped", "Recipes that were not copied because too many were waiting."),
 }
-"""Since the start: by their names in the counters of the coordinator (`served`) and the store (Stats)."""
+"""What the store and the tier's outages count, by their names in Stats and in GET /v1/tier."""
 _GAUGES = {
     "entries": ("entries", "Entries in the index."),
     "size_bytes": ("entry_bytes", "Bytes of the entries' artifacts."),
@@ -89,15 +104,33 @@ _GAUGES = {
 """By their names in Stats."""
 
 
+class Counters:
+    """Counters of one registry, by the names of a table such as `SERVED`."""
+
+    def __init__(self, registry: CollectorRegistry, table: Mapping[str, tuple[str, str]]) -> None:
+        self._counters = {
+            key: Counter(f"prepcache_{name}", text, registry=registry) for key, (name, text) in table.items()
+        }
+
+    def add(self, **amounts: float) -> None:
+        for key, amount in amounts.items():
+            self._counters[key].inc(amount)
+
+    def __getitem__(self, key: str) -> float:
+        [family] = self._counters[key].collect()
+        return family.samples[0].value
+
+
 class Metrics(Collector):
-    """The registry, and what fills it: the numbers of the store, sessions, leases and connections."""
+    """What a scrape gets: the daemon's counters, and the numbers of the store, sessions, leases and
+    connections as they are then."""
 
     def __init__(self, daemon: Daemon, coordinator: Coordinator, slots: Slots) -> None:
         self._daemon = daemon
         self._coordinator = coordinator
         self._slots = slots
         self._stats: Stats | None = None
-        self._registry = registry = CollectorRegistry()
+        self._registry = registry = daemon.registry
         ProcessCollector(registry=registry)
         labels = ["version", "python"]
         build = Gauge("prepcache_build_info", "The daemon's version.", labels, registry=registry)
@@ -133,7 +166,6 @@ class Metrics(Collector):
         refused = "Connections closed because too many were open."
         yield CounterMetricFamily("prepcache_refused_connections", refused, self._slots.refused)
         values: dict[str, Any] = asdict(self._stats) if self._stats is not None else {}
-        values |= self._coordinator.served
         if self._coordinator.tier is not None:
             told = self._coordinator.tier.status()
             values |= {f"tier_{name}": value for name, value in told.items()}
@@ -151,7 +183,7 @@ class Metrics(Collector):
             if one.quota_bytes is not None:
                 quotas.add_metric([str(one.owner)], one.quota_bytes)
         yield from (users, quotas)
-        for family, named in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
+        for family, named in ((CounterMetricFamily, _STORE), (GaugeMetricFamily, _GAUGES)):
             for source, (name, text) in named.items():
                 if values.get(source) is not None:
                     yield family(f"prepcache_{name}", text, values[source])

@@ -6,8 +6,9 @@ in. For the event loop's thread.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -30,6 +31,7 @@ class Miss:
     why: str = ""
     cue: str = ""
     session: str = ""
+    at: float = field(default_factory=time.time, compare=False)
 
 
 class Misses:

@@ -54,6 +54,8 @@ STOP_TIMEOUT_S = 6
 """For requests under way at a stop. Clients offer again what is broken off."""
 STOP_LIMIT_S = 9
 """For the whole stop: then the process ends as by a crash, which costs no committed sample."""
+OVERDUE = 1
+"""Exit status of a stop that did not end in time: what was under way is lost."""
 START_TOLD_S = 1.0
 """Systemd is told so often how far a start is, which reads every artifact where the index is lost,"""
 START_STEP_S = 600
@@ -75,7 +77,7 @@ def serve(place: Place, load: Callable[[], Settings], settings: Settings, enviro
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     server = assemble(place, settings, environ)
     server.load = load
-    server.end_now = partial(os._exit, 0)
+    server.end_now = os._exit
     gc.collect()
     gc.freeze()  # a collection that looks through all that is loaded would stop requests for 50 ms
     gc.enable()
@@ -142,8 +144,8 @@ class Server(uvicorn.Server):
         self.daemon = daemon
         self.middleware = middleware
         self.load: Callable[[], Settings] = lambda: settings
-        self.end_now: Callable[[], object] | None = None
-        """Ends the process at once, whatever its threads do; None where the server is not all of it."""
+        self.end_now: Callable[[int], object] | None = None
+        """Ends the process at once with a status; None where the server is not all of the process."""
         self._settings = settings
         self._environ = environ
         self._place = place
@@ -157,6 +159,7 @@ class Server(uvicorn.Server):
             for one in STOPS:
                 loop.add_signal_handler(one, self.ask_to_stop, one.name)
             loop.add_signal_handler(signal.SIGHUP, lambda: self.daemon.spawn(self._reload()))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # blocked since start.py
         try:  # not in the lifespan: uvicorn ends what fails there with a traceback and a code of its own
             await self.daemon.start()
         except BaseException:
@@ -189,7 +192,7 @@ class Server(uvicorn.Server):
             LOG.warning(
                 "stopping took over %d s: exiting without waiting for what is under way", STOP_LIMIT_S
             )
-            self.end_now()
+            self.end_now(OVERDUE)
 
     async def _shut_down(self, sockets: list[socket.socket] | None) -> None:
         notify("STOPPING=1", self._environ)

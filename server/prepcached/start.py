@@ -75,6 +75,7 @@ class Place:
 
 def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
     """Runs a daemon until it is told to stop or was idle for long enough; `load` reads the settings."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # until the loop hears it: it would end a start
     settings = load()
     place: Place | None = None
 
@@ -88,7 +89,8 @@ def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
 
     for one in STOPS:
         signal.signal(one, leave)  # until the loop hears them
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the job that started it may have had them blocked
+    # The job that started it may have had them blocked.
+    signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGHUP})
     log.configure(settings.log_level, environ, settings.log_format)
     place = take(settings, environ)
     gc.disable()  # until all is loaded: imports make no garbage, and collections would take a tenth of them
@@ -159,11 +161,12 @@ def listen(settings: Settings, environ: Mapping[str, str]) -> list[socket.socket
 
 
 def _listen_unix(path: Path, group: int | None) -> socket.socket:
-    """A unix socket at a path, of mode 0660; takes a stale one's place."""
+    """A unix socket at a path, of mode 0660; takes a stale one's place. A folder that is made for it is the
+    daemon's alone, unless a group uses the socket."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     before = os.umask(0o022)
     try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700 if group is None else 0o755, parents=True, exist_ok=True)
         _clear_stale(path)
         os.umask(0o177)
         sock.bind(os.fspath(path))

@@ -19,7 +19,7 @@ from prepcached import server as daemon_server
 from prepcached.config import Settings
 from prepcached.http_protocol import Slots
 from prepcached.peer import Peer
-from support.serving import READY_S, Serving, http_client, open_job, serving, wait_until
+from support.serving import READY_S, Serving, http_client, open_job, raw, serving, wait_until
 from support.stores import put
 
 TOKEN = "correct-horse-battery-staple"
@@ -98,6 +98,14 @@ def test_a_foreign_name_is_refused(served: Serving, http: httpx.Client) -> None:
         assert http.get("/v1/info", headers={"host": host}).json()["code"] == "forbidden"
     for host in ("localhost", "127.0.0.1:9", "[::1]:9"):
         assert http.get("/v1/info", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["Host", "Origin", "Authorization", "User-Agent"])
+def test_a_header_that_decides_is_sent_once(served: Serving, name: str) -> None:
+    twice = f"{name}: 127.0.0.1\r\n{name}: localhost\r\n"
+    head = f"GET /v1/info HTTP/1.1\r\n{twice}Connection: close\r\n\r\n"
+    answer = raw(served.uds, head.encode())
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"was sent more than once" in answer
 
 
 def test_a_foreign_origin_is_refused_and_an_own_one_is_not(

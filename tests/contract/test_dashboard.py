@@ -161,6 +161,7 @@ def test_a_miss_shows_its_reason_and_difference(served: Serving) -> None:
     http = served.http()
     http.post("/v1/explain", json={"name": "prep"})
     page = http.get("/").text
+    assert re.search('<td class="n" data-n="when">(now|[0-9.]+ s ago)<td>', page)
     assert "config.size 1 -&gt; 2" in page and f"/explain?recipe={recipe(2)}" in page
     text = Seen(http.get(f"/explain?recipe={recipe(2)}").text).text
     assert "configsize12" in text.replace("\n", "").replace(" ", "")

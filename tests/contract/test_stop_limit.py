@@ -33,7 +33,8 @@ def test_a_stop_that_a_thread_holds_up_ends_the_process(
     monkeypatch.setattr(daemon_server, "STOP_LIMIT_S", 0.2)
     begun, ended = threading.Event(), threading.Event()
     with serving(tmp_path) as served:
-        served.server.end_now = ended.set
+        statuses: list[int] = []
+        served.server.end_now = lambda status: (statuses.append(status), ended.set())
         [ref] = put(served.store, "a").artifacts
         pin = served.store.set_pin
 
@@ -52,7 +53,7 @@ def test_a_stop_that_a_thread_holds_up_ends_the_process(
         asking = threading.Thread(target=ask)
         asking.start()
         assert begun.wait(READY_S)
-    assert ended.is_set()
+    assert ended.is_set() and statuses == [1]
     asking.join(READY_S)
 
 

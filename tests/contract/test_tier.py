@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.errors import ConfigError
+from prepcache.errors import ConfigError, StoreError
 from prepcached.config import load
 from prepcached.tier import bucket
 from prepcached.tier import tier as tiers
@@ -257,6 +257,47 @@ def test_pull_fetches_a_recipe_that_no_job_asked_for(tmp_path: Path, tier: Path)
         assert http.post("/v1/tier/pull", json={"recipe": RECIPE}).json()["artifacts"] == 0
         assert sum(one["items"] for one in second.job().resolve().json()["artifacts"]) == 3
         assert http.post("/v1/tier/pull", json={"recipe": "0" * 64}).status_code == 404
+
+
+def test_a_pull_fetches_a_few_artifacts_at_a_time(
+    tmp_path: Path, tier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with box(tmp_path / "first", tier) as first:
+        job = first.job()
+        for name in range(7):
+            job.fill(first.store.staging, [name])
+        assert first.http().post("/v1/tier/push").json()["artifacts"] == 7
+    running: list[int] = []
+    fetch = tiers.Tier._fetch_free
+
+    def counted(self: tiers.Tier, *given: Any) -> Any:
+        begun = fetch(self, *given)
+        running.append(len(self._fetches))
+        return begun
+
+    monkeypatch.setattr(tiers.Tier, "_fetch_free", counted)
+    with box(tmp_path / "second", tier) as second:
+        assert second.http().post("/v1/tier/pull", json={"recipe": RECIPE}).json()["artifacts"] == 7
+    assert max(running) == tiers.DOWNLOADS
+
+
+def test_a_fetch_that_failed_at_its_end_is_looked_up(
+    tmp_path: Path, tier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store has what it could not say that it took: no job makes it again."""
+    filled(tmp_path / "first", tier)
+    with box(tmp_path / "second", tier) as second:
+        job, commit = second.job(), second.store.commit
+        generation = job.resolve().json()["generation"]
+
+        def fail(*given: Any, **kinds: Any) -> Any:
+            commit(*given, **kinds)
+            raise StoreError("the disk says no")
+
+        monkeypatch.setattr(second.store, "commit", fail)
+        assert job.lease(ITEMS, generation).json()["granted"] == []
+        answer = job.lease(ITEMS, generation, wait_s=60.0).json()
+        assert answer["granted"] == [] and answer["look_again"]["artifacts"]
 
 
 def test_a_bucket_that_is_not_there_stops_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -311,6 +311,22 @@ def test_stop_ends_who_listens_and_nobody_that_an_answer_names(tmp_path: Path) -
         bystander.wait()
 
 
+HUNG_UP_EARLY = """
+import os, signal
+from prepcached import cli, start
+take = start.take
+start.take = lambda *given: (os.kill(os.getpid(), signal.SIGHUP), take(*given))[1]
+cli.main()
+"""
+
+
+def test_a_start_goes_on_and_reloads_when_it_is_hung_up(tmp_path: Path) -> None:
+    with process(tmp_path, program=("-c", HUNG_UP_EARLY)) as daemon:
+        assert wait_until(lambda: "reloaded: the budget" in (tmp_path / "log").read_text())
+        daemon.terminate()
+        assert daemon.wait(READY_S) == 0
+
+
 def test_the_budget_changes_while_the_daemon_runs(tmp_path: Path) -> None:
     config = tmp_path / "prepcached.toml"
     config.write_text('max_bytes = "64MiB"\nmin_free = "1MiB"\n')

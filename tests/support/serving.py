@@ -173,11 +173,14 @@ def serving(
 
 @contextlib.contextmanager
 def process(
-    folder: Path, *options: str, environ: Mapping[str, str] = ROOM
+    folder: Path,
+    *options: str,
+    environ: Mapping[str, str] = ROOM,
+    program: Sequence[str] = ("-m", "prepcached"),
 ) -> Iterator[subprocess.Popen[bytes]]:
     """`prepcached serve` in a process of its own, ready; killed at the end of the block if it still runs."""
     uds = folder / "s.sock"
-    command = [sys.executable, "-m", "prepcached", "serve", "--root", str(folder / "root"), "--uds", str(uds)]
+    command = [sys.executable, *program, "serve", "--root", str(folder / "root"), "--uds", str(uds)]
     with open(folder / "log", "ab") as log:
         daemon = subprocess.Popen([*command, *options], stderr=log, env={**os.environ, **environ})
     try:

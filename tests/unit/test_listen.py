@@ -37,6 +37,13 @@ def test_the_socket_is_for_its_owner_and_group(tmp_path: Path) -> None:
         assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o660, os.getgid())
 
 
+def test_a_folder_made_for_the_socket_is_private_without_a_group(tmp_path: Path) -> None:
+    for name, group, mode in (("private", None, 0o700), ("shared", os.getgid(), 0o755)):
+        [sock] = listen(Settings(root=tmp_path, uds=tmp_path / name / "s.sock", group=group), {})
+        with sock:
+            assert stat.S_IMODE(os.stat(tmp_path / name).st_mode) == mode
+
+
 def test_a_group_that_cannot_get_the_socket_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

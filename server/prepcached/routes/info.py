@@ -113,7 +113,7 @@ def stats_of(daemon: Daemon, coordinator: Coordinator, stats: Stats, caller: Cal
         "sessions": len(daemon.sessions),
         "leases": len(daemon.leases),
         "waiting": len(daemon.leases.waits()),
-        **{name: served[name] for name in _SERVED},
+        **{name: int(served[name]) for name in _SERVED},
         "seconds_saved": served["saved_s"],
         "uptime_s": daemon.clock() - daemon.started_clock,
     }

@@ -18,7 +18,6 @@ import logging
 import os
 import secrets
 import time
-from collections import Counter
 from collections.abc import Awaitable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -38,6 +37,7 @@ from prepcache.errors import (
 from prepcache.protocol.wire import ArtifactRef, StagedFile
 from prepcached.daemon import Daemon, Session
 from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, Lease, digests
+from prepcached.metrics import TIER, Counters
 from prepcached.store import scopes
 from prepcached.tier.bucket import STALL_S, UPLOAD_RATE, WRITE_S, Absent, Bucket, CouldNotTell, Damaged
 from prepcached.tier.manifests import FRESH_S, PREFIX, Known, Manifests, Row, brings_nothing
@@ -73,9 +73,6 @@ MAX_LISTED = 1_000_000
 MAX_RECIPE_BYTES = 8 << 20
 GARBAGE_AGE_S = 24 * 3600.0
 """Far longer than a copy takes from its bytes to its manifest, and than clocks differ."""
-COUNTED = ("hits", "hit_bytes", "misses", "bad", "written", "written_bytes", "dropped")
-"""Since the start: artifacts fetched, requests for work whose items the bucket lacked, artifacts whose bytes
-were not what their names say, artifacts copied, recipes that found no room in the queue."""
 
 
 class Tier:
@@ -96,7 +93,7 @@ class Tier:
         self._outage = Outage(
             f"the tier {bucket.url}", "jobs preprocess items that it may have", RETRY_S, daemon.clock
         )
-        self._counted = Counter(dict.fromkeys(COUNTED, 0))
+        self._counted = Counters(daemon.registry, TIER)
         self._slots = asyncio.Semaphore(DOWNLOADS)
         self._fetches: set[asyncio.Task[bool]] = set()
         self._due: dict[str, float] = {}
@@ -138,7 +135,7 @@ class Tier:
     def status(self) -> dict[str, Any]:
         """What `GET /v1/tier` answers."""
         found: dict[str, Any] = {
-            **self._counted,
+            **{name: int(self._counted[name]) for name in TIER},
             "url": self._bucket.url,
             "mode": "read-only" if self._is_read_only else "read-write",
             "is_paused": not self._outage.is_usable,
@@ -185,7 +182,7 @@ class Tier:
             return
         found = known.offered(digests(items), daemon.clock())
         if not found:
-            self._counted["misses"] += 1
+            self._counted.add(misses=1)
             return
         here = {ref.digest for ref in (await daemon.quick(daemon.store.resolve, recipe)).artifacts}
         owner_uid = os.geteuid() if session.uid is None else session.uid
@@ -229,18 +226,22 @@ class Tier:
                 done = await daemon.slow(daemon.store.commit, commit.recipe, staged, owner_uid=owner_uid)
         except (CouldNotTell, Absent, Damaged, PrepcacheError, OSError) as error:
             self._note_failed(known, row, error, daemon.clock() - began)
-            daemon.leases.abort_commit(commit)
+            self._abort(commit)
             return False
         except BaseException:
-            daemon.leases.abort_commit(commit)
+            self._abort(commit)
             raise
         else:
-            self._counted.update(hits=1, hit_bytes=row.size_bytes)
+            self._counted.add(hits=1, hit_bytes=row.size_bytes)
             daemon.leases.finish_commit(commit, commit.items, done.generation)
             return True
         finally:
             daemon.commits.pop(commit.session, None)
             await daemon.slow(daemon.store.unstage, name)
+
+    def _abort(self, commit: Commit) -> None:
+        self._daemon.leases.forget_generation(commit.recipe)  # it may have been committed all the same
+        self._daemon.leases.abort_commit(commit)
 
     def _note_failed(self, known: Known, row: Row, error: Exception, lost_s: float) -> None:
         if isinstance(error, CouldNotTell):
@@ -251,7 +252,7 @@ class Tier:
             return
         if isinstance(error, Absent | Damaged | StagedFileRefused):
             known.lost.add(row.digest)
-        self._counted["bad"] += isinstance(error, Damaged | StagedFileRefused)
+        self._counted.add(bad=isinstance(error, Damaged | StagedFileRefused))
         LOG.warning(
             "artifact %s of the tier: a job preprocesses its items: %s", row.digest, error or "absent"
         )
@@ -284,7 +285,7 @@ class Tier:
         if recipe in self._due or len(self._due) < QUEUE:
             self._due.setdefault(recipe, self._daemon.clock() + REST_S)
         else:
-            self._counted["dropped"] += 1
+            self._counted.add(dropped=1)
 
     def is_pending(self, recipe: str) -> bool:
         """Whether a recipe is being copied, or will be soon: not while the bucket is left alone."""
@@ -342,7 +343,7 @@ class Tier:
                         timeout_s = WRITE_S + row.size_bytes / UPLOAD_RATE
                         await bucket.put(object_name(row.digest), file, timeout_s=timeout_s)
                         rows.append(row)
-                        self._counted.update(written=1, written_bytes=row.size_bytes)
+                        self._counted.add(written=1, written_bytes=row.size_bytes)
         finally:  # what was copied is named, whatever became of the rest
             if rows:
                 await self._manifests.add(recipe, rows)
@@ -388,9 +389,15 @@ class Tier:
         resolved = await daemon.slow(store.resolve, recipe)
         daemon.leases.raise_generation(recipe, resolved.generation)
         here = {ref.digest for ref in resolved.artifacts}
-        lacking = [row for row in known.rows.values() if row.digest not in here]
-        fetches = [self._fetch_free(recipe, known, row, owner_uid) for row in lacking]
-        done = await asyncio.gather(*(one for one in fetches if one is not None))
+        lacking = iter([row for row in known.rows.values() if row.digest not in here])
+
+        async def fetch_some() -> list[bool]:
+            fetches = (self._fetch_free(recipe, known, row, owner_uid) for row in lacking)
+            return [await fetch for fetch in fetches if fetch is not None]
+
+        done = [
+            one for some in await asyncio.gather(*(fetch_some() for _ in range(DOWNLOADS))) for one in some
+        ]
         return sum(done), len(done) - sum(done)
 
     async def garbage(self, *, delete: bool) -> list[str]:
