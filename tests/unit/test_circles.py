@@ -117,6 +117,23 @@ def test_an_object_beyond_the_rows_counts_in_each_that_holds_it(few_rows: None) 
     assert digest([many[8]]) != before
 
 
+@pytest.mark.parametrize("in_config", [False, True])
+def test_a_deep_graph_counts_beyond_the_rows(few_rows: None, in_config: bool) -> None:
+    """Each node knows the one before it, and the list that it stands in."""
+
+    def digest(last: int) -> str:
+        root = node = Plain(0)
+        for n in range(3000):
+            node.after = [Plain(n if n < 2999 else last)]
+            node.after[0].before, node.after[0].beside = node, node.after
+            node = node.after[0]
+        if in_config:
+            return recipe(lambda x, root: x, config={"root": root}, code="function").digest
+        return digest_of([root])
+
+    assert digest(1) == digest(1) != digest(2)
+
+
 def test_a_module_named_config_is_not_the_config(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two objects beyond the rows, each the first of what it is met in."""
     monkeypatch.setattr(dependencies, "MOST_ROWS", 0)
@@ -132,6 +149,8 @@ def test_a_module_named_config_is_not_the_config(project: Project, monkeypatch: 
 
 
 class Plain:
+    after: Any
+
     def __init__(self, of: Any) -> None:
         self.of = of
 

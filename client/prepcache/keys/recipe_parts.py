@@ -23,8 +23,8 @@ from prepcache.keys.code.dynamic_lookups import variables_in
 from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.project import Places, dotted_name, package_root
-from prepcache.keys.code.values import Value, readable
-from prepcache.keys.encoding.encoder import ENCODING_VERSION, Encoder, length, text_bytes
+from prepcache.keys.code.values import Value, ValueEncoder, readable
+from prepcache.keys.encoding.encoder import ENCODING_VERSION, length, text_bytes
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment
 from prepcache.keys.files.digest import digest_file
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
@@ -50,25 +50,19 @@ _SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 
 def config_part(given: dict[str, Any], reach: Dependencies) -> tuple[dict[str, Any], str]:
     """The leaves of a config by their paths, and the digest of it all."""
-    reach.encoder.is_config = True
-    leaves = _Leaves(reach.encoder, reach.is_again)
+    leaves = _Leaves(reach)
     for key in sorted(given):
         leaves.add(given[key], key, key)
     return leaves.found, leaves.hasher.hexdigest()
 
 
 class _Leaves:
-    """The leaves of a config by their paths, and a hash of them and of what they stand in.
+    """The leaves of a config by their paths, and a hash of them and of what they stand in."""
 
-    Args:
-        is_again: a leaf that has no stable bytes has changed, and is not refused.
-    """
-
-    def __init__(self, encoder: Encoder, is_again: bool) -> None:
+    def __init__(self, reach: Dependencies) -> None:
         self.found: dict[str, Any] = {}
         self.hasher = blake3()
-        self._encoder = encoder
-        self._is_again = is_again
+        self._reach = reach
         self._above: list[Any] = []
 
     def add(self, value: Any, path: str, name: str) -> None:
@@ -84,17 +78,21 @@ class _Leaves:
         self.hasher.update(f"{type(value).__name__} {len(value)}:".encode())
         if is_dict:
             for key in sorted(value):
-                self.hasher.update(self._encoder.encode(key, f"config.{path}"))
+                self.hasher.update(self._encoded(key, path))
                 self.add(value[key], f"{path}.{key}", name if is_secret(name) else key)
         else:
             for i, element in enumerate(value):
                 self.add(element, f"{path}[{i}]", name)
         self._above.pop()
 
+    def _encoded(self, value: Any, path: str) -> bytes:
+        return ValueEncoder(self._reach, is_config=True).encode(value, f"config.{path}")
+
     def _add_leaf(self, value: Any, path: str, name: str) -> None:
         raw = b""
-        with contextlib.suppress(*[UnkeyableError] * self._is_again):
-            raw = self._encoder.encode(value, f"config.{path}")
+        # Looked at again, what has no stable bytes any more has changed, and is not refused.
+        with contextlib.suppress(*[UnkeyableError] * self._reach.is_again):
+            raw = self._encoded(value, path)
         self.hasher.update(length(len(raw)) + raw)
         if is_secret(name) or holds_secret(value):
             self.found[path] = {"digest": keyed_hash(raw), "text": "secret"}

@@ -45,10 +45,9 @@ from prepcache.keys.markers import Plain, rebuild
 from prepcache.keys.paths import Read, check_reading, looks_like_path, path_hook
 from prepcache.keys.recipe_parts import code_part, config_part, environment_part, notes_on_ranks
 
-RECIPE_VERSION = 12
+RECIPE_VERSION = 13
 """First input of the digest; raised whenever the inputs or their order change."""
-
-RECIPE_DOMAIN = b"prepcache recipe v10\0"
+RECIPE_DOMAIN = b"prepcache recipe v%d\0" % RECIPE_VERSION
 DEFAULT_DTYPE = "torch_default_dtype"
 DEFINITION = "()"
 """Ends the label of a definition in a `State`, where one of a value may be the same."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import sys
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -26,7 +25,7 @@ from typing import Any
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code import dynamic_lookups, labels
+from prepcache.keys.code import dynamic_lookups, labels, resolution
 from prepcache.keys.code.classes import annotations_of, attributes_of, described, variables_of
 from prepcache.keys.code.dynamic_lookups import Questions, names_in_annotations
 from prepcache.keys.code.fingerprint import fingerprint
@@ -34,7 +33,6 @@ from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.module_state import ModuleState
 from prepcache.keys.code.names import cell_chains, global_chains, is_attribute_bag
 from prepcache.keys.code.project import Place, Places
-from prepcache.keys.code.resolution import Resolution
 from prepcache.keys.code.values import ABSENT, Of, Value, ValueEncoder, identity_of, readable
 from prepcache.keys.encoding.encoder import Encoder, is_registered
 from prepcache.keys.encoding.objects import EMPTY, Parts, state_of
@@ -98,12 +96,12 @@ class Dependencies:
         self.unstable: dict[str, UnkeyableError] = {}
         self.objects: set[str] = set()
         self.labels = labels.Labels(places)
-        # Proxies: a reference cycle would keep all values alive until the next garbage collection.
-        self.modules = ModuleState(weakref.proxy(self), graph)
-        self.encoder = ValueEncoder(weakref.proxy(self), file_digest, on_path)
-        self._asked = Questions(self.texts)
-        self.names = Resolution(weakref.proxy(self), graph, self._asked)
-        self._graph = graph
+        self.modules = ModuleState(graph)
+        self.whole_modules: set[int] = set()
+        self.file_digest = file_digest
+        self.on_path = on_path
+        self.asked = Questions(self.texts)
+        self.graph = graph
         self._places = places
         self._counts_code = counts_code
         self._untracked = tuple(untracked)
@@ -125,7 +123,7 @@ class Dependencies:
     @property
     def asks_cwd(self) -> bool:
         """Whether some code asks for the working directory."""
-        return "cwd" in self._asked.topics
+        return "cwd" in self.asked.topics
 
     def run(self) -> None:
         """Visits what is queued, until nothing is, and no question of the code is left."""
@@ -139,24 +137,24 @@ class Dependencies:
 
     def _answer(self) -> None:
         """Counts what most code does not ask for, once some code does."""
-        for label, value, owner in self._asked.values():
+        for label, value, owner in self.asked.values():
             self.count_value(label, value, owner)
-        for home in self._asked.modules():
+        for home in self.asked.modules():
             if not self.labels.is_library_module(home):
-                self.names.whole_module(home)
-        for space, names in self._asked.named_globals():
-            self.names.count_named(space, names)
-        if "sources" in self._asked.topics:
+                resolution.whole_module(self, home)
+        for space, names in self.asked.named_globals():
+            resolution.count_named(self, space, names)
+        if "sources" in self.asked.topics:
             for path, module in sorted(self.sources.items()):
-                self._graph.add_file(module, path)
-        self._named_variables(self._asked.variables())
+                self.graph.add_file(module, path)
+        self._named_variables(self.asked.variables())
 
     def _visit_function(self, label: str, function: FunctionType) -> None:
         code, space = function.__code__, function.__globals__
         self.definitions[label] = fingerprint(code)
         if (path := self._note_file(space, code.co_filename)) is not None:
             self.codes.setdefault(path, []).append(code)
-        self._asked.note_function(label, function)
+        self.asked.note_function(label, function)
         self.literal_paths |= dynamic_lookups.paths_below(self.root, code)
         if not self.is_again:
             for text in dynamic_lookups.texts_in(code):
@@ -165,21 +163,23 @@ class Dependencies:
             if value is EMPTY:
                 self.values[f"{label}{part}"] = ABSENT
             elif is_attribute_bag(value) and part.startswith("["):
-                self.names.count_bag(f"{label}{part}", value, cell_chains(code, part[1:-1]), function)
+                resolution.count_bag(self, f"{label}{part}", value, cell_chains(code, part[1:-1]), function)
             else:
                 self.count_value(f"{label}{part}", value, function)
         if function.__annotations__:  # whatever is given the function may read them
             self.count_value(f"{label}.__annotations__", function.__annotations__, function)
-            self.names.count_named(space, names_in_annotations(function.__annotations__.values(), space))
+            resolution.count_named(
+                self, space, names_in_annotations(function.__annotations__.values(), space)
+            )
         module = self.labels.of_module(space)
         for name, chains in sorted(global_chains(code).items()):
-            self.names.count_global(space, module, name, chains)
+            resolution.count_global(self, space, module, name, chains)
         self.note_code(code, space)
         if dynamic_lookups.is_dynamic(code):
-            self.names.count_dynamic(space, path)
+            resolution.count_dynamic(self, space, path)
             for loaded in dynamic_lookups.modules_named_in(code):
-                self.names.count_module(loaded, ())
-        self.modules.follow(code, module, is_within="__path__" in space)
+                resolution.count_module(self, loaded, ())
+        self.modules.follow(self, code, module, is_within="__path__" in space)
 
     def note_code(self, code: CodeType, space: dict[str, Any]) -> None:
         """Counts what code asks for beside what it names: environment variables, docstrings and the like.
@@ -187,7 +187,7 @@ class Dependencies:
         Args:
             space: the globals of the code.
         """
-        self._asked.note_code(code)
+        self.asked.note_code(code)
         self._named_variables(dynamic_lookups.variables_in(code, space))
 
     def _note_file(self, space: dict[str, Any], filename: str) -> str | None:
@@ -214,9 +214,9 @@ class Dependencies:
             self._note_file(space, file)
         self.refer_library(labels.class_module(cls))
         self.count_value(f"{label}.__bases__", cls.__bases__, cls)
-        self._asked.note_class(label, cls, home)
+        self.asked.note_class(label, cls, home)
         self._named_variables(variables_of(cls))
-        self.names.count_named(space, names_in_annotations(annotations_of(cls).values(), space))
+        resolution.count_named(self, space, names_in_annotations(annotations_of(cls).values(), space))
         for name, value in (*attributes_of(cls), *described(cls)):
             self.count_value(f"{label}.{name}", value, cls)
 
@@ -257,12 +257,20 @@ class Dependencies:
         unique = labels.unique(label, self.values, self._counts)
         self.values[unique] = ABSENT
         self.owners[unique] = owner
-        digest = self._digest(unique, value, *of)
+        encoder = ValueEncoder(self, is_config=of[0])
+        hasher = blake3()
+        try:
+            # The order of dicts counts: nobody can put a global in order before the function sees it.
+            encoder.write(value, hasher.update, unique, opaque_depth=1, is_key=of[1])
+            digest = hasher.hexdigest()
+        except UnkeyableError as error:
+            self.unstable[unique] = error
+            digest = identity_of(value)
         known = self.labels.known(value)
         is_object = known in self.objects
         is_held = known is None or is_object
         # What a library's function holds may change, where one of the project's only stands for its code.
-        is_any = self.encoder.is_whole or (isinstance(value, FunctionType) and is_held)
+        is_any = encoder.is_whole or (isinstance(value, FunctionType) and is_held)
         self.values[unique] = Value(
             digest,
             readable(value, None if is_object else known),
@@ -270,18 +278,6 @@ class Dependencies:
             kind=object if is_any else type(value),
             is_attribute=is_attribute,
         )
-
-    def _digest(self, label: str, value: Any, is_config: bool, is_key: bool) -> str:
-        """The digest of a value's bytes, the order of its dicts counted: nobody can put a global into
-        canonical order before the function sees it."""
-        hasher = blake3()
-        self.encoder.is_config = is_config
-        try:
-            self.encoder.write(value, hasher.update, label, opaque_depth=1, is_key=is_key)
-        except UnkeyableError as error:
-            self.unstable[label] = error
-            return identity_of(value)
-        return hasher.hexdigest()
 
     @property
     def has_rows(self) -> bool:
@@ -291,6 +287,17 @@ class Dependencies:
     def label_of(self, value: Any) -> str | None:
         """The label of an object that was met, all of whose attributes count."""
         return self._whole_objects.get(id(value))
+
+    def give_label(self, value: Any) -> str:
+        """A label for an object that is written behind the value that holds it."""
+        label = self.labels.known(value) or self.labels.give(value, "object")
+        self._whole_objects[id(value)] = label
+        return label
+
+    def forget(self, values: Iterable[Any]) -> None:
+        """Takes labels back: the row in which these objects were written has no bytes."""
+        for value in values:
+            del self._whole_objects[id(value)]
 
     def refer_object(self, value: Any, place: str, pairs: Parts, of: Of, *, is_whole: bool = True) -> str:
         """The label of an object, some of whose attributes will be counted, or all of them."""
@@ -324,13 +331,13 @@ class Dependencies:
     def refer_module(self, module: ModuleType) -> None:
         """Counts a module that is used as a value."""
         if self._counts_code:
-            self._queue.append((self.names.count_module, (module, ())))
+            self._queue.append((resolution.count_module, (self, module, ())))
 
     def refer_library(self, module: str) -> None:
         """Counts the distribution of a module, or the bytes of an extension module of the project."""
         name, file = labels.file_of(module)
         if file is not None and file.endswith(_EXTENSIONS) and self._places.of(file) is Place.PROJECT:
-            self._graph.add_extension(name, file)
+            self.graph.add_extension(name, file)
         elif module.partition(".")[0] in self._places.owned:
             self.top_levels.add(module.partition(".")[0])
 

@@ -16,7 +16,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code import labels
+from prepcache.keys.code import labels, resolution
 from prepcache.keys.code.dynamic_lookups import is_dynamic, modules_named_in
 from prepcache.keys.code.import_graph import (
     Import,
@@ -44,7 +44,6 @@ class ModuleState:
     """Follows imports that stand in functions. Lives for one fingerprint.
 
     Args:
-        walk: goes on where a value counts.
         graph: counts files.
 
     Attributes:
@@ -53,23 +52,23 @@ class ModuleState:
             text: such a library is loaded in one job and not in the next.
     """
 
-    def __init__(self, walk: Dependencies, graph: ImportGraph) -> None:
+    def __init__(self, graph: ImportGraph) -> None:
         self.is_followed = self.is_settling = False
-        self._walk = walk
         self._graph = graph
         self._whole: dict[str, SourceFile] = {}
 
-    def follow(self, code: CodeType, module: str, *, is_within: bool) -> None:
+    def follow(self, walk: Dependencies, code: CodeType, module: str, *, is_within: bool) -> None:
         """Counts what code imports itself, that stands in a module.
 
         Args:
+            walk: goes on where a value counts.
             is_within: whether the module is a package.
         """
         imports = list(dict.fromkeys(imports_in(code)))
         if not imports:
             return
         self._graph.add_imports(imports, module, is_within)
-        self._beyond_files(all_names(code), imports, module, is_within)
+        self._beyond_files(walk, all_names(code), imports, module, is_within)
         reached = self._graph.imported_from(imports, module, is_within)
         self.is_followed |= bool(reached)
         names, is_any = all_names(code) | {"__getattr__"}, is_dynamic(code)
@@ -79,15 +78,15 @@ class ModuleState:
             is_any |= is_dynamic(source.code)
             if name not in self._whole:
                 self._whole[name] = source
-                self._count_whole(name, source)
-        self._walk.names.count_builtins(names)
+                self._count_whole(walk, name, source)
+        resolution.count_builtins(walk, names)
         for name in reached:
             loaded = sys.modules.get(name)
             if loaded is None:
                 if name in sources:
                     _awaited[sources[name].path] = sources[name].stamp
             elif is_any or type(loaded) is not ModuleType:
-                self._walk.names.count_module(loaded, ())
+                resolution.count_module(walk, loaded, ())
             else:
                 stated = sources[name].imports if name in sources else ()
                 homes = set(_homes(stated, name, hasattr(loaded, "__path__")))
@@ -96,25 +95,27 @@ class ModuleState:
                     # A module counts by itself if it is imported by a statement, and whole otherwise.
                     is_stated = isinstance(held, ModuleType) and held.__name__ in homes
                     if not (is_stated or _is_closed(held)):
-                        self._walk.names.count_global(vars(loaded), name, one, {()})
+                        resolution.count_global(walk, vars(loaded), name, one, {()})
 
-    def _count_whole(self, name: str, source: SourceFile) -> None:
+    def _count_whole(self, walk: Dependencies, name: str, source: SourceFile) -> None:
         """Counts what the code of a file asks for that counts whole."""
         loaded = sys.modules.get(name)
-        self._walk.note_code(source.code, vars(loaded) if isinstance(loaded, ModuleType) else {})
-        self._beyond_files(source.names, source.imports, name, is_package(source.path))
+        walk.note_code(source.code, vars(loaded) if isinstance(loaded, ModuleType) else {})
+        self._beyond_files(walk, source.names, source.imports, name, is_package(source.path))
         for named in modules_named_in(source.code) if is_dynamic(source.code) else ():
-            self._walk.names.count_module(named, ())
+            resolution.count_module(walk, named, ())
 
-    def _beyond_files(self, names: set[str], imports: Iterable[Import], module: str, is_within: bool) -> None:
+    def _beyond_files(
+        self, walk: Dependencies, names: set[str], imports: Iterable[Import], module: str, is_within: bool
+    ) -> None:
         """Counts imported modules that are of no counted file: whole, what a job has put in the place of one;
         of libraries what they hold under any name in the code."""
         for home in _homes(imports, module, is_within):
             loaded = None if home in self._graph.modules else sys.modules.get(home)
             if loaded is None:
                 continue
-            if not self._walk.labels.is_library_module(loaded):
-                self._walk.names.count_module(loaded, ())
+            if not walk.labels.is_library_module(loaded):
+                resolution.count_module(walk, loaded, ())
                 continue
             self.is_settling = True
             space = labels.space_of(loaded)
@@ -123,7 +124,7 @@ class ModuleState:
                 inner = names & vars(held).keys() if isinstance(held, type) else ()
                 if not isinstance(held, ModuleType):  # which counts if it is imported itself
                     for chain in ((name,), *((name, one) for one in sorted(inner))):
-                        self._walk.names.count_module(loaded, chain)
+                        resolution.count_module(walk, loaded, chain)
             self.is_settling = False
 
     def codes(self) -> list[CodeType]:

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 from blake3 import blake3
 
 from prepcache.keys.code import dynamic_lookups, labels
-from prepcache.keys.code.dynamic_lookups import Questions
-from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.names import SCALARS, SKIPPED_GLOBALS, is_attribute_bag, is_used_whole
 from prepcache.keys.code.project import Place
 from prepcache.keys.code.values import ABSENT, Value
@@ -35,166 +33,158 @@ _SHORT = 1000
 _NO_SETTINGS = ("sys.path", "sys.meta_path")
 
 
-class Resolution:
-    """Counts what names lead to. Lives for one fingerprint.
+def count_global(
+    walk: Dependencies, space: dict[str, Any], module: str, name: str, chains: set[tuple[str, ...]]
+) -> None:
+    """Counts what a namespace holds under a name, which it has in a module."""
+    label = f"{module}.{name}"
+    if name in SKIPPED_GLOBALS or walk.is_untracked(label):
+        return
+    if name not in space:
+        if name not in vars(builtins):
+            walk.values.setdefault(label, ABSENT)
+        count_builtins(walk, [name])
+        return
+    value = space[name]
+    walk.asked.note_global(value)
+    if type(value) is str and not walk.is_again:
+        walk.named_files.update(dynamic_lookups.files_named_in(value))
+    if isinstance(value, ModuleType):
+        if walk.labels.is_library_module(value):  # what is read of the project's counts by itself
+            walk.values[label] = Value(blake3(value.__name__.encode()).hexdigest(), value.__name__)
+        for chain in sorted(chains):
+            count_module(walk, value, chain)
+    elif is_attribute_bag(value):
+        count_bag(walk, label, value, chains, space)
+    else:
+        walk.count_value(label, value, space)
 
-    Args:
-        walk: counts values.
-        graph: counts files.
-        asked: notes what is asked for by another name.
-    """
 
-    def __init__(self, walk: Dependencies, graph: ImportGraph, asked: Questions) -> None:
-        self._walk = walk
-        self._labels = walk.labels
-        self._graph = graph
-        self._asked = asked
-        self._whole: set[int] = set()
+def count_builtins(walk: Dependencies, names: Iterable[str]) -> None:
+    """Counts what a job has put among the builtins under names."""
+    for name in sorted({*names} & vars(builtins).keys() - {"print"}):  # which jobs silence on some ranks
+        _library_attribute(walk, "builtins", vars(builtins), (name,))
 
-    def count_global(
-        self, space: dict[str, Any], module: str, name: str, chains: set[tuple[str, ...]]
-    ) -> None:
-        """Counts what a namespace holds under a name, which it has in a module."""
-        label = f"{module}.{name}"
-        if name in SKIPPED_GLOBALS or self._walk.is_untracked(label):
-            return
-        if name not in space:
-            if name not in vars(builtins):
-                self._walk.values.setdefault(label, ABSENT)
-            self.count_builtins([name])
-            return
-        value = space[name]
-        self._asked.note_global(value)
-        if type(value) is str and not self._walk.is_again:
-            self._walk.named_files.update(dynamic_lookups.files_named_in(value))
-        if isinstance(value, ModuleType):
-            if self._labels.is_library_module(value):  # what is read of the project's counts by itself
-                self._walk.values[label] = Value(blake3(value.__name__.encode()).hexdigest(), value.__name__)
-            for chain in sorted(chains):
-                self.count_module(value, chain)
-        elif is_attribute_bag(value):
-            self.count_bag(label, value, chains, space)
-        else:
-            self._walk.count_value(label, value, space)
 
-    def count_builtins(self, names: Iterable[str]) -> None:
-        """Counts what a job has put among the builtins under names."""
-        for name in sorted({*names} & vars(builtins).keys() - {"print"}):  # which jobs silence on some ranks
-            self._library_attribute("builtins", vars(builtins), (name,))
+def count_bag(walk: Dependencies, label: str, bag: Any, chains: set[tuple[str, ...]], owner: Any) -> None:
+    """Counts what chains of attributes read from an object of mere attributes."""
+    if any(is_used_whole(bag, chain) for chain in chains):
+        walk.count_value(label, bag, owner)
+        return
+    for attribute in sorted({chain[0] for chain in chains}):
+        walk.count_value(f"{label}.{attribute}", vars(bag).get(attribute, type(bag)), bag)
 
-    def count_bag(self, label: str, bag: Any, chains: set[tuple[str, ...]], owner: Any) -> None:
-        """Counts what chains of attributes read from an object of mere attributes."""
-        if any(is_used_whole(bag, chain) for chain in chains):
-            self._walk.count_value(label, bag, owner)
-            return
-        for attribute in sorted({chain[0] for chain in chains}):
-            self._walk.count_value(f"{label}.{attribute}", vars(bag).get(attribute, type(bag)), bag)
 
-    def count_module(self, module: Any, chain: tuple[str, ...]) -> None:
-        """Counts what a chain of attributes, read from a module, arrives at; whole, what a job has put in the
-        place of one."""
-        if type(module).__module__ == "torch._ops":  # it makes operators when it is asked for them
-            self._walk.refer_library("torch")
-            found = functools.reduce(lambda one, name: getattr(one, name, None), chain[:2], module)
-            if not isinstance(found, ModuleType):
-                self._walk.count_value(f"torch.ops.{found}", found, sys)
-            return
-        place = self._labels.place_of(module)
-        if place is Place.SELF:
-            return
-        labels.note_module(module)
-        space, known_as = labels.space_of(module), labels.name_of(module)
-        self._walk.refer_library(known_as)
-        if place is not Place.PROJECT:
-            self._library_attribute(known_as, space, chain)
-            return
-        if not isinstance(module, ModuleType):
-            self._walk.count_value(f"sys.modules.{known_as}", module, sys)
-            return
-        name = self._labels.of_module(space)
-        if type(module) is not ModuleType and self._labels.is_project(type(module)):
-            self._walk.count_value(f"{name}.__class__", type(module), module)
-            self.whole_module(module)  # its properties may read any name of it
-        if not chain or chain[0] == "__dict__":
-            self.whole_module(module)
-        elif chain[0] in space:
-            self.count_global(space, name, chain[0], {chain[1:]})
-        elif (below := sys.modules.get(f"{known_as}.{chain[0]}")) is not None:
-            self.count_module(below, chain[1:])
-        elif "__getattr__" in space:
-            self._walk.count_value(f"{name}.__getattr__", space["__getattr__"], space)
-        else:
-            self.count_global(space, name, chain[0], {chain[1:]})
+def count_module(walk: Dependencies, module: Any, chain: tuple[str, ...]) -> None:
+    """Counts what a chain of attributes, read from a module, arrives at; whole, what a job has put in the
+    place of one."""
+    if type(module).__module__ == "torch._ops":  # it makes operators when it is asked for them
+        walk.refer_library("torch")
+        found = functools.reduce(lambda one, name: getattr(one, name, None), chain[:2], module)
+        if not isinstance(found, ModuleType):
+            walk.count_value(f"torch.ops.{found}", found, sys)
+        return
+    place = walk.labels.place_of(module)
+    if place is Place.SELF:
+        return
+    labels.note_module(module)
+    space, known_as = labels.space_of(module), labels.name_of(module)
+    walk.refer_library(known_as)
+    if place is not Place.PROJECT:
+        _library_attribute(walk, known_as, space, chain)
+        return
+    if not isinstance(module, ModuleType):
+        walk.count_value(f"sys.modules.{known_as}", module, sys)
+        return
+    name = walk.labels.of_module(space)
+    if type(module) is not ModuleType and walk.labels.is_project(type(module)):
+        walk.count_value(f"{name}.__class__", type(module), module)
+        whole_module(walk, module)  # its properties may read any name of it
+    if not chain or chain[0] == "__dict__":
+        whole_module(walk, module)
+    elif chain[0] in space:
+        count_global(walk, space, name, chain[0], {chain[1:]})
+    elif (below := sys.modules.get(f"{known_as}.{chain[0]}")) is not None:
+        count_module(walk, below, chain[1:])
+    elif "__getattr__" in space:
+        walk.count_value(f"{name}.__getattr__", space["__getattr__"], space)
+    else:
+        count_global(walk, space, name, chain[0], {chain[1:]})
 
-    def _library_attribute(self, label: str, space: Any, chain: tuple[str, ...]) -> None:
-        """Of libraries, settings count by value (`ImageFile.LOAD_TRUNCATED_IMAGES`), and what was patched."""
-        if not chain or chain[0] not in space or chain[0] in SKIPPED_GLOBALS:
-            return
-        value, label = space[chain[0]], f"{label}.{chain[0]}"
-        if isinstance(value, ModuleType):
-            self.count_module(value, chain[1:])
-        elif self._walk.is_untracked(label):
-            return
-        elif self._is_put_there(label, value):
-            self._walk.count_value(label, value, space)
-        elif (setting := setting_of(label, value)) is not NONE:
-            module, _, name = label.rpartition(".")
-            modules = self._walk.modules
-            if not (modules.is_settling and modules.is_as_installed(module, name, value)):
-                self._walk.count_value(label, setting, space)
-        elif isinstance(value, type):
-            self._library_attribute(label, vars(value), chain[1:])
 
-    def _is_put_there(self, label: str, value: Any) -> bool:
-        """Whether what a library holds is a function or class of the project's or an instance of one, also
-        wrapped, or a C function from elsewhere in the place of the library's own."""
-        if isinstance(value, functools.partial):
-            return True
-        if isinstance(value, functools._lru_cache_wrapper):
-            value = value.__wrapped__
-        if isinstance(value, MethodType):
-            is_own = self._labels.is_project(type(value.__self__))
-            return is_own or self._is_put_there(label, value.__func__)
-        if isinstance(value, FunctionType):
-            return not self._labels.is_library(value)
-        if isinstance(value, BuiltinFunctionType) and isinstance(value.__module__, str):
-            home, name = label.partition(".")[0], label.rpartition(".")[2]
-            other = value.__module__.partition(".")[0]
-            is_alias = value.__name__ == name and other in sys.stdlib_module_names  # `os.open` is posix's
-            return not is_alias and other.strip("_") != home.strip("_")
-        if isinstance(value, type):  # a library may name its class by a module that is not loaded
-            is_theirs = labels.class_module(value).partition(".")[0] == label.partition(".")[0]
-            return not is_theirs and self._labels.is_project(value)
-        return self._labels.is_project(type(value))
+def _library_attribute(walk: Dependencies, label: str, space: Any, chain: tuple[str, ...]) -> None:
+    """Of libraries, settings count by value (`ImageFile.LOAD_TRUNCATED_IMAGES`), and what was patched."""
+    if not chain or chain[0] not in space or chain[0] in SKIPPED_GLOBALS:
+        return
+    value, label = space[chain[0]], f"{label}.{chain[0]}"
+    if isinstance(value, ModuleType):
+        count_module(walk, value, chain[1:])
+    elif walk.is_untracked(label):
+        return
+    elif _is_put_there(walk, label, value):
+        walk.count_value(label, value, space)
+    elif (setting := setting_of(label, value)) is not NONE:
+        module, _, name = label.rpartition(".")
+        modules = walk.modules
+        if not (modules.is_settling and modules.is_as_installed(module, name, value)):
+            walk.count_value(label, setting, space)
+    elif isinstance(value, type):
+        _library_attribute(walk, label, vars(value), chain[1:])
 
-    def whole_module(self, module: ModuleType) -> None:
-        """A module used as a value: any of its names may be looked up in it."""
-        space, file = vars(module), getattr(module, "__file__", None)
-        if id(space) in self._whole:
-            return
-        self._whole.add(id(space))
-        label = self._labels.of_module(space)
-        if isinstance(file, str) and file.endswith(".py"):
-            self._graph.add_file(label, file)
-        for name, value in sorted(space.items()):
-            is_own = not isinstance(value, ModuleType) or value.__name__ == f"{module.__name__}.{name}"
-            if is_own and not name.startswith("__"):
-                self.count_global(space, label, name, {()})
 
-    def count_dynamic(self, space: dict[str, Any], path: str | None) -> None:
-        """Code that looks names up by text (`globals()`, `eval`): any name of its module may be meant."""
-        home = sys.modules.get(str(space.get("__name__")))
-        if home is not None and vars(home) is space:
-            self.whole_module(home)
-        elif path is not None:
-            self._graph.add_file(self._labels.of_module(space), path)
+def _is_put_there(walk: Dependencies, label: str, value: Any) -> bool:
+    """Whether what a library holds is a function or class of the project's or an instance of one, also
+    wrapped, or a C function from elsewhere in the place of the library's own."""
+    if isinstance(value, functools.partial):
+        return True
+    if isinstance(value, functools._lru_cache_wrapper):
+        value = value.__wrapped__
+    if isinstance(value, MethodType):
+        is_own = walk.labels.is_project(type(value.__self__))
+        return is_own or _is_put_there(walk, label, value.__func__)
+    if isinstance(value, FunctionType):
+        return not walk.labels.is_library(value)
+    if isinstance(value, BuiltinFunctionType) and isinstance(value.__module__, str):
+        home, name = label.partition(".")[0], label.rpartition(".")[2]
+        other = value.__module__.partition(".")[0]
+        is_alias = value.__name__ == name and other in sys.stdlib_module_names  # `os.open` is posix's
+        return not is_alias and other.strip("_") != home.strip("_")
+    if isinstance(value, type):  # a library may name its class by a module that is not loaded
+        is_theirs = labels.class_module(value).partition(".")[0] == label.partition(".")[0]
+        return not is_theirs and walk.labels.is_project(value)
+    return walk.labels.is_project(type(value))
 
-    def count_named(self, space: dict[str, Any], names: Iterable[str]) -> None:
-        """Counts the globals that dotted names in texts stand for; a module only by what is read from it."""
-        for dotted in sorted(names):
-            first, *rest = dotted.split(".")
-            if first in space and (rest or not isinstance(space[first], ModuleType)):
-                self.count_global(space, self._labels.of_module(space), first, {tuple(rest)})
+
+def whole_module(walk: Dependencies, module: ModuleType) -> None:
+    """A module used as a value: any of its names may be looked up in it."""
+    space, file = vars(module), getattr(module, "__file__", None)
+    if id(space) in walk.whole_modules:
+        return
+    walk.whole_modules.add(id(space))
+    label = walk.labels.of_module(space)
+    if isinstance(file, str) and file.endswith(".py"):
+        walk.graph.add_file(label, file)
+    for name, value in sorted(space.items()):
+        is_own = not isinstance(value, ModuleType) or value.__name__ == f"{module.__name__}.{name}"
+        if is_own and not name.startswith("__"):
+            count_global(walk, space, label, name, {()})
+
+
+def count_dynamic(walk: Dependencies, space: dict[str, Any], path: str | None) -> None:
+    """Code that looks names up by text (`globals()`, `eval`): any name of its module may be meant."""
+    home = sys.modules.get(str(space.get("__name__")))
+    if home is not None and vars(home) is space:
+        whole_module(walk, home)
+    elif path is not None:
+        walk.graph.add_file(walk.labels.of_module(space), path)
+
+
+def count_named(walk: Dependencies, space: dict[str, Any], names: Iterable[str]) -> None:
+    """Counts the globals that dotted names in texts stand for; a module only by what is read from it."""
+    for dotted in sorted(names):
+        first, *rest = dotted.split(".")
+        if first in space and (rest or not isinstance(space[first], ModuleType)):
+            count_global(walk, space, walk.labels.of_module(space), first, {tuple(rest)})
 
 
 def setting_of(label: str, value: Any) -> Any:

@@ -3,7 +3,7 @@
 Functions and classes of the project are written as labels, and the walk visits them. So is an object with
 attributes: as its class and a label, which is its place where it was met first. Each attribute then counts as
 a row of its own (`preprocess.reader.size`), so an object counts once however often it is met, also inside
-itself. Beyond a number of rows, an object is written where it is met first in a row.
+itself. Beyond a number of rows, an object is written behind the value in which it is met first.
 
 Invariants:
     1. Equal bytes, with equal rows of what they refer to, mean values made of the same code and state.
@@ -31,7 +31,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.names import SCALARS, attributes_read
-from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Put, is_registered, length, text_bytes
+from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Put, is_registered, text_bytes
 from prepcache.keys.encoding.objects import Parts, is_lock, kind_of, own_attributes, state_of
 from prepcache.keys.markers import Tree
 from prepcache.keys.outdated import check_machine_code
@@ -52,6 +52,10 @@ _WAYS_OUT = (
 )
 _METHOD = ", or make preprocess a function that does not hold it"
 _OF_DISPATCH = ("registry", "register", "dispatch", "_clear_cache")
+_MOST_DEPTH = 10_000
+"""Objects without rows that one may stand in: an object may make another one at each look."""
+_MOST_STEPS = 32
+"""Of the place that is named of such an object."""
 _MOST_IDENTITIES = 64
 _identities: dict[int, tuple[Callable[[], Any], str]] = {}
 """What refers to an object, and its name, by its address. The oldest go."""
@@ -78,33 +82,26 @@ ABSENT = Value(blake3(b"absent").hexdigest(), "(undefined)")
 
 
 class ValueEncoder(Encoder):
-    """Encodes run-time values.
+    """Encodes one run-time value.
 
     Args:
         walk: visits what is referred to.
-        file_digest: path -> digest of the file's bytes.
-        on_path: what paths stand for in a config, where they count as in items.
+        is_config: whether the value is, or is part of, the config.
     """
 
-    def __init__(
-        self,
-        walk: Dependencies,
-        file_digest: Callable[[str], bytes],
-        on_path: Callable[[Any, Encoder], bytes | None],
-    ) -> None:
+    def __init__(self, walk: Dependencies, *, is_config: bool) -> None:
         super().__init__()
         self.texts = walk.texts
-        self.is_config = False
-        """Whether the present value is, or is part of, the config."""
+        self.is_config = is_config
         self.is_whole = False
-        """Whether the present row holds objects that have no rows."""
-        self._inside: dict[int, tuple[bytes, Any]] = {}
-        """These objects by id, kept alive for it, with the row that holds each and its number there."""
-        self._present: list[int] = []
-        """Those of the present row."""
+        """Whether the value holds objects that have no rows."""
         self._walk = walk
-        self._file_digest = file_digest
-        self._on_path = on_path
+        self._waiting: list[tuple[int, Any, Parts, tuple[str | int, ...], bool]] = []
+        """Objects that have a label and no rows, to be written behind the value: how many objects each stands
+        in, owner, attributes, place, and whether a key function gave it."""
+        self._depth = 0
+        self._labelled: list[Any] = []
+        """Those of them that were met here first."""
 
     @property
     def ways_out(self) -> str:  # type: ignore[override]
@@ -116,13 +113,20 @@ class ValueEncoder(Encoder):
         return ways + _METHOD if label.startswith("preprocess.") else ways
 
     def write(self, value: Any, put: Put, path: str, *, opaque_depth: int = 0, is_key: bool = False) -> None:
-        self._present, self.is_whole = [], False
         try:
             super().write(value, put, path, opaque_depth=opaque_depth, is_key=is_key)
-        except UnkeyableError:  # a row without bytes, which nothing may refer to
-            for known in self._present:
-                del self._inside[known]
+        except UnkeyableError:  # a value without bytes: nothing may refer to what it holds
+            self._walk.forget(self._labelled)
             raise
+
+    def write_rest(self, put: Put) -> None:
+        self.opaque_depth = 1
+        while self._waiting:
+            self._depth, owner, pairs, steps, self.is_key = self._waiting.pop()
+            self.steps = [*steps]
+            if self._depth > _MOST_DEPTH:
+                raise self.refuse("it is nested too deeply")
+            super().put_attributes(owner, pairs, put)
 
     def is_library(self, cls: type) -> bool:
         return not self._walk.labels.is_project(cls)
@@ -131,7 +135,7 @@ class ValueEncoder(Encoder):
         """Outside the config a path counts by its place in the checkout, if it lies there, and by the file's
         bytes."""
         if self.is_config or isinstance(value, Tree):
-            return self._on_path(value, self)
+            return self._walk.on_path(value, self)
         text, is_text = os.fsdecode(value), isinstance(value, str)
         if is_text and not looks_like_path(text):
             return None
@@ -142,7 +146,7 @@ class ValueEncoder(Encoder):
         with contextlib.suppress(OSError, ValueError):
             if os.path.isfile(text):
                 with contextlib.suppress(UnkeyableError):  # unreadable, or growing: observation sees its use
-                    digest = self._file_digest(text)
+                    digest = self._walk.file_digest(text)
                 check_machine_code(text)
         if is_text and not is_inside and not digest:
             return None
@@ -232,15 +236,12 @@ class ValueEncoder(Encoder):
         return self.is_config, self.is_key
 
     def put_known(self, value: Any, put: Put) -> bool:
-        if self.inline_depth:
+        label = None if self.inline_depth else self._walk.label_of(value)
+        if label is None:
             return super().put_known(value, put)
-        if (label := self._walk.label_of(value)) is not None:
-            put(b"Y" + text_bytes(label))
-        elif (inside := self._inside.get(id(value))) is not None:
-            self.is_whole = True
-            put(b"Yi" + inside[0])
-        else:
-            return super().put_known(value, put)
+        self.count_entered()
+        self.is_whole |= label not in self._walk.objects
+        put(b"Y" + text_bytes(label))
         return True
 
     def put_object(self, value: Any, put: Put) -> None:
@@ -252,17 +253,19 @@ class ValueEncoder(Encoder):
         super().put_object(value, put)
 
     def put_attributes(self, owner: Any, pairs: Parts, put: Put) -> None:
-        """What has a name becomes rows of the owner's label, as long as there may be more; the rest is
-        written here."""
+        """What has a name becomes rows of the owner's label, as long as there may be more. Objects beyond are
+        written behind the value, one by one, however deep they stand in one another."""
         if self.inline_depth or not self._walk.has_rows:
             self.is_whole = True
-            if not self.inline_depth:
-                kind = "leaf" if self.is_config else "row"  # a module of the project may be named config, too
-                place = text_bytes(f"{kind} {self.steps[0]}") + length(len(self._present))
-                self._inside[id(owner)] = (place, owner)
-                self._present.append(id(owner))
             pairs = [pair for pair in pairs if not self._walk.is_untracked(f".{pair[0]}")]
-            super().put_attributes(owner, pairs, put)
+            if self.inline_depth:
+                super().put_attributes(owner, pairs, put)
+                return
+            put(b"@" + text_bytes(self._walk.give_label(owner)))
+            self._labelled.append(owner)
+            self._waiting.append(
+                (self._depth + 1, owner, pairs, tuple(self.steps[:_MOST_STEPS]), self.is_key)
+            )
             return
         named = [pair for pair in pairs if pair[0][:1] != "<"]
         super().put_attributes(owner, [pair for pair in pairs if pair[0][:1] == "<"], put)

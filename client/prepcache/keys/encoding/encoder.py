@@ -131,9 +131,13 @@ class Encoder:
         self._entered = 0
         try:
             self.walk(value, put)
+            self.write_rest(put)
         except RecursionError:
             del self.steps[8:]
             raise self.refuse("it is nested too deeply") from None
+
+    def write_rest(self, put: Put) -> None:
+        """Write what was put off until the whole value is written."""
 
     def walk(self, value: Any, put: Put) -> None:
         """Write one value inside the present one."""
@@ -173,12 +177,16 @@ class Encoder:
         """Mark a value as being written; it may not be met again inside itself."""
         if id(value) in self.active:
             raise self.refuse(f"this {type(value).__name__} contains itself")
+        self.count_entered()
+        self.active[id(value)] = None
+
+    def count_entered(self) -> None:
+        """Count a container, object or reference, and refuse a value without bound."""
         # In a set, objects that refer to one another are written in full along every path through them.
         self._entered += len(self.active) ** 2 + 1 if self.inline_depth else 1
         if self._entered > MOST_ENTERED:
             del self.steps[8:]
             raise self.refuse(f"it holds too many objects, or the same ones too often; {self.ways_out}")
-        self.active[id(value)] = None
 
     def leave(self, value: Any) -> None:
         self.active.pop(id(value), None)
