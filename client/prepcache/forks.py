@@ -1,4 +1,4 @@
-"""What a forked child sets right: locks that threads of its parent may hold, and what belonged to those."""
+"""What a fork sets right: locks that threads of the parent may hold, and what belonged to those."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import threading
 import weakref
 from typing import Any
 
-_ALL: weakref.WeakSet[Any] = weakref.WeakSet()
+_ALL: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""By identity: a `WeakSet` cannot be read while a thread adds."""
 
 
 def note(one: Any) -> None:
-    """Has `one.after_fork()` called in every forked child before anything else, as long as it is there."""
-    _ALL.add(one)
+    """Has `one.before_fork()` called before each fork, and `one.after_fork()` in every forked child before
+    anything else, as far as it has these, and as long as it is there."""
+    _ALL[id(one)] = one
 
 
 class ForkLock:
@@ -32,9 +34,10 @@ class ForkLock:
         self._lock.release()
 
 
-def _after_fork_in_child() -> None:
-    for one in list(_ALL):
-        one.after_fork()
+def _call(name: str) -> None:
+    for one in [one for ref in _ALL.valuerefs() if (one := ref()) is not None]:
+        if (method := getattr(one, name, None)) is not None:
+            method()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(before=lambda: _call("before_fork"), after_in_child=lambda: _call("after_fork"))

@@ -177,7 +177,7 @@ class Making:
 
     def _task(self) -> Task:
         by, producer = self._by, made_by(self._by.recipe.name)
-        return Task(by.recipe, self._catalogue, self._originals, producer, by.steady, by.job.is_expanded)
+        return Task(by.recipe, self._catalogue, self._originals, producer, by.steady, by.job)
 
     def _try_one(self, index: int) -> None:
         """Makes a sample of a wrapped dataset before any is stored: one that draws is refused."""
@@ -263,7 +263,7 @@ class Making:
         """What commits here what this process makes."""
         with self._beginning:
             if self._committer is None or self._committer.pid != os.getpid():
-                is_heir = not self._by.is_stream
+                is_heir = self._by.artifacts.mode.is_writing and not self._by.is_stream
                 self._committer = Committer(self._by.artifacts, self._task(), is_heir=is_heir)
             return self._committer
 

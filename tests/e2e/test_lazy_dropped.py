@@ -49,6 +49,10 @@ def main():
     batches = iter(loader)
     for _ in range(5):
         next(batches)
+    if sys.argv[2] == "raised":
+        while len(Path(os.environ["CALL_LOG"]).read_text().splitlines()) < 18:  # what it has asked for
+            threading.Event().wait(0.01)
+        raise ValueError("no more")
     del batches, loader
 
 if __name__ == "__main__":
@@ -60,10 +64,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_commit_what_waits_at_their_end(jobs: Jobs, method: str) -> None:
+@pytest.mark.parametrize(("method", "how"), [("fork", "dropped"), ("spawn", "dropped"), ("fork", "raised")])
+def test_workers_commit_what_waits_at_their_end(jobs: Jobs, method: str, how: str) -> None:
     script = jobs.write(DROPPED_IN_WORKERS)
-    jobs.run(script, method)
+    jobs.run(script, method, how, exit_code=int(how == "raised"))
     made = jobs.calls()
     assert made.total() >= 10
     assert jobs.run(script, "read")["hit"] == made.total()

@@ -102,7 +102,6 @@ class Bench:
         self.job = Job(watched, {}, is_expanded)
         first = self.catalogue.distinct.first
         self.item_of = lambda index: items[first[index]]
-        self.is_expanded = is_expanded
         self.changed = changed
 
     def task(self) -> Task:
@@ -113,7 +112,7 @@ class Bench:
             name=lambda index: f"item {first[index]} ({self.item_of(index)!r})",
         )  # fmt: skip
         producer = {"script": "test"}
-        return Task(RECIPE, self.catalogue, originals, producer, Steady(None), self.is_expanded)
+        return Task(RECIPE, self.catalogue, originals, producer, Steady(None), self.job)
 
     def fill(self, crew: Crew | None = None, **more: Any) -> Filled:
         crew = crew or Alone(self.job, self.item_of)

@@ -6,15 +6,15 @@ import math
 import multiprocessing
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
 from prepcache.errors import DaemonUnreachable, Declined, LimitExceeded, SampleError, StoreError
-from prepcache.fill import on_access
+from prepcache.fill import call, commit, on_access
 from prepcache.fill.batch import Batch, Collected
-from prepcache.fill.commit import RETRY_S
 from support.fake_session import FakeDaemon
 from support.fills import RECIPE, AccessJob, Bench, daemon_fixture, left_behind  # noqa: F401
 from support.serving import wait_until
@@ -144,7 +144,7 @@ def test_what_waits_for_a_hanging_commit_is_bounded(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that is slower than the function fills neither the memory nor the process with threads."""
-    monkeypatch.setattr(on_access, "AWAY_BYTES", 40_000)
+    monkeypatch.setattr(commit, "AWAY_BYTES", 40_000)
     job = AccessJob(daemon, list(range(9)), function=lambda item: np.zeros(1000, "i8"))
     job.made._pace.commit_bytes = 30_000
     begun, may_end, before = threading.Event(), threading.Event(), set(threading.enumerate())
@@ -260,26 +260,64 @@ def test_samples_of_a_hanging_commit_are_offered_until_stored(
     assert job.bench.samples() == [1, 4, None] and left_behind(daemon) == 0
 
 
-def test_an_outage_takes_few_files(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has a descriptor: a job that trains on through a long outage would run out of them."""
-    monkeypatch.setattr(on_access, "COMMIT_LEASES", 4)
-    job = AccessJob(daemon, list(range(20)))
-    job.bench.session.is_gone = job.bench.session.is_away = True
+def away(job: AccessJob) -> None:
+    """The daemon of a job does not answer, and may come back."""
 
     def fail(method: str) -> None:
-        if job.bench.session.is_away:
-            raise DaemonUnreachable("it is away")
+        raise DaemonUnreachable("it is away")
 
     job.bench.session.fail = fail
-    pauses: list[float] = []
-    monkeypatch.setattr(job.committer, "soon", lambda after_s=0.0: pauses.append(after_s))
-    for index in range(20):
-        job.samples(index)
-    assert job.committer.is_idle, "nothing is in a file yet"
-    assert pauses == [RETRY_S] * 20
+    job.bench.session.is_gone = job.bench.session.is_away = True
+
+
+def back(job: AccessJob) -> None:
+    job.bench.session.fail = lambda method: None
     job.bench.session.is_gone = job.bench.session.is_away = False
+
+
+def test_an_outage_takes_few_files(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a descriptor: a job that trains on through a long outage would run out of them."""
+    monkeypatch.setattr(commit, "AWAY_FILES", 4)
+    job = AccessJob(daemon, list(range(20)))
+    away(job)
+    for index in range(3):
+        job.samples(index)
+        job.committer.run()  # as the thread does every few seconds
+    assert job.committer.is_idle, "nothing is in a file yet"
+    job.made._pace.commit_bytes = 1
+    for index in range(3, 20):
+        if job.made.wants_more:
+            job.samples(index)
+    assert len(job.committer._todo) == 4
+    back(job)
+    job.committer.flush()
+    assert job.committer.is_idle and job.made.wants_more
+    assert Bench(daemon, list(range(20)), "after").missing() == list(range(4, 20))
+    assert left_behind(daemon) == 0
+
+
+@pytest.mark.parametrize("is_own", [False, True], ids=["of others", "its own item"])
+def test_a_function_may_read_its_data_set_in_its_threads(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, is_own: bool
+) -> None:
+    """Its call waits for them, so that they do not wait for it."""
+    monkeypatch.setattr(call, "PATIENCE_S", 0.01 if is_own else math.inf)
+    is_outer = threading.Event()
+
+    def summed(item: int) -> Any:
+        if is_outer.is_set() or item == 0:
+            return np.int64(1)
+        if is_own:
+            is_outer.set()
+        with ThreadPoolExecutor(1) as pool:
+            (before,) = pool.submit(job.samples, item if is_own else item - 1).result(60)
+        return 1 + before
+
+    job = AccessJob(daemon, list(range(4)), function=summed)
+    assert job.samples(3) == [2 if is_own else 4]
+    assert job.samples(3) == [2 if is_own else 4]
+    assert len(set(job.bench.called)) == len(job.bench.called) - is_own
     job.made.flush()
-    assert job.committer.is_idle and Bench(daemon, list(range(20)), "after").missing() == []
     assert left_behind(daemon) == 0
 
 
@@ -287,22 +325,29 @@ def test_a_worker_leaves_to_its_job_what_no_daemon_took(daemon: FakeDaemon) -> N
     """The daemon starts, or stands still, as it ends: its job would wait for each of its workers."""
     items = [1, 2, 3]
 
-    def fail(method: str) -> None:
-        raise DaemonUnreachable("it is away")
-
     def work() -> None:
         worker = AccessJob(daemon, items, "worker")
-        worker.bench.session.fail = fail
-        worker.bench.session.is_gone = worker.bench.session.is_away = True
+        away(worker)
         worker.samples(0, 2)
         worker.committer.end()
 
+    def look() -> None:
+        assert job.bench.samples() == [1, None, 9], "workers of the next epoch need not make it"
+
     job = AccessJob(daemon, items)
-    process = multiprocessing.get_context("fork").Process(target=work)
-    process.start()
-    process.join()
-    assert process.exitcode == 0
+    job.bench.session.is_away = True
+    for target in (work, look):
+        process = multiprocessing.get_context("fork").Process(target=target)
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+    job.bench.session.is_away = False
+    other = AccessJob(daemon, items, "other")
+    other.committer.inherit()
+    assert other.bench.samples() == [1, None, 9], "the next job, where this one is killed"
     job.committer.end()
-    assert job.bench.samples() == [1, None, 9] and job.committer.is_idle
+    other.committer.end()
+    assert job.bench.samples() == other.bench.samples() == [1, None, 9]
+    assert job.committer.is_idle and other.committer.is_idle
     assert Bench(daemon, items, "after").missing() == [1]
-    assert left_behind(daemon) == 0
+    assert left_behind(daemon) == 0 and not list((daemon.folder / "cache/prepcache/left").iterdir())

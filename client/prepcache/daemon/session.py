@@ -259,6 +259,14 @@ class Session:
         info: inspection.Info = self.run(call)
         return info.limits
 
+    def leased_by(self, pids: set[int]) -> int:
+        """How many items processes of this machine make, or have made and not committed."""
+        call = functools.partial(
+            self.client.transport.call, "GET", "/v1/sessions", gives=inspection.SessionList
+        )
+        told: inspection.SessionList = self.run(call)
+        return sum(seen.leased_items for seen in told.sessions if seen.pid in pids)
+
     def path_of(self, ref: wire.ArtifactRef) -> Path:
         """Where the artifact lies; downloaded first where no folder is shared.
 

@@ -33,7 +33,7 @@ from prepcache import artifact
 from prepcache.daemon.session import script_run
 from prepcache.daemon.transfer import Staged, writing_in
 from prepcache.errors import ArtifactError, PrepcacheError, PreprocessError, SampleError
-from prepcache.fill.call import Part, weight
+from prepcache.fill.call import Job, Part, weight
 from prepcache.fill.input_guard import SHOWN
 from prepcache.fill.pacing import COMMIT_BYTES
 from prepcache.fill.recipe_guard import Steady
@@ -59,7 +59,7 @@ class Task:
         originals: the items, by their distinct numbers.
         producer: the job that makes the artifacts, for people.
         steady: whether what is made still belongs to the recipe.
-        is_expanded: an item gives any number of samples.
+        job: calls the function.
     """
 
     recipe: Any
@@ -67,7 +67,7 @@ class Task:
     originals: Originals
     producer: dict[str, Any]
     steady: Steady
-    is_expanded: bool = False
+    job: Job
 
     def failure(self, part: Part) -> PreprocessError:
         """The error of a job in which the function raised."""
@@ -209,6 +209,7 @@ class Batch:
         share: where the items are settled; None where they are.
         locks: under which they were made; kept as long as the batch is.
         has_failed: a store had an error for it.
+        left: where a worker has left it, until it is stored.
     """
 
     files: list[LocalFile]
@@ -218,6 +219,7 @@ class Batch:
     share: Share | None = None
     locks: BucketLocks | None = None
     has_failed: bool = False
+    left: Path | None = None
 
     @property
     def bare(self) -> list[bytes]:

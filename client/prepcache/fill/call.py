@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -44,6 +45,10 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 _CALLED_OF: ContextVar[tuple[str, ...]] = ContextVar("_CALLED_OF", default=())
 """The data sets whose functions are being called here, the innermost last."""
+_UNDER_WAY: dict[tuple[str, int, int], float] = {}
+"""When the calls that are under way began, by data set, process and thread."""
+PATIENCE_S = 5.0
+"""A call that takes longer may wait for another thread, which must not wait for it then."""
 
 
 @dataclass(slots=True)
@@ -193,6 +198,12 @@ class Job:
                 "in config=, or let it read from another data set"
             )
 
+    @property
+    def may_wait_for_others(self) -> bool:
+        """Whether a call of another thread has taken so long that it may read the data set in a third."""
+        begun = [at for (of, pid, _), at in list(_UNDER_WAY.items()) if of == self.of and pid == os.getpid()]
+        return bool(begun) and time.monotonic() - min(begun) > PATIENCE_S
+
     def _watched(self, item: Any, call: Callable[[], Any]) -> tuple[Any, str]:
         """What the call gives, and why something that it read may not have been seen, or ""."""
         with _calling(self.of):
@@ -206,12 +217,14 @@ class Job:
 @contextmanager
 def _calling(of: str) -> Iterator[None]:
     """While the function is called for an item of a data set."""
-    token = _CALLED_OF.set((*_CALLED_OF.get(), of))
+    token, key = _CALLED_OF.set((*_CALLED_OF.get(), of)), (of, os.getpid(), threading.get_ident())
+    _UNDER_WAY[key] = time.monotonic()
     try:
         with _without_autocast():
             yield
     finally:
         _CALLED_OF.reset(token)
+        _UNDER_WAY.pop(key, None)
 
 
 def _from_the_function_on(traceback: TracebackType | None) -> TracebackType | None:

@@ -42,7 +42,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import parent_process
+from multiprocessing import active_children, parent_process
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,12 @@ from prepcache.protocol.units import count_text
 log = logging.getLogger("prepcache")
 
 AWAY_BYTES = 1 << 30
-"""What may wait in files of one process; beyond that nothing more is kept."""
+AWAY_FILES = 256
+"""What may wait in files of one process, each with a descriptor; beyond that nothing more is kept."""
+WORKERS_S = 2.0
+"""What a job at its end gives its workers, which commit a second after they have made something."""
+LEFT_S = 2 * 24 * 3600.0
+"""What was left for another process is deleted then, if none has taken it."""
 RETRY_S = 5.0
 """How often what waits for the daemon is offered to it."""
 
@@ -153,6 +158,11 @@ def waiting_bytes() -> int:
     return sum(batch.nbytes for batch in _pending())
 
 
+def is_full() -> bool:
+    """Whether no more is to wait."""
+    return waiting_bytes() > AWAY_BYTES or sum(len(batch.files) for batch in _pending()) >= AWAY_FILES
+
+
 def waiting_of(recipe: str) -> list[Batch]:
     """What waits in files of this process, of one recipe: batches of any data set's."""
     return [batch for batch in _pending() if all(file.artifact.recipe == recipe for file in batch.files)]
@@ -168,7 +178,7 @@ class Committer:
     Args:
         artifacts: those of the recipe, as in artifact_set.py.
         task: gives catalogue and producer.
-        is_heir: it commits what DataLoader workers leave, and leaves its own to the process that started it.
+        is_heir: it takes what DataLoader workers have left, and leaves what it could not commit as one.
 
     Attributes:
         changed: notified when a batch has been answered.
@@ -189,6 +199,9 @@ class Committer:
         self._flushing = threading.Lock()
         self._todo: deque[Batch] = deque()
         self._retry_at = 0.0
+        self._met: set[str] = set()
+        """Names of files that workers have left, and which it has looked at."""
+        forks.note(self)
         self.collect: Callable[[], None] | None = None
         """Submits what was made on access; None where nothing was, so that nothing is kept by it."""
         # A forked or spawned worker ends without atexit; in the job itself the session ends first.
@@ -287,11 +300,11 @@ class Committer:
 
     def run(self) -> None:
         """Commits what there is; what is offered once more only where the daemon answers."""
+        session = self._artifacts.session
         with on_own_time(waits.COMMITTER_S):
-            if self.collect is not None:
+            if self.collect is not None and not session.is_away:
                 self.collect()
             self.flush(is_retrying=False)
-        session = self._artifacts.session
         if self._todo and (session.is_away or not session.is_gone):
             THREAD.schedule(self, RETRY_S)
             session.heartbeat.look()  # a child that was forked in an outage has no thread that looks
@@ -317,6 +330,8 @@ class Committer:
                 with self.changed:
                     if is_over:
                         self._retry_at = 0.0
+                        if batch.left is not None:
+                            batch.left.unlink(missing_ok=True)
                         self._todo.popleft()
                         _LATE.discard(batch)
                         _PENDING.pop(id(batch), None)
@@ -454,11 +469,13 @@ class Committer:
             return
         if self.collect is not None:
             self.collect()
+        is_worker = parent_process() is not None
+        if not is_worker:
+            self._await_workers()
         self.inherit()
         if self.is_idle:
             return
         session, nbytes, given_s = self._artifacts.session, self.nbytes, 0.0
-        is_worker = parent_process() is not None
         if session.is_away and not is_worker and not _LATE.difference(self._todo):
             given_s = session.wait_at_end()
         began = time.monotonic()
@@ -468,30 +485,33 @@ class Committer:
                 self.flush(began + limit_s)
             self._charge(began + given_s, nbytes)
         if is_worker and self._todo:
-            self._bequeath()
+            self._leave()
 
-    def _bequeath(self) -> None:
-        """Leaves what was not committed to the process that started this one."""
-        heir, folder = parent_process(), cache_folder(os.environ) / "left"
+    def _await_workers(self) -> None:
+        """Lets workers commit that are still there, as after an error: this process's end terminates them."""
+        pids = {one.pid for one in active_children() if one.daemon}
+        until = time.monotonic() + WORKERS_S
+        with contextlib.suppress(PrepcacheError):
+            while pids and time.monotonic() < until and self._artifacts.session.leased_by(pids):
+                time.sleep(0.05)
+
+    def _leave(self) -> None:
+        """Leaves what was not committed to processes of this user that open the recipe, as the job does."""
         lost, why = {id(batch): len(batch.indices) for batch in list(self._todo)}, "the daemon is away"
-        assert heir is not None
+        folder, recipe = cache_folder(os.environ) / "left", self._artifacts.recipe.digest
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for path in folder.iterdir():  # of jobs that were killed
-                if not Path("/proc", path.name.partition("-")[0]).exists():
-                    path.unlink(missing_ok=True)
+            for path in folder.iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    if path.stat().st_mtime < time.time() - LEFT_S:
+                        path.unlink()
             for batch in list(self._todo) if self._is_heir else ():
-                if len(batch.files) > 1:  # pieces of one item are taken together, or not at all
-                    continue
-                part = folder / f"{os.getpid()}-{secrets.token_hex(8)}"
-                try:
-                    with open(part, "xb") as file:
-                        batch.files[0].copy_to(file.fileno())
-                except OSError:
-                    part.unlink(missing_ok=True)
-                    raise
-                part.rename(folder / f"{heir.pid}-{self._artifacts.recipe.digest}-{secrets.token_hex(8)}")
-                lost.pop(id(batch), None)
+                if len(batch.files) == 1:  # pieces of one item are taken together, or not at all
+                    if batch.left is None:
+                        _write(
+                            batch.files[0], folder / f"{self._artifacts.recipe.digest}-{secrets.token_hex(8)}"
+                        )
+                    lost.pop(id(batch), None)
         except OSError as error:
             why = str(error)
         if lost:
@@ -499,21 +519,46 @@ class Committer:
             log.warning("prepcache: %s that a worker has made could not be stored: %s", which, why)
 
     def inherit(self) -> None:
-        """Takes what workers of this process could not commit."""
+        """Takes what workers could not commit. Their files stay for other processes until it is stored."""
         folder, catalogue = cache_folder(os.environ) / "left", self._task.catalogue
-        for path in folder.glob(f"{self.pid}-{self._artifacts.recipe.digest}-*") if self._is_heir else ():
-            if (file := LocalFile.at(path)) is None or file.artifact.edition < catalogue.edition:
+        for path in folder.glob(f"{self._artifacts.recipe.digest}-*") if self._is_heir else ():
+            if path.name in self._met or (file := LocalFile.at(path)) is None:
                 continue
-            observed = list(file.artifact.header.observed)
-            if not self._artifacts.accepts(observed):  # an input has changed since
+            observed, table = list(file.artifact.header.observed), file.artifact.item_digests
+            # An input that has changed may change back.
+            if file.artifact.edition < catalogue.edition or not self._artifacts.accepts(observed):
                 continue
-            items = catalogue.distinct.find(file.artifact.item_digests)
-            if (items != MISSING).all():  # else they are another data set's
+            self._met.add(path.name)
+            items = catalogue.distinct.find(table)
+            if (items == MISSING).any():  # it is another data set's
+                continue
+            if catalogue.is_shared(items).all():
                 path.unlink(missing_ok=True)
-                cover = dict.fromkeys(map(bytes, file.artifact.item_digests))
-                batch = Batch([file], items.tolist(), cover, observed)
+            elif any(map(catalogue.is_missing, items.tolist())):
+                batch = Batch([file], items.tolist(), dict.fromkeys(map(bytes, table)), observed, left=path)
                 catalogue.add_local(batch.files)
                 self._add(batch)
+
+    def before_fork(self) -> None:
+        """The workers of an epoch find what those of the last one left."""
+        if os.getpid() == self.pid and self._artifacts.session.is_away:
+            self.inherit()
+
+
+def _write(file: LocalFile, path: Path) -> None:
+    """Copies a file to a path, where it appears as a whole.
+
+    Raises:
+        OSError: there is no room.
+    """
+    part = path.with_name(f"part-{path.name}")
+    try:
+        with open(part, "xb") as copy:
+            file.copy_to(copy.fileno())
+        part.rename(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def _end(reference: weakref.WeakMethod[Callable[[], None]]) -> None:

@@ -36,7 +36,7 @@ from prepcache.errors import (
 )
 from prepcache.fill.batch import Batch, Collected, Cut, Task
 from prepcache.fill.call import Part, weight
-from prepcache.fill.commit import AWAY_BYTES, Committer, waiting_bytes
+from prepcache.fill.commit import Committer, is_full, waiting_bytes
 from prepcache.fill.leases import Share
 from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_LEASES, Pace
 from prepcache.fill.recipe_guard import line
@@ -157,17 +157,18 @@ class Fill:
         self._note_trouble()
         if not self._is_stopped:
             self._feed()
-        elif self._task.is_expanded:
+        elif self._task.job.is_expanded:
             self._feed_alone()
         if self._crew.pending:
             self._take(self._crew.take())
             return True
-        self._flush()
+        if self._is_stopped or not self._session.is_away:  # in an outage each file would take a descriptor
+            self._flush()
         self._committer.wait()  # leases may lapse, and items be wanted once more
         if not self._share.open:
             return False
         if self._is_stopped:
-            return self._task.is_expanded
+            return self._task.job.is_expanded
         if not self._share.fresh:
             self._wait()
         return True
@@ -277,7 +278,7 @@ class Fill:
         index = part.index
         self._pace.note(part.cost_s, weight(part.samples[0]) if part.samples else 0)
         if self._is_refused(part):
-            if self._task.is_expanded:  # it can't be made again on access
+            if self._task.job.is_expanded:  # it can't be made again on access
                 collected = Collected(self._task)
                 self._named(index, lambda: collected.add(part, None))
                 self._committer.keep(partial(collected.batch, []), [index])
@@ -345,8 +346,8 @@ class Fill:
             self._share.settle(indices)
         else:
             self._committer.submit(make, self._share, indices=indices)
-            if (waiting := waiting_bytes()) > AWAY_BYTES:
-                self._stop(f"{size_text(waiting)} are waiting for a daemon that does not answer")
+            if is_full():
+                self._stop(f"{size_text(waiting_bytes())} are waiting for a daemon that does not answer")
 
     def _stop(self, reason: str, *, is_declined: bool = False) -> None:
         """No more sharing: the rest is preprocessed on access."""

@@ -309,8 +309,6 @@ class Share:
                 raise DaemonError("the daemon keeps announcing artifacts that do not exist")
             return None
         self._looks = 0
-        if self.locks.is_used and not self._locked:  # batches that wait keep those that they were made under
-            self.locks = BucketLocks(self._artifacts.recipe.digest)
         self.holders = tuple(answer.held)
         # A restarted daemon knows of no lease: what was made under one is committed before others make it.
         known, self._asked_as = self._asked_as, self._session.header
@@ -330,6 +328,8 @@ class Share:
 
     def _unlocked(self, window: Array) -> Array:
         """What of these may be asked for: not what others have locked, shortly after an outage."""
+        if self.locks.is_used and not self._locked:  # batches that wait keep those that they were made under
+            self.locks = BucketLocks(self._artifacts.recipe.digest)
         if not self.locks.is_taken():
             self._left_until = 0.0
             return window

@@ -9,7 +9,8 @@ Invariants:
     2. A sample is made while the share (leases.py) says that its item is this job's: jobs and workers that
        read one cold data set call the function once for each item. What others have is waited for. One
        request leases a share of what is missing of a batch.
-    3. One thread at a time leases and makes samples; others of the process wait for it.
+    3. One thread at a time leases; threads make different items at once, and wait for one that another makes.
+       A thread does not wait for a call that may wait for it: it makes a sample of its own, which is not kept.
     4. A process that waits for others has a thread commit what it made: no two wait for each other. What was
        made is committed after `COMMIT_S` in any case.
     5. Until it is in files it is in memory, at most half a batch of it, and is given from there.
@@ -18,8 +19,8 @@ Invariants:
        function is not called for it again.
     8. Samples that were made while something that counts in the recipe changed are dropped.
 
-Locking: `_turn` is held while samples are made; the committing thread needs it for nothing. `_submitting` is
-held while what was made goes into files.
+Locking: `_turn` is held while items are leased, and never over a call; `_submitting` while what was made goes
+into files.
 Not here: the thread, and what becomes of a batch (commit.py).
 """
 
@@ -29,7 +30,6 @@ import contextlib
 import logging
 import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -37,11 +37,12 @@ from typing import Any
 
 import numpy as np
 
+from prepcache import forks
 from prepcache.artifact.sample_tree import copied
 from prepcache.errors import PrepcacheError, SampleError
 from prepcache.fill.batch import Collected, Task
 from prepcache.fill.call import Part, weight
-from prepcache.fill.commit import AWAY_BYTES, RETRY_S, Committer, waiting_bytes
+from prepcache.fill.commit import Committer, is_full
 from prepcache.fill.leases import Share
 from prepcache.fill.pacing import COMMIT_ITEMS, COMMIT_LEASES, Pace, commit_bytes
 from prepcache.fill.recipe_guard import line
@@ -55,9 +56,6 @@ COMMIT_S = 1.0
 """What was made is committed so soon: other jobs, and workers of this one, may wait for it."""
 LEASE_FROM_S = 2e-3
 """An item that costs less, and is asked for alone, is leased when it is committed: asking takes as long."""
-
-_HERE: weakref.WeakValueDictionary[int, OnAccess] = weakref.WeakValueDictionary()
-"""All of this process, by identity: a `WeakSet` cannot be read while a thread adds."""
 
 Call = Callable[[int], tuple[Part, bool]]
 """Makes the sample of a distinct item; whether that may be kept."""
@@ -84,6 +82,7 @@ class OnAccess:
         self._task = task
         self._observed = observed
         self._turn = threading.RLock()
+        self._is_made = threading.Condition()
         self._submitting = threading.Lock()
         self._pace = Pace(commit_bytes=commit_bytes(artifacts.budget_bytes()))
         self._share = Share(artifacts, task.catalogue, np.empty(0, "i4"), self._pace, lambda found: None)
@@ -91,14 +90,14 @@ class OnAccess:
         """What is in no file yet, and its bytes."""
         self._made_bytes = self._grants = 0
         artifacts.session.at_return(self.flush_soon)
-        _HERE[id(self)] = self
+        forks.note(self)
 
     @property
     def wants_more(self) -> bool:
         """Whether samples would be taken."""
         session = self._artifacts.session
         is_there = session.is_away or not session.is_gone
-        return is_there and not self.committer.reason and waiting_bytes() < AWAY_BYTES
+        return is_there and not self.committer.reason and not is_full()
 
     # -- making
 
@@ -109,15 +108,23 @@ class OnAccess:
             is_single: the job asks for samples one by one.
         """
         found: dict[int, Any] = {}
-        with self._turn:
-            while left := self._unread(indices, found):
-                try:
-                    for index in self._granted(left, is_single=is_single):
-                        self._make(index, call, found)
-                except BaseException:  # the function raised, or was interrupted: others may make these
-                    self._share.settle([index for index in left if self._is_unmade(index)])
-                    self.flush_soon()
-                    raise
+        while left := self._unread(indices, found):
+            todo: list[int] = []
+            try:
+                with self._turn:
+                    todo = [index for index in left if not self._share.is_taken(index)]
+                    granted = self._granted(todo, is_single=is_single) if todo else []
+                for index in granted:
+                    self._make(index, call, found)
+            except BaseException:  # the function raised, or was interrupted: others may make these
+                self._share.settle([index for index in todo if self._is_unmade(index)])
+                self.flush_soon()
+                raise
+            if not todo:
+                with self._is_made:
+                    self._is_made.wait(WAIT_S)
+            if not granted and self._task.job.may_wait_for_others:  # for this thread: it is not kept waiting
+                found |= {index: copied(call(index)[0].samples[0]) for index in left}
         return found
 
     def _unread(self, indices: Sequence[int], found: dict[int, Any]) -> list[int]:
@@ -165,20 +172,26 @@ class OnAccess:
         return granted
 
     def _make(self, index: int, call: Call, found: dict[int, Any]) -> None:
-        part, is_kept = call(index)
-        found[index] = copied(part.samples[0])  # the next call may give the same memory
-        nbytes = weight(part.samples[0])
-        self._pace.note(part.cost_s, nbytes)
-        if not (is_kept and self._share.is_taken(index)):
-            self._share.settle((index,))
-            return
-        self._made[index] = part.copied(), nbytes
+        try:
+            part, is_kept = call(index)
+            found[index] = copied(part.samples[0])  # the next call may give the same memory
+            nbytes = weight(part.samples[0])
+            self._pace.note(part.cost_s, nbytes)
+            if not (is_kept and self._share.is_taken(index)):
+                self._share.settle((index,))
+                return
+            self._made[index] = part.copied(), nbytes
+        finally:
+            with self._is_made:
+                self._is_made.notify_all()
         self._made_bytes += nbytes
         self.committer.collect = self.run
         if self._is_commit_due():
             self.run()
-        else:  # a file takes a descriptor: fewer of them in an outage, which may be long
-            self.committer.soon(RETRY_S if self._artifacts.session.is_away else COMMIT_S)
+        elif (
+            not self._artifacts.session.is_away
+        ):  # then nobody sees it sooner in a file, which takes a descriptor
+            self.committer.soon(COMMIT_S)
 
     def _is_commit_due(self) -> bool:
         is_full = self._made_bytes >= self._pace.commit_bytes // 2 or len(self._made) >= COMMIT_ITEMS // 2
@@ -207,6 +220,10 @@ class OnAccess:
                 self._submit()
             finally:
                 self._submitting.release()
+
+    def before_fork(self) -> None:
+        """A child is given what was made."""
+        self.run(is_waiting=False)  # a function that forks may be called by what submits
 
     def _submit(self) -> None:
         made, self._grants = dict(self._made), 0
@@ -237,11 +254,3 @@ class OnAccess:
             if steady.is_news():
                 log.warning("prepcache: %s: %s", self._artifacts.recipe.name, self._artifacts.reason)
         return bool(changed)
-
-
-def _before_fork() -> None:
-    for one in [one for ref in _HERE.valuerefs() if (one := ref()) is not None]:
-        one.run(is_waiting=False)  # a function that forks may be called by what submits
-
-
-os.register_at_fork(before=_before_fork)
