@@ -1,11 +1,5 @@
 """cached(): one whole sample tree, such as a vocabulary, normalisation constants or embeddings.
 
-    stats = prepcache.cached(mean_and_std, data=files, config={"channels": 3})
-
-    @prepcache.cached(version="2")
-    def vocabulary(files, size): ...
-    vocabulary(files, size=4096)
-
 It is a data set of one item: `data`, with all the files in it, is that item.
 """
 
@@ -61,6 +55,12 @@ def cached(
     **options: Unpack[Options],
 ) -> Any:
     """Computes `fn(data, **config)` once and caches the result; without `data`, a decorator.
+
+        stats = prepcache.cached(mean_and_std, data=files, config={"channels": 3})
+
+        @prepcache.cached(version="2")
+        def vocabulary(files, size): ...
+        vocabulary(files, size=4096)
 
     Args:
         fn: returns one sample tree: tensors, arrays, numbers, strings, nested.

@@ -5,8 +5,6 @@ Invariants:
     2. An error in the function names the item; what was done before it stays done.
     3. The threads of a process have one `OnAccess` and one `Committer`: of two, one would keep what it made.
     4. Where items expand, a preparation ends with a view of all samples, or raises.
-
-Not here: the fill itself (filler.py), how samples made on access are leased and committed (on_access.py).
 """
 
 from __future__ import annotations
@@ -56,11 +54,7 @@ LOOK_AGAIN_S = 5.0
 
 
 class _Watched:
-    """What the function was seen to do on access.
-
-    What commits samples holds this, and not `Making`: in a cycle, the samples of a chunk would stay in memory
-    until garbage is collected.
-    """
+    """What the function was seen to do on access; what commits holds this, and not `Making`."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -70,7 +64,6 @@ class _Watched:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[Guard]:
-        """Around calls of the function."""
         watched = Guard()
         self._guards[id(watched)] = watched
         try:
@@ -81,11 +74,9 @@ class _Watched:
             self._drawn |= watched.drawn
 
     def drawn(self) -> set[str]:
-        """The generators that it drew from."""
         return self._drawn.union(*(watched.check() for watched in list(self._guards.values())))
 
     def observed(self) -> list[dict[str, Any]]:
-        """What it was seen to read, and the generators that it drew from."""
         return with_draws(self._job.observed(), self.drawn())
 
 
@@ -108,14 +99,7 @@ class Making:
     # -- all that is missing
 
     def prepare(self, positions: range | None) -> None:
-        """Fills up what is missing.
-
-        Args:
-            positions: only of these items.
-
-        Raises:
-            PreprocessError, SampleError, OSError: as `CachedDataset.prepare`.
-        """
+        """Fills up what is missing, or only what is at these positions."""
         if (here := self.on_access) is not None:
             here.run()  # into files of this job, where the fill finds it
         with self._by.artifacts.filling:
@@ -136,11 +120,7 @@ class Making:
                     self._by.say(text, is_wrong=True)
 
     def _whole_view(self) -> View:
-        """A view of all samples; an artifact that was purged since the fill is made again.
-
-        Raises:
-            OSError: neither the cache nor the temporary folder takes them.
-        """
+        """A view of all samples; an artifact that was purged since the fill is made again."""
         for _ in range(MAX_FILLS):
             view = View(self._catalogue)
             if view.is_whole:
@@ -199,11 +179,6 @@ class Making:
         self.committer.inherit()
 
     def verify(self, fraction: float) -> None:
-        """Makes a share of what is there again, and compares.
-
-        Raises:
-            VerifyError, PreprocessError: as `verify`.
-        """
         verify(self._by.job, self._catalogue, self._originals, fraction, self._remove)
 
     def _remove(self, ref: ArtifactRef, what: str) -> str:
@@ -245,7 +220,6 @@ class Making:
 
     @property
     def on_access(self) -> OnAccess | None:
-        """What this process makes on access, if it makes any."""
         here = self._on_access
         return here if here is not None and here.pid == os.getpid() else None
 
@@ -260,7 +234,6 @@ class Making:
 
     @property
     def committer(self) -> Committer:
-        """What commits here what this process makes."""
         with self._beginning:
             if self._committer is None or self._committer.pid != os.getpid():
                 is_heir = self._by.artifacts.mode.is_writing and not self._by.is_stream
@@ -276,11 +249,7 @@ class Making:
         return copied(part.samples[0])  # the next call may give the same memory
 
     def _kept_call(self, index: int) -> tuple[Part, bool]:
-        """Makes a sample of an item; whether it may be kept.
-
-        Raises:
-            SampleError: no column can hold it.
-        """
+        """Makes a sample of an item; whether it may be kept."""
         part, has_changed = self._call(index, self._originals.compared(index))
         if part.unobserved or has_changed:
             return part, False
@@ -308,11 +277,7 @@ class Making:
     # -- what is said
 
     def _say_filled(self, filled: Filled, said: str) -> None:
-        """Says what there is to say of a fill.
-
-        Args:
-            said: the daemon's trouble before it, which was said.
-        """
+        """Says what there is to say of a fill. `said`: the daemon's trouble before it, which was said."""
         by, artifacts = self._by, self._by.artifacts
         self._say_changed(filled.changed)
         self._say_notices(filled.notices)

@@ -1,9 +1,4 @@
-"""CachedFirstSampler: the order of an epoch in which samples that are cached come first.
-
-Example:
-    sampler = prepcache.CachedFirstSampler(ds)
-    loader = torch.utils.data.DataLoader(ds, batch_size=256, sampler=sampler, num_workers=4)
-"""
+"""CachedFirstSampler: the order of an epoch in which samples that are cached come first."""
 
 from __future__ import annotations
 
@@ -27,18 +22,20 @@ class CachedFirstSampler(Sampler[int]):
     Jobs that train together on a cold data set, or on one that is larger than the cache, then read what
     other jobs have preprocessed, and preprocess the rest. Their orders are random and independent.
 
-    Distribution: each epoch is a permutation, so every sample is seen exactly once, and both the cached
-    samples and the others come in random order. The order of the whole epoch is not uniform: while only a
-    part is cached, early batches are drawn from that part. If all or nothing is cached, the order is uniform.
-    Early gradients are biased only if it depends on the content which samples are cached, for example if
-    costly samples are cached late. A full cache declines a random part of the data.
+        sampler = prepcache.CachedFirstSampler(ds)
+        loader = torch.utils.data.DataLoader(ds, batch_size=256, sampler=sampler, num_workers=4)
+
+    Distribution: each epoch is a permutation; the cached samples and the others each come in random order.
+    The order of the whole epoch is not uniform: while only a part is cached, early batches are drawn from
+    that part. Early gradients are biased only if it depends on the content which samples are cached, for
+    example if costly samples are cached late. A full cache declines a random part of the data.
 
     Args:
         ds: a `CachedDataset`, usually with `lazy=True`.
         generator: draws the seed of all epochs; default torch's global generator. With several replicas the
             seed must be the same in all, and is 0 by default.
-        num_replicas, rank: this process reads share `rank` of `num_replicas` shares. They have equal lengths:
-            as in torch's `DistributedSampler`, some samples are repeated to make them equal.
+        num_replicas, rank: this process reads share `rank` of `num_replicas` shares of equal lengths: as in
+            torch's `DistributedSampler`, some samples are repeated to make them equal.
 
     Raises:
         TypeError, ValueError: the data set or the rank is invalid.
@@ -81,11 +78,7 @@ class CachedFirstSampler(Sampler[int]):
         return self._positions(self._share(), self._given)
 
     def _share(self) -> Any:
-        """This rank's positions of the epoch, in random order.
-
-        Shape:
-            int64[len(self)].
-        """
+        """This rank's positions of the epoch, in random order; `int64[len(self)]`."""
         count = len(self._ds)
         order = np.random.default_rng((self._seed, self._epoch)).permutation(count)
         return order[np.arange(self._rank, len(self) * self._replicas, self._replicas) % max(1, count)]

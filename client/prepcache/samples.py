@@ -8,9 +8,6 @@ Invariants:
     2. Maps and what is being collected belong to one process. A fork shares the maps; what is pickled maps
        the files again where it arrives.
     3. Where items expand, the number of samples does not change between two calls of `prepare`.
-
-Not here: what the daemon has (artifact_set.py), how missing items are made (filler.py), how samples made on
-access are committed (on_access.py), which items were altered (input_guard.py).
 """
 
 from __future__ import annotations
@@ -57,14 +54,7 @@ _BEGINNING = ForkLock()
 
 @dataclass(eq=False)
 class Preprocessing:
-    """How samples are made, and what the cache has of them.
-
-    Args:
-        job: the function, and how it is called.
-        artifacts: those of the recipe.
-        is_lazy: nothing is made ahead.
-        num_workers, executor, progress: as given to the data set.
-    """
+    """How samples are made, and what the cache has of them. `is_lazy`: nothing is made ahead."""
 
     recipe: Recipe
     job: Job
@@ -83,27 +73,19 @@ class Preprocessing:
 
     @property
     def name(self) -> str:
-        """The recipe's."""
         return self.recipe.name
 
     def say(self, line: str, topic: str = "", *, is_wrong: bool = False) -> None:
-        """Says a line.
-
-        Args:
-            topic: of what is wrong: every process says it, and a stream once, whichever chunk it is of.
-        """
+        """Says a line. Of a `topic` of what is wrong every process says it, and a stream once."""
         say(line, self.progress, is_wrong=is_wrong or bool(topic))
 
     def say_of_it(self, text: str, topic: str = "", *, is_wrong: bool = False) -> None:
-        """Says something of the data set, after its name."""
         self.say(f"{self.name}: {text}", topic, is_wrong=is_wrong)
 
     def watcher(self, total: int, there: int) -> Progress:
-        """Shows how a fill goes."""
         return Progress(self.name, total, there, self.progress, self.tell)
 
     def tell(self, done: int, total: int) -> None:
-        """Lets the daemon know how far a fill is."""
         if self.artifacts.mode.is_writing:
             self.artifacts.session.progress(self.recipe, done, total)
 
@@ -119,8 +101,7 @@ class Samples:
     """The samples of some items.
 
     Args:
-        items: the items.
-        distinct, stamps: their digests, and their files, as they were read.
+        stamps: their files, as they were read.
         catalogue: where the samples lie.
         numbers: the numbers of the items in their stream; by default, their positions.
     """
@@ -151,7 +132,6 @@ class Samples:
     # -- looking up
 
     def look(self, *, not_within_s: float = 0.0) -> bool:
-        """Takes in what has been committed since; whether anything missing was found."""
         return self.by.artifacts.look(not_within_s=not_within_s)
 
     def note_hits(self) -> None:
@@ -180,9 +160,7 @@ class Samples:
 
     @property
     def making(self) -> Making:
-        """What makes missing samples. It is loaded when it is needed: a job whose samples are all there needs
-        none of it.
-        """
+        """What makes missing samples; loaded late, as a job whose samples are all there needs none of it."""
         if self._making is None:
             from prepcache.making import Making
 
@@ -196,11 +174,7 @@ class Samples:
         return self.is_expanded or self.by.artifacts.mode.is_writing
 
     def prepare_opened(self) -> None:
-        """Makes what is missing, unless something that counts in the recipe was changed since the opening.
-
-        Raises:
-            PreprocessError, SampleError, UnkeyableError: as `CachedDataset.prepare`.
-        """
+        """Makes what is missing, unless something that counts in the recipe was changed since the opening."""
         if len(self.catalogue.missing) and (changed := self.by.steady.changed(is_due=True)):
             raise UnkeyableError(f"{self.by.name}: {line(changed)}", names=changed)
         self.prepare()
@@ -222,11 +196,7 @@ class Samples:
             raise error.with_traceback(None) from error.__cause__
 
     def refuse_draws(self, drawn: set[str]) -> None:
-        """Refuses a wrapped dataset that draws.
-
-        Raises:
-            UnkeyableError: a wrapped dataset has drawn random numbers.
-        """
+        """Refuses a wrapped dataset that draws."""
         if drawn and isinstance(self.by.job.function, Wrapped):
             raise UnkeyableError(draws_refused(self.by.name, drawn))
 
@@ -236,7 +206,6 @@ class Samples:
         return None if self._making is None else self._making.on_access
 
     def set_view(self, view: View) -> None:
-        """Where items expand: the view of a preparation."""
         self._view = view
 
     # -- reading
@@ -245,7 +214,6 @@ class Samples:
         return len(self._expanded_view()) if self.is_expanded else self.count
 
     def sample(self, position: int) -> Any:
-        """The sample at a position, which is made if it is missing."""
         self.by.artifacts.touch()
         if self.is_expanded:
             return self._expanded_view().sample(position)
@@ -265,7 +233,6 @@ class Samples:
         return self.batch(positions)
 
     def __iter__(self) -> Iterator[Any]:
-        """All of them, one after the other."""
         return given(self.view, self._make)
 
     def _make(self, indices: Sequence[int], *, is_single: bool = False) -> dict[int, Any]:
@@ -278,9 +245,7 @@ class Samples:
             raise error.with_traceback(None) from None
 
     def view(self) -> View:
-        """The samples that are there. Where items expand, those of the last preparation: the length must not
-        change under its reader.
-        """
+        """The samples that are there; where items expand, those of the last preparation."""
         self.by.artifacts.touch()
         if self.is_expanded:
             return self._expanded_view()
@@ -298,11 +263,7 @@ class Samples:
     # -- what there is
 
     def are_there(self, positions: Array, *, not_within_s: float) -> Array:
-        """Which of the samples at these positions are there; `bool[k]`.
-
-        Args:
-            not_within_s: the daemon is not asked again so soon.
-        """
+        """Which of the samples at these positions are there; `bool[k]`."""
         if self.is_expanded:
             return np.ones(len(positions), np.bool_)
         self.look(not_within_s=not_within_s)

@@ -1,8 +1,5 @@
 """An existing map-style Dataset, cached item by item: what `CachedDataset.wrap(dataset, key=...)` calls.
 
-    old = Photos(paths, transform)      # its __getitem__(i) reads paths[i]
-    ds = prepcache.CachedDataset.wrap(old, key=lambda i: old.paths[i])
-
 Invariants:
     1. An item is what `key(i)` gives: the files in it count by their bytes, in any order and subset.
     2. Of the dataset, the code of `__getitem__` counts, and every attribute that it reads, lists of all
@@ -28,11 +25,7 @@ class MapStyle(Protocol[S_co]):
 
 
 class Wrapped:
-    """The function of a wrapped dataset: gives `dataset[i]` for the item `key(i)`.
-
-    Args:
-        names: the items, in order; of equal ones the first is preprocessed for all.
-    """
+    """The function of a wrapped dataset: gives `dataset[i]` for the item `key(i)`."""
 
     def __init__(self, dataset: Any, names: list[Any]) -> None:
         self.dataset = dataset
@@ -40,7 +33,6 @@ class Wrapped:
 
     @property
     def method(self) -> Callable[..., Any]:
-        """What counts in the key."""
         method: Callable[..., Any] = self.dataset.__getitem__
         return method
 
@@ -56,11 +48,7 @@ def _told_apart(name: Any) -> Any:
 
 
 def wrapped(dataset: Any, key: Callable[[int], Any]) -> tuple[list[Any], Wrapped]:
-    """The items of a dataset, and the function that makes their samples.
-
-    Raises:
-        TypeError: it is no map-style dataset, or `key` gives what has no hash.
-    """
+    """The items of a dataset, and the function that makes their samples."""
     if not (hasattr(type(dataset), "__getitem__") and hasattr(type(dataset), "__len__")):
         raise TypeError(
             f"wrap() takes a map-style dataset, with __getitem__ and __len__, not {type(dataset).__name__}: "
@@ -79,7 +67,6 @@ def wrapped(dataset: Any, key: Callable[[int], Any]) -> tuple[list[Any], Wrapped
 
 
 def draws_refused(name: str, drawn: set[str]) -> str:
-    """Why a dataset that draws is refused, and what to do instead."""
     return (
         f"{name} draws random numbers ({', '.join(sorted(drawn))}), so a cached sample would be the "
         "same in every epoch. Build the dataset with its deterministic transforms only, and pass the random "

@@ -1,19 +1,12 @@
 """What was made and is not committed yet: samples that are collected, and the files that they go into.
 
-A batch is in files as soon as it is complete: the job reads its samples there, whatever becomes of it.
-
 Invariants:
-    1. A sample that no column can hold leaves what was collected before as it was, and so does an interrupt
-       that meets one half collected.
-    2. A piece of an item that spans artifacts is on disk when the next one is begun: an item of any size
-       takes the memory of one piece.
+    1. A sample that no column can hold leaves what was collected before as it was, and so does an interrupt.
+    2. A piece of an item that spans artifacts is on disk when the next one is begun.
     3. Nothing of a file is left on the disk after the last process that maps it has ended, unless a daemon
-       took it.
-    4. Opening a file by its address gives that file or none. A descriptor's number is used again, an inode's
-       within the tick of its times, and one key may have other bytes (of files that changed meanwhile): so
-       each temporary file gets a time of modification drawn by chance.
-
-Not here: when a batch is complete (filler.py, on_access.py), its commit (commit.py).
+       took it, or a worker left it.
+    4. Opening a file by its address gives that file or none. A descriptor's number, an inode and a key may
+       be used again: so each temporary file gets a time of modification drawn by chance.
 """
 
 from __future__ import annotations
@@ -54,12 +47,8 @@ class Task:
     """What samples are made of, and for.
 
     Args:
-        recipe: with its digest.
-        catalogue: what is there; gets what is made.
-        originals: the items, by their distinct numbers.
         producer: the job that makes the artifacts, for people.
         steady: whether what is made still belongs to the recipe.
-        job: calls the function.
     """
 
     recipe: Any
@@ -70,7 +59,6 @@ class Task:
     job: Job
 
     def failure(self, part: Part) -> PreprocessError:
-        """The error of a job in which the function raised."""
         error, originals = part.error, self.originals
         what = f"{type(error).__qualname__}: {error}" if str(error) else type(error).__qualname__
         failed = PreprocessError(
@@ -82,12 +70,10 @@ class Task:
         return failed
 
     def refusal(self, index: int, error: SampleError) -> SampleError:
-        """The error of a sample that no column can hold, with its item's name."""
         return SampleError(f"{self.originals.name(index)}: {error.message}", **error.data)
 
 
 def made_by(recipe: str) -> dict[str, Any]:
-    """The job that makes artifacts of a recipe of this name, for people, and for a rebuilt index."""
     return {
         "recipe": recipe,
         "script": Path(script_run()).name or "python",
@@ -100,10 +86,6 @@ def made_by(recipe: str) -> dict[str, Any]:
 
 class LocalFile:
     """An artifact in a file that only this job reads: a staged one, or a temporary one without a name.
-
-    Args:
-        staged: where it is written; its name goes with the commit that takes it, or with its session, but
-            what is mapped here stays.
 
     Raises:
         OSError: the folder takes no more.
@@ -168,7 +150,6 @@ class LocalFile:
         return found
 
     def copy_to(self, fd: int) -> None:
-        """Writes the same artifact elsewhere."""
         artifact.copy(self._fd, fd, self.nbytes)
 
     def stage(self, session: Any) -> Staged:
@@ -192,7 +173,7 @@ class LocalFile:
 
 
 def _folder() -> str:
-    """Where large temporary files belong: `/tmp` is memory on many systems. TMPDIR decides where set."""
+    """Where large temporary files belong: `/tmp` is memory on many systems."""
     if "TMPDIR" not in os.environ and os.access("/var/tmp", os.W_OK):
         return "/var/tmp"
     return tempfile.gettempdir()
@@ -204,7 +185,6 @@ class Batch:
 
     Args:
         files: one, or one for each piece of an item that spans artifacts.
-        indices: the distinct items in them.
         cover: every digest in the item tables, and the lease that covers it.
         share: where the items are settled; None where they are.
         locks: under which they were made; kept as long as the batch is.
@@ -241,21 +221,15 @@ class Batch:
         return sum(file.nbytes for file in self.files)
 
     def settle(self, indices: Sequence[int], *, is_committed: bool = False) -> None:
-        """These of its items are done with."""
         if self.share is not None:
             self.share.settle(indices, is_committed=is_committed)
 
     def unstage(self) -> None:
-        """Gives up its staged files, unless a daemon took them."""
         for file in self.files:
             file.unstage()
 
     def leave(self, lost: set[bytes], producer: dict[str, Any]) -> None:
-        """Leaves items to others, who have taken them. An item in pieces is left as a whole.
-
-        Raises:
-            OSError, ArtifactError: as `LocalFile`.
-        """
+        """Leaves items to others, who have taken them. An item in pieces is left as a whole."""
         digests = list(self.cover)
         rows = [row for row, digest in enumerate(digests) if digest not in lost]
         if len(self.indices) < len(digests):
@@ -297,11 +271,7 @@ class Collected:
         return len(self._leases)
 
     def add(self, part: Part, held: HeldLease | None) -> None:
-        """Takes a whole item. An interrupt meanwhile drops what was collected: columns may have half of it.
-
-        Raises:
-            SampleError: no column can hold a sample of it.
-        """
+        """Takes a whole item. An interrupt drops what was collected: columns may have half of it."""
         digest = self._task.catalogue.distinct.digest(part.index)
         try:
             self._writer.add(digest, part.samples, part.cost_s)
@@ -315,15 +285,7 @@ class Collected:
             raise
 
     def batch(self, observed: list[dict[str, Any]], session: Any = None) -> Batch:
-        """What was collected, in a file.
-
-        Args:
-            observed: what the function was seen to read beside its items.
-            session: gives a staged file for it; else, and where it has none, it is a temporary one.
-
-        Raises:
-            OSError, ArtifactError: as `LocalFile`.
-        """
+        """What was collected, in a file: one that `session` stages, or a temporary one."""
         return Batch([self._file(observed, session)], self.indices, self._cover, observed)
 
     def _file(self, observed: list[dict[str, Any]], session: Any) -> LocalFile:
@@ -357,14 +319,7 @@ class Cut:
         self._piece_s = 0.0
 
     def add(self, part: Part, observed: list[dict[str, Any]]) -> None:
-        """Takes the next part.
-
-        Args:
-            observed: what the function was seen to read so far; the last piece has all of it.
-
-        Raises:
-            SampleError: no column can hold a sample of it.
-        """
+        """Takes the next part; `observed` is what the function was seen to read so far."""
         if self._samples and self._sample_bytes >= COMMIT_BYTES << (len(self._pieces) // _DOUBLE_EVERY):
             self._end_piece(observed, is_last=False)
         self._samples += part.samples
@@ -388,10 +343,6 @@ class Cut:
         self._begin()
 
     def batch(self, held: HeldLease | None, observed: list[dict[str, Any]]) -> Batch:
-        """Its pieces, to be committed together.
-
-        Args:
-            held: the lease on the item.
-        """
+        """Its pieces, to be committed together under the lease on the item."""
         cover = dict.fromkeys(self._digests, None) | {self._item: held}
         return Batch(self._pieces, self.indices, cover, observed)

@@ -3,11 +3,10 @@
 A part is all samples of an item, or, where an item expands to more than `PART_BYTES`, some of them.
 
 Invariants:
-    1. The parts of one item come in order, and the last one says so.
-    2. A function that raises gives a last part with the error in it.
-    3. Only the function is watched, not the code that takes its parts.
-    4. Samples that wait for others are copies: the function may use its memory again at its next call.
-    5. A function that reads from its own data set is refused: it would wait for itself.
+    1. The parts of one item come in order, and the last one says so; it has the error of a call that failed.
+    2. Only the function is watched, not the code that takes its parts.
+    3. Samples that wait for others are copies: the function may use its memory again at its next call.
+    4. A function that reads from its own data set in its own thread is refused: it would wait for itself.
 """
 
 from __future__ import annotations
@@ -56,11 +55,9 @@ class Part:
     """Samples of one distinct item.
 
     Args:
-        cost_s: seconds inside the function for this part.
-        error: what the function raised.
-        refusal: why no column can hold a sample of it, where that showed on its way here.
+        error: what the function raised; `refusal`: why no column can hold a sample.
         unobserved: the error because of which something that the function read may not have been seen.
-        notices: what the user should be told of the function, as this process found out since the last part.
+        notices: what the user should be told of the function, new since the last part.
     """
 
     index: int
@@ -73,7 +70,6 @@ class Part:
     notices: tuple[Notice, ...] = ()
 
     def copied(self) -> Part:
-        """This part, with samples that the function does not refer to."""
         return replace(self, samples=[copied(sample) for sample in self.samples])
 
     def looked_at(self) -> Part:
@@ -90,11 +86,7 @@ class Part:
 class Job:
     """What is called: the function, its config, and how an item is handed to it.
 
-    Picklable if these are; elsewhere the observer begins from nothing, since what it knows is of one process.
-
     Args:
-        read: what the function receives for a path: "path", "bytes" or "text".
-        observer: notes what the function reads beside its item.
         of: the data set, alike in all copies of it; none by default.
         trial: finds out whether samples depend on what calls changed, in one process.
     """
@@ -112,20 +104,14 @@ class Job:
         return [] if self.observer is None else list(self.observer.taken())
 
     def add(self, told: Iterable[Input]) -> None:
-        """Takes in what it was seen to read in another process."""
         if self.observer is not None:
             self.observer.add(told)
 
     def news(self) -> list[Input]:
-        """What it was seen to read since the last call."""
         return [] if self.observer is None else self.observer.news()
 
     def call(self, index: int, item: Any) -> list[Any]:
-        """All samples of one item.
-
-        Raises:
-            Exception: what the function raises.
-        """
+        """All samples of one item; raises what the function raises."""
         samples = []
         for part in self.parts(index, item):
             if part.error is not None:
@@ -134,7 +120,6 @@ class Job:
         return samples
 
     def parts(self, index: int, item: Any) -> Iterator[Part]:
-        """The parts of one item; an error ends them."""
         began = time.perf_counter()
         try:
             made, missed = self._watched(item, lambda: self.function(load(item, self.read), **self.config))
@@ -172,7 +157,6 @@ class Job:
             self.trial.note(self._again(item), made)
 
     def _again(self, item: Any) -> Callable[[Any], Any]:
-        """What makes an item again, of the function that it is given: nothing of it is observed."""
         of, read, config, is_expanded = self.of, self.read, self.config, self.is_expanded
 
         def again(function: Callable[..., Any]) -> Any:
@@ -187,11 +171,7 @@ class Job:
         return Part(index, samples, True, cost_s, unobserved=missed, notices=notices)
 
     def refuse_itself(self) -> None:
-        """Refuses to make an item of the data set for the function that is just making one.
-
-        Raises:
-            RecursionError: says what to do instead.
-        """
+        """Refuses to make an item of the data set for the function that is just making one."""
         if self.of and self.of in _CALLED_OF.get():
             raise RecursionError(
                 "the function reads from its own data set, which would wait forever: pass it what it needs "
@@ -216,7 +196,6 @@ class Job:
 
 @contextmanager
 def _calling(of: str) -> Iterator[None]:
-    """While the function is called for an item of a data set."""
     token, key = _CALLED_OF.set((*_CALLED_OF.get(), of)), (of, os.getpid(), threading.get_ident())
     _UNDER_WAY[key] = time.monotonic()
     try:
@@ -249,10 +228,7 @@ def _without_autocast() -> AbstractContextManager[object]:
 
 
 def paths_in(item: Any) -> list[str]:
-    """The names in an item that are files of its own; what the function opens of them is in the digest.
-
-    Of other text nothing is: a file or folder that the function opens by it is an observed input.
-    """
+    """The names in an item that are files of its own; what the function opens of them is in the digest."""
     return [path for _, leaf in leaves_of(item) for path in _paths_of(leaf)]
 
 

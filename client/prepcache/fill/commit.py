@@ -1,30 +1,20 @@
-"""The committer: hands what was made over to the daemon, in a thread, while preprocessing and training go on.
+"""The committer: hands what was made over to the daemon, in a thread of its own.
 
-One thread of the process commits for all data sets, one batch after the other. It is there only while
-something is to be committed.
+One thread of the process commits for all data sets, one batch after the other.
 
 Invariants:
     1. A batch is in files of this job from the moment in which it is submitted, and its data set finds it
        there. It is offered to the daemon until that has stored it or refused it. What a store had an error
        for is offered once more.
     2. A job waits for commits only so that it does not preprocess faster than the daemon stores. What takes
-       longer than its bytes is charged to the process's wait budget, and then is waited for no more: the job
-       goes on, and the commit goes on in the thread. No other is waited for before that one is answered.
-    3. What waits is committed though its data set is dropped: the thread keeps this alive, and nothing else
-       but the data set does.
+       longer than its bytes is charged to the wait budget, and no other is waited for until it is answered.
+    3. What waits is committed though its data set is dropped: the thread keeps this alive.
     4. A process that ends waits for its commits as long as a fill would, and a job whose daemon is away and
-       lives `HANDOVER_S` in all. A DataLoader worker then waits for nothing, and leaves its files to the job.
-
-NOTE [ Lapsed leases ]
-    A commit under a lapsed lease is refused. What nobody has taken meanwhile (the machine slept, the job was
-    stopped) is leased once more, and the same samples are committed. The rest is left to those who have taken
-    it. What others have made is asked from the generation at which the lapsed lease was granted: the job may
-    have looked since, at what it did not know to be its own loss.
-
-NOTE [ Staged files ]
-    They go with their session, and a daemon that was killed in a commit may have moved them already. So what
-    is refused for its file, or in a forgotten session, is staged once more. Where the daemon was killed
-    after the commit, before it could answer, the items are found as if others had made them.
+       lives `HANDOVER_S` in all. A DataLoader worker waits for nothing then, and leaves its files to others.
+    5. A commit under a lapsed lease is refused. What nobody has taken meanwhile is leased once more, and the
+       same samples are committed; what others have made is asked from that lease's generation on.
+    6. Staged files go with their session, and a killed daemon may have moved them: what is refused for its
+       file, or in a forgotten session, is staged once more.
 
 Locking: `_flushing`, held over commits; `changed` guards what waits, and is never held over a request.
 """
@@ -93,7 +83,6 @@ class _Thread:
         forks.note(self)
 
     def after_fork(self) -> None:
-        """In a child: what is due is its parent's."""
         self._changed = threading.Condition()
         self._due: dict[Committer, float] = {}
         self._thread: threading.Thread | None = None
@@ -105,7 +94,6 @@ class _Thread:
         return self._thread is not None
 
     def schedule(self, one: Committer, after_s: float = 0.0) -> None:
-        """Has `one.run()` called so soon."""
         at = time.monotonic() + after_s
         if self._due.get(one, math.inf) <= at:  # to wake it for each sample costs more than the sample
             return
@@ -116,11 +104,6 @@ class _Thread:
                 self._thread = thread
             self._due[one] = at
             self._changed.notify_all()
-
-    def cancel(self, one: Committer) -> None:
-        """It is not to be called."""
-        with self._changed:
-            self._due.pop(one, None)
 
     def _run(self) -> None:
         while (one := self._next()) is not None:
@@ -154,12 +137,11 @@ def _pending() -> list[Batch]:
 
 
 def waiting_bytes() -> int:
-    """How much waits in files of this process for a daemon that is away or slow."""
     return sum(batch.nbytes for batch in _pending())
 
 
 def is_full() -> bool:
-    """Whether no more is to wait."""
+    """Whether no more is to wait in files of this process for a daemon that is away or slow."""
     return waiting_bytes() > AWAY_BYTES or sum(len(batch.files) for batch in _pending()) >= AWAY_FILES
 
 
@@ -176,14 +158,11 @@ class Committer:
     """Commits what one data set makes in this process.
 
     Args:
-        artifacts: those of the recipe, as in artifact_set.py.
-        task: gives catalogue and producer.
         is_heir: it takes what DataLoader workers have left, and leaves what it could not commit as one.
 
     Attributes:
         changed: notified when a batch has been answered.
-        reason: why nothing more is stored, or "".
-        is_declined: since there is no room.
+        reason: why nothing more is stored, or ""; `is_declined`: since there is no room.
         is_filling: a fill says what is wrong.
     """
 
@@ -212,12 +191,10 @@ class Committer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits to be committed."""
         return not self._todo
 
     @property
     def nbytes(self) -> int:
-        """What waits."""
         return sum(batch.nbytes for batch in list(self._todo))
 
     @property
@@ -232,13 +209,7 @@ class Committer:
         self.reason, self.is_declined, self.is_filling = "", False, False
 
     def submit(self, make: Callable[[], Batch], share: Share, *, indices: Sequence[int]) -> None:
-        """Has a batch committed.
-
-        Args:
-            make: puts it into files.
-            share: where its items are settled.
-            indices: of its items.
-        """
+        """Has a batch committed, which `make` puts into files; its items are settled in `share`."""
         if (batch := self.keep(make, indices)) is None:
             share.settle(indices)
             return
@@ -265,7 +236,6 @@ class Committer:
         return batch
 
     def soon(self, after_s: float = 0.0) -> None:
-        """Has the thread commit what there is."""
         THREAD.schedule(self, after_s)
 
     def _retry(self) -> None:
@@ -285,14 +255,12 @@ class Committer:
         self._charge(began, nbytes)
 
     def _allowed_s(self, nbytes: int) -> float:
-        """How long commits of so many bytes are waited for."""
         if _LATE:
             return 0.0
         beyond_s: float = max(waits.FREE_S, min(waits.SPARE_S, self._session.spare_s))
         return beyond_s + nbytes / waits.COMMIT_BYTES_PER_S
 
     def _charge(self, began: float, nbytes: int) -> None:
-        """Takes off the budget what was waited since then, beyond the time of so many bytes."""
         took_s = time.monotonic() - began
         self._session.waited_in_vain(took_s - nbytes / waits.COMMIT_BYTES_PER_S - waits.FREE_S)
 
@@ -310,10 +278,9 @@ class Committer:
             session.heartbeat.look()  # a child that was forked in an outage has no thread that looks
 
     def flush(self, until: float = math.inf, *, is_retrying: bool = True) -> None:
-        """Commits what waits; returns when that is done. Never raises.
+        """Commits what waits; returns when that is done, or at `until` (monotonic seconds). Never raises.
 
         Args:
-            until: how long another thread's commit is waited for, and those here; monotonic seconds.
             is_retrying: what could not be committed, too, before `RETRY_S` have passed.
         """
         if os.getpid() != self.pid:
@@ -396,11 +363,7 @@ class Committer:
     # -- one commit
 
     def _commit(self, batch: Batch, until: float | None) -> wire.Committed | None:
-        """Commits a batch, or what others have not taken of it; None where that is nothing.
-
-        Raises:
-            PrepcacheError, OSError: it was not committed.
-        """
+        """Commits a batch, or what others have not taken of it; None where that is nothing."""
         before, is_refused = batch.leases, False
         try:
             for _ in range(2 + len(before)):  # see NOTE [ Lapsed leases ]; they may lapse one by one
@@ -508,9 +471,7 @@ class Committer:
             for batch in list(self._todo) if self._is_heir else ():
                 if len(batch.files) == 1:  # pieces of one item are taken together, or not at all
                     if batch.left is None:
-                        _write(
-                            batch.files[0], folder / f"{self._artifacts.recipe.digest}-{secrets.token_hex(8)}"
-                        )
+                        _write(batch.files[0], folder / f"{recipe}-{secrets.token_hex(8)}")
                     lost.pop(id(batch), None)
         except OSError as error:
             why = str(error)
@@ -546,11 +507,7 @@ class Committer:
 
 
 def _write(file: LocalFile, path: Path) -> None:
-    """Copies a file to a path, where it appears as a whole.
-
-    Raises:
-        OSError: there is no room.
-    """
+    """Copies a file to a path, where it appears as a whole."""
     part = path.with_name(f"part-{path.name}")
     try:
         with open(part, "xb") as copy:
@@ -585,6 +542,5 @@ def _terminated_later() -> Iterator[None]:
 
 
 def behind_text(left: int) -> str:
-    """What becomes of so many items whose commits are not waited for."""
     which = count_text(left, "item is", "items are")
     return f"the daemon is slow to store samples: {which} waiting in temporary files, the job goes on"

@@ -7,15 +7,11 @@ Invariants:
     3. However it ends, what was preprocessed is committed, or kept in this job, and leases are given back.
        What was made while something that counts in the recipe changed is kept in this job.
     4. At most one batch is in memory, and one is waited for before the next but one is committed.
-    5. While the daemon is away (it starts, restarts or stands still) the fill goes on without leases.
+    5. While the daemon is away the fill goes on without leases.
 
 NOTE [ When to commit ]
     At 128 MB, near the end at as much as is left to make; when 30 s of work and 2 % of all work so far are
-    uncommitted; when somebody waits for what this job has; when this job has nothing left to lease; and at
-    the end.
-
-Not here: leases (leases.py), how much (pacing.py), calling the function (workers.py), commits
-(commit.py).
+    uncommitted; when somebody waits for what this job has; when it has nothing left to lease; at the end.
 """
 
 from __future__ import annotations
@@ -57,19 +53,16 @@ FILE_BYTES = 16 << 10
 
 @dataclass(slots=True)
 class Filled:
-    """How a fill went.
+    """How a fill went; all but `late` by distinct items.
 
     Args:
-        computed: distinct items preprocessed here and kept, in the cache or in this job.
-        waited: distinct items that other jobs made meanwhile.
-        changed: distinct items that changed after the opening, and the names in them that did.
-        unobserved: items made while what the function read could not be observed, and why.
-        notices: what the user should be told of the function.
-        drawn: global random generators that the function drew from.
-        nothing: items for which it returned None.
+        computed: preprocessed here and kept, in the cache or in this job; `waited`: made by other jobs
+        meanwhile.
+        changed: changed after the opening, and the names in them that did.
+        unobserved: made while what the function read could not be observed, and why.
+        nothing: the function returned None for them.
         late: how many of the computed are in commits that go on, and are waited for no more.
-        is_declined: the cache had no room for the rest.
-        reason: why it ended early, or "".
+        is_declined: the cache had no room for the rest; `reason`: why it ended early, or "".
     """
 
     computed: list[int] = field(default_factory=list)
@@ -86,15 +79,7 @@ class Filled:
 
 
 class Fill:
-    """One run over the missing items of one data set.
-
-    Args:
-        artifacts: those of the recipe, as in artifact_set.py.
-        crew: calls the function; closed at the end.
-        committer: commits what is made.
-        todo: the distinct items wanted.
-        commit_bytes: how large a batch gets.
-    """
+    """One run over the missing items `todo` of one data set; closes the crew at the end."""
 
     def __init__(
         self,
@@ -124,12 +109,6 @@ class Fill:
         self._was_away = False
 
     def run(self) -> Filled:
-        """Fills.
-
-        Raises:
-            PreprocessError: the function raised; the message names the item, `__cause__` is its exception.
-            SampleError: it returned what no column can hold.
-        """
         self._committer.is_filling = True
         try:
             try:
@@ -207,7 +186,6 @@ class Fill:
         self._crew.submit([self._queue.popleft() for _ in range(count)])
 
     def _lease(self) -> bool:
-        """Leases fresh items; whether any were granted."""
         granted = self._ask(self._share.take)
         if self._share.is_waited_for:
             self._share.is_waited_for = False
@@ -250,7 +228,6 @@ class Fill:
     # -- taking what is made
 
     def _take(self, part: Part) -> None:
-        """One part of an item that was preprocessed."""
         if part.refusal is not None:
             raise self._task.refusal(part.index, part.refusal)
         if part.error is not None:

@@ -2,26 +2,22 @@
 
 Invariants:
     1. Every item of the share is in one state: fresh (not asked for yet), held (another job has it),
-       ours (this job makes it), handed in (being committed), or settled (there, refused, or
-       given up).
+       ours (this job makes it), handed in (being committed), or settled (there, refused, or given up).
     2. An item is preprocessed only while it is ours: under a lease or, while the daemon is away, under a
        lock, which is kept until what was made is committed. Exceptions: items that cost less than a request,
        the lease during which an outage begins or ends, and an outage in which nothing more may be waited.
     3. The generation never skips an artifact: it rises only with an answer that named all those between.
-
-NOTE [ Windows ]
-    Of a million missing items a request names only as many as the daemon may have to look at. What was
-    asked for and not granted is held, and is asked for again only when nothing fresh is left.
+    4. A request names only as many items as the daemon may have to look at. What was asked for and not
+       granted is held, and is asked for again only when nothing fresh is left.
 
 NOTE [ Outages ]
     While the daemon does not answer, a user's jobs share out items by file locks. Digests are divided into
     `BUCKETS`, and for each a byte of a file can be locked (open file description locks, fcntl(2)): who has
     it makes the items of that bucket. The daemon does not know of that: when it answers again, they are left
-    to that job for `LEFT_S`, in which it commits them. Recipes whose digests begin alike share a file, which
-    is empty and stays. Where the filesystem has no such locks, everything may be taken.
+    to that job for `LEFT_S`, in which it commits them. Where the filesystem has no such locks, everything
+    may be taken.
 
 Locking: `_lock` guards the states; never held over a request.
-Not here: how much to ask for (pacing.py), preprocessing (filler.py), the daemon's side (prepcached.leases).
 """
 
 from __future__ import annotations
@@ -116,13 +112,10 @@ class HeldLease:
 
 
 class Share:
-    """What one job asks for and gets.
+    """What one job asks for and gets, of the distinct items `todo`.
 
     Args:
-        artifacts: those of the recipe, as in artifact_set.py; gives the session, and the generation seen.
-        todo: the distinct items wanted.
-        on_found: called with distinct items that other jobs have made.
-        pace: what items cost, and so how many are asked for at once.
+        on_found: called with items that other jobs have made.
 
     Attributes:
         holders: the jobs that have items which were asked for last.
@@ -164,7 +157,6 @@ class Share:
 
     @property
     def fresh(self) -> int:
-        """How many items nobody is known to have."""
         return int(np.count_nonzero(self._state == FRESH))
 
     @property
@@ -173,7 +165,6 @@ class Share:
         return int(np.count_nonzero((self._state == FRESH) | (self._state == HELD)))
 
     def lease_of(self, index: int) -> HeldLease | None:
-        """The live lease on an item."""
         held = self._leases.get(index)
         return None if held is None or held.is_dead else held
 
@@ -190,24 +181,21 @@ class Share:
         self._state[np.asarray(indices)] = OURS
 
     def hand_in(self, indices: Sequence[int]) -> None:
-        """These are being committed."""
         self._state[np.asarray(indices)] = HANDED_IN
 
     def want(self, indices: Sequence[int]) -> None:
-        """These are missing and wanted, too."""
         at = np.asarray(indices)
         self._state[at[self._state[at] == SETTLED]] = FRESH
 
     def take(self, coming: int = 0, among: Array | None = None) -> list[int]:
-        """Leases some fresh items; passes over what others hold, and over what has been made meanwhile.
+        """Leases some fresh items, passing over what others hold and what has been made meanwhile.
 
         Args:
             coming: bytes that are not committed yet: there must be room for them, too.
-            among: only these distinct items, which a thread of the job asks for.
+            among: only these, which a thread of the job asks for.
 
         Returns:
-            Distinct items, in order; empty where nothing fresh is left or, with `reason`, where the
-            cache has no room.
+            Items, in order; none where nothing fresh is left or, with `reason`, where the cache has no room.
         """
         while True:
             generation = self._artifacts.generation
@@ -234,14 +222,7 @@ class Share:
                 return granted
 
     def wait(self, wait_s: float, coming: int = 0, among: Array | None = None) -> list[int]:
-        """Waits until an item that others hold becomes free or is made; at most `wait_s`.
-
-        Args:
-            coming, among: as in `take`.
-
-        Returns:
-            Distinct items that are this job's now.
-        """
+        """As `take`, of what others hold: waits until some of it is free or made, at most `wait_s`."""
         want = self.pace.want(1, len(self.holders))
         if self._session.is_away:
             has_waited = self._session.wait_for_return(wait_s)
@@ -273,18 +254,13 @@ class Share:
         return fresh
 
     def _in_state(self, state: int, among: Array | None) -> Array:
-        """The items in a state; of some, or of all."""
         return np.flatnonzero(self._state == state) if among is None else among[self._state[among] == state]
 
     def _count_taken(self) -> None:
         self.taken = int(np.count_nonzero(self._state == HELD))  # once a request: there may be a million
 
     def _ask(self, window: Array, want: int, coming: int, wait_s: float, generation: int) -> list[int] | None:
-        """One request; None if the answer was to look again, which has been done then.
-
-        Raises:
-            DaemonError: it was, too often in a row.
-        """
+        """One request; None if the answer was to look again, which has been done then."""
         self.reason = ""
         try:
             answer = self._session.lease(
@@ -411,7 +387,7 @@ class Share:
     def release_all(self) -> None:
         """Gives back all that is still leased, but for what is being committed."""
         # Else it and its fill keep each other, and files, until garbage is collected.
-        self._on_found = _to_nobody
+        self._on_found = lambda found: None
         self.settle([index for index in list(self._leases) if self._state[index] != HANDED_IN])
 
 
@@ -422,7 +398,3 @@ def forsake(session: Any, leases: Iterable[HeldLease]) -> None:
     for held in gone:
         held.is_dead = True
     session.forsake([held.lease for held in gone])
-
-
-def _to_nobody(found: Array) -> None:
-    """Where the share has ended."""

@@ -1,27 +1,20 @@
 """Samples made on access: leased before they are made, and committed while training goes on.
 
-A lazy data set makes all of its samples so; another those that its fill left, where the daemon was gone, and
-those that were purged while it is open.
-
 Invariants:
-    1. Every process has its own: a DataLoader worker leases and commits under its own session, and commits at
-       the latest when it ends.
+    1. Every process has its own: a DataLoader worker leases and commits under its own session.
     2. A sample is made while the share (leases.py) says that its item is this job's: jobs and workers that
-       read one cold data set call the function once for each item. What others have is waited for. One
-       request leases a share of what is missing of a batch.
-    3. One thread at a time leases; threads make different items at once, and wait for one that another makes.
-       A thread does not wait for a call that may wait for it: it makes a sample of its own, which is not kept.
+       read one cold data set call the function once for each item.
+    3. One thread at a time leases; threads make different items at once, and wait for one that another
+       makes. A thread does not wait for a call that may wait for it: its sample is not kept then.
     4. A process that waits for others has a thread commit what it made: no two wait for each other. What was
-       made is committed after `COMMIT_S` in any case.
-    5. Until it is in files it is in memory, at most half a batch of it, and is given from there.
+       made is committed after `COMMIT_S`, or after an outage.
+    5. Until it is in files it is in memory, at most half a batch of it, and is given from there. It is in
+       files before another process gets the data set, and before all is prepared.
     6. What is leased and not committed is given back: others may wait for it.
-    7. What was made is in files before another process gets the data set, and before all is prepared: the
-       function is not called for it again.
-    8. Samples that were made while something that counts in the recipe changed are dropped.
+    7. Samples that were made while something that counts in the recipe changed are dropped.
 
-Locking: `_turn` is held while items are leased, and never over a call; `_submitting` while what was made goes
-into files.
-Not here: the thread, and what becomes of a batch (commit.py).
+Locking: `_turn` is held while items are leased, and never over a call; `_submitting` while what was made
+goes into files.
 """
 
 from __future__ import annotations
@@ -62,12 +55,7 @@ Call = Callable[[int], tuple[Part, bool]]
 
 
 class OnAccess:
-    """Makes samples and has them committed, for one process.
-
-    Args:
-        committer: of the same data set.
-        observed: what the function was seen to read beside its items.
-    """
+    """Makes samples and has them committed, for one process."""
 
     def __init__(
         self,
@@ -94,7 +82,6 @@ class OnAccess:
 
     @property
     def wants_more(self) -> bool:
-        """Whether samples would be taken."""
         session = self._artifacts.session
         is_there = session.is_away or not session.is_gone
         return is_there and not self.committer.reason and not is_full()
@@ -200,7 +187,6 @@ class OnAccess:
     # -- committing
 
     def flush_soon(self) -> None:
-        """Has the thread commit what was made."""
         if self._made:
             self.committer.soon()
 
@@ -210,11 +196,7 @@ class OnAccess:
         self.committer.flush(is_retrying=False)
 
     def run(self, *, is_waiting: bool = True) -> None:
-        """Submits what was made, in batches that suit the cache: one that has no room is full.
-
-        Args:
-            is_waiting: for another thread that does so.
-        """
+        """Submits what was made, in batches that suit the cache: one that has no room is full."""
         if os.getpid() == self.pid and self._submitting.acquire(blocking=is_waiting):
             try:
                 self._submit()
@@ -222,7 +204,6 @@ class OnAccess:
                 self._submitting.release()
 
     def before_fork(self) -> None:
-        """A child is given what was made."""
         self.run(is_waiting=False)  # a function that forks may be called by what submits
 
     def _submit(self) -> None:

@@ -42,7 +42,6 @@ class Pace:
 
     Args:
         slots: items preprocessed at the same time.
-        commit_bytes: how large a batch may get.
         cost_s: seconds inside the function so far, over all workers.
         uncommitted_s: those of samples that are in no artifact yet.
     """
@@ -56,7 +55,6 @@ class Pace:
     _count: float = 0.0
 
     def note(self, cost_s: float, nbytes: int) -> None:
-        """One item was preprocessed."""
         self.cost_s += cost_s
         self.uncommitted_s += cost_s
         self._cost = _MEMORY * self._cost + cost_s
@@ -73,12 +71,7 @@ class Pace:
         return self._nbytes / self._count if self._count else 0.0
 
     def want(self, fresh: int, others: int) -> int:
-        """How many items to lease.
-
-        Args:
-            fresh: items that nobody is known to have.
-            others: jobs that share them, as far as known.
-        """
+        """How many items to lease, of `fresh` that nobody is known to have, beside so many other jobs."""
         if not self._count:
             return self.slots
         item_s = max(self.item_s, 1e-6)
@@ -99,12 +92,7 @@ class Pace:
         return max(1, min(fair, int(CHUNK_S / max(self.item_s, 1e-6))))
 
     def is_commit_due(self, nbytes: int, left: int) -> bool:
-        """Whether what has been collected should be committed now, though no job waits for it.
-
-        Args:
-            nbytes: what has been collected.
-            left: items that are still to be made, as far as known.
-        """
+        """Whether so much is to be committed now, with so many items still to be made."""
         if nbytes >= min(self.commit_bytes, max(END_BYTES, left * self.item_bytes)):
             return True
         # Workers side by side lose only their share of a wall-clock second each.

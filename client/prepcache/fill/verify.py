@@ -32,14 +32,10 @@ def verify(
     fraction: float,
     remove: Callable[[ArtifactRef, str], str],
 ) -> int:
-    """Preprocesses a share of the items that are there, and compares.
+    """Preprocesses a share of the items that are there, and compares; how many.
 
     Args:
-        fraction: of the distinct items that are there, each drawn independently.
         remove: removes the artifact that an item differs from; says what became of it.
-
-    Returns:
-        How many were compared, each with what was there when its turn came.
 
     Raises:
         VerifyError: one has other bytes than the stored ones.

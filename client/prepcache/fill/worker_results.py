@@ -25,7 +25,6 @@ def dumped(part: Part) -> tuple[bytes, bool]:
 
 
 def loaded(raw: bytes) -> Part:
-    """The part in what `dumped` gave."""
     return Part(*pickle.loads(raw))
 
 

@@ -9,8 +9,6 @@ Invariants:
        and no descriptor of the parent's but their own pipe, and end when they are told so, or that closes.
     4. No other process has an end of a pipe, whatever forks it: the death of one side would not be seen, and
        a crew that closes would wait for what another thread of the job's has forked.
-
-Not here: what is computed when, and what becomes of it (filler.py, on_access.py).
 """
 
 from __future__ import annotations
@@ -78,7 +76,6 @@ class Crew:
         raise NotImplementedError
 
     def submit(self, chunk: Sequence[int]) -> None:
-        """Hands in distinct items."""
         self.pending += len(chunk)
 
     def take(self) -> Part:
@@ -90,11 +87,9 @@ class Crew:
         return part
 
     def _receive(self) -> None:
-        """Waits for parts."""
         raise NotImplementedError
 
     def observed(self) -> list[dict[str, Any]]:
-        """What the function was seen to read beside its items, so far."""
         return self._job.observed()
 
     def close(self) -> None:
@@ -106,15 +101,12 @@ class Crew:
 def crew_of(
     executor: Executor | None, workers: int, job: Job, item_of: Callable[[int], Any], steady: Steady
 ) -> Crew:
-    """The crew that a data set was told to take."""
     if executor is not None:
         return Hired(executor, job, item_of, steady)
     return Forked(workers, job, item_of) if workers > 0 else Alone(job, item_of)
 
 
 class Alone(Crew):
-    """This thread, one item after the other."""
-
     def __init__(self, job: Job, item_of: Callable[[int], Any]) -> None:
         super().__init__(job, item_of)
         self._todo: deque[int] = deque()
@@ -201,8 +193,7 @@ class Hired(Crew):
 def run_chunk(job: Job, steady: Steady, chunk: Sequence[tuple[int, Any]]) -> Made:
     """The parts of some items, and what was observed; runs wherever an executor puts it.
 
-    One sample that does not pickle would be the error of all of them, and of none by name. Generators are not
-    put back: the next chunk in this process would draw the same numbers.
+    Generators are not put back: the next chunk in this process would draw the same numbers.
     """
     changed = steady.changed(is_filling=True)
     watched = Guard().__enter__()
