@@ -50,7 +50,7 @@ def verified(bench: Bench, meanwhile: Callable[[int], None] = lambda item: None)
         return ""
 
     made = bench.job.function
-    job = Job(lambda item: (meanwhile(item), made(item))[1], {}, bench.is_expanded)
+    job = Job(lambda item: (meanwhile(item), made(item))[1], {}, bench.job.is_expanded)
     originals: Any = types.SimpleNamespace(
         item=bench.item_of, position=lambda i: i, name=lambda i, _: f"item {i} ({bench.item_of(i)})"
     )
