@@ -9,7 +9,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Runs the command; Ctrl-C ends it with one line, while it still loads its libraries too."""
+    """Runs the command; Ctrl-C ends it with one line, also while it loads its libraries."""
     try:
         from prepcached import cli
 

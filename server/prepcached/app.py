@@ -1,11 +1,9 @@
 """The app: every endpoint over one daemon, behind what every request passes first.
 
 Invariants:
-    1. Nothing here is global: an app is made for a daemon, and dies with it.
-    2. The daemon, which runs by then, stops at the end of the app's lifespan, on the app's event loop.
-    3. The caller is known (auth.py) before a byte of the body is read.
-    4. Every exception ends here: the client gets a problem document.
-    5. Every GET endpoint answers HEAD with the same head. Downloads do so themselves, without reading.
+    1. Nothing is global: an app is made for a daemon, which stops at the end of the app's lifespan.
+    2. The caller is known (auth.py) before a byte of the body is read.
+    3. Every exception ends here, in a problem document.
 """
 
 from __future__ import annotations
@@ -114,11 +112,7 @@ def create_app(
 
 
 class Middleware:
-    """What every request passes before the app sees it, and every answer after.
-
-    Args:
-        observe: called with scope, status and seconds, once for each answered request.
-    """
+    """What every request passes before the app sees it, and every answer after; `observe` counts them."""
 
     def __init__(self, app: ASGIApp, auth: Auth, observe: Callable[[Scope, int, float], None]) -> None:
         self._app = app

@@ -1,15 +1,13 @@
 """Authentication and authorization: who makes a request, and what they may do.
 
 Invariants:
-    1. Over the unix socket the kernel says who the caller is. Over TCP every holder of the token is the same
-       caller, and never an admin: a token says nothing about a person.
+    1. On the unix socket the kernel names the caller. All holders of the TCP token are one caller, never an
+       admin.
     2. The token is compared in constant time, before anything else of a TCP request is read.
-    3. A request that a browser sends for another site's page is refused (`Origin`), and so is one that came
-       under a foreign name (`Host`: DNS rebinding). Both hold for the unix socket too: `ssh -L` turns it into
-       a port that browsers reach.
-    4. With `isolation = "user"` a caller sees, shares and changes only their own entries. Trusted users and
-       admins see everybody's entries and share among themselves, but their jobs are not given other users'
-       entries. A user that cannot be told from others is refused.
+    3. Requests from another site's page (`Origin`) or under a foreign name (`Host`) are refused. On the unix
+       socket too: `ssh -L` turns it into a port that browsers reach.
+    4. With `isolation = "user"` callers see, share and change only their own entries; trusted users and
+       admins see all, and share among themselves. A user that cannot be told from others is refused.
 """
 
 from __future__ import annotations
@@ -46,8 +44,7 @@ class Caller:
     """Who makes a request.
 
     Args:
-        uid: the user; None over TCP.
-        is_admin: may purge and pin what others own.
+        uid: None over TCP.
         confined_to: the only owner whose entries the caller sees; None: everybody's.
         scope: of the recipes that the caller shares (store/scopes.py).
     """
@@ -78,16 +75,7 @@ def owner_name(owner: int) -> str:
 
 
 class Auth:
-    """The rules.
-
-    Args:
-        token: what TCP callers must show.
-        admins: uids beside root and the daemon's own.
-        hosts: names, beside loopback, under which the port may be reached.
-        is_by_user: `isolation = "user"`.
-        trusted: uids that are not confined, beside admins.
-        metrics_port: the port at which metrics alone are served, without a token.
-    """
+    """The rules; `hosts` are names of the port beside loopback, `metrics_port` needs no token."""
 
     def __init__(
         self,
@@ -116,10 +104,10 @@ class Auth:
         """Who makes a request, which came to a port of this machine or, None, over the unix socket.
 
         Raises:
-            NotFound: at `metrics_listen`, a path that is not served there.
-            BadRequest: one of the headers that count here was sent twice.
+            NotFound: the path is not served at `metrics_listen`.
+            BadRequest: a header that decides was sent twice.
             Unauthorized: TCP without the token.
-            Forbidden: a foreign Host or Origin; or a user that cannot be told from others.
+            Forbidden: a foreign Host or Origin, or a user that cannot be told from others.
         """
         if port is not None and port == self._metrics_port:
             if path not in METRICS_PATHS:
@@ -152,7 +140,7 @@ class Auth:
         return Caller(peer.uid, peer, is_admin, self._confined_to(peer.uid), self.scope(peer.uid))
 
     def scope(self, uid: int | None) -> str:
-        """The scope of a user's recipes; None: of the holders of the token."""
+        """The scope of a user's recipes; None: the holders of the token."""
         if not self.is_by_user:
             return ""
         owner = self._confined_to(uid)

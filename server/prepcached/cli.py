@@ -91,7 +91,6 @@ def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Param
 
 
 def _option(name: str) -> inspect.Parameter:
-    """A setting as an option of `serve`."""
     setting = Settings.model_fields[name]
     extra: Any = setting.json_schema_extra
     metavar = extra["metavar"] or name.rpartition("_")[2].upper()
@@ -200,8 +199,7 @@ def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> 
 
 
 def _named_by_url(environ: Mapping[str, str]) -> str | None:
-    """The socket in PREPCACHE_URL, where the daemon's own variables name none; a daemon over TCP is refused,
-    since it may run anywhere."""
+    """The socket in PREPCACHE_URL, unless a variable of the daemon names one."""
     url = environ.get("PREPCACHE_URL", "")
     if not url or any(f"PREPCACHED_{name}" in environ for name in ("CONFIG", "UDS", "ROOT")):
         return None
@@ -211,8 +209,7 @@ def _named_by_url(environ: Mapping[str, str]) -> str | None:
 
 
 def _behind(path: Path) -> tuple[int, int]:
-    """The pid that the daemon behind a socket reports, and the one that the kernel reports (0: not visible)
-    on a second connection: a socket that systemd made is its own until the daemon serves."""
+    """The pid that the daemon behind a socket reports, and the one of the kernel (0: not visible)."""
     from prepcached.peer import Peer
 
     info = _ask(path, "GET", "/v1/info", ASK_TIMEOUT_S)
@@ -226,7 +223,6 @@ def _behind(path: Path) -> tuple[int, int]:
 
 
 def _check_beside(path: Path | None) -> list[dict[str, Any]]:
-    """What the daemon that has the root finds."""
     if path is None:
         raise ConfigError("the daemon of this root has no unix socket: stop it to check the root")
     told = _ask(path, "POST", "/v1/check", None)
@@ -237,7 +233,7 @@ def _check_beside(path: Path | None) -> list[dict[str, Any]]:
 
 
 def _ask(path: Path, method: str, target: str, timeout_s: float | None) -> dict[str, Any]:
-    """What the daemon behind a socket answers; raises DaemonUnreachable where none does."""
+    """The answer of the daemon behind a socket; raises DaemonUnreachable."""
     import http.client
 
     connection = http.client.HTTPConnection("localhost")

@@ -1,9 +1,9 @@
 """The daemon's settings: one frozen model, made once, passed inward.
 
 Invariants:
-    1. Command line > environment (`PREPCACHED_*`) > TOML file > default, each setting by itself. An unknown
-       name is refused, in the environment and the file too.
-    2. What cannot work, alone or together, fails here, and the message says where it came from.
+    1. Command line > environment (`PREPCACHED_*`) > TOML file > default. Unknown names are refused
+       everywhere.
+    2. What cannot work fails here, and the message says where it came from.
     3. The token is in no repr, log line or problem document.
 """
 
@@ -108,15 +108,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class TierSettings(BaseModel):
-    """A bucket that the daemons of several machines share: a table in the file, or a URL alone.
-
-    Args:
-        url: s3://, gs://, az:// or file://, with a prefix; never with credentials.
-        mode: "read-only" daemons fetch from it and write nothing into it.
-        upstream: the lead daemon, `http://host:port` or `https://host`, from which this one leases what its
-            jobs preprocess, so that no other machine does.
-        upstream_token_file: a file with what the lead's `token_file` holds.
-    """
+    """The bucket of several machines; `upstream` is the lead daemon from which this one leases."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -217,11 +209,7 @@ def load(
     *,
     activated: bool = False,
 ) -> Settings:
-    """Settings from all four places; `activated`: systemd hands over a listening socket.
-
-    Raises:
-        ConfigError: naming the setting, where it came from, and what it must be.
-    """
+    """Settings from all four places; raises ConfigError. `activated`: systemd hands over a socket."""
     values, labels = _merged(options, environ, config)
     if activated and "uds" not in labels:
         values["uds"] = None
@@ -240,13 +228,7 @@ def load(
 
 
 def places(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | None = None) -> Settings:
-    """Settings of which only the root and the socket are the daemon's: to stop it or to check its root,
-    nothing else has to be right.
-
-    Raises:
-        ConfigError: as `load`, for these two, and for a file that cannot be read or has unknown names. A
-            variable that means nothing does not keep a daemon from being stopped.
-    """
+    """Root and socket alone, to stop a daemon or check its root; raises ConfigError for these only."""
     known = {
         name: text
         for name, text in environ.items()
@@ -259,7 +241,7 @@ def places(options: Mapping[str, Any], environ: Mapping[str, str], config: Path 
 def _merged(
     options: Mapping[str, Any], environ: Mapping[str, str], config: Path | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """What was given, and where each of it came from."""
+    """The values, and where each came from."""
     if config is None and environ.get(PREFIX + "CONFIG"):
         config = Path(environ[PREFIX + "CONFIG"])
     given = [(f"{config}: {name}", name, value) for name, value in _read_toml(config).items()]
@@ -304,7 +286,7 @@ def _read_toml(path: Path | None) -> dict[str, Any]:
 
 
 def read_token(name: str, path: Path) -> str:
-    """What a setting's file holds; raises ConfigError unless it is a token that not everybody may read."""
+    """The token in a file; raises ConfigError where it is none, or everybody may read it."""
     try:
         is_public = path.stat().st_mode & 0o007
         token = path.read_bytes().decode("ascii").strip()

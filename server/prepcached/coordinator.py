@@ -1,15 +1,13 @@
 """Filling the cache together: what `resolve`, `lease`, `commit` and beats do.
 
 Invariants:
-    1. A lease is granted in one step with the generation check, on the event loop's thread: nothing is
-       awaited in between (leases.py, invariant 3).
+    1. Between the check of the generation and the grant nothing is awaited (leases.py, invariant 3).
     2. A warm opening needs no writer: a recipe that is known is not registered again.
-    3. A commit goes on when its client hangs up, and its leases cannot lapse meanwhile.
-    4. Holds are taken by the store in one step with the look-up; those taken for a session that ended
-       meanwhile are given back.
-    5. Messages name plain recipes; here and in the store they are scoped (store/scopes.py), by who asks.
-    6. A commit that is asked for again, since its answer was lost, is answered as the first time: what it
-       brought is no longer leased, so it would be refused, and its client would take it for work in vain.
+    3. A commit goes on when its client hangs up, and its leases cannot lapse meanwhile. Asked for again,
+       since its answer was lost, it is answered as the first time.
+    4. The store takes holds in one step with the look-up; those of a session that ended meanwhile are given
+       back.
+    5. Messages name plain recipes; here and in the store they are scoped (store/scopes.py).
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ class Coordinator:
     async def resolve(
         self, session: Session | None, request: wire.ResolveRequest, scope: str = ""
     ) -> wire.Resolved:
-        """The recipe's artifacts, held for the session if it wishes so; `scope` is the caller's."""
+        """The recipe's artifacts, held for the session if it wishes; `scope` is the caller's."""
         daemon, recipe, misses = self._daemon, request.recipe + scope, self.misses[scope]
         if request.register is not None:
             try:
@@ -87,7 +85,7 @@ class Coordinator:
         return found
 
     async def lease(self, session: Session, request: wire.LeaseRequest, is_gone: IsGone) -> wire.LeaseAnswer:
-        """Grants what nobody else has; waits for it up to `wait_s` if there is nothing."""
+        """Grants what nobody else has; waits up to `wait_s` if there is nothing."""
         daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe + session.scope
         if request.lost:
             table.forsake(session.id, request.lost)
@@ -225,7 +223,6 @@ class Coordinator:
         )
 
     def _note_used(self, session_id: str, request: wire.BeatRequest) -> list[str]:
-        """Tells the store what a session used and dropped; returns what it is to let go."""
         store = self._daemon.store
         if request.used:
             store.touch(session_id, request.used)
@@ -234,8 +231,7 @@ class Coordinator:
         return store.to_let_go(session_id)
 
     def _waited_for(self, session: Session) -> set[str]:
-        """The recipes, scoped, of which somebody waits for what a session has leased, here or on another
-        machine."""
+        """The recipes, scoped, of which somebody waits for what the session has leased, here or elsewhere."""
         table = self._daemon.leases
         found = table.waited_for(session.id)
         if self.tier is not None:
@@ -264,11 +260,8 @@ class Coordinator:
             self.served.add(declined_items=session.note_declined(request.recipe, request.left))
 
     async def _catch_up(self, session: Session, request: wire.LeaseRequest) -> None:
-        """The store may be ahead of the lease table: evictions, a commit that is just ending, a new daemon.
-
-        The table takes over the store's generation, not the client's: between the two may lie a commit
-        whose items the client has not seen.
-        """
+        """Raises the table's generation to the store's, which may be ahead. Not to the client's: between the
+        two may lie a commit that the client has not seen."""
         recipe, table = request.recipe + session.scope, self._daemon.leases
         if table.knows(recipe) and request.generation <= table.generation(recipe):
             return
@@ -335,14 +328,12 @@ class Coordinator:
         return done
 
     async def _drop_uploads(self, session: Session, refused: Sequence[wire.StagedFile]) -> None:
-        """Deletes what was uploaded for a commit that is refused: a client uploads anew for its next one, and
-        cannot delete what the daemon wrote."""
+        """Deletes the uploads of a refused commit, whose client uploads again."""
         for name in [file.name for file in refused if file.name in session.staged]:
             await self._daemon.quick(self._daemon.store.unstage, name)
             session.staged.pop(name, None)
 
     def _holders(self, recipe: str, held: Mapping[str, int]) -> Iterator[wire.Holder]:
-        """Who has the items; what is fetched from the tier is one holder."""
         fetched = 0
         for session_id, items in held.items():
             session = self._daemon.sessions.get(session_id)

@@ -1,17 +1,14 @@
 """The daemon: the store, the sessions of client processes and their leases, and what keeps them in step.
 
 Invariants:
-    1. Sessions and leases are touched on the event loop's thread only; the store is called from worker
-       threads only. So a request never waits for the disk of another, and a grant needs no lock.
-    2. A session acts only with its token, and only for the user who opened it. It ends with its process where
-       the daemon watches that, and otherwise after `wire.LAPSE_S` of silence: a stopped process keeps its
-       maps. Its end frees its leases at once, and its holds and staged files right after; a commit that was
-       under way is finished first.
-    3. Sessions and leases live in memory alone: a restart forgets them, and clients open and lease again.
+    1. Sessions and leases are touched on the event loop's thread only, the store is called in worker threads
+       only.
+    2. A session acts only with its token and for its user. It ends with its process where that is watched,
+       else after `wire.LAPSE_S` of silence. Its leases are free at once, its holds and staged files right
+       after; a commit under way is finished first.
+    3. Sessions and leases live in memory alone: after a restart clients open and lease again.
     4. Nothing that waits for the store's writer runs in the pool of quick calls.
-    5. The store is closed when no thread is at work on it any more, whatever became of the request.
-
-Not here: HTTP (app.py, routes/), leases and commits (coordinator.py), background work (maintenance.py).
+    5. The store is closed when no thread works on it any more, whatever became of the request.
 """
 
 from __future__ import annotations
@@ -69,13 +66,11 @@ class Session:
     """One client process.
 
     Args:
-        uid: the user by the kernel's word; None for a client that came with the TCP token.
-        reported_pid: what the process calls itself, which in another pid namespace is something else.
-        opened_at: seconds since the epoch.
-        beat_at: by the daemon's own clock.
-        declined: items of a recipe for which there was no room, since it was last granted some; 0 where
-            there was none for the recipe itself.
-        scope: of its recipes (store/scopes.py); elsewhere here recipes are plain.
+        uid: None with the TCP token.
+        opened_at: seconds since the epoch; `beat_at` by the daemon's clock.
+        declined: items of each recipe that found no room since it was last granted some (0: the recipe
+            itself).
+        scope: of its recipes (store/scopes.py), which are plain elsewhere here.
         staged: bytes of its uploads that no commit has taken, by name.
     """
 
@@ -107,7 +102,7 @@ class Session:
         return moved
 
     def note_declined(self, recipe: str, items: int) -> int:
-        """No room for these; returns how many of them are news: a client may ask several times."""
+        """Notes items without room; returns how many are new: a client may ask several times."""
         before = self.declined.pop(recipe, 0)
         self.declined[recipe] = max(before, items)
         while len(self.declined) > MAX_RECIPES:
@@ -116,17 +111,15 @@ class Session:
 
     @property
     def owner_uid(self) -> int:
-        """Owner of what it commits."""
         return TOKEN_UID if self.uid is None else self.uid
 
     @property
     def label(self) -> str:
-        """The session's name for people."""
         return f"{self.name} (pid {self.reported_pid} on {self.host})"
 
 
 class Daemon:
-    """One daemon over one open store, which `stop` closes; the clock counts seconds, monotonic."""
+    """One daemon over one open store, which `stop` closes."""
 
     def __init__(
         self,
@@ -158,7 +151,6 @@ class Daemon:
     # -- life
 
     async def start(self) -> None:
-        """Begins to watch."""
         self._loop = asyncio.get_running_loop()
         self._watch = Watch(self._loop, partial(self.end_session, why="its process ended"))
         self.store.on_merged = self._note_merged
@@ -249,11 +241,7 @@ class Daemon:
     # -- sessions
 
     def open_session(self, caller: Caller, name: str, pid: int, host: str) -> Session:
-        """A session for the caller's process, which is watched where it can be seen.
-
-        Raises:
-            LimitExceeded: too many are open, in all or of this user. UnknownSession: the process has died.
-        """
+        """A session for the caller's process; raises LimitExceeded, or UnknownSession where that is dead."""
         own = sum(session.uid == caller.uid for session in self.sessions.values())
         if len(self.sessions) >= MAX_SESSIONS or own >= MAX_PER_USER:
             raise LimitExceeded(
@@ -284,11 +272,7 @@ class Daemon:
         return session
 
     def session(self, session_id: str, token: str, uid: int | None) -> Session:
-        """The session that a request acts for.
-
-        Raises:
-            UnknownSession: there is none, or the token or user is another's. Which, is not said.
-        """
+        """The session that a request acts for; raises UnknownSession, which does not say what was wrong."""
         session = self.sessions.get(session_id)
         is_own = session is not None and secrets.compare_digest(session.token.encode(), token.encode())
         if session is None or not is_own or session.uid != uid:
@@ -314,10 +298,7 @@ class Daemon:
         self.spawn(self.clean_session(session_id))
 
     async def clean_session(self, session_id: str) -> None:
-        """Gives back what an ended session left in the store, once none of its commits is under way.
-
-        Files that the disk does not let it remove are left to the next sweep.
-        """
+        """Gives back what an ended session left in the store, once none of its commits is under way."""
         if session_id in self.sessions or self.commits.get(session_id):
             return
         await self.quick(self.store.release, session_id)

@@ -1,13 +1,11 @@
 """One connection: uvicorn's HTTP protocol with the peer's credentials and bounds on what precedes a body.
 
 Invariants:
-    1. `request.state.peer` is set for every request, from the socket.
-    2. Head and URL are bounded in bytes and time, and a silent connection is closed. What follows of a body
-       after its answer is thrown away, for a bounded time.
-    3. Refusals are problem documents, as everywhere.
-    4. A client that does not read its answer is disconnected, which frees the answer's memory.
-    5. Each peer (a user of the unix socket; all of TCP together) has at most half of the slots for
-       connections, so that nobody shuts out the others. Beyond that, connections are refused and closed.
+    1. `request.state.peer` comes from the socket.
+    2. Head and URL are bounded in bytes and time. What follows of a body after its answer is thrown away, for
+       a bounded time. Refusals are problem documents.
+    3. A client that does not read its answer is disconnected, which frees the answer's memory.
+    4. Each peer (a user of the unix socket; all of TCP together) has at most half of the connections.
 
 uvicorn's protocol class has no public interface for this: pyproject.toml bounds uvicorn's version.
 """
@@ -52,17 +50,12 @@ BULK_BYTES = 1 << 20
 
 
 def is_look(scope: Mapping[str, Any]) -> bool:
-    """Whether a request only looks. Open pages, watching commands and scrapers repeat such requests
-    unattended, so they keep no idle daemon alive."""
+    """Whether a request only looks: pages, watching commands and scrapers keep no idle daemon alive."""
     return scope["method"] in ("GET", "HEAD") and not scope["path"].endswith("/data")
 
 
 class Slots:
-    """The open connections of one server, by peer: a uid, or None for TCP.
-
-    Args:
-        limit: of all together; default: what this process has descriptors for.
-    """
+    """The open connections of one server, by peer: a uid, or None for TCP."""
 
     def __init__(self, limit: int | None = None) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -90,12 +83,6 @@ class Slots:
 
 
 class PeerProtocol(HttpToolsProtocol):
-    """One connection.
-
-    Args:
-        slots: of the server that it belongs to.
-    """
-
     peer: Peer
     _head_bytes = 0
     _in_head = True
@@ -165,7 +152,7 @@ class PeerProtocol(HttpToolsProtocol):
             self._expect("rest", REST_TIMEOUT_S, self.transport.close)
 
     def send_in_bulk(self) -> None:
-        """Enlarges the send buffer for a long answer, so that each turn of the loop writes more of it."""
+        """Enlarges the send buffer, so that each turn of the loop writes more of a long answer."""
         with contextlib.suppress(OSError, ValueError):  # the client has hung up
             sock = self.transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BULK_BYTES)

@@ -2,23 +2,18 @@
 
 Invariants:
     1. An item of a recipe is named by at most one live lease.
-    2. A lease acts only with the token that was given out with it, by the session that it was given to,
-       before its deadline. What lapsed, was released or belonged to an ended session never commits.
-    3. Items become free only by `release`, `lapse`, `end_session` or a finished commit. A commit frees an
-       item in the same step that raises the recipe's generation, so nobody can be granted an item that
-       has just been committed: he is told to look again.
-    4. A lease that is being committed neither lapses nor is freed by the end of its session before the
-       commit is finished or aborted: the store has its items in hand.
-    5. A lease has the id that its client made for it, and a client says which it never heard of (`forsake`):
-       an answer that was lost does not leave its session waiting for itself.
+    2. A lease acts only with its token, in its session, before its deadline. What lapsed, was released or
+       belonged to an ended session never commits.
+    3. A commit frees an item in the same step that raises the recipe's generation: nobody is granted an item
+       that has just been committed.
+    4. A lease that is being committed neither lapses nor is freed before the commit is finished or aborted.
+    5. Clients make the ids of their leases, and name those they never heard of (`forsake`), so a lost answer
+       does not leave a session waiting for itself.
     6. Every change that could let a waiter go on is announced through `on_change`.
+    7. Beats carry a lease at most `STALL_S` (or 40 x cost) past the last progress: a process may hang and
+       beat.
 
-Deadlines: max(15 s, 4 x measured cost), renewed by beats. A beat shows only that the process lives, so
-it cannot carry a lease further than `STALL_S` (or 40 x cost) past the last sign of progress: else a
-process that hangs in its function, and beats on from another thread, would block the others for ever.
-
-Locking: none. One thread (the daemon's event loop) calls everything here, and nothing here waits.
-Not here: sessions (daemon.py), generations' truth (the store).
+Locking: none; the daemon's event loop calls everything here.
 """
 
 from __future__ import annotations
@@ -74,8 +69,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a request for a lease got: look again, or a lease on the items at these indices, or nothing; and
-    how many of the items each session holds."""
+    """Look again, or a lease on the items at these indices, or nothing; how many items sessions hold."""
 
     is_behind: bool = False
     lease: Lease | None = None
@@ -94,18 +88,12 @@ class Commit:
 
 
 def digests(items: bytes) -> list[bytes]:
-    """The item digests of a run of them."""
     found: list[bytes] = np.frombuffer(items, f"V{DIGEST_BYTES}").tolist()
     return found
 
 
 class LeaseTable:
-    """All live leases, by recipe and item.
-
-    Args:
-        clock: seconds, monotonic; the only clock that counts.
-        on_change: called with a recipe when its items became free or its generation moved.
-    """
+    """All live leases; `on_change` is called with a recipe when items became free or its generation moved."""
 
     def __init__(
         self,
@@ -138,15 +126,14 @@ class LeaseTable:
         self._fenced(session, lease_id, lease.token if lease is not None else "")
 
     def generation(self, recipe: str) -> int:
-        """The newest generation of the recipe that this table was told of (0: none yet)."""
+        """The newest generation that this table was told of (0: none)."""
         return self._generations.get(recipe, 0)
 
     def knows(self, recipe: str) -> bool:
-        """Whether the table was ever told a generation of the recipe; before that it may grant nothing."""
         return recipe in self._generations
 
     def forget_generation(self, recipe: str) -> None:
-        """A commit failed in a way that leaves open whether it was done: the store is to be asked."""
+        """A commit failed and may have been done: the store is to be asked."""
         self._generations.pop(recipe, None)
 
     def raise_generation(self, recipe: str, generation: int) -> None:
@@ -168,16 +155,15 @@ class LeaseTable:
         cost_s: float,
         allowed: Container[bytes] | None = None,
     ) -> Answer:
-        """Grants up to `want` of the items that no live lease names, in one step with the generation check.
+        """Grants up to `want` items that no live lease names, in one step with the generation check.
 
         Args:
-            job: the session's name for people.
-            generation: the newest generation of the recipe that the asker has seen.
+            generation: the newest that the asker has seen.
             items: n * 32 bytes; those that are not `allowed` are passed over.
             cost_s: measured cost of the `want` items together, 0 when nothing was measured.
 
         Raises:
-            LimitExceeded: the session has as many leases, or leased items, as one session may have.
+            LimitExceeded: the session has as many leases or leased items as it may have.
             BadRequest: there is a lease of that id.
         """
         self.lapse()
@@ -217,8 +203,7 @@ class LeaseTable:
         return Answer(held=held)
 
     def begin_fetch(self, session: str, job: str, recipe: str, items: bytes) -> Commit | None:
-        """Leases the free ones of these items for one commit, which begins at once and whose end frees them;
-        None where none is free."""
+        """Leases the free ones of these items for one commit; None where none is free."""
         free = set(digests(items)).difference(self.leased(recipe))
         if not free:
             return None
@@ -239,7 +224,7 @@ class LeaseTable:
         return lease
 
     def beat(self, session: str, progressed: Iterable[str] = ()) -> None:
-        """Renews the session's leases; of some recipes the work has progressed since the last beat."""
+        """Renews the session's leases; `progressed` names recipes whose work has moved on."""
         self.lapse()
         now = self._clock()
         moved = set(progressed)
@@ -250,12 +235,7 @@ class LeaseTable:
             lease.deadline = max(lease.deadline, min(now + lease.span_s, stall_at))
 
     def begin_commit(self, session: str, pairs: Sequence[tuple[str, str]]) -> Commit:
-        """Checks the leases (id, token) of a commit, and keeps them from lapsing until it is over.
-
-        Raises:
-            LeaseLapsed: one of them is not live, or not this session's, or the token is not its own.
-            BadRequest: none, one twice, or leases of several recipes.
-        """
+        """Keeps the leases (id, token) of a commit from lapsing. Raises LeaseLapsed or BadRequest."""
         self.lapse()
         leases = tuple(self._fenced(session, lease_id, token) for lease_id, token in pairs)
         recipes = {lease.recipe for lease in leases}
@@ -294,7 +274,7 @@ class LeaseTable:
         self.finish_commit(commit, (), self.generation(commit.recipe))
 
     def release(self, session: str, lease_id: str, token: str) -> None:
-        """Ends a lease at its holder's wish; raises LeaseLapsed as `begin_commit`."""
+        """Ends a lease at its holder's wish; raises LeaseLapsed."""
         self.lapse()
         lease = self._fenced(session, lease_id, token)
         if lease.is_committing:
@@ -303,18 +283,15 @@ class LeaseTable:
         self._on_change(lease.recipe)
 
     def forsake(self, session: str, lease_ids: Iterable[str]) -> None:
-        """Frees what of these the session has; one that is being committed is freed when that is over."""
         named = set(lease_ids)
         self._end([lease for lease in self.of_session(session) if lease.id in named])
 
     def end_session(self, session: str) -> None:
-        """Frees all that a session held; what is being committed is freed when that is over."""
         for key in [key for key in self._waits if key[0] == session]:
             del self._waits[key]
         self._end(self.of_session(session))
 
     def lapse(self) -> None:
-        """Frees the leases whose deadline has passed."""
         now = self._clock()
         self._end([lease for lease in self if lease.deadline <= now and not lease.is_committing])
 
@@ -325,7 +302,6 @@ class LeaseTable:
         return {key: holders for key, (holders, _) in self._waits.items()}
 
     def waited_for(self, session: str) -> set[str]:
-        """The recipes of which somebody waits for items that this session holds."""
         return {recipe for (_, recipe), holders in self.waits().items() if session in holders}
 
     def _end(self, leases: list[Lease]) -> None:

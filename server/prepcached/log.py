@@ -2,11 +2,9 @@
 
 Invariants:
     1. A record is one line of printable characters, at most `MAX_CHARS` long in text.
-    2. In the journal each line has its level (`journalctl -p warning`), and not its time, which that adds.
-    3. What is logged while a request is answered carries the request's id, in worker threads too. The client
-       gets the same id in the header `x-request-id` and, with an unforeseen error, as the `incident`.
-
-Source: sd-daemon(3); JOURNAL_STREAM in systemd.exec(5).
+    2. In the journal each line has its level and no time, which the journal adds (sd-daemon(3)).
+    3. What is logged for a request, in worker threads too, carries its id, which the client gets as
+       `x-request-id`.
 """
 
 from __future__ import annotations
@@ -27,11 +25,7 @@ REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 
 
 class TextFormatter(logging.Formatter):
-    """One line a record, tracebacks folded in, so that a log can be read by lines; and on a terminal.
-
-    Args:
-        is_journal: each line begins with its level for the journal, which adds the time by itself.
-    """
+    """One line a record, with tracebacks folded in."""
 
     def __init__(self, *, is_journal: bool = False) -> None:
         shown = "%(name)s: %(message)s"
@@ -49,8 +43,6 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a record, for log collectors."""
-
     def format(self, record: logging.LogRecord) -> str:
         members = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -72,7 +64,7 @@ def priority(level: int) -> str:
 
 
 def is_journal(environ: Mapping[str, str]) -> bool:
-    """Whether standard error goes to systemd's journal."""
+    """Whether standard error goes to systemd's journal (JOURNAL_STREAM in systemd.exec(5))."""
     try:
         status = os.fstat(2)
     except OSError:  # closed
@@ -81,7 +73,6 @@ def is_journal(environ: Mapping[str, str]) -> bool:
 
 
 def configure(level: str, environ: Mapping[str, str], log_format: str = "text") -> None:
-    """Makes this process log so."""
     handler = logging.StreamHandler()
     is_json = log_format == "json"
     handler.setFormatter(JsonFormatter() if is_json else TextFormatter(is_journal=is_journal(environ)))

@@ -1,10 +1,10 @@
-"""Maintenance: the store's background work, in a thread of its own, off the request path.
+"""Maintenance: the store's background work, in a thread of its own.
 
 Invariants:
-    1. Each turn does a bounded piece of each kind of work; a piece that fails is logged, and the next
-       turn goes on.
-    2. The scrub and merges each read at most `DISK_BYTES_PER_S` on average, so that jobs keep the disk. The
-       scrub works for at most a tenth of the time, so that many small artifacts do not keep a processor busy.
+    1. Each turn does a bounded piece of each kind of work; a piece that fails is logged, and the next turn
+       goes on.
+    2. Scrub and merges each read at most `DISK_BYTES_PER_S` on average, and work for a bounded share of the
+       time.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ the interpreter for most of the time."""
 
 
 class Maintenance:
-    """The thread."""
-
     def __init__(self, store: Store) -> None:
         self._store = store
         self._stop = threading.Event()
@@ -56,7 +54,6 @@ class Maintenance:
             self._thread.join()
 
     def turn(self) -> None:
-        """One piece of each kind."""
         self._try("maintain", self._store.maintain)
         self._try("merge", self._merge)
         self._try("scrub", self._scrub)

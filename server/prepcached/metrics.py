@@ -1,12 +1,10 @@
 """Prometheus metrics of one daemon.
 
 Invariants:
-    1. Names follow Prometheus' conventions: base units, `_total` for counters, counters instead of rates.
+    1. Base units, `_total` for counters, counters instead of rates: https://prometheus.io/docs/practices/naming/
     2. Labels have few values: routes by their template, never by what a client put into a path.
-    3. A scrape reads counters; it never lists entries.
-    4. What requests count is counted here alone (`Counters`), and statistics and the page read it from there.
-
-Source: https://prometheus.io/docs/practices/naming/
+    3. What requests count is counted here alone (`Counters`); statistics and the page read it from there.
+    4. A scrape never lists entries.
 """
 
 from __future__ import annotations
@@ -145,7 +143,6 @@ class Metrics(Collector):
         registry.register(self)
 
     def observe(self, scope: Scope, status: int, seconds: float) -> None:
-        """Counts one request."""
         route = getattr(scope.get("route"), "path", "none")
         method = scope["method"] if route != "none" else "any"
         self._requests.labels(method, route, str(status)).observe(seconds)

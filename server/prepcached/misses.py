@@ -1,7 +1,6 @@
 """Misses: the recipes that jobs asked for last and that had nothing, or not all of it.
 
-Kept in memory, for `prepcache explain` and the dashboard. After a restart the newest recipe of a name stands
-in. For the event loop's thread.
+In memory; after a restart the newest recipe of a name stands in. For the event loop's thread.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ MAX_MISSES = 1024
 
 @dataclass(slots=True)
 class Miss:
-    """A job asked for a recipe.
+    """A job asked for a recipe that had nothing or, `is_partial`, not all.
 
     Args:
-        is_partial: it had entries, and the job went on to make more.
-        why: the reason on one line, where it is known: what the job said, or the first explanation.
+        why: the reason on one line: what the job said, or the first explanation.
         cue: which kind of input that is, "data" or "observed", where the job said so.
     """
 
@@ -35,8 +33,6 @@ class Miss:
 
 
 class Misses:
-    """The last misses: one for each name, recipe, and whether it was partial."""
-
     def __init__(self, limit: int = MAX_MISSES) -> None:
         self._limit = limit
         self._kept: OrderedDict[tuple[str, str, bool], Miss] = OrderedDict()
@@ -50,28 +46,23 @@ class Misses:
         self._put(self._kept, of, before if is_again else miss)
 
     def note_found(self, session: str, name: str, recipe: str) -> None:
-        """A session has opened a recipe that has entries; whether these are all, it finds out."""
         self._put(self._found, recipe, (session, name))
 
     def note_leasing(self, session: str, recipe: str, why: str = "", cue: str = "") -> None:
-        """A session wants to make items: of what it has opened, something was missing.
-
-        A DataLoader worker has a session of its own, and tells the `why` of the job that opened the recipe.
-        """
+        """A session makes items of what it, or the job whose worker it is, has opened: some were missing."""
         opened_by, name = self._found.get(recipe, ("", ""))
         if opened_by and (why or opened_by == session):
             del self._found[recipe]
             self.note(Miss(name, recipe, is_partial=True, why=why, cue=cue, session=opened_by))
 
     def note_reason(self, recipe: str | None, why: str) -> None:
-        """A miss of a whole recipe was explained; the first explanation is the reason that is shown."""
+        """The first explanation of a miss of a whole recipe is the reason that is shown."""
         for miss in self._kept.values():
             if miss.recipe == recipe and not miss.is_partial and not miss.why:
                 miss.why = why
 
     def latest(self, count: int = MAX_MISSES, name: str | None = None) -> list[Miss]:
-        """The last misses, the last one first: of this name, of those that begin so where it ends in `*`, or
-        of all."""
+        """The last misses, the last one first; of a name, or a prefix that ends in `*`."""
         found = (
             miss
             for miss in reversed(self._kept.values())

@@ -1,13 +1,9 @@
 """Who is at the other end: the peer's user and process by the kernel's word, and its death.
 
 Invariants:
-    1. uid and pid come from the socket (SO_PEERCRED), never from the request.
-    2. A death is seen through a pidfd, which is of one process for good: a pid that is used again later
-       cannot pass for the process that opened the session.
-    3. Whatever cannot be seen (pid 0: another pid namespace; TCP) is said to be unseen, never guessed;
-       heartbeats take over there.
-
-Source: unix(7) SO_PEERCRED; pidfd_open(2).
+    1. uid and pid come from the socket (SO_PEERCRED in unix(7)), never from the request.
+    2. A death is seen through a pidfd: a pid that is used again cannot pass for the process.
+    3. What cannot be seen (pid 0: another pid namespace; TCP) is unseen, never guessed: heartbeats take over.
 """
 
 from __future__ import annotations
@@ -28,27 +24,20 @@ _UCRED = struct.Struct("=iII")
 
 @dataclass(frozen=True)
 class Peer:
-    """The other end of a connection.
-
-    Args:
-        uid: the user, None over TCP.
-        pid: the process, 0 when it cannot be seen from here.
-    """
+    """The other end of a connection: `uid` is None over TCP, `pid` 0 where it cannot be seen from here."""
 
     uid: int | None
     pid: int
 
     @classmethod
     def of(cls, connection: Any) -> Peer:
-        """The peer of a connected socket (or of the transport's stand-in for one)."""
         if connection is None or connection.family != socket.AF_UNIX:
             return cls(None, 0)
         pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         return cls(uid, pid)
 
     def open_pidfd(self) -> int | None:
-        """A descriptor that becomes readable when the peer dies; None if it cannot be watched. Raises
-        ProcessLookupError where it is dead already."""
+        """Readable when the peer dies; None: cannot be watched. Raises ProcessLookupError: it is dead."""
         try:
             return os.pidfd_open(self.pid) if self.pid > 0 else None
         except ProcessLookupError:
@@ -59,7 +48,7 @@ class Peer:
 
 @functools.lru_cache(1024)
 def user_name(uid: int | None) -> str:
-    """A user's name for people. Asks the machine's directories: too slow for the event loop."""
+    """Asks the machine's directories: too slow for the event loop."""
     if uid is None:
         return "the TCP token"
     try:
@@ -69,8 +58,7 @@ def user_name(uid: int | None) -> str:
 
 
 class Watch:
-    """Calls `on_death` with the name of each watched process that dies, once, on the event loop's thread, on
-    which all methods are called."""
+    """Calls `on_death` with the name of each watched process that dies, once, on the event loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_death: Callable[[str], None]) -> None:
         self._loop = loop
@@ -78,12 +66,10 @@ class Watch:
         self._pidfds: dict[str, int] = {}
 
     def add(self, name: str, pidfd: int) -> None:
-        """Watches a process; the descriptor is the watch's own from here on."""
         self._pidfds[name] = pidfd
         self._loop.add_reader(pidfd, self._died, name)
 
     def drop(self, name: str) -> None:
-        """Watches it no longer."""
         pidfd = self._pidfds.pop(name, None)
         if pidfd is not None:
             self._loop.remove_reader(pidfd)

@@ -1,12 +1,10 @@
 """Errors as problem documents (RFC 9457), the only form of a refusal.
 
 Invariants:
-    1. Every answer of status 400 and up is application/problem+json with a `code` of prepcache.errors. Its
-       status is that of the code, or the one that HTTP defines for the case (a range, a length, a condition).
+    1. Every answer of status 400 and up has a `code` of prepcache.errors and the status of that code, or the
+       one that HTTP defines for the case (a range, a length, a condition).
     2. No traceback, path of the daemon's code or text of an unforeseen exception reaches a client. The log
        has them, under the `incident` that the client gets.
-
-Source: RFC 9457.
 """
 
 from __future__ import annotations
@@ -44,7 +42,6 @@ class JsonResponse(Response):
 
 
 def document(status: int, code: str, detail: str, data: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A problem document."""
     members = {k: v for k, v in (data or {}).items() if k not in _RESERVED and _is_plain(v)}
     return {
         "type": f"urn:prepcache:error:{code}",
@@ -59,7 +56,6 @@ def document(status: int, code: str, detail: str, data: Mapping[str, Any] | None
 def response(
     error: PrepcacheError, headers: Mapping[str, str] | None = None, status: int | None = None
 ) -> JsonResponse:
-    """An error as an answer."""
     status = status or error.status
     extra = dict(headers or {})
     if status == 401:
@@ -116,7 +112,7 @@ async def _on_http(request: Request, exc: Exception) -> JsonResponse:
 
 
 def _methods(request: Request, one: str) -> str:
-    """All methods of a path: of several routes with the same path, each knows only its own (`one`)."""
+    """All methods of a path: each of several routes with the same path knows only its own (`one`)."""
     described = request.app.openapi()["paths"].get(getattr(request.scope.get("route"), "path", ""), {})
     found = {method.upper() for method in described} or set(one.replace(",", " ").split())
     return ", ".join(sorted(found | {"HEAD"} if "GET" in found else found))  # app.py answers HEAD

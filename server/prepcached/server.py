@@ -1,14 +1,12 @@
 """Running a daemon whose place is taken (start.py): its signals, its settings, and how it stops.
 
 Invariants:
-    1. A stopping daemon first takes its socket's name away, then finishes what it has been asked, then
-       gives the root back: who finds no socket, or is refused, may start a new daemon, which waits for
-       the root. No client is left talking to a daemon that will not answer. A stop ends within
-       `STOP_LIMIT_S`, whatever a thread still waits for.
-    2. A daemon whose root was removed, or replaced, ends: nobody would find again what it keeps. So does one
-       whose index proves damaged: its next start makes that again (store/recovery.py).
-    3. SIGHUP reads the settings again: budget, minimum free, quotas, admins, trusted users, token and log
-       level change at once, the rest at the next start. Settings that are wrong change nothing.
+    1. A stop takes the socket's name away, finishes what was asked, then gives the root back: whoever finds
+       no socket, or is refused, may start another daemon. It ends within `STOP_LIMIT_S`, whatever threads do.
+    2. A daemon whose root was removed or replaced ends, and so does one whose index is damaged: its next
+       start rebuilds that (store/recovery.py).
+    3. SIGHUP reloads budget, minimum free, quotas, admins, trusted users, token and log level, the rest at
+       the next start. Settings that are wrong change nothing.
 """
 
 from __future__ import annotations
@@ -70,8 +68,7 @@ ACCEPT_S = 0.05
 
 
 def serve(place: Place, load: Callable[[], Settings], settings: Settings, environ: Mapping[str, str]) -> None:
-    """Runs a daemon at its place until it is told to stop, or was idle for long enough; `load` reads the
-    settings again."""
+    """Runs a daemon until it is told to stop or was idle for long; `load` reads the settings again."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # a hardened unit may forbid it
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -129,8 +126,6 @@ def assemble(
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which stops as a daemon of ours must."""
-
     def __init__(
         self,
         config: uvicorn.Config,
@@ -266,7 +261,6 @@ class Server(uvicorn.Server):
 
 
 def _tier(daemon: Daemon, settings: Settings) -> Tier | None:
-    """The bucket that is shared with other machines, where one is set; raises ConfigError."""
     if settings.tier is None:
         return None
     try:
@@ -302,8 +296,8 @@ def _open_store(root: Root, settings: Settings, environ: Mapping[str, str]) -> S
 
 
 def _check_store(store: Store, settings: Settings) -> None:
-    """Tells what will not work as the settings say, and opens the folders to the socket's group. Raises
-    ConfigError where users cannot be isolated."""
+    """Warns of settings that do not work, and opens the folders to the socket's group. Raises ConfigError
+    where users cannot be isolated."""
     stats = store.stats()
     if stats.effective_limit_bytes == 0:  # jobs would only see that nothing hits
         LOG.warning(

@@ -1,15 +1,12 @@
 """The first half of a start: takes the root and listens, before what answers requests is loaded.
 
-Loading that takes most of a start. A job that connects meanwhile waits in the socket's queue, and knows from
-the connection that the daemon lives.
+A job that connects meanwhile waits in the socket's queue, and knows that the daemon lives.
 
 Invariants:
     1. The root's lock is taken before a socket is bound: a second daemon of the same root changes nothing.
     2. A start that fails or is stopped takes its socket's name away.
     3. A unix socket is never more open than 0660, from its first moment.
-    4. This module imports nothing that takes long: neither the web framework nor the database, nor numpy.
-
-Source: sd_listen_fds(3), sd_notify(3).
+    4. Neither the web framework, the database nor numpy is imported here.
 """
 
 from __future__ import annotations
@@ -43,11 +40,8 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(slots=True)
 class Place:
-    """A root that is this process's own, and the sockets on which it listens.
-
-    Args:
-        own_socket: device and inode of the socket that this process bound at `uds`; None where it bound none.
-    """
+    """A root that is this process's own, and the sockets on which it listens; `own_socket` is the inode that
+    it bound at `uds`, if it did."""
 
     root: Root
     listeners: list[socket.socket]
@@ -56,7 +50,7 @@ class Place:
 
     @property
     def is_lost(self) -> bool:
-        """Whether nobody finds the socket that this process bound: its name is gone, or another's."""
+        """Whether nobody finds the socket any more: its name is gone, or another's."""
         return self.own_socket is not None and inode(self.uds) != self.own_socket
 
     def drop_socket(self) -> None:
@@ -65,7 +59,6 @@ class Place:
             self.uds.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Gives up what a start that failed still has."""
         self.drop_socket()
         for one in self.listeners:
             one.close()
@@ -132,7 +125,6 @@ def _take_root(settings: Settings) -> Root:
 
 
 def inode(path: Path | None) -> tuple[int, int] | None:
-    """Device and inode of what lies there."""
     try:
         found = path.stat() if path is not None else None
     except OSError:
@@ -234,7 +226,6 @@ def is_activated(environ: Mapping[str, str]) -> bool:
 
 
 def _handed_over(environ: Mapping[str, str]) -> list[socket.socket]:
-    """The sockets that systemd hands to this process."""
     if not is_activated(environ):
         return []
     found = []
@@ -258,10 +249,7 @@ def notify(state: str, environ: Mapping[str, str]) -> None:
 
 
 def watchdog_interval_s(environ: Mapping[str, str]) -> float | None:
-    """How often systemd wants to hear from this process: half of its limit; None: it does not ask.
-
-    Source: sd_watchdog_enabled(3).
-    """
+    """Half of the silence that systemd allows; None: it does not watch (sd_watchdog_enabled(3))."""
     limit_us = environ.get("WATCHDOG_USEC", "")
     if not limit_us.isdecimal() or environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None

@@ -1,13 +1,10 @@
 """The dashboard: the page, its style sheet and script, and what changes something.
 
 Invariants:
-    1. Nothing is loaded from elsewhere (`HEADERS` forbids it), and the page works without its script.
-    2. What changes something is a POST with the token of a page that this daemon gave to the same user; GET
-       changes nothing. Another site's page can neither read the token nor pass the check of `Origin`.
-    3. What the caller may not do by the API he may not do here: both call the same functions.
-    4. Each table is bounded; how many rows there are beyond is said.
-    5. Whatever came from a stranger (names of recipes, jobs and hosts) is escaped by the templates, and shown
-       without characters that cannot be printed or that turn the text around it (`printable`).
+    1. Nothing is loaded from elsewhere (`HEADERS`), and the page works without its script.
+    2. What changes something is a POST with the token of a page that this daemon gave to the same user.
+    3. What the caller may not do by the API is not allowed here: both call the same functions.
+    4. Each table is bounded. Texts of strangers are escaped, and shown without unprintable characters.
 """
 
 from __future__ import annotations
@@ -165,7 +162,6 @@ class Dashboard:
         return self._render("docs.html", api=request.app.openapi())
 
     async def explain(self, request: Request, recipe: messages.HexInQuery) -> HTMLResponse:
-        """The full difference of a miss."""
         caller = messages.caller(request)
         asked = inspection.ExplainRequest.from_json({"recipe": recipe})
         misses = self._coordinator.misses[caller.scope]
@@ -267,7 +263,6 @@ def _back(query: str) -> RedirectResponse:
 
 
 def _rank(session: Session) -> tuple[bool, float]:
-    """Who makes something comes first, then who came last."""
     return bool(session.progress), session.opened_at
 
 
@@ -276,14 +271,13 @@ def _users(uids: Iterable[int]) -> dict[int, str]:
 
 
 def printable(value: Any) -> Any:
-    """A text in which every character can be printed; what is no text, or safe already, as it is."""
+    """A text with "?" for what cannot be printed; anything else, and markup, as it is."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in value)
 
 
 def _environment() -> jinja2.Environment:
-    """Jinja with autoescape; every text that is shown passes `printable`."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,

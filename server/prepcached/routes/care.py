@@ -146,7 +146,6 @@ def _filter(asked: inspection.PurgeRequest) -> Filter:
 def _first_to_go(
     store: Store, wanted: Filter, free_bytes: int | None, gone: inspection.Purged
 ) -> tuple[inspection.Entry, ...]:
-    """What a dry run lists."""
     if free_bytes is not None:
         wanted = replace(wanted, keys=tuple(gone.keys[: inspection.PAGE_SIZE]))
     found = store.entries(wanted, sort="used_at", limit=inspection.PAGE_SIZE).entries

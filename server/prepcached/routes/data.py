@@ -1,11 +1,11 @@
 """Artifacts over HTTP, for jobs that share no folder with the daemon.
 
 Invariants:
-    1. Down: in pieces, never the whole file in memory; an open file keeps its bytes when the entry is
-       removed meanwhile. The ETag is the artifact's digest, so a download can be resumed and checked.
-    2. Up: a MiB at a time into the daemon's own staging file, of announced length, which counts against the
-       session's staged bytes, and for which there must be room, before a byte is read. It ends with its
-       lease: what drips would keep the room from all others. What breaks off leaves no file.
+    1. Down: in pieces; an open file keeps its bytes when the entry is removed. The ETag is the artifact's
+       digest.
+    2. Up: a MiB at a time into a staging file of announced length, for which there must be room before a byte
+       is read. It ends with its lease: what drips would keep the room from others. What breaks off leaves no
+       file.
 
 Source: RFC 9110, 13 (conditions) and 14 (ranges).
 """
@@ -150,12 +150,7 @@ def _drop(store: Store, fd: int, name: str) -> None:
 
 
 class Download(FileResponse):
-    """An open artifact, or a range of it, as an answer.
-
-    Args:
-        fd: closed when the answer is over; the file may have no name any more by then.
-        etag: quoted.
-    """
+    """An open artifact, or a range of it, as an answer, which closes it."""
 
     chunk_size = PIECE_BYTES
 

@@ -108,7 +108,6 @@ def router(daemon: Daemon) -> APIRouter:
 
 
 def log_purge(caller: Caller, gone: inspection.Purged) -> None:
-    """Says in the log who purged how much: others will miss it."""
     if gone.entries:
         entries, size = count_text(gone.entries, "entry", "entries"), size_text(gone.size_bytes)
         LOG.info("%s purged %s, %s", owner_name(caller.owner_uid), entries, size)
@@ -141,7 +140,7 @@ def check_owned(entry: inspection.Entry, caller: Caller) -> int:
 
 
 def told(entry: inspection.Entry) -> inspection.Entry:
-    """An entry as it is told of: the owner is null for what came over TCP."""
+    """The owner is null for what came over TCP."""
     return replace(entry, owner=None) if entry.owner == TOKEN_UID else entry
 
 
@@ -180,10 +179,8 @@ def recipes(daemon: Daemon) -> APIRouter:
 
 
 def recipe_of(store: Store, digest: str, caller: Caller) -> RecipeRecord:
-    """The recipe of this digest that a caller sees, first of all his own; raises NotFound.
-
-    Who sees his own entries alone may have some of when all shared, and sees as much of their recipe.
-    """
+    """The recipe of this digest that a caller sees, first of all his own; raises NotFound. Who sees only his
+    own entries may have some from when all shared, and sees as much of their recipe."""
     with contextlib.suppress(NotFound):
         return store.recipe(digest + caller.scope)
     if caller.confined_to is not None:

@@ -82,7 +82,6 @@ def router(
 
 
 def info_of(daemon: Daemon, stats: Stats) -> inspection.Info:
-    """What GET /v1/info answers."""
     return inspection.Info(
         version=prepcache.__version__,
         protocol=wire.PROTOCOL,
@@ -105,7 +104,6 @@ def info_of(daemon: Daemon, stats: Stats) -> inspection.Info:
 
 
 def stats_of(daemon: Daemon, coordinator: Coordinator, stats: Stats, caller: Caller) -> dict[str, Any]:
-    """What GET /v1/stats answers."""
     served = coordinator.served
     seen = [one for one in stats.users if caller.confined_to in (None, one.owner)]
     return {

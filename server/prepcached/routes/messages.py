@@ -2,10 +2,10 @@
 
 Invariants:
     1. A body is bounded in bytes and time while it arrives, before anything is parsed.
-    2. What is parsed is checked by its message class (prepcache.protocol.wire); a fault names the member.
+    2. A message is checked by its class (prepcache.protocol.wire); a fault names the member.
     3. Below /v1, unknown members and query parameters are refused, and so is a body where none is taken: a
        misspelt filter must not purge what it should have spared. Only a job that names its protocol may send
-       unknown members, as a newer client does (wire.py, invariant 1).
+       unknown members, as a newer client does.
 """
 
 from __future__ import annotations
@@ -110,7 +110,6 @@ def hex_prefix(value: str | None, where: str) -> str | None:
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The request's body, whole."""
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > limit:
         raise TooLarge(f"the body has {announced} bytes; the limit is {limit}", limit=limit)
@@ -179,12 +178,8 @@ def endpoint(
     acts_for_session: bool = False,
     status: int = 200,
 ) -> dict[str, Any]:
-    """Keyword arguments of a route: its OpenAPI description.
-
-    Args:
-        gives: a message, or a JSON Schema.
-        takes_type, gives_type: media types; bytes are taken where `takes_type` is not JSON.
-    """
+    """Keyword arguments of a route: its OpenAPI description. `gives` may be a JSON Schema; bytes are taken
+    where `takes_type` is not JSON."""
     answered: dict[str, Any] = {"description": "done"}
     if gives is not None:
         answered["content"] = {gives_type: {"schema": _schema(gives)}}

@@ -4,16 +4,11 @@
     recipes/v1/<digest>.json                      a recipe's name and readable parts
     manifests/v1/<recipe>/<scope>/<random>.json   rows: an artifact's digest, size, items, cost
 
-tier.py fetches and copies artifacts, manifests.py says which there are, bucket.py alone talks to the object
-store. upstream.py leases what the bucket lacks from a lead daemon, so that one machine makes it.
-
 Invariants:
-    1. "Absent" and "could not tell" differ: any failure but a missing object is counted, pauses the tier for
-       a short time, and is never taken for a miss.
-    2. What comes from the bucket is not trusted: manifests are bounded and checked, and an artifact's bytes
-       must have the digest that names them before the store sees them.
-    3. A manifest is the union of its objects. An object is deleted only after another one that has all its
-       rows was written, so concurrent writers and compactions lose nothing.
-    4. Nothing here stops a job: what cannot be fetched in about the time that it took to make is left to
-       jobs, and a bucket that fails once is left alone, with all that waits for it.
+    1. "Absent" and "could not tell" differ: a failure is counted, pauses the tier, and is never taken for a
+       miss.
+    2. Manifests are bounded and checked; an artifact's bytes must have the digest that names them.
+    3. An object of a manifest is deleted only after another one that has all its rows was written.
+    4. Nothing here stops a job: a bucket that fails is left alone, and so is what takes longer than to make
+       it.
 """

@@ -1,12 +1,9 @@
 """The object store behind the tier, through obstore, with bounded waits.
 
 Invariants:
-    1. Every call ends: a connection within `CONNECT_S`, a request without a byte of progress within
-       `STALL_S`, a download within the time that its caller gives it.
-    2. Only a missing object is `Absent`. Everything else (refused, unreachable, slow, full, broken) is
-       `CouldNotTell`, with a short text that holds no credential and no signed address.
-
-Credentials come from where the SDKs look for them (environment, files, instance metadata), never the URL.
+    1. Every call ends: a connection within `CONNECT_S`, a request without progress within `STALL_S`.
+    2. Only a missing object is `Absent`; everything else is `CouldNotTell`, whose text holds no credential
+       and no signed address. Credentials come from where the SDKs look for them, never from the URL.
 """
 
 from __future__ import annotations
@@ -57,7 +54,7 @@ class Bucket:
         self.url = url
 
     async def get(self, name: str, limit: int) -> bytes:
-        """A small object, whole. Raises Absent, or Damaged where it has more than `limit` bytes."""
+        """A small object; raises Absent, or Damaged where it has more than `limit` bytes."""
         with _told(name):
             found = await _soon(obstore.get_async(self._store, name))
             if found.meta["size"] > limit:
@@ -65,10 +62,8 @@ class Bucket:
             return bytes(await _soon(found.bytes_async()))
 
     async def stream(self, name: str, size_bytes: int, limit_s: float) -> AsyncIterator[memoryview]:
-        """The pieces of a large object. Raises Absent, or Damaged where it has another size.
-
-        It is given up when, at the rate so far, all of it would take longer than `limit_s`.
-        """
+        """The pieces of a large object; raises Absent, or Damaged where it has another size. Given up when,
+        at the rate so far, all of it would take longer than `limit_s`."""
         loop = asyncio.get_running_loop()
         began, count = loop.time(), 0
         with _told(name):
@@ -99,7 +94,6 @@ class Bucket:
         return found[:limit]
 
     async def delete(self, names: list[str]) -> None:
-        """Deletes objects, a thousand at a time; those that are gone already do not matter."""
         for start in range(0, len(names), 1000):
             part = names[start : start + 1000]
             with contextlib.suppress(Absent), _told(part[0]):
@@ -107,11 +101,7 @@ class Bucket:
 
 
 def opened(url: str) -> Bucket:
-    """The bucket at a URL.
-
-    Raises:
-        ConfigError: it cannot be opened, or holds credentials.
-    """
+    """The bucket at a URL; raises ConfigError."""
     parts = urlsplit(url)
     if parts.username or parts.password or parts.query:
         raise ConfigError(
@@ -156,6 +146,6 @@ def _told(name: str, *, needs_bucket: bool = False) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """What went wrong, without the debug text below it, which may hold request addresses."""
+    """Without the debug text below it, which may hold request addresses."""
     line = str(error).strip().split("\n")[0].split("http", 1)[0].strip(" (:,")
     return f"{type(error).__name__}: {line[:200]}" if line else type(error).__name__

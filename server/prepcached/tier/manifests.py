@@ -1,7 +1,6 @@
 """The manifests of recipes in the bucket: which artifacts have which items.
 
-Objects never change, so each is read once and remembered. Everything here runs on the daemon's event loop;
-coding and indexing run in threads.
+Objects never change, so each is read once. On the event loop; coding and indexing run in threads.
 """
 
 from __future__ import annotations
@@ -48,12 +47,9 @@ MAX_ARTIFACT_BYTES = 64 << 30
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One artifact.
+    """One artifact; items are 32 bytes each, in row order.
 
     Args:
-        digest, size_bytes: of its bytes.
-        items: 32 bytes each, in row order.
-        cost_s: seconds that its samples took to make.
         edition: raised by `PREPCACHE=refresh`: of an item, the highest edition counts.
         observed: names of the chunks of inputs that its function was seen to read.
     """
@@ -77,7 +73,6 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def fits(self) -> bool:
-        """Whether it is small enough for a manifest."""
         return len(self.items) <= MAX_ITEMS * DIGEST_BYTES and len(self.observed) <= MAX_OBSERVED
 
 
@@ -93,7 +88,6 @@ Index = dict[bytes, tuple[Row, ...]]
 
 
 def index(rows: Iterable[Row]) -> Index:
-    """Which artifacts have an item."""
     found: Index = {}
     for row in rows:
         alone = (row,)
@@ -107,10 +101,8 @@ def index(rows: Iterable[Row]) -> Index:
 
 
 def brings_nothing(row: Row, known: Index) -> bool:
-    """Whether all items of an artifact are in others, in as new an edition, with the same observed inputs.
-
-    A merged artifact observed what its parts observed, so it brings nothing beside them.
-    """
+    """Whether all items are in other artifacts, in as new an edition, with the same observed inputs, as those
+    of a merged artifact are."""
     observed: set[str] = set()
     for item in row.each_item():
         others = known.get(item)
@@ -121,7 +113,7 @@ def brings_nothing(row: Row, known: Index) -> bool:
 
 
 def encode(rows: Iterable[Row]) -> list[bytes]:
-    """Manifest objects that hold these rows: one, or several where one would be too large to be read."""
+    """Objects that hold these rows, each small enough to be read."""
     parts: list[list[msgspec.Raw]] = []
     size_bytes = 0
     for row in rows:
@@ -135,8 +127,7 @@ def encode(rows: Iterable[Row]) -> list[bytes]:
 
 
 def decode(data: bytes) -> list[Row]:
-    """The rows of an object, but those of artifacts that are too large for any store; raises Damaged where it
-    is not a manifest of this version."""
+    """The rows of an object, but those that are too large for any store; raises Damaged."""
     try:
         found = _DECODER.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -150,11 +141,10 @@ class Known:
 
     Args:
         objects: the rows of each object; None: it is not a manifest.
-        rows: all of them by digest, but those that are `lost`.
-        lost: artifacts that the bucket lacks, or has damaged. They count again when an object names them
-            that was not there before.
+        rows: by digest, without the `lost`: artifacts that the bucket lacks or has damaged, until a new
+            object names them.
         tried: until when artifacts are not fetched, since they were or could not be.
-        is_whole: False where an object was refused or a limit reached, so that there may be more artifacts.
+        is_whole: False where there may be more artifacts than could be read.
     """
 
     objects: dict[str, list[Row] | None] = field(default_factory=dict)
@@ -167,7 +157,7 @@ class Known:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def offered(self, items: Iterable[bytes], now: float) -> dict[bytes, list[Row]]:
-        """Which of these items the bucket has, and in which artifacts that may be fetched."""
+        """The artifacts that have each of these items and may be fetched."""
         found = {}
         for item in items:
             rows = [
@@ -189,8 +179,7 @@ class Manifests:
         self._known: OrderedDict[str, Known] = OrderedDict()
 
     async def of(self, recipe: str, *, max_age_s: float = FRESH_S) -> Known:
-        """What the bucket has of a recipe, scoped; read again where it was read longer ago. May raise
-        CouldNotTell, as all that follows."""
+        """What the bucket has of a recipe, scoped; all methods may raise CouldNotTell."""
         known = self._known.setdefault(recipe, Known())
         self._known.move_to_end(recipe)
         while len(self._known) > 1 and sum(len(one.by_item) for one in self._known.values()) > KEPT_ITEMS:
@@ -208,7 +197,6 @@ class Manifests:
             await self.compact(recipe)
 
     async def compact(self, recipe: str) -> None:
-        """Rewrites the objects of a recipe as one."""
         known = await self.of(recipe, max_age_s=0)
         read = {name: rows for name, rows in known.objects.items() if rows is not None}
         rows = {row.digest: row for part in read.values() for row in part if row.digest not in known.lost}

@@ -1,8 +1,7 @@
 """A service on another machine that may fail: when it is used, and how much jobs lose to it.
 
-Invariant: jobs wait at most `LOST_S` in `LOST_SPAN_S` for a service that fails. After a failure it is not
-used until it has answered a question for which no job waits. Where one more failure could cost jobs more than
-that, they do without it until the span is over.
+Invariant: jobs wait at most `LOST_S` in `LOST_SPAN_S` for a service that fails. After a failure it is used
+again once it has answered a question for which no job waits.
 """
 
 from __future__ import annotations
@@ -21,13 +20,7 @@ TICK_S = 0.5
 
 
 class Outage:
-    """The state of one service.
-
-    Args:
-        name: of the service, for people; `meanwhile`: what happens without it.
-        retry_s: how long after a failure it is asked.
-        clock: seconds, monotonic.
-    """
+    """The state of one service; `meanwhile` says what happens without it."""
 
     def __init__(self, name: str, meanwhile: str, retry_s: float, clock: Callable[[], float]) -> None:
         self.failures = 0
@@ -50,11 +43,10 @@ class Outage:
         return not self.is_on and sum(seconds for _, seconds in self._lost) + LONGEST_S <= LOST_S
 
     def note_lost(self, seconds: float) -> None:
-        """A job waited so long for nothing."""
         self._lost.append((self._clock(), seconds))
 
     def note_failure(self, error: Exception) -> None:
-        """It failed. Logged once for each outage."""
+        """Logged once for each outage."""
         self.failures += 1
         self.last_failure = str(error)
         if not self.is_on:
@@ -63,13 +55,12 @@ class Outage:
         self._ask_at = self._clock() + self._retry_s
 
     def note_answer(self) -> None:
-        """It answered."""
         if self.is_on:
             LOG.info("%s answers again", self._name)
         self.is_on = False
 
     async def watch(self, ask: Callable[[], Awaitable[object]], every_s: float = float("inf")) -> None:
-        """Asks it while it fails, until cancelled; and so often while it answers, from now on."""
+        """Asks it while it fails, until cancelled; and so often while it answers."""
         if every_s < float("inf"):
             self._ask_at = self._clock()
         while True:

@@ -1,12 +1,9 @@
 """One daemon's part in a shared bucket.
 
-Reading through: what a job asks for and the bucket has is fetched instead of preprocessed. The tier takes
-part in leasing like a job: it leases all items of an artifact, downloads and commits it, and whoever waits
-for them finds it there. If that fails, the lease ends, and a job may make them.
-
-Writing back: what jobs commit here is copied in the background. The unit is a recipe, not a commit: whatever
-artifacts it has by the time its turn comes are compared with its manifest, and those that bring something new
-are copied. So a copy that was lost is made up for by the next one, and merges need no bookkeeping.
+Reading through: the tier leases all items of an artifact like a job, downloads and commits it; if that fails,
+the lease ends and a job may make them. Writing back: whatever artifacts a recipe has when its turn comes are
+compared with its manifest and copied if they bring something new, so a copy that was lost is made up for by
+the next.
 """
 
 from __future__ import annotations
@@ -76,12 +73,7 @@ GARBAGE_AGE_S = 24 * 3600.0
 
 
 class Tier:
-    """Reads and writes one bucket for one daemon.
-
-    Args:
-        is_read_only: nothing is ever written into the bucket.
-        lead: the daemon that leases to all machines, if there is one.
-    """
+    """Reads and writes one bucket for one daemon; `lead` leases to all machines, if there is one."""
 
     def __init__(
         self, daemon: Daemon, bucket: Bucket, *, is_read_only: bool, lead: Lead | None = None
@@ -119,8 +111,7 @@ class Tier:
             self._tasks.append(loop.create_task(self.upstream.watch()))
 
     async def stop(self) -> None:
-        """Copies what waits, for a bounded time; the rest is copied after its next commit or `tier push`.
-        Downloads end, which frees what they leased; the daemon's stop waits for them."""
+        """Copies what waits, for a bounded time. Downloads end; the daemon's stop waits for them."""
         for fetch in self._fetches:
             fetch.cancel()
         self._is_closing = True
@@ -146,7 +137,7 @@ class Tier:
         return found if self.upstream is None else found | self.upstream.status()
 
     def hurried(self, session: Session, leases: Iterable[Lease]) -> set[str]:
-        """The recipes, scoped, of these leases of a session that it should commit now."""
+        """The recipes of these leases that the session should commit now."""
         if self._is_read_only:
             return set()
         longest_s = max(PUBLISH_S, PUBLISH_SHARE * (time.time() - session.opened_at))
@@ -167,7 +158,7 @@ class Tier:
         Args:
             recipe: scoped, and registered.
             items: n * 32 bytes; what a job lacks, which will own what is fetched.
-            max_age_s: how old the manifest may be; `limit_s`: how long it may be waited for.
+            max_age_s: of the manifest; `limit_s`: how long it may be waited for.
         """
         daemon, known, began = self._daemon, None, self._daemon.clock()
         is_asked = self._outage.is_usable
@@ -258,8 +249,8 @@ class Tier:
         )
 
     async def _download(self, row: Row, name: str) -> None:
-        """Writes an artifact's bytes into the staging folder, one piece while the next one comes. Raises
-        Damaged where it has another digest than its name says."""
+        """Writes an artifact's bytes into the staging folder, one piece while the next comes; may raise
+        Damaged."""
         daemon, digest = self._daemon, blake3()
         limit_s = STALL_S + 2 * row.cost_s  # beyond that, to make it would have been quicker
         with contextlib.ExitStack() as stack:
@@ -279,7 +270,7 @@ class Tier:
     # -- writing back
 
     def note_committed(self, recipe: str) -> None:
-        """A recipe, scoped, has new artifacts that are to be copied into the bucket."""
+        """A recipe, scoped, has new artifacts to copy."""
         if self._is_read_only:
             return
         if recipe in self._due or len(self._due) < QUEUE:
@@ -352,11 +343,7 @@ class Tier:
     # -- for administrators
 
     async def push(self) -> int:
-        """Copies whatever the bucket lacks of all recipes here; returns how many artifacts that were.
-
-        Raises:
-            BadRequest: the tier is read-only; StoreError: the bucket could not tell.
-        """
+        """Copies whatever the bucket lacks of all recipes; raises BadRequest or StoreError."""
         if self._is_read_only:
             raise BadRequest("the tier is read-only")
         pushed, cursor = 0, None
@@ -368,8 +355,7 @@ class Tier:
                 return pushed
 
     async def pull(self, digest: str, scope: str, owner_uid: int) -> tuple[int, int]:
-        """Fetches what the bucket has of one recipe and this machine has not: how many artifacts were
-        fetched, and how many could not be.
+        """Fetches what the bucket has of one recipe: how many artifacts were fetched, and could not be.
 
         Raises:
             NotFound: the bucket does not know the recipe; StoreError: it could not tell.
@@ -401,17 +387,9 @@ class Tier:
         return sum(done), len(done) - sum(done)
 
     async def garbage(self, *, delete: bool) -> list[str]:
-        """Artifacts in the bucket that no manifest names and that have lain there for `GARBAGE_AGE_S`.
-
-        A younger one may be waiting for the manifest that will name it.
-
-        Args:
-            delete: delete them; refused where a manifest could not be read whole, since what it names is
-                not known.
-
-        Raises:
-            StoreError: the bucket could not tell, or see `delete`.
-        """
+        """Artifacts that no manifest names and that have lain there for `GARBAGE_AGE_S`: a younger one may be
+        waiting for its manifest. Raises StoreError, also where manifests could not be read whole and `delete`
+        is set."""
         named, unread = await self._asked(self._named())
         # After the manifests: what has been copied since they were read is too young to be listed.
         listing = self._bucket.names("cas/v1/", MAX_LISTED, min_age_s=GARBAGE_AGE_S)
@@ -441,7 +419,7 @@ class Tier:
         return named, unread
 
     async def _asked(self, work: Awaitable[T]) -> T:
-        """Asks the bucket for an administrator; raises StoreError where it could not tell."""
+        """For an administrator; raises StoreError where the bucket could not tell."""
         try:
             done = await work
         except CouldNotTell as error:
@@ -452,7 +430,6 @@ class Tier:
 
 
 def object_name(digest: str) -> str:
-    """Where an artifact lies in the bucket."""
     return f"cas/v1/{digest[:2]}/{digest}"
 
 
@@ -463,7 +440,7 @@ def _write(fd: int, piece: memoryview, digest: blake3) -> None:
 
 
 def _opened(path: Path, ref: ArtifactRef) -> tuple[BinaryIO, Row] | None:
-    """An artifact here, which stays open though it is evicted, and its row; None where it cannot be read."""
+    """An artifact here, which stays open though it is evicted, and its row; None: it cannot be read."""
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(path.open("rb"))

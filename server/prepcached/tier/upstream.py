@@ -1,19 +1,14 @@
 """Leases from a lead daemon, so that only one of several machines preprocesses an item.
 
-All machines of a fleet name the same daemon as their upstream. Before a daemon grants a job an item that the
-bucket lacks, it leases the item from the lead, with the request by which jobs lease, in pieces of some
-seconds of work. It gives a piece back when no job here is at work on it any more and nothing of its recipe
-waits to be copied.
+Before a daemon grants a job an item that the bucket lacks, it leases it from the lead, in pieces of some
+seconds of work, by the request by which jobs lease. A piece on which no job works, and whose recipe waits for
+no copy, goes back.
 
 Invariants:
-    1. The lead decides only who preprocesses. A lead that lies can cause work to be done twice, and never
-       causes a wrong sample.
-    2. Without the lead, or the bucket, jobs go on: all leases are local, and what the bucket has is
-       preprocessed.
-    3. What was just leased is looked for in the bucket once more before a job is granted it: another machine
-       may have copied it there a moment ago.
-    4. An exchange that fails ends this machine's session at the lead, and all its leases with it: an answer
-       that was lost leaves nothing behind.
+    1. A lead that lies can cause work to be done twice, never a wrong sample. Without it, all leases are
+       local.
+    2. What was just leased is looked for in the bucket once more: another machine may just have copied it.
+    3. An exchange that fails ends this machine's session at the lead, and all its leases with it.
 
 Locking: none; everything runs on the daemon's event loop.
 """
@@ -73,12 +68,7 @@ class LeadAway(Exception):
 
 
 class Lead:
-    """The daemon that leases to the others; every exchange is bounded in time and size.
-
-    Args:
-        url: `http://host:port`, or `https://host` where a proxy in front of it ends TLS.
-        token: what its `token_file` holds.
-    """
+    """The daemon that leases to the others, by `https` where a proxy in front of it ends TLS."""
 
     def __init__(self, url: str, token: str) -> None:
         self.url = url.rstrip("/")
@@ -96,12 +86,8 @@ class Lead:
     async def ask(
         self, method: str, path: str, message: Message | None, gives: type[M], wait_s: float = 0.0
     ) -> M:
-        """Sends a message and reads the answer.
-
-        Raises:
-            LeadAway: see there.
-            PrepcacheError: the lead refused.
-        """
+        """Sends a message and reads the answer; raises LeadAway, or the PrepcacheError that the lead
+        answered."""
         headers = dict(self._headers)
         if self.session:
             headers[wire.SESSION_HEADER] = self.session
@@ -131,17 +117,14 @@ class Lead:
             raise LeadAway(f"not an answer: {error.message[:200]}") from None
 
     async def beat(self, lost: tuple[str, ...]) -> None:
-        """Keeps the session and its leases, but for the lost ones."""
         await self.ask("POST", f"{self._path}/beat", wire.BeatRequest(lost=lost), wire.BeatAnswer)
 
     async def open(self) -> None:
-        """Opens a session, in which leases are asked for."""
         opening = wire.SessionRequest("prepcached", os.getpid(), socket.gethostname()[:256])
         opened = await self.ask("POST", "/sessions", opening, wire.SessionAnswer)
         self.session = wire.session_header(opened.session, opened.token)
 
     async def leave(self) -> None:
-        """Ends the session, if the lead still knows it."""
         if self.session:
             with contextlib.suppress(PrepcacheError):
                 await self.ask("DELETE", self._path, None, wire.Nothing)
@@ -177,11 +160,10 @@ class Upstream:
 
     @property
     def is_away(self) -> bool:
-        """Whether the lead does not answer, so that all leases are local."""
         return not (self._lead.session and self._outage.is_usable)
 
     def status(self) -> dict[str, Any]:
-        """Its part of what `GET /v1/tier` answers."""
+        """Its part of `GET /v1/tier`."""
         return {
             "upstream": self._lead.url,
             "is_upstream_away": self.is_away,
@@ -190,11 +172,9 @@ class Upstream:
         }
 
     async def watch(self) -> None:
-        """Keeps the session at the lead until cancelled."""
         await self._outage.watch(self._beat, BEAT_S)
 
     async def leave(self) -> None:
-        """Gives everything back."""
         with contextlib.suppress(LeadAway):
             await self._lead.leave()
         await self._lead.close()
@@ -202,12 +182,11 @@ class Upstream:
     async def share(
         self, recipe: str, request: wire.LeaseRequest, session: Session, wait_s: float
     ) -> tuple[Container[bytes] | None, tuple[wire.Holder, ...]]:
-        """Leases what a job asks for and this machine may not preprocess yet. The lead may be waited for so
-        long while other machines hold everything.
+        """Leases what a job asks for and this machine may not preprocess yet.
 
         Returns:
-            The items that a job here may preprocess, None where the lead does not answer and so all may be,
-            and who has some of the rest.
+            The items that a job here may preprocess (None: all, the lead is away), and who has some of the
+            rest.
         """
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._outage.was_asked.wait(), CALL_S)
