@@ -227,9 +227,10 @@ class Samples:
 
     def gathered(self, positions: Array) -> list[Any]:
         """The same, for a worker that found these samples."""
-        there = self.catalogue.places.artifact[self.catalogue.distinct.inverse[positions]] != MISSING
-        if not self.is_expanded and not there.all():
-            self.look()
+        if not self.is_expanded:
+            there = self.catalogue.places.artifact[self.catalogue.distinct.inverse[positions]] != MISSING
+            if not there.all():
+                self.look()
         return self.batch(positions)
 
     def __iter__(self) -> Iterator[Any]:

@@ -25,9 +25,9 @@ LABELS = torch.arange(COUNT) * 7
 def make(i):
     return [IMAGES[i], LABELS[i]]
 
-def opened(**options):
+def opened(preprocess=make, **options):
     options = {"version": "1", "code": None, "progress": False} | options
-    return prepcache.CachedDataset(list(range(COUNT)), make, **options)
+    return prepcache.CachedDataset(list(range(COUNT)), preprocess, **options)
 
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
@@ -194,6 +194,9 @@ class Lazily(Dataset):
 def flipped(sample):
     return [sample[0].flip(0), sample[1]]
 
+def twice(i):
+    yield from (make(i), make(COUNT - 1 - i))
+
 def main():
     ds = opened()
     loader = DataLoader(ds, 8, num_workers=2)
@@ -227,6 +230,11 @@ def main():
         assert "leaf 'tokens'" in str(error) and "DataLoader worker process 0" in str(error), error
     else:
         raise AssertionError
+
+    # Items that expand: positions are those of samples, of which there are more.
+    twofold = opened(version="4", preprocess=twice, expand=True)
+    made = list(DataLoader(twofold, 8, num_workers=2))
+    assert is_by_index(made) and len(made) == 16 and same(made, list(DataLoader(twofold, 8)))
 
     # What cannot be named travels as bytes: a transform, a data set that the job does not have.
     for other in (opened(transform=flipped), Lazily()):
