@@ -23,7 +23,7 @@ from prepcache.keys.observation.inputs import (
 from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe
-from support.observing import HERE, IN_C, Watched
+from support.observing import HERE, IN_C, Watched, told_by_child
 from support.projects import Project, project_fixture  # noqa: F401
 
 BEFORE = (
@@ -132,6 +132,22 @@ def test_a_profiler_that_the_function_sets_is_left_and_said(project: Project) ->
     sys.setprofile(before)
     assert getattr(found, "__name__", "") == "<lambda>" and left is None
     assert watched.failure == ended.failure == "it has set a profiler"
+
+
+def test_nothing_is_heard_in_a_child_that_is_forked_meanwhile(project: Project) -> None:
+    def heard() -> list[bool]:
+        found = [sys.getprofile(), threading.getprofile()]
+        thread = threading.Thread(target=lambda: found.append(sys.getprofile()))
+        thread.start()
+        thread.join()
+        tool = sys.monitoring.get_tool(4) if sys.version_info >= (3, 12) else None
+        return [one is not None for one in (*found, tool)]
+
+    told: list[Any] = []
+    lines = lines_of("os.path.exists('a')", "x()", "os.path.exists('b')")
+    watched = Watched(project, lines, lambda: told.append(told_by_child(heard)))
+    assert told == [[False] * 4]
+    assert watched.names == ["cwd:a", "cwd:b"] and watched.failure == ""
 
 
 def lines_of(*lines: str) -> str:

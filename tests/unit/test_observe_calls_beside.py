@@ -78,6 +78,18 @@ BESIDES = {
         "next(found)\n"
         "assert names(found) == ['a.mask']",
     ),
+    "items of one fill": (
+        "",
+        "def g(x):\n"
+        "    for one in x: library.read(one)\n"
+        "observer = Observer(recipe(g))\n"
+        "with observer.filling():\n"
+        "    for x in ([1] * 300, [f'{folder}/a.mask']):\n"
+        "        with observer.watching(): g(x)\n"
+        "        assert sys.monitoring.get_tool(4) == 'prepcache'\n"
+        "assert sys.monitoring.get_tool(4) is None\n"
+        "assert [row['name'] for row in observer.taken()] == ['project:a.mask']",
+    ),
     "forks": (
         "",
         "assert names() == ['a.mask']\n"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 
 import pytest
+from blake3 import blake3
 
+from prepcache.keys.observation.inputs import CHANGED
 from prepcache.keys.observation.observer import Observer
 from support.observing import HERE, IN_C, Watched
 from support.projects import Project, project_fixture  # noqa: F401
@@ -70,6 +73,53 @@ def test_what_is_only_named_in_the_code_or_written_is_no_input(
     project.put("out.txt", "of an earlier run")
     monkeypatch.chdir(project.folder)
     assert watched(project, line).names == []
+
+
+TOUCHES = ["pathlib.Path(p).touch()", "os.chmod(p, 0o600)", "os.utime(p)"]
+
+
+@pytest.mark.parametrize("then", ["pass", "os.path.exists(p)", "pathlib.Path(p).read_text()"])
+@pytest.mark.parametrize("touch", TOUCHES)
+def test_a_touched_file_counts_by_its_bytes(project: Project, touch: str, then: str) -> None:
+    """A path in the code and the stamp that the function itself gives make no output of it."""
+    path = project.put("mark", "one")
+    source = f"def f(x):\n    p = {str(path)!r}\n    os.path.exists(p)\n    {touch}\n    {then}\n"
+    found = Watched(project, source)
+    assert found.names == [str(path)] and found.changed() is None
+    project.put("mark", "two")
+    assert found.changed() == str(path)
+
+
+def test_a_touched_file_counts_alike_for_all_items(project: Project) -> None:
+    path = project.put("mark", "one")
+    project.write(prep=HERE + f"def f(x):\n    p = {str(path)!r}\n    {TOUCHES[0]}\n    os.path.exists(p)\n")
+    found = project.recipe()
+    observer, told = Observer(found), []
+    for age_s in (9, 6, 3):
+        os.utime(path, (age_s, age_s))
+        with observer.watching():
+            found.preprocess(None)  # type: ignore[misc]
+        told += observer.news()
+    assert [(one.name, one.digest) for one in told] == [(str(path), blake3(b"one").hexdigest())]
+
+
+@pytest.mark.parametrize("way", ["pathlib.Path(p).touch()", "os.close(os.open(p, os.O_CREAT | os.O_RDWR))"])
+def test_a_file_that_the_function_creates_is_no_input(project: Project, way: str) -> None:
+    found = Watched(
+        project, f"def f(x):\n    p = f'{{HERE}}/mark'\n    {way}\n    assert os.path.exists(p)\n"
+    )
+    assert found.names == []
+
+
+@pytest.mark.parametrize("ask", ["pass", "os.path.exists(p)"])
+def test_a_file_that_others_change_before_it_is_read_has_changed(project: Project, ask: str) -> None:
+    """It stands in the code or was asked for: neither says that the function wrote it."""
+    path = project.put("labels", "one")
+    renames = "in_c('rename', os.fsencode(p + '.new'), os.fsencode(p))"
+    project.put("labels.new", "two")
+    lines = [f"p = {str(path)!r}", ask, renames, "pathlib.Path(p).read_text()"]
+    found = Watched(project, IN_C + "def f(x):\n" + "".join(f"    {line}\n" for line in lines))
+    assert [row["digest"] for row in found.taken if row["name"] == str(path)] == [CHANGED]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 does not tell what is handed over")

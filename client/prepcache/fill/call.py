@@ -110,6 +110,10 @@ class Job:
     def news(self) -> list[Input]:
         return [] if self.observer is None else self.observer.news()
 
+    def filling(self) -> AbstractContextManager[None]:
+        """While many items are made."""
+        return _NOTHING if self.observer is None else self.observer.filling()
+
     def call(self, index: int, item: Any) -> list[Any]:
         """All samples of one item; raises what the function raises."""
         samples = []

@@ -24,7 +24,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
@@ -111,6 +111,7 @@ class Alone(Crew):
         super().__init__(job, item_of)
         self._todo: deque[int] = deque()
         self._current: Iterator[Part] | None = None
+        self._around = ExitStack()
         self._guard: Guard | None = None
 
     @property
@@ -123,7 +124,8 @@ class Alone(Crew):
 
     def _receive(self) -> None:
         if self._guard is None:
-            self._guard = Guard().__enter__()
+            self._around.enter_context(self._job.filling())
+            self._guard = self._around.enter_context(Guard())
         if self._current is None:
             index = self._todo.popleft()
             self._current = self._job.parts(index, self._item_of(index))
@@ -143,7 +145,7 @@ class Alone(Crew):
         self._current = None
         if self._guard is not None:
             self.drawn |= self._guard.check()
-            self._guard.__exit__(None, None, None)
+        self._around.close()
 
 
 class Hired(Crew):
@@ -198,11 +200,12 @@ def run_chunk(job: Job, steady: Steady, chunk: Sequence[tuple[int, Any]]) -> Mad
     changed = steady.changed(is_filling=True)
     watched = Guard().__enter__()
     parts: list[Part] = []
-    for index, item in chunk:
-        for part in job.parts(index, item):
-            parts.append(part.copied().looked_at())
-            if parts[-1].is_last:
-                break
+    with job.filling():
+        for index, item in chunk:
+            for part in job.parts(index, item):
+                parts.append(part.copied().looked_at())
+                if parts[-1].is_last:
+                    break
     return parts, job.observed(), changed, watched.check()
 
 
@@ -366,7 +369,7 @@ def _work(pipe: Connection, at: mmap.mmap, job: Job, item_of: Callable[[int], An
         waiting.clear()
         nbytes = 0
 
-    with Guard() as watched:
+    with job.filling(), Guard() as watched:
         while (chunk := pipe.recv()) is not None:
             for index in chunk:
                 at[:_AT_BYTES] = index.to_bytes(_AT_BYTES, sys.byteorder)

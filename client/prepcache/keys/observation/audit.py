@@ -33,16 +33,19 @@ from prepcache.keys.observation.context import (
     READ,
     RENAMED,
     STATE,
+    TOUCHED,
     WRITTEN,
 )
 
 _STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "os.spawn"})
 _LISTINGS = frozenset({"os.listdir", "os.scandir"})
 _LINKS = frozenset({"os.link", "os.symlink"})
+_TOUCHES = frozenset({"os.utime", "os.chmod", "os.chown", "os.setxattr", "os.removexattr"})
+"""They change a file's stamp, and not its bytes."""
 _EVENTS = frozenset(
     {
         "open", *_LISTINGS, "exec", "import", "ctypes.dlopen", "pickle.find_class", *_STARTS,
-        "sqlite3.connect", "os.mkdir", "os.rename", *_LINKS, "socket.connect",
+        "sqlite3.connect", "os.mkdir", "os.rename", *_LINKS, *_TOUCHES, "socket.connect",
     }
 )  # fmt: skip
 _BY_IMPORT = "<frozen importlib"
@@ -89,7 +92,7 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
         if flags.__class__ is int:
             if flags & 3 and flags & os.O_TRUNC:
                 kind = WRITTEN
-            elif flags & 3 == 1 or (flags & 3 == 2 and flags & os.O_EXCL):
+            elif flags & 3 == 1 or (flags & 3 == 2 and flags & os.O_CREAT and _is_new(path)):
                 kind = KEPT
         elif mode.__class__ is str and ("w" in mode or "x" in mode or "a" in mode):
             kind = WRITTEN if "w" in mode else KEPT
@@ -98,6 +101,14 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
         context.note(kind, path)
     except Exception as error:  # noqa: BLE001 - a hook that raises would break the user's call
         context.fail(error)
+
+
+def _is_new(path: str) -> bool:
+    try:
+        os.stat(path)
+    except OSError:
+        return True
+    return False
 
 
 def _note(event: str, args: tuple[Any, ...]) -> None:
@@ -123,6 +134,8 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
     elif event == "socket.connect":
         for watch in context.present():
             watch.has_connected = True
+    elif event in _TOUCHES:
+        context.note(TOUCHED, _path_of(first) if isinstance(first, int) else os.fsdecode(first))
     elif event in _LINKS:
         context.refuse("it makes links")
     elif set(args[2:]) != {-1}:  # `dir_fd=` of os.mkdir and os.rename

@@ -276,7 +276,7 @@ def _profile_threads(more: int) -> None:
     """Lets threads that start while a function is watched begin with a profile."""
     global _profiling
     with STATE.lock:
-        _profiling += more
+        _profiling = max(0, _profiling + more)
         if threading.getprofile() in (None, _profile_thread):  # the job may have set its own meanwhile
             threading.setprofile(_profile_thread if _profiling else None)
 
@@ -289,7 +289,7 @@ _profiling = 0
 
 
 class _Tool:
-    """What is heard by `sys.monitoring`, for all watches of this process.
+    """What is heard by `sys.monitoring`, for all watches and fills of this process.
 
     Locking: all but `vain` is changed under `STATE.lock`.
     """
@@ -297,33 +297,42 @@ class _Tool:
     def __init__(self) -> None:
         self.vain: dict[tuple[int, int], int] = {}
         """How often calls could open nothing, by address of code, and place in it."""
+        self.deaf: list[CodeType] = []
+        """Code with places that are not heard for the rest of an item."""
         self._users = 0
         self._id: int | None = None
         self._heard: dict[int, CodeType] = {}
+        self._known: dict[JobCode, int] = {}
+        """How much of what is heard."""
 
-    def begin(self, code: JobCode) -> bool:
+    def begin(self, code: JobCode | None = None) -> bool:
         """Hears of the calls of the job's code, and of who asks; whether it does."""
         with STATE.lock:
             self._users += 1
             if self._users == 1:
                 self._start()
-            if self._id is not None:
-                for address, one in list(code.codes.items()):
-                    if address not in self._heard:
-                        self._heard[address] = one
-                        _MONITORING.set_local_events(self._id, one, _MONITORING.events.CALL)
+            if self._id is not None and code is not None:
+                self._hear(self._id, code)
             return self._id is not None
+
+    def _hear(self, tool: int, code: JobCode) -> None:
+        call = _MONITORING.events.CALL
+        self.vain, deaf, self.deaf = {}, self.deaf, []
+        for one in deaf:  # as they were before a place was not heard any more
+            _MONITORING.set_local_events(tool, one, 0)
+            _MONITORING.set_local_events(tool, one, call)
+        if self._known.get(code) != len(code.codes):
+            self._known[code] = len(code.codes)
+            for address, one in list(code.codes.items()):
+                if address not in self._heard:
+                    self._heard[address] = one
+                    _MONITORING.set_local_events(tool, one, call)
 
     def end(self) -> None:
         with STATE.lock:
-            self._users -= 1
-            if not self._users and self._id is not None:
-                for code in (*self._heard.values(), *_CODES):
-                    _MONITORING.set_local_events(self._id, code, 0)
-                for event in (_MONITORING.events.CALL, _MONITORING.events.PY_START):
-                    _MONITORING.register_callback(self._id, event, None)
-                _MONITORING.free_tool_id(self._id)
-                self._heard, self.vain, self._id = {}, {}, None
+            self._users = max(0, self._users - 1)
+            if not self._users:
+                self._stop()
 
     def _start(self) -> None:
         events = _MONITORING.events
@@ -337,8 +346,50 @@ class _Tool:
                     _MONITORING.set_local_events(tool, code, events.PY_START)
                 return
 
+    def _stop(self) -> None:
+        if self._id is not None:
+            for code in (*self._heard.values(), *_CODES):
+                _MONITORING.set_local_events(self._id, code, 0)
+            for event in (_MONITORING.events.CALL, _MONITORING.events.PY_START):
+                _MONITORING.register_callback(self._id, event, None)
+            _MONITORING.free_tool_id(self._id)
+            self._heard, self._known, self.vain, self.deaf, self._id = {}, {}, {}, [], None
+
+    def after_fork(self) -> None:
+        self._users = 0
+        self._stop()
+
 
 _tool = _Tool()
+
+
+@contextlib.contextmanager
+def filling() -> Iterator[None]:
+    """Hears what it hears from one item to the next: it costs time for each function of the job."""
+    if _MONITORING is not None:
+        _tool.begin()
+    try:
+        yield
+    finally:
+        if _MONITORING is not None:
+            _tool.end()
+
+
+def _after_fork_in_child() -> None:
+    """Nothing is watched in a forked child, whatever its parent watched."""
+    global _profiling
+    STATE.lock, STATE.running = threading.Lock(), ()
+    if _MONITORING is not None:
+        _tool.after_fork()
+        return
+    _profiling = 0
+    if sys.getprofile() is _profiled or isinstance(sys.getprofile(), _InThread):
+        sys.setprofile(None)
+    if threading.getprofile() is _profile_thread:
+        threading.setprofile(None)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 _NEVER = -sys.maxsize
 _TEXT = (str, bytes, os.DirEntry)
 _PATH_LIMIT, _NAME_LIMIT = 4096, 255
@@ -358,7 +409,10 @@ def _called(code: CodeType, place: int, function: Any, first: Any) -> Any:
                 context.note(NAMED, path)
             return None
         count = _tool.vain[at] = _tool.vain.get(at, 0) + 1
-        return _MONITORING.DISABLE if count > VAIN_CALLS else None
+        if count <= VAIN_CALLS:
+            return None
+        _tool.deaf.append(code)
+        return _MONITORING.DISABLE
     except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
         context.fail(error)
         return None

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from prepcache.keys.observation.observer import Observer
 
 READ, WRITTEN, KEPT, LISTED, ASKED, NAMED = "read", "written", "kept", "listed", "asked", "named"
+LITERAL, TOUCHED = "literal", "touched"
 FOLDER_MADE, RENAMED = "folder made", "renamed"
 MODULE, MODULE_NAME = "module", "module name"
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -220,10 +221,3 @@ def begun(watch: Watch) -> Iterator[None]:
 def is_own(thread: threading.Thread) -> bool:
     """Whether a thread is prepcache's, which reads for nobody's function."""
     return thread.name.startswith("prepcache")
-
-
-def _after_fork_in_child() -> None:
-    STATE.lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -8,9 +8,10 @@ Invariants:
        equals.
     2. What was to be opened, or was asked for, and was not there is an input too.
     3. An output is what was opened to be written before it was read (unless that kept what was there, and the
-       item reads it), what lies in a folder that the function made, and what was only named or asked for and
-       is another when the item is made. It takes back what other items only named or asked for. What was
-       asked for, was not there, and appears without anybody being seen to make it, has changed.
+       item reads it), what lies in a folder that the function made, what was handed to a process or to C,
+       was not read before, and is another when the item is made, and what was not read and is gone then. It
+       takes back what other items only named or asked for. What else is another has changed, unless the code
+       only names it (C code may write it): nobody was seen to make it.
 
 Not here: how inputs are named, and told to others (observer.py).
 """
@@ -35,6 +36,7 @@ from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation.audit import WAL
 from prepcache.keys.observation.context import (
+    ASKED,
     FOLDER_MADE,
     KEPT,
     LISTED,
@@ -43,6 +45,7 @@ from prepcache.keys.observation.context import (
     NAMED,
     READ,
     RENAMED,
+    TOUCHED,
     WRITTEN,
     Fact,
     Watch,
@@ -68,6 +71,7 @@ from prepcache.protocol.places import cache_folder
 _MODULE_SUFFIXES = (".py", ".so", ".pyd")
 _NO_INPUTS = ("/proc/", "/sys/", "/dev/")
 _SHARED_MEMORY = "/dev/shm/"
+_NO_FILE = (None, FOLDER_STAMP)
 _CACHE_FOLDER = f"{os.sep}__pycache__{os.sep}"
 loads: list[tuple[set[str], list[Input]]] = []
 """The modules that items of this process loaded, and what was read meanwhile."""
@@ -108,7 +112,7 @@ class _Use:
     Args:
         stamp: what was there at first.
         folders: as of `Input`, of each use.
-        kinds: of its facts: READ, ASKED or NAMED (to a process, to a C library or in the code).
+        kinds: of its facts: READ, ASKED, NAMED (to a process or a C library), LITERAL (in the code), TOUCHED.
     """
 
     stamp: Stamp | None
@@ -119,7 +123,14 @@ class _Use:
         """Whether the function made what is there now."""
         if now == self.stamp:
             return False
-        return NAMED in self.kinds if self.stamp is None else READ not in self.kinds
+        if self.stamp is None:
+            return NAMED in self.kinds
+        return READ not in self.kinds and (now is None or NAMED in self.kinds or ASKED not in self.kinds)
+
+    def see(self, now: Stamp | None) -> None:
+        """Follows the stamp of what was touched and not read: its bytes may be the same."""
+        if TOUCHED in self.kinds and READ not in self.kinds:
+            self.stamp = now
 
 
 class Findings:
@@ -195,39 +206,51 @@ class Findings:
 
     def _take_use(self, full: str, fact: Fact, uses: dict[str, _Use]) -> None:
         now = stamp_at(without_empty_log(full, fact.info))
-        use = uses.setdefault(full, _Use(now))
-        if use.is_made(now):
-            self._put_out(full, uses)
+        if fact.kind == TOUCHED and now is None:
             return
+        use = uses.setdefault(full, _Use(now))
+        use.see(now)
+        if now != use.stamp:
+            if use.is_made(now) and (now is None or NAMED in use.kinds):
+                self._put_out(full, uses)
+                return
+            use.kinds.add(READ)  # who changed it was not seen: it stays an input, which has changed
         use.folders[fact.folder] = None
         use.kinds.add(fact.kind)
 
     def _settle(self, path: str, use: _Use) -> None:
         """Notes a path that an item used as an input, or as an output, when the item is made."""
         now = stamp_at(info_of(path))
+        use.see(now)
         if use.is_made(now):
             self._put_out(path, {path: use})
             return
-        if use.kinds == {NAMED} and now in (None, FOLDER_STAMP):
-            return  # it was only named
+        if use.kinds == {TOUCHED} or (ASKED not in use.kinds and READ not in use.kinds and now in _NO_FILE):
+            return
         is_module = path.endswith(_MODULE_SUFFIXES)
         kind = "folder" if use.stamp == FOLDER_STAMP else "module" if is_module else "file"
         entries, digest = self._last.setdefault(path, {}), ""
         is_read = READ in use.kinds
         for folder in use.folders:
             last = entries.get(folder)
-            is_same = last is not None and (last.digest == CHANGED or last.stamp == use.stamp == now)
-            if is_same and last is not None and last.is_read >= is_read:
+            is_known = last is not None and (last.digest == CHANGED or last.stamp == use.stamp == now)
+            if is_known and last is not None and last.is_read >= is_read:
                 continue
             if not digest:
                 digest, stamp = digest_now(path, self._stat_cache, self.trust)
                 is_other = is_module and not runs_as_written(path)
                 if stamp != use.stamp or is_other or is_other_machine_code(path):
                     digest = CHANGED
-            is_first = last is None or (last.stamp == use.stamp and last.digest != CHANGED)
-            entry = Input(kind, digest if is_first else CHANGED, "", path, use.stamp, is_read, folder)
-            entries[folder] = entry._replace(is_read=is_read or (last is not None and last.is_read))
-            self.log.append(entries[folder])
+            entry = Input(kind, digest, "", path, use.stamp, is_read, folder)
+            if last is not None:
+                is_equal = last.stamp == use.stamp or (TOUCHED in use.kinds and last.digest == digest)
+                is_first = is_equal and last.digest != CHANGED
+                entry = entry._replace(
+                    digest=digest if is_first else CHANGED, is_read=is_read or last.is_read
+                )
+            entries[folder] = entry
+            if last is None or last._replace(stamp=entry.stamp) != entry:
+                self.log.append(entry)
 
     def _put_out(self, path: str, uses: dict[str, _Use]) -> None:
         """Notes an output; it may be an input of another item by its name alone."""

@@ -31,7 +31,7 @@ from prepcache.keys.environment import lately
 from prepcache.keys.files.digest import Trust
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
 from prepcache.keys.observation import audit, calls, context
-from prepcache.keys.observation.context import MODULE, NAMED, Notice, Watch, is_own
+from prepcache.keys.observation.context import LITERAL, MODULE, Notice, Watch, is_own
 from prepcache.keys.observation.findings import Findings, Scope, loads
 from prepcache.keys.observation.inputs import CHANGED, FOLDER_STAMP, OUTPUT, Input
 from prepcache.keys.observation.naming import Roots
@@ -127,6 +127,10 @@ class Observer:
         self._said.update(one.topic for one in found)
         return tuple(found)
 
+    def filling(self) -> contextlib.AbstractContextManager[None]:
+        """While many items are made: what hears calls is not taken away between them."""
+        return calls.filling()
+
     @contextlib.contextmanager
     def watching(
         self, item_paths: Iterable[str | os.PathLike[str]] = (), function: Any = None
@@ -153,7 +157,7 @@ class Observer:
                 before = _bytes_read() if is_counted else None
                 with context.begun(watch):
                     for path in self._scope.named_in_code:
-                        context.note(NAMED, path)
+                        context.note(LITERAL, path)
                     yield watch
                 if before is not None:
                     self._compare_bytes(watch, before)
