@@ -56,7 +56,10 @@ class Place:
     def drop_socket(self) -> None:
         """Takes the socket's name away, unless another process has bound it since."""
         if self.uds is not None and self.own_socket is not None and not self.is_lost:
-            self.uds.unlink(missing_ok=True)
+            try:
+                self.uds.unlink(missing_ok=True)
+            except OSError as error:  # the disk has become read-only: the next start takes the name over
+                LOG.warning("cannot remove %s: %s", self.uds, error.strerror)
 
     def close(self) -> None:
         self.drop_socket()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ from prepcache.errors import DaemonUnreachable
 from prepcached import server as daemon_server
 from prepcached.store import integrity
 from prepcached.store.store import Store
-from support.serving import READY_S, serving
+from support.serving import READY_S, serving, wait_until
 from support.stores import ROOMY, item, items_of, put
 
 
@@ -55,6 +57,18 @@ def test_a_stop_that_a_thread_holds_up_ends_the_process(
         assert begun.wait(READY_S)
     assert ended.is_set() and statuses == [1]
     asking.join(READY_S)
+
+
+def test_a_stop_on_a_disk_that_became_read_only_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(path: Path, **_: bool) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    with serving(tmp_path) as served, monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", fails)
+        served.server.ask_to_stop("the test says so")
+        assert wait_until(lambda: served.store.is_closed)
 
 
 def test_a_stop_breaks_off_a_verification_within_an_artifact(
