@@ -31,15 +31,17 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overlo
 from prepcache.batching.batch import Batch
 from prepcache.batching.collation import receives
 from prepcache.daemon.client import Client
-from prepcache.dataset_options import Options, check, opening_mode, sequence_of, taken_from
+from prepcache.dataset_options import Options, check, check_keywords, opening_mode, sequence_of, taken_from
 from prepcache.errors import UnkeyableError
 from prepcache.fill.call import Job
 from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.item_index import Array, Catalogue, Distinct
 from prepcache.keys import recipes
+from prepcache.keys.code.labels import class_module_label
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.observation.observer import Observer
+from prepcache.progress import LazyProgress
 from prepcache.protocol.units import shortened
 from prepcache.samples import Preprocessing, Samples
 from prepcache.wrapped import MapStyle, Wrapped, wrapped
@@ -215,9 +217,7 @@ class CachedDataset(Dataset[T_co]):
         elif mode is None and not lazy:
             samples.prepare()
         if lazy and mode is None:
-            from prepcache.progress import tell_of_lazy
-
-            tell_of_lazy(artifacts, catalogue, recipe.name, progress)
+            LazyProgress(artifacts, catalogue, recipe.name, progress)
         samples.originals.end_opening()
         receives(self)
 
@@ -250,7 +250,8 @@ class CachedDataset(Dataset[T_co]):
         if "config" in options:
             raise TypeError("wrap() takes no config=: the dataset's own attributes count")
         items, function = wrapped(dataset, key)
-        options["name"] = options.get("name") or type(dataset).__qualname__
+        kind = type(dataset)
+        options["name"] = options.get("name") or f"{class_module_label(kind)}.{kind.__qualname__}"
         return cls(items, function, None, transform, **options)
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -383,7 +384,9 @@ def open_recipe(function: Callable[..., Any], how: dict[str, Any], client: Clien
         UnkeyableError, TypeError: as `CachedDataset`.
     """
     client.begin()
-    return recipes.recipe(function, **how)
+    recipe = recipes.recipe(function, **how)
+    check_keywords(function, how["config"])
+    return recipe
 
 
 def job_of(function: Callable[..., Any], recipe: Recipe, how: dict[str, Any], root: Any) -> Job:

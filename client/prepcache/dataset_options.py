@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from prepcache.errors import UnkeyableError
@@ -115,6 +116,19 @@ def taken_from(
             "call prepcache.recipe() again"
         )
     return preprocess.preprocess, asked
+
+
+def check_keywords(function: Callable[..., Any], config: Mapping[str, Any] | None) -> None:
+    """Raises TypeError for a config key that the function does not take, before any item is read."""
+    if not isinstance(function, FunctionType | MethodType):
+        return
+    code: Any = getattr(function, "__code__", None)  # not a signature, which a decorator may claim
+    if isinstance(code, CodeType) and not code.co_flags & inspect.CO_VARKEYWORDS:
+        first = max(code.co_posonlyargcount, 1 + isinstance(function, MethodType))
+        taken = code.co_varnames[first : code.co_argcount + code.co_kwonlyargcount]
+        if unknown := sorted(set(config or {}).difference(taken)):
+            keys = "config has " + ", ".join(unknown)
+            raise TypeError(f"{keys}, but {code.co_name}() takes {', '.join(taken) or 'only an item'}")
 
 
 def refuse_unordered(items: Any) -> None:

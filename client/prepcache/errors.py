@@ -94,9 +94,24 @@ class UnkeyableError(PrepcacheError):
 
 
 class PreprocessError(PrepcacheError):
-    """The preprocessing function raised; `__cause__` is its exception, `item` names the item."""
+    """The preprocessing function raised; `__context__` is its exception, `item` names the item.
+
+    The frames of the function end its traceback, so that one traceback shows all.
+    """
 
     code, status, exit_code = "preprocess-failed", 500, 12
+
+    @classmethod
+    def of(cls, error: BaseException | None, message: str, **data: Any) -> PreprocessError:
+        """In place of what the function raised: with its frames, its notes and its own cause."""
+        failed = cls(message, **data)
+        if error is not None:
+            failed.__traceback__ = error.__traceback__
+            failed.__cause__ = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+            failed.__context__ = error
+            for note in getattr(error, "__notes__", ()):
+                failed.add_note(note)
+        return failed
 
 
 class SampleError(PrepcacheError):

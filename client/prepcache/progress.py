@@ -25,11 +25,12 @@ from importlib import import_module
 from typing import Any
 
 from prepcache.daemon.wait_budget import on_own_time
+from prepcache.daemon.waits import CLOSE_S
 from prepcache.fill.pacing import Pace
 from prepcache.keys.randomness import is_alone
 from prepcache.protocol import wire
-from prepcache.protocol.units import size_text, span_text
-from prepcache.settings import is_first_rank
+from prepcache.protocol.units import shortened, size_text, span_text
+from prepcache.settings import Mode, is_first_rank
 
 log = logging.getLogger("prepcache")
 
@@ -37,6 +38,7 @@ QUIET_S = 1.0
 REDRAW_S = 0.1
 FIRST_LINE_S = 5.0
 LONGEST_PAUSE_S = 600.0
+NAME_CHARS, BAR_CHARS = 24, 10
 ASK_S = 2.0
 """What one request to the daemon may take."""
 
@@ -189,7 +191,7 @@ class Progress:
         try:
             with self._undrawn():
                 if self._bar is None:
-                    self._bar = NotebookBar() if _is_notebook() else TerminalBar(self._total)
+                    self._bar = NotebookBar() if _is_notebook() else TerminalBar()
                 done = self._there + self._computed + self._waited
                 line = self._line(self._clock() - self._began, waiting)
                 self._bar.draw(self._name, done, self._total, line)
@@ -218,29 +220,26 @@ class Progress:
 
 
 class TerminalBar:
-    """A bar on standard error that goes away at the end. What does not fit into the terminal is cut."""
+    """A line on standard error that goes away at the end. What does not fit into the terminal is cut."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-        from rich.table import Column
+        from rich.live import Live
 
-        console = Console(stderr=True, force_terminal=True)
-        name, line = (Column(no_wrap=True, overflow="ellipsis", max_width=w) for w in (24, None))
-        columns = (
-            TextColumn("{task.fields[name]}", table_column=name),
-            BarColumn(10),
-            TextColumn("{task.description}", table_column=line),
-        )
-        self._bar = Progress(*columns, console=console, transient=True, auto_refresh=False)
-        self._bar.start()
-        self._task = self._bar.add_task("", total=total, name="")
+        self._console = Console(stderr=True, force_terminal=True)
+        self._live = Live(console=self._console, transient=True, auto_refresh=False)
+        self._live.start()
 
     def draw(self, name: str, done: int, total: int, line: str) -> None:
-        self._bar.update(self._task, completed=done, description=line, name=name, refresh=True)
+        from rich.text import Text
+
+        bar = "=" * (BAR_CHARS * done // max(total, 1))
+        limit = min(NAME_CHARS, self._console.width // 4)
+        shown = f"{shortened(name, limit)} [{bar:{BAR_CHARS}}] {line}"
+        self._live.update(Text(shown, no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def stop(self) -> None:
-        self._bar.stop()
+        self._live.stop()
 
 
 class NotebookBar:
@@ -265,8 +264,8 @@ class NotebookBar:
         """The last numbers stay."""
 
 
-def tell_of_lazy(artifacts: Any, catalogue: Any, name: str, is_shown: bool | None) -> None:
-    """Begins to tell how much of a lazy data set is cached, made by whichever processes, until all is.
+class LazyProgress:
+    """Tells how much of a lazy data set is cached, made by whichever processes, until all is or the job ends.
 
     A thread says it that keeps neither the data set nor the process alive, and asks the daemon on its own
     time.
@@ -276,29 +275,44 @@ def tell_of_lazy(artifacts: Any, catalogue: Any, name: str, is_shown: bool | Non
         catalogue: its items.
         is_shown: False tells nothing.
     """
-    if is_shown is False or not len(catalogue.missing):
-        return
-    is_over = threading.Event()
-    weakref.finalize(artifacts, is_over.set).atexit = False
-    of = weakref.ref(artifacts), weakref.ref(catalogue)
 
-    def tell() -> None:
-        pause_s, last = FIRST_LINE_S, -1
-        while not is_over.wait(pause_s):
-            artifacts, catalogue = of[0](), of[1]()
-            if artifacts is None or catalogue is None:
+    def __init__(self, artifacts: Any, catalogue: Any, name: str, is_shown: bool | None) -> None:
+        self._of = weakref.ref(artifacts), weakref.ref(catalogue)
+        self._name, self._is_shown = name, is_shown
+        self._lock, self._is_over = threading.Lock(), threading.Event()
+        self._last = -1
+        if is_shown is False or artifacts.mode is Mode.OFF or not len(catalogue.missing):
+            return
+        weakref.finalize(artifacts, self._is_over.set).atexit = False
+        with suppress(RuntimeError):  # there are too many threads
+            threading.Thread(target=self._run, name="prepcache-progress", daemon=True).start()
+            artifacts.session.at_close(self._end, is_last=True)
+
+    def _run(self) -> None:
+        pause_s = FIRST_LINE_S
+        while not self._is_over.wait(pause_s):
+            if self._tell(ASK_S):
                 return
-            with on_own_time(ASK_S):
-                artifacts.look()
-            total = len(catalogue.distinct)
-            there = total - len(catalogue.missing)
-            del artifacts, catalogue
-            if there != last:
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _end(self) -> None:
+        """As the job ends, by Ctrl-C too: what it leaves to the next one."""
+        if not self._is_over.is_set():
+            self._tell(CLOSE_S)
+
+    def _tell(self, limit_s: float) -> bool:
+        """Says how much is cached, if that changed; whether all is."""
+        artifacts, catalogue = (ref() for ref in self._of)
+        if artifacts is None or catalogue is None:
+            return True
+        with on_own_time(limit_s):
+            artifacts.look()
+        total, there = len(catalogue.distinct), len(catalogue.distinct) - len(catalogue.missing)
+        with self._lock:
+            if there != self._last:
                 count = f"all {total:,}" if there == total else f"{there:,} of {total:,}"
-                say(f"{name}: {count} items are cached", is_shown)
-            if there == total:
-                return
-            last, pause_s = there, min(2 * pause_s, LONGEST_PAUSE_S)
-
-    with suppress(RuntimeError):  # there are too many threads
-        threading.Thread(target=tell, name="prepcache-progress", daemon=True).start()
+                say(f"{self._name}: {count} items are cached", self._is_shown)
+            self._last = there
+        if there == total:
+            self._is_over.set()
+        return there == total

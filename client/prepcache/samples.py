@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import KW_ONLY, dataclass, field
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -193,7 +194,7 @@ class Samples:
         try:
             self.making.prepare(positions)
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
-            raise error.with_traceback(None) from error.__cause__
+            raise error.with_traceback(_frames_of_function(error)) from error.__cause__
 
     def refuse_draws(self, drawn: set[str]) -> None:
         """Refuses a wrapped dataset that draws."""
@@ -242,8 +243,8 @@ class Samples:
         try:
             made: dict[int, Any] = self.making.samples(indices, is_single=is_single)
             return made
-        except KeyboardInterrupt as error:
-            raise error.with_traceback(None) from None
+        except (KeyboardInterrupt, PreprocessError, SampleError) as error:
+            raise error.with_traceback(_frames_of_function(error)) from error.__cause__
 
     def view(self) -> View:
         """The samples that are there; where items expand, those of the last preparation."""
@@ -307,3 +308,9 @@ class Samples:
         # What was lost on the way is made again: without it, positions would name other samples.
         if self.is_expanded and not len(self.catalogue.missing):
             self._view = View(self.catalogue)
+
+
+def _frames_of_function(error: BaseException) -> TracebackType | None:
+    """What stays of an error's traceback below the job's line: nothing of ours."""
+    of_function = error.__context__ if isinstance(error, PreprocessError) else None
+    return None if of_function is None else of_function.__traceback__

@@ -23,6 +23,7 @@ from prepcache.command import cli, cli_tables
 from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import ConfigError
 from prepcache.protocol import inspection, wire
+from prepcache.protocol.explain import LOOK_ALIKE
 from prepcache.protocol.units import (
     age_text,
     parse_span,
@@ -100,8 +101,18 @@ def test_no_daemon_is_started_to_say_that_nothing_is_cached(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for command in ("ls", "status"):
         code, _, err = run(monkeypatch, capsys, command)
-        assert code == 3 and "The next job starts one" in err
+        assert code == 3 and "A job that needs one starts it" in err
+    for mode in ("off", "readonly"):
+        monkeypatch.setenv("PREPCACHE", mode)
+        code, _, err = run(monkeypatch, capsys, "status")
+        assert code == 3 and f"With PREPCACHE={mode}, no job starts one" in err
     assert not (tmp_path / "cache").exists()
+    monkeypatch.delenv("PREPCACHE")
+    log = tmp_path / "cache" / "prepcache" / "prepcached.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("prepcached: PREPCACHED_MAX_BYTES = 'foo': must be a size\n")
+    err = run(monkeypatch, capsys, "status")[2]
+    assert "The last one ended with an error: prepcached: PREPCACHED_MAX_BYTES = 'foo'" in err
 
 
 def test_an_error_of_our_own_is_one_line_too(
@@ -283,7 +294,7 @@ def test_status_tells_how_full_the_store_is_and_whether_it_helps(
 def test_status_is_one_screen_and_all_have_80_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    terminal = Console(force_terminal=True, width=80, color_system=None, soft_wrap=True)
+    terminal = Console(force_terminal=True, width=80, color_system=None)
     monkeypatch.setattr(cli_tables, "console", lambda: terminal)
     cli_tables.rows_of([replace(ENTRY, owner=owner, used_at=time.time() - 570) for owner in (0, os.getuid())])
     cli_tables.entry(replace(ENTRY, observed=({"kind": "file", "name": "x" * 300, "digest": ""},)), None)
@@ -294,12 +305,13 @@ def test_status_is_one_screen_and_all_have_80_columns(
         )
         for n in range(cli_tables.NAMES_SHOWN)
     ]
-    miss = inspection.Explanation(None, "train.load", 0, False, None, summary="config.max_len 128 -> 256")
+    why = "config.max_len 128 -> 256, audio_features.py: def extract changed, 3 of 2,000 items not cached"
+    miss = inspection.Explanation(None, "train.load", 0, False, None, summary=why)
     job = inspection.SessionSeen("2" * 32, "a_long_training_script.py", "a-long-host-name", 123456, holds=99)
     busy = {"found_items": 10**9, "leased_items": 10**8, "seconds_saved": 1e7, "coldest_age_s": 1e6}
     out = shown(capsys, busy, names=inspection.Names(tuple(sums), more=7), miss=miss, sessions=[job] * 3)
     lines = out.splitlines()
-    assert len(lines) <= 31 and max(map(len, lines)) <= 80, out
+    assert len(lines) <= 32 and max(map(len, lines)) <= 80, out
     for question in (
         "What is cached?",
         "Is it helping?",
@@ -307,7 +319,11 @@ def test_status_is_one_screen_and_all_have_80_columns(
         "How do I free 50 GB?",
     ):
         assert question in lines
-    assert "and 7 more names" in lines and "train.load: config.max_len 128 -> 256" in lines
+    assert "and 7 more names" in lines
+    assert "train.load: config.max_len 128 -> 256, audio_features.py: def extract changed, 3" in lines
+    cli_tables.explanation(replace(miss, is_partial=True, cue="data"))
+    told = capsys.readouterr().out.splitlines()
+    assert max(map(len, told)) <= 80 and sum("extract changed" in line for line in told) == 2, told
 
 
 def rows_by_cue(explanation: inspection.Explanation) -> dict[str, tuple[str, list[str]]]:
@@ -339,7 +355,10 @@ def test_explain_has_a_row_for_each_cue() -> None:
     evicted = replace(first, was_there=True, entries=1)
     assert {state for state, _ in rows_by_cue(evicted).values()} == {"same"}
     partial = replace(first, is_partial=True, cue="data", summary="1 of 5 items not cached: e.txt")
-    assert rows_by_cue(partial)["data"] == ("incomplete", ["1 of 5 items not cached: e.txt"])
+    assert rows_by_cue(partial)["data"] == (
+        "incomplete",
+        ["1 of 5 items not cached: e.txt", LOOK_ALIKE],
+    )
     assert {rows_by_cue(partial)[name][0] for name in ("code", "config", "observed")} == {"same"}
 
 

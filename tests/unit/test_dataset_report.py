@@ -156,7 +156,7 @@ def test_a_bar_fits_the_terminal_and_drops_what_matters_least(
     progress.advance(200, 150, pace)
     progress.close()
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
-    assert "450" in shown and ("3 s and 1.0 GiB to go" in shown) == (width >= 80)
+    assert "... [====      ] 450" in shown and ("3 s and 1.0 GiB to go" in shown) == (width >= 80)
     assert ("200 computed" in shown) == (width == 160)
     assert max(map(len, re.split("[\r\n]", shown))) <= width
 

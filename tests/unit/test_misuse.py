@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,41 @@ def scaled(item: int, by: int) -> torch.Tensor:
 def test_expand_and_lazy_exclude_each_other() -> None:
     with pytest.raises(ValueError, match="lazy=True and expand=True exclude each other"):
         prepcache.CachedDataset([1], nothing, expand=True, lazy=True)
+
+
+def raising(item: int) -> int:
+    try:
+        return [0][item]
+    except IndexError as error:
+        raise KeyError("no such item") from error
+
+
+class Scale:
+    def by(self, item: int, *, factor: int = 2) -> int:
+        return item * factor
+
+
+def with_any(item: int, **options: int) -> int:
+    return item + len(options)
+
+
+@pytest.mark.parametrize("function", [raising, Scale().by])
+def test_a_config_key_that_is_no_parameter_is_refused(function: Any) -> None:
+    with pytest.raises(TypeError, match=r"config has facter, but \w+\(\) takes (only an item|factor)"):
+        prepcache.CachedDataset([1], function, {"facter": 3}, progress=False)
+    for known, factor in ((Scale().by, {"factor": 3}), (with_any, {"any": 1}), (dict, {"key": 2})):
+        assert len(prepcache.CachedDataset([()], known, factor, lazy=True, code=None, version="1")) == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"lazy": True}], ids=["at opening", "on access"])
+def test_an_error_of_the_function_is_one_traceback(options: Any) -> None:
+    with pytest.raises(prepcache.PreprocessError, match=r"item 1 .* failed: KeyError") as raised:
+        prepcache.CachedDataset([0, 4], raising, progress=False, **options)[1]
+    told = "".join(traceback.format_exception(raised.value))
+    assert told.count("Traceback") == 2, "the second is of what the function itself caught"
+    assert 'raise KeyError("no such item") from error' in told.splitlines()[-2]
+    assert isinstance(raised.value.__context__, KeyError)
+    assert traceback.extract_tb(raised.tb)[-1].name == "raising"
 
 
 def test_a_recipe_brings_its_function_and_options() -> None:

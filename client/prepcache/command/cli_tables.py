@@ -34,12 +34,12 @@ INPUTS_SHOWN = 20
 """Of the inputs of each kind that an entry observed; there may be a hundred thousand."""
 KEY_DIGITS = 12
 """Enough to tell entries and recipes apart, and as jobs print; commands take any such beginning."""
-MOST_WIDTH = 10_000
+MOST_WIDTH, WIDE = 10_000, 80
 
 
 def console() -> Console:
     """Standard output; where it is no terminal, nothing is wrapped or cut."""
-    out = Console(highlight=False, soft_wrap=True)
+    out = Console(highlight=False)
     return out if out.is_terminal else Console(highlight=False, soft_wrap=True, width=MOST_WIDTH)
 
 
@@ -68,7 +68,7 @@ def show(*lines: RenderableType) -> None:
     out = console()
     with out.capture() as drawn:
         for line in lines:
-            out.print(line)
+            out.print(line, crop=not isinstance(line, Text))
     out.file.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
 
 
@@ -98,12 +98,13 @@ def entries(found: Sequence[inspection.Entry], more: bool) -> None:
 def rows_of(found: Sequence[inspection.Entry]) -> None:
     """A row for each entry, with the owners where not all are this user's or the token's."""
     now = time.time()
+    is_wide = console().width >= WIDE
     is_owner_told = {one.owner for one in found} not in ({os.getuid()}, {None})
     rows = [
         [
             one.key[:KEY_DIGITS],
             one.name,
-            one.recipe[:KEY_DIGITS],
+            one.recipe[:KEY_DIGITS] if is_wide else "",
             user_name(one.owner) if is_owner_told else "",
             f"{one.items:,}",
             size_text(one.size_bytes),
@@ -280,8 +281,8 @@ def status_lines(look: Status) -> list[RenderableType]:
     info = look.info
     lines: list[RenderableType] = [
         Text(f"prepcached {info.version}, pid {info.pid}, up {span_text(look.stats.get('uptime_s', 0.0))}"),
-        Text(f"at {look.url}"),
-        Text(f"root {_value(info.root)}"),
+        Text(f"at {look.url}", no_wrap=True, overflow="ignore"),
+        Text(f"root {_value(info.root)}", no_wrap=True, overflow="ignore"),
     ]
     if info.version != __version__:
         lines.append(

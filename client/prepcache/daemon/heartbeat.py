@@ -50,10 +50,11 @@ class Callbacks:
         self._lock = ForkLock()
         self._kept: list[Callable[[], Callable[..., None] | None]] = []
 
-    def add(self, callback: Callable[..., None]) -> None:
+    def add(self, callback: Callable[..., None], *, is_first: bool = False) -> None:
         kept: Any = weakref.WeakMethod(callback) if inspect.ismethod(callback) else (lambda: callback)
         with self._lock:
-            self._kept = [*(one for one in self._kept if one() is not None), kept]
+            there = [one for one in self._kept if one() is not None]
+            self._kept = [kept, *there] if is_first else [*there, kept]
 
     def take(self) -> list[Callable[..., None]]:
         """All of them, which are called no more."""

@@ -214,9 +214,9 @@ class Launcher:
     def _check_last_start(self) -> None:
         """Whether the one that we started, and that is gone now, makes another start pointless."""
         is_young = self._starts and time.monotonic() - self._started_at < waits.FAILED_START_S
-        if self._starts >= MAX_STARTS or (is_young and self._told_error()):
+        if self._starts >= MAX_STARTS or (is_young and self.told_error()):
             raise self._failed(
-                f"it exited at once: {self._told_error() or 'no reason given'} (log: {self.log})"
+                f"it exited at once: {self.told_error() or 'no reason given'} (log: {self.log})"
             )
 
     def _spawn(self) -> int:
@@ -246,7 +246,7 @@ class Launcher:
         )
         return int(done.stdout)
 
-    def _told_error(self) -> str:
+    def told_error(self) -> str:
         """The last line of the log, if it is the end of a failed start."""
         with contextlib.suppress(OSError), open(self.log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))

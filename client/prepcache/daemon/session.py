@@ -315,9 +315,13 @@ class Session:
         """Calls back, from the beat thread, with digests whose maps must be let go (purged, weakened)."""
         self.heartbeat.on_removed.add(callback)
 
-    def at_close(self, callback: Callable[[], None]) -> None:
-        """Calls back before the session is closed at the end of the process, last come first."""
-        self._at_close.add(callback)
+    def at_close(self, callback: Callable[[], None], *, is_last: bool = False) -> None:
+        """Calls back before the session is closed at the end of the process, last come first.
+
+        Args:
+            is_last: after the others, which hand over what they have.
+        """
+        self._at_close.add(callback, is_first=is_last)
         self._close_at_exit()
 
     def close(self) -> None:

@@ -215,7 +215,7 @@ def _from_the_function_on(traceback: TracebackType | None) -> TracebackType | No
     rest = traceback
     while rest is not None and rest.tb_frame.f_code.co_filename == __file__:
         rest = rest.tb_next
-    return rest or traceback
+    return rest
 
 
 def _without_autocast() -> AbstractContextManager[object]:

@@ -61,7 +61,7 @@ class NoSession:
     order = 0
     header = None
 
-    def at_close(self, callback: Callable[[], None]) -> None:
+    def at_close(self, callback: Callable[[], None], *, is_last: bool = False) -> None:
         """Nothing is to be handed over."""
 
     at_return = at_close

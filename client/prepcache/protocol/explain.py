@@ -221,7 +221,8 @@ class Cue(NamedTuple):
 
 NEW, SAME, CHANGED, NOT_COMPARED = "new", "same", "changed", "not compared"
 INCOMPLETE = "incomplete"
-"""Of the data of a recipe that has entries: an item that was never made looks like one that changed."""
+"""Of the data of a recipe that has entries."""
+LOOK_ALIKE = "new items, edited files and removed samples look alike: their names are not stored"
 _CUES = ("data", "code", "config", "environment", "observed")
 _CUE_OF = {"config": "config", "variable": "environment", "distribution": "environment"}
 _ENVIRONMENT_SETTINGS = ("python", "optimize", "torch default dtype", "format", "encoding", "environment")
@@ -235,8 +236,11 @@ def cues(explanation: Explanation) -> list[Cue]:
     """
     told = explanation
     if told.is_partial:
-        said = {told.cue: Cue(told.cue, INCOMPLETE if told.cue == "data" else CHANGED, [told.summary])}
-        return [said.get(name) or Cue(name, SAME) for name in _CUES]
+        said = {
+            "data": Cue("data", INCOMPLETE, [told.summary, LOOK_ALIKE]),
+            "observed": Cue("observed", CHANGED, [told.summary]),
+        }
+        return [said[name] if name == told.cue else Cue(name, SAME) for name in _CUES]
     if told.was_there:
         return [Cue(name, SAME) for name in _CUES]
     if told.nearest is None:
