@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import re
+import textwrap
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +17,13 @@ from support.projects import Project, project_fixture  # noqa: F401
 
 LIBRARY = """
 import collections, enum
+import random, re, textwrap, threading
+def made(text): return text
+class Log:
+    def __init__(self): self.lock = threading.Lock()
+    def write(self, text): return text
+log = Log()
+log_write, draw, search, wrap = log.write, random.random, re.compile("a").search, textwrap.dedent
 class Params(dict):
     def __getitem__(self, name): raise AssertionError("its own code runs")
     def __iter__(self): raise AssertionError("its own code runs")
@@ -38,11 +48,21 @@ READS = {
     "a list": ("words", lambda lib: lib.words.append("b")),
     "a set of its own class": ("names", lambda lib: lib.names.add("c")),
     "a set": ("stops", lambda lib: lib.stops.add("an")),
+    "a method of another library's object": ("made", lambda lib: setattr(lib, "made", re.compile("b").match)),
+    "another method of such an object": (
+        "search",
+        lambda lib: setattr(lib, "search", re.compile("b").search),
+    ),
+    "a generator's method": ("random.random", lambda lib: setattr(random, "random", random.Random(5).random)),
+    "a function of another library": ("made", lambda lib: setattr(lib, "made", textwrap.dedent)),
+    "another function of such a library": ("wrap", lambda lib: setattr(lib, "wrap", textwrap.indent)),
 }
 OTHERS = {
     "code that is registered": ("registry", lambda lib: lib.registry.update(b=len)),
     "what was counted": ("met", lambda lib: lib.met.update("a")),
     "what readers made": ("made", lambda lib: lib.made["a"]),
+    "a method of its own object": ("log_write", lambda lib: setattr(lib, "log_write", lib.Log().write)),
+    "a generator's state": ("draw", lambda lib: lib.draw()),
     "what is no data": ("params", lambda lib: dict.__setitem__(lib.params, "made", object())),
 }
 
@@ -64,7 +84,10 @@ def change_of(project: Project, read: str, change: Callable[[Any], object]) -> b
 
 @pytest.mark.parametrize("name", READS)
 @pytest.mark.usefixtures("library")
-def test_a_setting_that_the_code_names_counts(project: Project, name: str) -> None:
+def test_a_setting_that_the_code_names_counts(
+    project: Project, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "random", random.random)  # put back
     assert change_of(project, *READS[name])
 
 

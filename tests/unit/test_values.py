@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import io
+import logging
 import multiprocessing
 import random
 import weakref
@@ -15,7 +16,9 @@ from types import MappingProxyType
 from typing import Any
 
 import attr
+import numpy as np
 import pytest
+import torch
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.markers import plain, tree
@@ -48,6 +51,53 @@ def test_hidden_state_is_refused_with_its_place_and_remedy(value: Any) -> None:
     assert message.startswith("config.value")
     assert all(way in message for way in ("__prepcache_key__", "register_key"))
     assert "untracked=" not in message, "the function is given its config: it cannot be left out"
+
+
+def graded(by: float) -> torch.Tensor:
+    value = torch.ones(2, requires_grad=True)
+    (value * by).sum().backward()  # type: ignore[no-untyped-call]
+    return value
+
+
+BESIDE = {
+    "a gradient": graded,
+    "what a dtype carries": lambda n: np.dtype("i4", metadata={"classes": n}),
+    "what an array's dtype carries": lambda n: np.zeros(2, np.dtype("i4", metadata={"classes": n})),
+    "what a logger's messages get": lambda n: logging.LoggerAdapter(logging.getLogger("a"), {"n": n}),
+}
+
+
+@pytest.mark.parametrize("made", BESIDE.values(), ids=BESIDE)
+def test_what_a_library_keeps_beside_a_value_counts(made: Any) -> None:
+    assert digest_of(made(1)) == digest_of(made(1))
+    assert digest_of(made(1)) != digest_of(made(2))
+
+
+SETS = """
+def made(k):
+    def g(x): return k
+    return g
+class A:
+    def __init__(self): self.n = 1
+    def m(self, x): return self.n
+def flip(x): return shared
+def crop(x): return shared
+shared = A()
+S = {%s}
+def f(x): return S
+"""
+
+
+def test_functions_in_a_set_count_in_no_order(project: Project) -> None:
+    project.write(prep=SETS % "flip, crop, A, made(1)")
+    assert len({recipe(project.load().f).digest for _ in range(6)}) == 1
+
+
+@pytest.mark.parametrize("held", ["made(1), made(2)", "A().m, A().m", "(1, made(1)), (2, made(2))"])
+def test_a_set_of_things_of_one_name_is_refused(project: Project, held: str) -> None:
+    project.write(prep=SETS % held)
+    with pytest.raises(UnkeyableError, match=r"prep\.S\.element.*: a set gives no order to two things named"):
+        recipe(project.load().f)
 
 
 def test_a_property_that_raises_is_never_called() -> None:

@@ -106,6 +106,7 @@ class Dependencies:
         self._counts_code = counts_code
         self._untracked = tuple(untracked)
         self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._of_sets: list[tuple[str, Callable[..., None], tuple[Any, ...]]] = []
         self._whole_objects: dict[int, str] = {}
         self._rows = 0
         self._slots: set[tuple[int, str]] = set()
@@ -134,6 +135,9 @@ class Dependencies:
             else:
                 visit, arguments = self._queue.popleft()
                 visit(*arguments)
+            if not self._queue:  # what sets hold comes last, by name: they give it no order
+                self._queue.extend(rest[1:] for rest in sorted(self._of_sets, key=lambda rest: rest[0]))
+                self._of_sets.clear()
 
     def _answer(self) -> None:
         """Counts what most code does not ask for, once some code does."""
@@ -297,19 +301,25 @@ class Dependencies:
     def forget(self, values: Iterable[Any]) -> None:
         """Takes labels back: the row in which these objects were written has no bytes."""
         for value in values:
-            del self._whole_objects[id(value)]
+            self._whole_objects.pop(id(value), None)
 
-    def refer_object(self, value: Any, place: str, pairs: Parts, of: Of, *, is_whole: bool = True) -> str:
-        """The label of an object, some of whose attributes will be counted, or all of them."""
+    def refer_object(
+        self, value: Any, pairs: Parts, by: ValueEncoder, place: str, *, is_whole: bool = True
+    ) -> str:
+        """The label of an object, some of whose attributes will be counted, or all of them.
+
+        Args:
+            by: writes what holds it. So in all methods.
+        """
         self._rows += len(pairs)
-        label = self.labels.known(value) or self.labels.give(value, place)
+        label = self.labels.known(value) or self._give(value, place, by)
         if is_whole:
             self._whole_objects[id(value)] = label
         self.objects.add(label)
-        self._queue.append((self._visit_object, (label, value, pairs, of)))
+        self._later(label, by, self._visit_object, label, value, pairs, (by.is_config, by.is_key))
         return label
 
-    def refer_function(self, function: FunctionType) -> str | None:
+    def refer_function(self, function: FunctionType, by: ValueEncoder) -> str | None:
         """The label of a function, which will be visited; None for a library's."""
         if self.labels.is_library(function):
             return None
@@ -317,21 +327,21 @@ class Dependencies:
         if name.startswith("__create_fn__."):  # a dataclass made it, and gave it the name of its class
             name = function.__qualname__
         label = f"{self.labels.of_module(function.__globals__)}.{name}"
-        return self._refer(function, label, self._visit_function)
+        return self._refer(function, label, self._visit_function, by)
 
-    def refer_class(self, cls: type) -> str:
+    def refer_class(self, cls: type, by: ValueEncoder | None = None) -> str:
         """The label of a class, which will be visited, or the name of a library's."""
         self.leaves_out |= is_registered(cls)
         name = f"{labels.class_module_label(cls)}.{cls.__qualname__}"
         if not self.labels.is_project(cls):
             self.refer_library(labels.class_module(cls))
             return name
-        return self._refer(cls, name, self._visit_class)
+        return self._refer(cls, name, self._visit_class, by)
 
-    def refer_module(self, module: ModuleType) -> None:
+    def refer_module(self, module: ModuleType, by: ValueEncoder) -> None:
         """Counts a module that is used as a value."""
         if self._counts_code:
-            self._queue.append((resolution.count_module, (self, module, ())))
+            self._later(module.__name__, by, resolution.count_module, self, module, ())
 
     def refer_library(self, module: str) -> None:
         """Counts the distribution of a module, or the bytes of an extension module of the project."""
@@ -341,13 +351,27 @@ class Dependencies:
         elif module.partition(".")[0] in self._places.owned:
             self.top_levels.add(module.partition(".")[0])
 
-    def _refer(self, value: Any, wanted: str, visit: Callable[[str, Any], None]) -> str:
+    def _refer(
+        self, value: Any, wanted: str, visit: Callable[[str, Any], None], by: ValueEncoder | None
+    ) -> str:
         label = self.labels.known(value)
         if label is None:
-            label = self.labels.give(value, wanted)
+            label = self._give(value, wanted, by)
             if self._counts_code:
-                self._queue.append((visit, (label, value)))
+                self._later(label, by, visit, label, value)
         return label
+
+    def _give(self, value: Any, wanted: str, by: ValueEncoder | None) -> str:
+        label = self.labels.give(value, wanted)
+        if label != wanted and by is not None and by.set_depth:
+            raise by.refuse(f"a set gives no order to two things named {wanted}: use a list or a tuple")
+        return label
+
+    def _later(self, name: str, by: ValueEncoder | None, visit: Callable[..., None], *arguments: Any) -> None:
+        if by is not None and by.set_depth:
+            self._of_sets.append((name, visit, arguments))
+        else:
+            self._queue.append((visit, arguments))
 
 
 # -- the code of what items hold ----------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from prepcache.keys.code import dynamic_lookups, labels
 from prepcache.keys.code.names import SCALARS, SKIPPED_GLOBALS, is_attribute_bag, is_used_whole
 from prepcache.keys.code.project import Place
 from prepcache.keys.code.values import ABSENT, Value
+from prepcache.keys.encoding.objects import is_generator
 
 if TYPE_CHECKING:
     from prepcache.keys.code.dependencies import Dependencies
@@ -130,6 +131,12 @@ def _library_attribute(walk: Dependencies, label: str, space: Any, chain: tuple[
             walk.count_value(label, setting, space)
     elif isinstance(value, type):
         _library_attribute(walk, label, vars(value), chain[1:])
+    elif isinstance(value, FunctionType):
+        home = str(value.__globals__.get("__name__"))
+        if not _is_of_package(home, label):
+            text = f"{home}.{value.__code__.co_qualname}"
+            walk.values[label] = Value(blake3(text.encode()).hexdigest(), text)
+            walk.refer_library(home)
 
 
 def _is_put_there(walk: Dependencies, label: str, value: Any) -> bool:
@@ -139,9 +146,14 @@ def _is_put_there(walk: Dependencies, label: str, value: Any) -> bool:
         return True
     if isinstance(value, functools._lru_cache_wrapper):
         value = value.__wrapped__
+    owner = value.__self__ if isinstance(value, MethodType | BuiltinFunctionType) else None
+    if owner is not None and not isinstance(owner, type | ModuleType):
+        # A library may hold methods of its own objects, which are the session's (`wandb.log`).
+        is_theirs = _is_of_package(labels.class_module(type(owner)), label)
+        is_own = not is_theirs or walk.labels.is_project(type(owner)) or is_generator(owner)
+        return is_own or _is_put_there(walk, label, getattr(value, "__func__", None))
     if isinstance(value, MethodType):
-        is_own = walk.labels.is_project(type(value.__self__))
-        return is_own or _is_put_there(walk, label, value.__func__)
+        return _is_put_there(walk, label, value.__func__)
     if isinstance(value, FunctionType):
         return not walk.labels.is_library(value)
     if isinstance(value, BuiltinFunctionType) and isinstance(value.__module__, str):
@@ -150,9 +162,12 @@ def _is_put_there(walk: Dependencies, label: str, value: Any) -> bool:
         is_alias = value.__name__ == name and other in sys.stdlib_module_names  # `os.open` is posix's
         return not is_alias and other.strip("_") != home.strip("_")
     if isinstance(value, type):  # a library may name its class by a module that is not loaded
-        is_theirs = labels.class_module(value).partition(".")[0] == label.partition(".")[0]
-        return not is_theirs and walk.labels.is_project(value)
+        return not _is_of_package(labels.class_module(value), label) and walk.labels.is_project(value)
     return walk.labels.is_project(type(value))
+
+
+def _is_of_package(module: str, label: str) -> bool:
+    return module.partition(".")[0] == label.partition(".")[0]
 
 
 def whole_module(walk: Dependencies, module: ModuleType) -> None:

@@ -161,12 +161,12 @@ class ValueEncoder(Encoder):
     def code_bytes(self, value: Any) -> bytes | None:
         """Functions and classes by label, what wraps them by its parts."""
         if isinstance(value, FunctionType):
-            label = self._walk.refer_function(value)
+            label = self._walk.refer_function(value, self)
             return self._library_function(value) if label is None else f"function:{label}".encode()
         if isinstance(value, type):
-            return f"class:{self._walk.refer_class(value)}".encode()
+            return f"class:{self._walk.refer_class(value, self)}".encode()
         if isinstance(value, ModuleType):
-            self._walk.refer_module(value)
+            self._walk.refer_module(value, self)
             return f"module:{value.__name__}".encode()
         if isinstance(value, functools.partial):
             steps = ("func", "args", "keywords", "__dict__")
@@ -182,7 +182,9 @@ class ValueEncoder(Encoder):
         home = labels.module_named(module)
         if home is not None and vars(home).get(short) is value:
             is_of_c = isinstance(value, BuiltinFunctionType) and value.__module__ is not None
-            if is_of_c or self.is_library(type(owner)):
+            # An object that the library does not hold itself is one that a job put there.
+            is_held = any(one is owner for one in vars(home).values())
+            if is_of_c or (is_held and self.is_library(type(owner))):
                 return f"library:{name}".encode()  # `random.randint`, owner and all
         if isinstance(value, MethodType):
             return b"method:" + self._owner(value) + self.part(value.__func__, "__func__")
@@ -202,7 +204,7 @@ class ValueEncoder(Encoder):
         chunks: list[Any] = [b"reads"]
         self.put_class_of(owner, chunks.append)
         place = f"{self.where}.__self__"
-        label = self._walk.refer_object(owner, place, read, self._of, is_whole=False)
+        label = self._walk.refer_object(owner, read, self, place, is_whole=False)
         return b"".join([*chunks, text_bytes(label)])
 
     def _library_function(self, function: FunctionType) -> bytes:
@@ -226,14 +228,10 @@ class ValueEncoder(Encoder):
             parts = [("__wrapped__", own["__wrapped__"])]
         if not parts:
             return name.encode()
-        label = self._walk.refer_object(function, self.where, parts, self._of)
+        label = self._walk.refer_object(function, parts, self, self.where)
         return name.encode() + text_bytes(label)
 
     # -- objects -------------------------------------------------------------------------------------
-
-    @property
-    def _of(self) -> Of:
-        return self.is_config, self.is_key
 
     def put_known(self, value: Any, put: Put) -> bool:
         label = None if self.inline_depth else self._walk.label_of(value)
@@ -270,7 +268,7 @@ class ValueEncoder(Encoder):
         named = [pair for pair in pairs if pair[0][:1] != "<"]
         super().put_attributes(owner, [pair for pair in pairs if pair[0][:1] == "<"], put)
         if named or not pairs:
-            label = self._walk.refer_object(owner, self.where, named, self._of)
+            label = self._walk.refer_object(owner, named, self, self.where)
             put(b"@" + text_bytes(label))
         else:
             put(b"-")

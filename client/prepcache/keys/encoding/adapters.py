@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding.builtins import attributes_of
-from prepcache.keys.encoding.encoder import length, register_adapter, text_bytes
+from prepcache.keys.encoding.encoder import length, register_adapter
 
 Key = Callable[[Any], Any]
 """From a value to what counts of it; NotImplemented where its copies say it."""
@@ -44,21 +44,11 @@ _NUMPY_KINDS = "biufcmMSUO"
 """Kinds whose `str` says all: number type, width, byte order, unit of time."""
 
 
-def _dtype(dtype: Any) -> bytes:
-    """A dtype by its name, and what a name leaves open: fields, inner shapes, types of other libraries."""
-    out = text_bytes(dtype.str)
-    if dtype.kind not in _NUMPY_KINDS or dtype.type.__module__ != "numpy":
-        out += text_bytes(f"{dtype.type.__module__}.{dtype.type.__qualname__}")
-    if dtype.fields is not None:
-        out += length(dtype.itemsize) + length(len(dtype.names))
-        for name in dtype.names:
-            field, offset, *title = dtype.fields[name]
-            out += text_bytes(name) + length(offset) + _dtype(field)
-            out += b"".join(text_bytes(f"title {t}") for t in title)
-    elif dtype.subdtype is not None:
-        base, shape = dtype.subdtype
-        out += _dtype(base) + text_bytes(str(tuple(map(int, shape))))
-    return out
+def _dtype(dtype: Any) -> Any:
+    """A number type by its name; itself, to count by its copies, if it has fields, metadata or another
+    library's type."""
+    is_named = dtype.kind in _NUMPY_KINDS and dtype.type.__module__ == "numpy"
+    return dtype.str.encode() if is_named and dtype.metadata is None else dtype
 
 
 def _scalar(value: Any) -> Any:
@@ -69,7 +59,7 @@ def _scalar(value: Any) -> Any:
 
 def _array(value: Any) -> Any:
     plain = value.view(sys.modules["numpy"].ndarray)
-    return _dtype(plain.dtype) + b"".join(map(length, (plain.ndim, *plain.shape))), _elements(plain)
+    return _dtype(plain.dtype), b"".join(map(length, plain.shape)), _elements(plain)
 
 
 _SMALL_BYTES = 4096
@@ -110,6 +100,8 @@ _NOT_OF_A_SCRIPT = (".debug_pkl", "/.data/serialization_id")
 
 def _tensor(value: Any) -> Any:
     own = attributes_of(value)
+    if value.is_leaf and value.grad is not None:
+        own["grad"] = value.grad
     return {"tensor": _layout(value), **own} if own else _layout(value)
 
 
@@ -249,7 +241,6 @@ _KEYS: dict[tuple[str, str], Key] = {
     ("typing", "ForwardRef"): lambda value: value.__forward_arg__,  # not what somebody has evaluated it to
     ("annotationlib", "ForwardRef"): lambda value: value.__forward_arg__,
     ("logging", "Logger"): lambda value: {"name": value.name},  # nothing comes from loggers into a sample
-    ("logging", "LoggerAdapter"): lambda value: {"name": value.name},
     ("logging", "Handler"): lambda value: {"name": value.name},
     ("loguru", "Logger"): lambda value: {},
     ("ctypes", "CDLL"): _refused("load the library in the function, and pass its path in config"),

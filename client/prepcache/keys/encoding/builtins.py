@@ -196,8 +196,10 @@ def _set(encoder: Encoder, value: Any, put: Put) -> None:
     # Visited in an order of their own, not the set's, which differs between processes: whoever notes the
     # paths on the way (item_batches.py) has to meet them in the same order everywhere.
     encoder.inline_depth += 1
+    encoder.set_depth += 1
     for raw in sorted([encoder.part(x, "element") for x in sorted(value, key=_visiting_order)]):
         put(raw)
+    encoder.set_depth -= 1
     encoder.inline_depth -= 1
 
 

@@ -27,7 +27,7 @@ from typing import Any
 from prepcache.errors import UnkeyableError
 from prepcache.keys import markers
 
-ENCODING_VERSION = 8
+ENCODING_VERSION = 9
 """First byte of every encoding; raised when the bytes of any value change."""
 
 MOST_ENTERED = 1 << 23
@@ -105,6 +105,8 @@ class Encoder:
         """Objects around the present value, in which the order of dicts counts."""
         self.inline_depth = 0
         """Sets, members of enums and `plain()` around it, in which no object is written as a reference."""
+        self.set_depth = 0
+        """Sets around it."""
         self._is_plain = False
         self.is_key = False
         """Whether a key function made the present value."""
@@ -126,7 +128,7 @@ class Encoder:
         """Write the bytes of `value` by `put(bytes-like)`, without the version byte."""
         self.steps = [path]
         self.opaque_depth, self.is_key = opaque_depth, is_key
-        self.inline_depth, self._is_plain = 0, False
+        self.inline_depth, self.set_depth, self._is_plain = 0, 0, False
         self.active.clear()
         self._entered = 0
         try:
