@@ -83,13 +83,11 @@ class Once:
         self._said[:] = said
 
     def is_news(self, topic: str) -> bool:
-        """Whether this is to be said now."""
         at = self.TOPICS.index(topic)
         was, self._said[at] = self._said[at], 1
         return not was
 
     def take_back(self, topic: str) -> None:
-        """This was not said after all."""
         self._said[self.TOPICS.index(topic)] = 0
 
     def __reduce__(self) -> Any:
@@ -100,8 +98,7 @@ class Progress:
     """How one fill goes.
 
     Args:
-        name: of the data set.
-        total: distinct items; there: how many of them were there already.
+        total, there: distinct items; how many of them were there already.
         is_shown: False shows nothing, True a bar even where stderr is no terminal, None decides. On a dumb
             terminal, where rich draws nothing, a bar is plain lines.
         tell: takes (done, total), for other jobs to see; equal ones where the fill has ended.
@@ -134,10 +131,8 @@ class Progress:
         tell(there, total)  # the first item may take minutes, or be another job's
 
     def advance(self, computed: int, waited: int, pace: Pace, taken: int = 0) -> None:
-        """So many items have been made here, and so many by others, since the fill began.
-
-        Args:
-            taken: more of them are in the hands of others, which report only what they have committed.
+        """So many items have been made here, and by others, since the fill began; `taken` are leased by
+        others.
         """
         self._computed, self._waited, self._pace, self._taken = computed, waited, pace, taken
         now = self._clock()
@@ -148,7 +143,6 @@ class Progress:
         self._show(now, "")
 
     def waiting(self, holders: Sequence[wire.Holder], left: int) -> None:
-        """Nothing to do but to wait for others."""
         who = ", ".join(
             f"{holder.who} ({holder.done:,} of {holder.total:,})" if holder.total else holder.who
             for holder in holders[:3]
@@ -269,11 +263,6 @@ class LazyProgress:
 
     A thread says it that keeps neither the data set nor the process alive, and asks the daemon on its own
     time.
-
-    Args:
-        artifacts: those of its recipe, as in artifact_set.py.
-        catalogue: its items.
-        is_shown: False tells nothing.
     """
 
     def __init__(self, artifacts: Any, catalogue: Any, name: str, is_shown: bool | None) -> None:

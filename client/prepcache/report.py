@@ -1,20 +1,13 @@
 """The report of a data set: what was there, what was preprocessed, what that cost, and why.
 
-    miss prep.tokenize: config.max_len 128 -> 256; 300 items, 0 hit, 300 to preprocess; recipe 7c86560b2a6d
-    miss prep.tokenize: 3 of 2,000 items not cached: a.txt, b.txt, c.txt; ...
-
 Invariants:
-    1. The counts are in memory that forked DataLoader workers share: what they preprocess of a lazy data set
-       is in the report of the job. A spawned worker counts for itself.
+    1. The counts are in memory that forked DataLoader workers share. A spawned worker counts for itself.
     2. `hit + computed + waited <= items`. They are equal once `prepare()` has returned, the daemon was there
        and nothing was declined. An item that equals an earlier one of the data set counts as a hit.
-    3. A declined item is also computed as soon as this job has preprocessed it: `declined` says what is not
-       kept, `computed` what was done.
+    3. A declined item is also computed as soon as this job has preprocessed it.
     4. The reason of a hit costs no request, that of a miss at most one, of at most `ASK_S`; a job never fails
        over its reason, and the daemon is not given up for it.
     5. What is told to the daemon (`ArtifactSet.why`), and so to other users, names files, never values.
-
-Not here: the difference between recipes (protocol/explain.py).
 """
 
 from __future__ import annotations
@@ -48,7 +41,6 @@ ASK_S = 1.0
 NAMED_ITEMS = 3
 PATH_CHARS = 120
 WITHOUT = "without the cache"
-"""After the warning that tells why: no daemon, or one that refuses."""
 NOT_KEPT = "PREPCACHE=readonly: new samples are not stored"
 NEW_CACHE = "nothing of this name is cached yet"
 """As the daemon says; of the new cache that it begins with it need not be asked."""
@@ -106,7 +98,7 @@ def shared_zeros(count: int, dtype: str) -> np.ndarray[Any, Any]:
 
 
 Found = tuple[int, float]
-"""How many items others have made, or earlier jobs, and the seconds that they have cost."""
+"""Items that others have made, or earlier jobs, and the seconds that they have cost."""
 
 
 class Tally:
@@ -122,7 +114,6 @@ class Tally:
         self._said: set[str] = set()
 
     def note_hits(self) -> Found:
-        """What is there now was there at the opening."""
         hits = np.flatnonzero(self._catalogue.places.artifact != MISSING)
         self._state[hits] = _HIT
         return self._found(hits)
@@ -150,7 +141,6 @@ class Tally:
         return int(counts.sum()), float(saved_s)
 
     def note_made(self, index: int, cost_s: float) -> None:
-        """An item was preprocessed on access."""
         self._cost_s[index] += cost_s
         self._made[index] = 1
         if self._state[index] != _DECLINED:
@@ -176,7 +166,6 @@ class Tally:
         return [f"the samples of {count_text(count, 'computed item', 'computed items')} are not stored yet"]
 
     def note_once(self, topic: str) -> bool:
-        """Whether something of this topic is to be said now: once."""
         is_new = topic not in self._said
         self._said.add(topic)
         return is_new
@@ -202,7 +191,6 @@ class Tally:
         )
 
     def _of_artifacts(self) -> tuple[int, float]:
-        """Bytes that hold the samples, and what others had spent on them."""
         places = self._catalogue.places
         nbytes = saved_s = 0.0
         used, counts = np.unique(places.artifact[places.artifact != MISSING], return_counts=True)
@@ -219,13 +207,7 @@ class Tally:
 def opening_line(
     name: str, recipe: str, report: Report, to_do: int, reasons: Sequence[str], mode: Mode = Mode.ON
 ) -> str:
-    """The line at open: hit or miss, and why; or that there is nothing to look for.
-
-    Args:
-        report: as of the opening.
-        to_do: distinct items that are to be preprocessed.
-        reasons: of the miss.
-    """
+    """The line at open: hit or miss, and why. `to_do` are distinct items that are to be preprocessed."""
     if not report.items:
         return f"empty {name}: no items; check the glob or the folder; recipe {recipe[:12]}"
     items = count_text(report.items, "item", "items")
@@ -238,7 +220,7 @@ def opening_line(
 
 
 def stream_line(name: str, recipe: str, artifacts: ArtifactSet) -> tuple[str, list[str]]:
-    """The line at the opening of a stream, whose items are not known yet, and why nothing is there."""
+    """The line at the opening of a stream, and why nothing is there."""
     if there := artifacts.index.items:
         return f"stream {name}: {count_text(there, 'item is', 'items are')} cached; recipe {recipe[:12]}", []
     reasons = _why_nothing(artifacts) or [ask(artifacts)]
@@ -275,7 +257,7 @@ def _why_nothing(artifacts: ArtifactSet) -> list[str]:
 
 
 def _why_unasked(artifacts: ArtifactSet) -> list[str]:
-    """Why the daemon has told nothing, and what is known nevertheless; empty if it was asked."""
+    """Why the daemon has told nothing; empty if it was asked."""
     if artifacts.session.is_away and artifacts.client.has_started_empty:
         return [NEW_CACHE]
     return [artifacts.reason] if artifacts.reason else []
@@ -324,11 +306,7 @@ def changed_inputs(artifacts: ArtifactSet) -> list[str]:
 
 
 def ended_early(error: BaseException, kept: int, total: int, *, is_part: bool) -> str:
-    """What is there of a data set whose preparation ended by an error or an interrupt.
-
-    Args:
-        is_part: they were not all that it has, as in a stream, which has kept what came before.
-    """
+    """What is there of a data set whose preparation ended. `is_part`: a stream kept what came before."""
     is_interrupt = isinstance(error, KeyboardInterrupt)
     how = "interrupted" if is_interrupt else "ended by an error"
     # An edit of the code changes the key, and everything is preprocessed again.
@@ -339,7 +317,6 @@ def ended_early(error: BaseException, kept: int, total: int, *, is_part: bool) -
 
 
 def why_so(artifacts: ArtifactSet, stamps: Stamps, tally: Tally) -> tuple[str, ...]:
-    """What explains the counts of a report, a line each."""
     lines = changed_inputs(artifacts)
     if stamps.typed_names:
         names = ", ".join(stamps.typed_names[:3])
@@ -370,12 +347,7 @@ def _name_of(item: Any, root: str | os.PathLike[str] | None) -> str:
 
 
 def left_text(left: int, *, is_part: bool) -> str:
-    """What becomes of what a fill left; where samples expand, it is with this job.
-
-    Args:
-        left: items.
-        is_part: more of them are to come, as in a stream.
-    """
+    """What becomes of what a fill left. `is_part`: more items are to come, as in a stream."""
     if not left:
         return "samples that are not in the cache stay with this job"
     which = "missing items are" if is_part else count_text(left, "item is", "items are")
@@ -383,12 +355,6 @@ def left_text(left: int, *, is_part: bool) -> str:
 
 
 def unobserved_text(item: str, why: str) -> str:
-    """What to say of an item that is not stored, as something that the function read may have been missed.
-
-    Args:
-        item: what people call it.
-        why: the name of the error.
-    """
     return (
         f"what the function read for {item} could not be observed ({why}). Samples of such items are not "
         "stored; every job preprocesses them itself"

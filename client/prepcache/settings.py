@@ -1,12 +1,9 @@
-"""What the environment says about the daemon: PREPCACHE, PREPCACHE_URL, PREPCACHE_TOKEN or
-PREPCACHE_TOKEN_FILE, PREPCACHE_DIR.
+"""What the environment says about the daemon: PREPCACHE, PREPCACHE_URL, PREPCACHE_TOKEN(_FILE),
+PREPCACHE_DIR.
 
 Invariants:
     1. Read once, when a client is made, into one frozen object; inner classes take plain values.
-    2. A value that means nothing is a `ConfigError` that says what may stand there: a typing error must
-       not silently turn the cache off, or send a job to another daemon.
-
-Not here: which daemon is used where no URL is given (launcher.py).
+    2. A value that means nothing is a `ConfigError` that says what may stand there.
 """
 
 from __future__ import annotations
@@ -41,11 +38,7 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a daemon listens: a unix socket's path, or a host and port; exactly one of the two.
-
-    Args:
-        owner: who must be listening at the socket, where somebody else could have made it; a uid.
-    """
+    """Where a daemon listens: a socket, where `owner` (a uid) must listen, or a host and port."""
 
     socket: str | None = None
     host: str = ""
@@ -54,11 +47,7 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """The address in `unix:///path` or `http://host:port`.
-
-        Raises:
-            ConfigError: it is neither, or the socket's path is longer than the system takes.
-        """
+        """The address in `unix:///path` or `http://host:port`. Raises ConfigError."""
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -99,9 +88,7 @@ class Settings:
     """The client's settings.
 
     Args:
-        mode: what `PREPCACHE` says.
         address: the daemon's, or None: it is looked for (launcher.py).
-        token: for a daemon on TCP.
         folder: the store's root as this process sees it, where that differs from what the daemon names.
     """
 
@@ -112,11 +99,7 @@ class Settings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Reads the `PREPCACHE*` variables; an empty one counts as not set.
-
-        Raises:
-            ConfigError: a variable's value means nothing.
-        """
+        """Reads the `PREPCACHE*` variables; an empty one counts as not set. Raises ConfigError."""
         given = {k: v for k, v in (os.environ if environ is None else environ).items() if v}
         said = given.get("PREPCACHE", "on").strip().lower()
         modes = {mode.value: mode for mode in Mode}

@@ -88,7 +88,6 @@ def config_text(recipe: inspection.Recipe) -> str:
 
 
 def entries(found: Sequence[inspection.Entry], more: bool) -> None:
-    """A row for each entry, and their sum."""
     rows_of(found)
     size_bytes = sum(one.size_bytes for one in found)
     total = f"{count_text(len(found), 'entry', 'entries')}, {size_text(size_bytes)}"
@@ -120,7 +119,6 @@ def rows_of(found: Sequence[inspection.Entry]) -> None:
 
 @functools.cache
 def user_name(uid: int | None) -> str:
-    """What people call a user."""
     if uid is None:
         return "by token"
     try:
@@ -130,12 +128,10 @@ def user_name(uid: int | None) -> str:
 
 
 def _kept(one: inspection.Entry) -> str:
-    """Why an entry is not evicted."""
     return ", ".join(["pinned"] * one.is_pinned + ["in use"] * bool(one.holds))
 
 
 def entry(one: inspection.Entry, recipe: inspection.Recipe | None) -> None:
-    """One entry and what it was made by."""
     now = time.time()
     config = "" if recipe is None else config_text(recipe)
     rows = {
@@ -161,7 +157,6 @@ def entry(one: inspection.Entry, recipe: inspection.Recipe | None) -> None:
 
 
 def _observed(inputs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Some names of each kind, in one field."""
     names: dict[str, list[str]] = {}
     rows = list(inputs)
     random = {"random": draws_text(drawn)} if (drawn := draws_in(rows)) else {}
@@ -177,7 +172,6 @@ def _observed(inputs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def parts(of: Mapping[str, Any]) -> None:
-    """The readable parts of a recipe or a static key."""
     fields(dict(_flat("", of)))
 
 
@@ -205,7 +199,6 @@ def _value(value: Any) -> str:
 
 
 def explanation_json(told: inspection.Explanation) -> dict[str, Any]:
-    """The explanation for programs, with its rows by cue."""
     rows = [{"cue": one.name, "state": one.state, "lines": list(one.lines)} for one in cues(told)]
     return {**told.to_json(), "cues": rows}
 
@@ -241,8 +234,6 @@ def explanation(told: inspection.Explanation) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a daemon says of itself."""
-
     info: inspection.Info
     stats: Mapping[str, Any]
     sessions: Sequence[inspection.SessionSeen]
@@ -252,7 +243,6 @@ class Status:
 
 
 def status_json(look: Status) -> dict[str, Any]:
-    """The same for programs."""
     return {
         "url": look.url,
         "info": look.info.to_json(),
@@ -264,7 +254,6 @@ def status_json(look: Status) -> dict[str, Any]:
 
 
 def status_lines(look: Status) -> list[RenderableType]:
-    """The daemon, then the answers to the questions that people have."""
     miss = "no job has missed since the daemon started"
     if look.miss is not None:
         miss = f"{_value(look.miss.name)}: {_value(look.miss.summary)}"

@@ -1,9 +1,5 @@
 """A client of one daemon: look at what is there, purge, pin, verify. Sessions build on it (session.py).
 
-    client = prepcache.Client()
-    for entry in client.entries(name="tokens*"):
-        print(entry.key, entry.size_bytes)
-
 Invariants:
     1. Every call ends within `timeout` and raises `DaemonUnreachable`, or the error that the daemon named.
     2. A client is safe to share between threads and across fork, and pickles as what it was made from.
@@ -88,7 +84,6 @@ class Client:
 
     @property
     def transport(self) -> Transport:
-        """Connections to it; made at the first use."""
         if self._transport is None:
             from prepcache.daemon.http import Transport
 
@@ -96,22 +91,14 @@ class Client:
         return self._transport
 
     def start(self) -> bool:
-        """Starts the user's own daemon where nobody listens and it is ours to start; does not wait.
-
-        Returns:
-            Whether it is worth waiting for.
-        """
+        """Starts the user's own daemon where it is ours to start; whether it is worth waiting for."""
         launcher = self.endpoint.launcher
         if launcher is None or (not self.mode.is_writing and not launcher.has_store):
             return False
         return launcher.start()
 
     def find_running(self) -> None:
-        """Checks that the daemon runs, where the user's own one would have to be started.
-
-        Raises:
-            DaemonUnreachable: it does not. Whether another daemon is there, only a request tells.
-        """
+        """Raises `DaemonUnreachable` where the user's own daemon would have to be started."""
         launcher = self.endpoint.launcher
         if launcher is not None and not listens(launcher.socket):
             raise self._not_running(launcher)
@@ -119,8 +106,7 @@ class Client:
     def begin(self) -> None:
         """Starts the user's own daemon if it is not there, so that it is ready when it is needed.
 
-        A start takes a second or two; a data set that calls this before it hashes its items does not wait
-        for it. What goes wrong is found out, and said, when the daemon is needed.
+        What goes wrong is found out, and said, when the daemon is needed.
         """
         launcher = self.endpoint.launcher
         if self.mode is not Mode.OFF and launcher is not None and not listens(launcher.socket):
@@ -253,7 +239,6 @@ class Client:
             yield from page.entries
 
     def _pages(self, gives: type[M], path: str, query: dict[str, str]) -> Iterator[M]:
-        """The pages of a list, which the daemon cuts by its cursor."""
         query["limit"], seen = str(inspection.MAX_PAGE_SIZE), set[str]()
         while True:
             page: Any = self.call(gives, "GET", path, params=query)

@@ -1,22 +1,16 @@
 """The heartbeat of a session: what it tells the daemon every few seconds, and what it hears back.
 
-In an outage the same thread asks the daemon whether it answers, and ends the outage when it does. While a
-process holds the daemon's socket, the daemon lives: it starts, is stopped, or is busy. Then one request waits
-for its answer, so that the outage ends in the moment in which it comes. Where nobody listens, the thread
-looks again several times a second, and starts the user's own daemon as a job would.
+In an outage the same thread asks the daemon whether it answers, starts the user's own one, and ends the
+outage. While a process holds the daemon's socket, one request waits for its answer.
 
 Invariants:
-    1. The thread is a daemon thread that says and raises nothing: a job must not notice it.
-    2. It waits on its own time, never on the process's budget, and ends when the daemon was given up for
-       good.
-    3. What is to be told is kept until a beat that told it was answered.
-    4. An answer puts holds on all that it names. Drops that are told while the answer is on its way may undo
+    1. The thread waits on its own time, and says and raises nothing: a job must not notice it.
+    2. What is to be told is kept until a beat that told it was answered.
+    3. An answer puts holds on all that it names. Drops that are told while the answer is on its way may undo
        one of them (`tells` is another, or odd): the answer is then asked for again.
-    5. An outage ends only when the daemon has answered, and then once more within `PROMPT_S`. The session
-       goes on with its leases and holds.
+    4. An outage ends only when the daemon has answered, and then once more within `PROMPT_S`.
 
 Locking: `_lock` guards the sets; callbacks and requests run without it. `_telling` is held over a beat.
-Not here: when an outage begins and what it may cost (wait_budget.py).
 """
 
 from __future__ import annotations
@@ -57,7 +51,6 @@ class Callbacks:
             self._kept = [kept, *there] if is_first else [*there, kept]
 
     def take(self) -> list[Callable[..., None]]:
-        """All of them, which are called no more."""
         with self._lock:
             kept, self._kept = self._kept, []
         return [callback for one in kept if (callback := one()) is not None]
@@ -142,7 +135,6 @@ class Heartbeat:
 
     @property
     def is_me(self) -> bool:
-        """Whether the caller is the thread."""
         return self._thread is threading.current_thread()
 
     # The outbox.
@@ -170,14 +162,15 @@ class Heartbeat:
             self.found = self.found[0] + items, self.found[1] + saved_s
 
     def note_lost(self, lease: str) -> None:
-        """The daemon may think that this session has that lease, and it has not."""
         with self._lock:
             self._lost.add(lease)
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """While a lease is asked for: the id that it shall have, and lost ones to tell of. Where no answer
-        comes, it may have been granted, and is lost."""
+        comes, it
+        may have been granted, and is lost.
+        """
         lease = secrets.token_hex(16)
         with self._lock:
             lost = tuple(sorted(self._lost)[: wire.MAX_LEASES])
@@ -206,13 +199,11 @@ class Heartbeat:
             return not digests or (tells == self.tells and not tells % 2)
 
     def take_held(self) -> set[str]:
-        """What was held; nothing is from now on."""
         with self._lock:
             held, self.held = self.held, set()
             return held
 
     def tell_removed(self, digests: set[str]) -> None:
-        """Calls back everybody with digests that have to be let go."""
         if digests:
             with self._lock:
                 self.held -= digests

@@ -1,18 +1,14 @@
-"""HTTP with a daemon, over a unix socket or TCP. No other module speaks it.
+"""HTTP with a daemon, over a unix socket or TCP, by httpcore, the engine of httpx. No other module speaks it.
 
-The protocol is httpcore's, the engine of httpx. httpcore bounds each read, so that a daemon that sends a byte
-a second would hold a job for ever: it gets sockets of ours, and a `Deadline` as its timeout.
+httpcore bounds each read, so that a daemon that sends a byte a second would hold a job for ever: it gets
+sockets of ours, and a `Deadline` as its timeout.
 
 Invariants:
     1. An exchange ends by its deadline, whatever the peer does.
-    2. What comes back is bounded and checked: at most `MAX_ANSWER_BYTES`, a JSON object, no redirect.
-       All else is `DaemonUnreachable` with `why` ("absent", "broken", "nonsense"), or the error that a
-       problem document names; never another exception.
-    3. Connections belong to one process. A forked child closes what it inherited before it does anything
-       else, or the daemon would take the parent for alive as long as the child is.
-    4. Importing it loads httpcore: only what asks a daemon imports it.
-
-Not here: retries and how long to wait (wait_budget.py), what the messages mean (client.py, session.py).
+    2. What comes back is bounded and checked. All else is `DaemonUnreachable` with `why` ("absent", "broken",
+       "nonsense"), or the error that a problem document names; never another exception.
+    3. A forked child closes the connections that it inherited before it does anything else, or the daemon
+       would take the parent for alive as long as the child is.
 """
 
 from __future__ import annotations
@@ -55,7 +51,6 @@ FOLIO_BYTES = 2 << 20
 """Files are written by as much: NOTE [ Large folios ] in layout.py. As in header.py, which loads numpy."""
 
 _SOCKETS: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-"""All that this process has open, for its forked children."""
 
 
 class Deadline:
@@ -93,12 +88,7 @@ class Deadline:
 
 
 class Transport:
-    """Exchanges with one daemon; safe to share between threads, reopened after fork.
-
-    Args:
-        address: where it listens.
-        token: sent as a bearer token.
-    """
+    """Exchanges with one daemon; safe to share between threads, reopened after fork."""
 
     def __init__(self, address: Address, token: str | None = None) -> None:
         self.address = address
@@ -130,7 +120,6 @@ class Transport:
         """One exchange of JSON.
 
         Args:
-            body: JSON-able; None sends none.
             limit_s: the exchange ends within this.
             gives: the message that the answer must hold; `dict` for its JSON object.
             session: the value of the session header.
@@ -172,11 +161,7 @@ class Transport:
             return self._read(deadline, response, gives)
 
     def download(self, path: str, fd: int, *, etag: str, max_bytes: int, limit_s: float) -> None:
-        """GETs a file into `fd`, from its beginning.
-
-        Raises:
-            DaemonUnreachable, PrepcacheError: as `call`; part of it may be in `fd` then.
-        """
+        """GETs a file into `fd`, from its beginning. After an error part of it may be there."""
         deadline = Deadline(limit_s, is_transfer=True)
         request = self._request(deadline, "GET", path, b"", {"If-Match": etag}, None)
         with self._mapped(deadline):
@@ -239,7 +224,6 @@ class Transport:
         raise self._nonsense(f"status {status} without a problem document")
 
     def _pieces(self, deadline: Deadline, response: httpcore.Response) -> Iterator[bytes]:
-        """The bytes of an answer, as they come."""
         if not {"content-length", "transfer-encoding"} & _headers(response).keys():
             raise self._unreachable("broken", "an answer without a length")
         pieces = response.iter_stream()
@@ -278,7 +262,6 @@ class Transport:
         )
 
     def _this_pool(self) -> httpcore.ConnectionPool:
-        """This process's connections."""
         if self._pool is None or self._pool[0] != os.getpid():  # a thread that is as quick has its own once
             self._pool = (
                 os.getpid(),
@@ -321,7 +304,6 @@ def _refusal(problem: dict[str, Any]) -> PrepcacheError:
 
 
 def _printable(value: Any) -> str:
-    """Foreign text as one line that a terminal survives."""
     line = " ".join(str(value if value is not None else "").split())
     return "".join(c if c.isprintable() else "?" for c in line)[:1000]
 

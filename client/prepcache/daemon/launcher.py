@@ -1,12 +1,10 @@
 """Which daemon a client uses where no URL is given, and how the user's own one is started on demand.
 
 Invariants:
-    1. Of K first jobs exactly one starts a daemon: starting happens under a lock in the root, and the lock's
-       file names the process that was started, so that the next job sees it before it listens.
+    1. Of K first jobs exactly one starts a daemon: under a lock in the root, whose file names the process.
     2. The daemon inherits nothing that could outlive the job's wishes: a session of its own, cwd `/`, no
-       descriptors (else `python job.py | tee` never ends), stdin from /dev/null, output to a log in its
-       root, and it is nobody's child that the job would have to reap.
-    3. Starting never waits for the daemon: a request that needs it waits for its socket, on its own budget.
+       descriptors (else `python job.py | tee` never ends), output to a log in its root; it is no child.
+    3. Starting never waits for the daemon: a request that needs it waits, on its own budget.
 
 NOTE [ Which daemon is asked ]: PREPCACHE_URL, if set, alone. Else the system service's socket, if we may use
 it and a process listens. Else the user's own daemon, started when it is needed, gone when it is idle.
@@ -81,7 +79,6 @@ def barred() -> str:
 
 
 def open_to(socket: Path) -> str:
-    """To whom a socket is open that was refused to this user."""
     import grp
 
     group = "that may enter its folder"
@@ -115,8 +112,6 @@ class Launcher:
     """Starts the user's own daemon.
 
     Args:
-        socket: where it shall listen.
-        root: of its store; made if absent.
         environ: what it gets as environment, less our own settings.
         command: how it is run; default this Python's `-m prepcached`.
     """
@@ -166,10 +161,7 @@ class Launcher:
         return ""
 
     def start(self) -> bool:
-        """Starts the daemon unless somebody else just did; does not wait for it.
-
-        Returns:
-            True: it will listen soon, if all is well.
+        """Starts the daemon unless somebody else just did; whether it will listen soon, if all is well.
 
         Raises:
             DaemonUnreachable: it cannot be started, or the one that was started has died; says why.

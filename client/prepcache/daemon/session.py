@@ -1,21 +1,13 @@
 """A session: this process as the daemon sees it. It owns leases and holds, and the daemon ends it with us.
 
-    session = Session.current(client)
-    found = session.resolve(recipe, register=True)
-    answer = session.lease(recipe.digest, found.generation, digests, want=16, cost_s=1.0, wait_s=2.0)
-
 Invariants:
-    1. One session a process and daemon, opened by its first use. A forked child has its own: it never acts
-       with its parent's id, whose leases and holds would die with the wrong process.
-    2. Every method answers within the process's wait budget (wait_budget.py) or raises `DaemonUnreachable`;
-       what the daemon cannot be blamed for (a long poll answered in time, a commit at work) does not count.
-    3. A daemon that was restarted is found again under the same id and token; one that forgot us gives a
-       new session, whose holds are taken again and whose lost artifacts are told to `on_removed`.
-    4. Heartbeats run in a thread that never keeps the process from ending, and waits on nobody.
+    1. One session a process and daemon, opened by its first use. A forked child has its own.
+    2. Every method answers within the process's wait budget (wait_budget.py) or raises `DaemonUnreachable`.
+    3. A daemon that forgot us gives a new session, whose holds are taken again and whose lost artifacts are
+       told to `on_removed`.
 
 Locking: `_opening` is held while the session is opened, and waited for within the budget; `_answering` while
 the answer is replaced, and never over a request.
-Not here: artifacts' bytes (transfer.py), what is leased and preprocessed (fill/).
 """
 
 from __future__ import annotations
@@ -74,7 +66,7 @@ class Known(NamedTuple):
 
 
 class Session:
-    """See the module's docstring; `Session.current(client)` gives the one of this process."""
+    """`Session.current(client)` gives the one of this process."""
 
     _all: ClassVar[dict[tuple[str, str | None], Session]] = {}  # by URL and token
 
@@ -177,14 +169,11 @@ class Session:
         why: str = "",
         cue: str = "",
     ) -> wire.LeaseAnswer:
-        """Leave to preprocess some of these items, or what else to do (wire.LeaseAnswer).
+        """Leave to preprocess some of these items, or what else to do; the arguments are those of
+        `LeaseRequest`.
 
         Args:
-            recipe: its digest.
             items: `uint8[k, 32]`, k at most `wire.MAX_ITEMS`; `granted` are indices into it.
-            wait_s: how long the daemon may keep the request while nothing can be granted.
-            left: items that are preprocessed without it where it is declined.
-            why, cue: as in `wire.LeaseRequest`.
         """
         wait_s = min(wait_s, wire.MAX_WAIT_S)
         run = bytes(items)
@@ -220,8 +209,7 @@ class Session:
     def commit(
         self, leases: Sequence[wire.Lease], staged: Sequence[Staged], *, limit_s: float | None = None
     ) -> wire.Committed:
-        """Hands staged artifacts over; their items' leases are free then. It is for a thread on its own time.
-        Others wait within the process's budget.
+        """Hands staged artifacts over; their items' leases are free then.
 
         Raises:
             Declined, LeaseLapsed, StagedFileRefused: nothing of it was stored.
@@ -254,7 +242,6 @@ class Session:
         return max(0.0, self.budget.remaining_s - waits.FREE_S)
 
     def limits(self) -> Mapping[str, Any]:
-        """The daemon's, by name, as in `Client.info`."""
         call = functools.partial(self.client.transport.call, "GET", "/v1/info", gives=inspection.Info)
         info: inspection.Info = self.run(call)
         return info.limits
@@ -291,24 +278,24 @@ class Session:
         return self.heartbeat.tells != tells
 
     def forsake(self, leases: Iterable[wire.Lease]) -> None:
-        """Gives leases back with the next request for one, or with the next beat. Costs nothing."""
+        """Gives leases back with the next request or beat."""
         for lease in leases:
             self.heartbeat.note_lost(lease.id)
 
     def progress(self, recipe: Recipe | Known, done: int, total: int) -> None:
-        """Says how far this process is; told with the next beat. Costs nothing."""
+        """Says with the next beat how far this process is."""
         self.heartbeat.note_progress(recipe.digest, plain(recipe.name), done, total)
 
     def found(self, items: int, saved_s: float) -> None:
-        """So many items were made already, at a cost of so many seconds. Told with the next beat."""
+        """Says with the next beat that so many items were there, at a cost of so many seconds."""
         self.heartbeat.note_found(items, saved_s)
 
     def touch(self, digests: Iterable[str]) -> None:
-        """These artifacts were read: their holds stay strong. Told with the next beat."""
+        """Says with the next beat that these artifacts were read: their holds stay strong."""
         self.heartbeat.note_used(digests)
 
     def drop_hold(self, refs: Sequence[wire.ArtifactRef]) -> None:
-        """These artifacts are not mapped any more. Told with the next beat."""
+        """Says with the next beat that these artifacts are not mapped any more."""
         self.heartbeat.drop(ref.digest for ref in refs)
 
     def on_removed(self, callback: Callable[[set[str]], None]) -> None:
@@ -325,7 +312,7 @@ class Session:
         self._close_at_exit()
 
     def close(self) -> None:
-        """Says goodbye, quickly and quietly; the session can be used again, and is a new one then."""
+        """Ends the session; it can be used again, and is a new one then."""
         while callbacks := self._at_close.take():
             for callback in reversed(callbacks):
                 try:
@@ -350,17 +337,14 @@ class Session:
 
     @property
     def header(self) -> str | None:
-        """The session header; None while no session is open."""
         answer = self._answer
         return None if answer is None else wire.session_header(answer.session, answer.token)
 
     @property
     def order(self) -> int:
-        """As in wire.SessionAnswer."""
         return 0 if self._answer is None else self._answer.order
 
     def open(self) -> str:
-        """The session header; opens the session if need be."""
         header = self.header
         if header is not None:
             return header
@@ -428,13 +412,13 @@ class Session:
     def run(
         self, attempt: Callable[..., T], *, wait_s: float = 0.0, acts: bool = False, may_reopen: bool = True
     ) -> T:
-        """`attempt(limit_s=...)` within the process's wait budget; threads of the session's own have theirs,
-        and say nothing.
+        """`attempt(limit_s=...)` within the process's wait budget.
 
         Args:
             wait_s: how long the daemon was asked to keep the request.
             acts: in the session's name, which `attempt` gets as `session`; once more in a new session's,
-                where that one is forgotten.
+                where that
+                one is forgotten.
         """
         url, is_again = self.client.url, False
         if self.client.mode is Mode.OFF:
@@ -470,7 +454,6 @@ class Session:
     # Outages.
 
     def _give_up(self, why: str, *, is_final: bool = True) -> DaemonUnreachable:
-        """Begins an outage; the error to raise."""
         error = self.budget.give_up(self.client.url, why, is_final=is_final)
         self.heartbeat.look()
         return error
@@ -480,19 +463,17 @@ class Session:
         return self.client.starts() if not self.budget.has_met else ""
 
     def give_up_for_now(self, why: str) -> None:
-        """Begins an outage, if there is none: a thread has waited for the daemon on its own time, in vain."""
+        """Begins an outage, if there is none: a thread waited on its own time, in vain."""
         if not self.is_gone:
             self._give_up(why, is_final=False)
 
     def start_again(self) -> None:
-        """Starts the user's own daemon where nobody listens; gives up where that is not possible."""
         try:
             self.client.start()
         except DaemonUnreachable as error:
             self._give_up(error.message)
 
     def come_back(self) -> None:
-        """Ends an outage: the daemon answers."""
         warned, again = self.budget.warned, " again" if self.budget.has_met else ""
         self.budget.come_back()
         if warned:
@@ -514,7 +495,7 @@ class Session:
         """As the process ends with something left to hand over: waits out an outage while the daemon lives.
 
         Returns:
-            How long what is left may take; 0 where the daemon does not answer.
+            Seconds that what is left may take; 0 where the daemon does not answer.
         """
         if self._closes_at is None:
             self._closes_at = time.monotonic() + waits.HANDOVER_S
@@ -536,7 +517,6 @@ class Session:
 
 
 def job_name() -> str:
-    """What people call this process: its script."""
     script = script_run()
     return plain(Path(script).name if script not in ("", "-c", "-m") else "python")
 

@@ -3,15 +3,11 @@
 Invariants:
     1. A folder is trusted only after the daemon's own instance id was found in it: in a container, or
        under another mount, the path that the daemon names may be somebody else's.
-    2. A staged file is new (O_EXCL), no symlink (O_NOFOLLOW), and readable by the group (0640) whatever
-       the umask, so that the daemon can take it. One that the daemon was asked to take, and has not answered
-       for, is left to it.
+    2. A staged file is new (O_EXCL), no symlink (O_NOFOLLOW), and 0640 whatever the umask. One that the
+       daemon was asked to take, and has not answered for, is left to it.
     3. A downloaded artifact gets its name only after its bytes were found to have that digest.
-    4. What honestly takes long does not count as waiting: a thread commits on its own time, so long as a slow
-       disk may take, and a transfer has time for what it moved. A daemon that hangs costs the job no more
-       than what is left of the wait budget.
-
-Not here: sessions and leases (session.py).
+    4. What honestly takes long is no waiting: a commit has the time of a slow disk, a transfer that of what
+       it moved. A daemon that hangs costs no more than what is left of the wait budget.
 """
 
 from __future__ import annotations
@@ -48,14 +44,7 @@ _ELSE_SHARED = "give the daemon another root (PREPCACHED_ROOT)"
 
 @contextlib.contextmanager
 def writing_in(folder: str | os.PathLike[str], or_else: str) -> Iterator[None]:
-    """While something is written there: the system's own message of a write names no file.
-
-    Args:
-        or_else: what to do where nothing can be done about the folder.
-
-    Raises:
-        OSError: the same, with the folder and the ways out in its message.
-    """
+    """Says the folder and the ways out in an OSError of the block: the system's own message names no file."""
     try:
         yield
     except OSError as error:
@@ -70,13 +59,6 @@ def writing_in(folder: str | os.PathLike[str], or_else: str) -> Iterator[None]:
 
 
 class SharedFolder:
-    """The store's root, reachable by path.
-
-    Args:
-        root: as this process sees it.
-        staging: the folder of staged files below it.
-    """
-
     def __init__(self, root: Path, staging: Path) -> None:
         self.root = root
         self.staging = staging
@@ -84,7 +66,7 @@ class SharedFolder:
 
     @classmethod
     def find(cls, override: Path | None, root: str, staging: str, instance: str) -> SharedFolder | None:
-        """The shared folder, or None where there is none.
+        """The store's root as this process sees it, or None where no folder is shared.
 
         Args:
             override: `PREPCACHE_DIR`.
@@ -108,8 +90,9 @@ class SharedFolder:
 class Staged:
     """A file that a new artifact is written into, until a commit takes it.
 
-    `fd` is open for reading and writing. `name` is its name in the staging folder, or None where it has to
-    be uploaded. Its maker closes it; unless it was `taken()` by then, its name goes.
+    `name` is its name in the staging folder, or None where it has to be uploaded. Its maker closes it; unless
+    it
+    was `taken()` by then, its name goes.
     """
 
     def __init__(self, fd: int, name: str | None, path: Path | None, folder: Path) -> None:
@@ -119,7 +102,6 @@ class Staged:
         self._folder = folder
 
     def writing(self) -> AbstractContextManager[None]:
-        """While it is written: an error says where, and what to do."""
         return writing_in(self._folder, _ELSE if self.name is None else _ELSE_SHARED)
 
     @classmethod
@@ -127,7 +109,6 @@ class Staged:
         """A new staged file: in the shared folder if there is one that takes files, else a nameless one.
 
         Args:
-            scratch: where nameless files are held; made if absent.
             session: begins the name, so that the daemon sweeps it with its session.
         """
         if shared is not None:
@@ -155,7 +136,6 @@ class Staged:
         self.path = None
 
     def close(self) -> None:
-        """Closes the file, and removes it if nobody took it."""
         fd, self.fd = self.fd, -1
         path, self.path = self.path, None
         if fd >= 0:
@@ -172,12 +152,7 @@ class Staged:
 
 
 class Downloads:
-    """Artifacts that came over HTTP, in a folder of this user; shared by his jobs.
-
-    Args:
-        folder: made if absent; removed from it is what nobody opened for `KEEP_DOWNLOADS_S`.
-        clock: wall-clock seconds.
-    """
+    """Artifacts that came over HTTP, in a folder of this user; what nobody opened for long is removed."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self.folder = folder
@@ -185,10 +160,7 @@ class Downloads:
         self._has_swept = False
 
     def path_of(self, digest: Digest, size_bytes: int, fetch: Callable[[int], None]) -> Path:
-        """The artifact's path, downloaded if it is not here.
-
-        Args:
-            fetch: writes the file into the descriptor that it is given.
+        """The artifact's path, downloaded if it is not here by `fetch(fd)`.
 
         Raises:
             ArtifactError: what came has another length or digest.
@@ -220,7 +192,6 @@ class Downloads:
         return path
 
     def _sweep(self) -> None:
-        """Removes what was not opened for long, once a process."""
         if self._has_swept:
             return
         self._has_swept = True
@@ -245,17 +216,11 @@ def _check(fd: int, digest: Digest, size_bytes: int) -> None:
 
 
 def commit_limit_s(nbytes: int) -> float:
-    """How long a commit of so many bytes may take."""
     return waits.COMMIT_LIMIT_S + nbytes / waits.SLOWEST_COMMIT
 
 
 class Handover:
-    """How one session hands artifacts over and gets at them.
-
-    Args:
-        client: for its transport and settings.
-        run: `Session.run`, which keeps to the process's wait budget.
-    """
+    """How one session hands artifacts over and gets at them; `run` is `Session.run`."""
 
     def __init__(self, client: Client, run: Callable[..., Any]) -> None:
         self._client = client
@@ -265,12 +230,10 @@ class Handover:
         self._downloads = Downloads(self._scratch / "downloads-v1")
 
     def look_for_folder(self, answer: wire.SessionAnswer) -> None:
-        """Finds out whether the store that the daemon names is here."""
         override = self._client.settings.folder
         self._shared = SharedFolder.find(override, answer.root, answer.staging, answer.instance)
 
     def stage(self, header: str) -> Staged:
-        """See `Session.stage`; the file's name begins with the session's id, so that it is swept with it."""
         shared = self._shared
         if shared is not None and self._client.endpoint.address.socket is None:
             # Over TCP the daemon cannot tell whose a file is, and takes its own user's alone.
@@ -280,7 +243,6 @@ class Handover:
         return Staged.new(shared, self._scratch / "staging-v1", header.partition(".")[0])
 
     def path_of(self, ref: wire.ArtifactRef) -> Path:
-        """See `Session.path_of`."""
         if self._shared is not None:
             return self._shared.path_of(ref.digest)
         return self._downloads.path_of(ref.digest, ref.size_bytes, lambda fd: self._fetch(ref, fd))
@@ -288,7 +250,6 @@ class Handover:
     def commit(
         self, header: str, leases: Sequence[wire.Lease], staged: Sequence[Staged], limit_s: float | None
     ) -> wire.Committed:
-        """See `Session.commit`."""
         first = leases[0].id
         until = math.inf if limit_s is None else time.monotonic() + limit_s
         files = tuple(self._named(one, first, header, until) for one in staged)
@@ -354,7 +315,6 @@ def _silence_s(limit_s: float) -> float:
 
 
 def _left_s(until: float) -> float:
-    """What is left until then; a moment in any case."""
     return max(0.1, until - time.monotonic())
 
 

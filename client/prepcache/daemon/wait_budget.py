@@ -1,21 +1,18 @@
 """The wait budget: the seconds that a process may lose, in all, to a daemon that is absent, slow or hung.
 
 It is a circuit breaker. Closed: requests are sent, and what they wait for in vain is taken off the budget.
-Open (an outage): every request fails at once, and the job works without the daemon. Half open: a thread
-(heartbeat.py) asks the daemon whether it answers, at nobody's cost, and closes the breaker when it does.
+Open (an outage): every request fails at once. Half open: a thread (heartbeat.py) asks the daemon whether it
+answers, at nobody's cost, and closes the breaker when it does.
 
 Invariants:
-    1. The sum of all foreground waiting that the daemon cannot account for stays below the budget, over the
-       whole life of the process and all its data sets. A first outage may cost `FIRST_SHARE` of it, each
-       later one half of what is left then. When less than `LEAST_S` is left, an outage is final.
-    2. Not charged: a long poll that is answered in time, the first `FREE_S` of every answered request (else
-       an honest daemon would be given up after some thousand requests), and the time for which this process
-       itself was stopped.
+    1. The sum of all foreground waiting that the daemon cannot account for stays below the budget. A first
+       outage may cost `FIRST_SHARE` of it, each later one half of what is left. Below `LEAST_S`, it is final.
+    2. Not charged: a long poll that is answered in time, the first `FREE_S` of every answered request, and
+       the time for which this process itself was stopped.
     3. One warning an outage, naming the daemon and what happens now; none where the caller excuses it.
+    4. Background threads wait on their own time (`on_own_time`), and neither spend nor wait for the budget.
 
 Locking: `_lock` guards the counters and the outage; it is never held while waiting.
-Not here: background threads. They wait on their own time (`on_own_time`), and must neither spend nor wait for
-the budget: many that wait side by side would have spent it on a daemon that is only busy with them.
 """
 
 from __future__ import annotations
@@ -42,11 +39,9 @@ class WaitBudget:
     """One budget of waiting, and the breaker that it opens.
 
     Args:
-        budget_s: how much may be lost in all.
         consequence: what happens when the daemon is given up; it ends the warning. "" warns nobody, and
-            stands for a caller that does not come back to it.
-        clock: monotonic seconds.
-        sleep: waits so many seconds.
+            stands
+            for a caller that does not come back to it.
     """
 
     def __init__(
@@ -94,7 +89,6 @@ class WaitBudget:
                 self._allowed_s = min(self._allowed_s, seconds)
 
     def come_back(self) -> None:
-        """The daemon answers again."""
         with self._lock:
             if self.is_away:
                 self._outage, self.warned, self.has_met = None, "", True
@@ -102,21 +96,18 @@ class WaitBudget:
                 self._allowed_s = self._spent_s + max(waits.LEAST_S, left_s / 2)
 
     def charge(self, seconds: float) -> None:
-        """Takes seconds that were waited in vain off the budget."""
         with self._lock:
             self._spent_s += max(0.0, seconds)
 
     def acquire(self, lock: threading.Lock) -> bool:
-        """Waits for a lock that another thread holds over a request; whether it was let go within the
-        budget."""
+        """Waits within the budget for a lock that another thread holds over a request."""
         started, limit_s = self._clock(), self.remaining_s
         is_mine = lock.acquire(timeout=limit_s)
         self._charge_attempt(started, limit_s, waits.FREE_S if is_mine else 0.0)
         return is_mine
 
     def spend_away(self, seconds: float) -> float:
-        """How much of these an outage may cost beyond what it has; that much is charged. `LEAST_S` is
-        kept."""
+        """Charges, of these, what an outage may cost beyond what it has; `LEAST_S` is kept."""
         with self._lock:
             given_s = min(seconds, max(0.0, self.budget_s - self._spent_s - waits.LEAST_S))
             self._spent_s += given_s
@@ -155,10 +146,10 @@ class WaitBudget:
         """Calls `attempt(limit_s=...)` until it answers or an outage begins.
 
         Args:
-            url: the daemon's, for messages.
-            attempt: one exchange that takes at most the seconds given to it; raises `DaemonUnreachable`
-                with `why`: "absent" (nobody listens), "broken" (closed, timed out, 5xx from a proxy),
-                or "nonsense" (an answer that no daemon gives). Other errors are answers, and pass.
+            attempt: one exchange that takes at most the seconds given to it; raises `DaemonUnreachable` with
+                `why`:
+                "absent" (nobody listens), "broken" (closed, timed out), or "nonsense". Other errors are
+                answers.
             wait_s: how long the daemon was asked to keep the request.
             start: starts the daemon where nobody listens; False says that this is not ours to do. Its
                 `DaemonUnreachable` says that it cannot be started, and is final.
@@ -166,7 +157,8 @@ class WaitBudget:
 
         Raises:
             DaemonUnreachable: at once in an outage, or where the daemon was never met and is not there; else
-                when an outage begins.
+                when an
+                outage begins.
         """
         pause_s = waits.RETRY_FIRST_S
         while True:

@@ -1,7 +1,6 @@
 """Why it missed: the difference between the readable parts of two recipes, and the nearest recipe of many.
 
-Pure: no I/O. The daemon uses it for `POST /v1/explain`, the client for its line at open, the command for
-`prepcache explain`. Parts are those of `Recipe.parts` (recipes.py), kept by the daemon beside each recipe.
+Pure: no I/O. Parts are those of `Recipe.parts` (recipes.py), kept by the daemon beside each recipe.
 
 Invariants:
     1. Two parts with no difference belong to recipes with one digest: what enters the digest is in the parts.
@@ -114,7 +113,6 @@ LISTED = (
     ("read",),
     ("format",),
 )
-"""Inputs that stand alone."""
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
@@ -197,12 +195,7 @@ def weight(found: Iterable[Difference]) -> tuple[int, int]:
 def nearest(
     parts: Mapping[str, Any], candidates: Iterable[tuple[str, Mapping[str, Any]]]
 ) -> tuple[str, list[Difference]] | None:
-    """The candidate with the fewest differences, and those; the first of equals.
-
-    Args:
-        parts: of the recipe that missed.
-        candidates: (recipe digest, parts), the most recently used first.
-    """
+    """The candidate (digest, parts) with the fewest differences, and those; the first of equals."""
     best: tuple[str, list[Difference]] | None = None
     for digest, other in candidates:
         found = differences(other, parts)
@@ -221,7 +214,6 @@ class Cue(NamedTuple):
 
 NEW, SAME, CHANGED, NOT_COMPARED = "new", "same", "changed", "not compared"
 INCOMPLETE = "incomplete"
-"""Of the data of a recipe that has entries."""
 LOOK_ALIKE = "new items, edited files and removed samples look alike: their names are not stored"
 _CUES = ("data", "code", "config", "environment", "observed")
 _CUE_OF = {"config": "config", "variable": "environment", "distribution": "environment"}
@@ -229,11 +221,7 @@ _ENVIRONMENT_SETTINGS = ("python", "optimize", "torch default dtype", "format", 
 
 
 def cues(explanation: Explanation) -> list[Cue]:
-    """A row for each kind of input: data, code, config, environment, observed.
-
-    A recipe without entries is compared with the nearest recipe by its code, config and environment. Its
-    items and observed inputs are not compared.
-    """
+    """A row for each kind of input. Items and observed inputs of another recipe are not compared."""
     told = explanation
     if told.is_partial:
         said = {

@@ -1,7 +1,4 @@
-"""Messages of those who look, and of those who clean up: entries, recipes, explanations, sessions, purges.
-
-Their members are checked as those of a job's messages are (wire.py).
-"""
+"""Messages of those who look, and of those who clean up: entries, recipes, explanations, sessions, purges."""
 
 from __future__ import annotations
 
@@ -87,10 +84,7 @@ class ExplainRequest(Message, frozen=True):
     """POST /v1/explain: of what the miss is to be explained. At most one of `recipe`, `key`, `name`.
 
     Args:
-        recipe: a recipe by its digest.
-        key: the recipe of an entry.
-        name: the last recipe of that name that was not there when a job asked; of all names that begin so
-            where it ends in `*`.
+        name: the last recipe of that name that was not there when a job asked; a prefix where it ends in `*`.
         parts: readable parts of a recipe that the store need not know; `recipe` may say which it is.
 
     Nothing at all asks for the last miss of any name.
@@ -129,11 +123,9 @@ class Explanation(Message, frozen=True):
 
     Args:
         recipe, name: the recipe in question; no digest where only parts were given.
-        entries: what it has by now.
-        was_there: it had entries before, and they were removed.
+        entries, was_there: what it has by now; whether it had entries before.
         nearest: null where nothing comparable is stored.
-        differences: from the nearest to this one, at most `MAX_DIFFERENCES`.
-        more: differences beyond those.
+        differences: from the nearest to this one, at most `MAX_DIFFERENCES`; `more` beyond those.
         summary: all of it on one line.
         draws: the random generators that samples of the recipe were drawn from.
         is_partial: the recipe had entries, but not of all items.
@@ -157,13 +149,9 @@ class EntryFilter(Message, frozen=True):
     """Which entries: query parameters of GET /v1/entries, body of POST /v1/purge.
 
     Args:
-        name: the recipe's name; a prefix where it ends in `*`.
-        recipe: its digest, or the first digits of it.
-        owner: uid.
+        name, recipe, key: the recipe's name (a prefix where it ends in `*`), the first digits of the digests.
         older_than_s: not used for so long.
         produced_by: found in one of the producer's values (script, host, user).
-        is_pinned: pinned ones, or the others.
-        key: the first digits of an entry's key.
     """
 
     name: Text | None = None

@@ -1,13 +1,11 @@
 """Observed inputs in chunks, which the artifacts of a recipe share.
 
-A function may have kept what it read at an earlier item, so an artifact names all that was read until it was
-written. Of N items with a mask each, in B artifacts, that is N * B / 2 names. Chunk by chunk, each kept, told
-and checked once, they are N.
+An artifact names all that was read until it was written. Chunk by chunk, each is kept, told and checked once.
 
 Invariants:
     1. A list's chunks, joined, are the list. They depend on its inputs and their order, and on nothing else.
-    2. An input that is added, wherever it is, changes the chunk that it comes into and at most those up to
-       the next border: borders are where a name says so, and not at every so many inputs.
+    2. An added input changes the chunk that it comes into and at most those up to the next border: borders
+       are where a name says so.
 """
 
 from __future__ import annotations
@@ -33,18 +31,15 @@ RANDOM = "random"
 
 
 def draws_in(rows: Iterable[Row]) -> set[str]:
-    """The generators that rows say samples were drawn from."""
     return {str(row.get("name")).removeprefix(_DRAW) for row in rows if row.get("kind") == RANDOM}
 
 
 def with_draws(rows: Collection[Row], drawn: Iterable[str]) -> list[Any]:
-    """Rows, with those that name the generators that were drawn from."""
     found = [{"kind": RANDOM, "name": _DRAW + name, "digest": ""} for name in sorted(drawn)]
     return in_order({str(row["name"]): row for row in (*rows, *found)}) if found else list(rows)
 
 
 def draws_text(drawn: Iterable[str]) -> str:
-    """What to say of samples that were made with draws."""
     names = ", ".join(sorted(drawn))
     return f"preprocessed with random draws ({names}), the same in every epoch; move them to transform="
 
@@ -60,13 +55,11 @@ class Chunk(NamedTuple):
 
 
 def in_order(rows: Mapping[str, Row]) -> list[Any]:
-    """A list of inputs by name, in the order in which they were seen: so it grows at its end. Few are sorted,
-    and are the same list whoever saw them."""
+    """Inputs in the order in which they were seen, so that the list grows at its end; few are sorted."""
     return [rows[name] for name in sorted(rows)] if len(rows) <= FEW else list(rows.values())
 
 
 def chunks_of(rows: Collection[Row]) -> list[Chunk]:
-    """A list in chunks."""
     return [_chunk(some) for some in _cut(rows)]
 
 

@@ -1,9 +1,8 @@
 """Where the user's own daemon keeps its store and listens, and what else lies in the user's cache folder.
 
 Invariants:
-    1. Both sides, and every job of a user, come to the same places from the same environment: else a
-       second daemon would be started beside the first. So the socket is in the root, and not in
-       `$XDG_RUNTIME_DIR`, which a job of cron, a container or an ssh command has not.
+    1. Both sides, and every job of a user, come to the same places from the same environment. So the socket
+       is in the root, and not in `$XDG_RUNTIME_DIR`, which a job of cron, a container or ssh has not.
     2. A socket's path fits into `sun_path`; where that in the root does not, a short one is derived from it
        under /tmp, in a folder that only its owner can enter.
 """
@@ -38,11 +37,7 @@ def own_root(environ: Mapping[str, str]) -> Path:
 
 
 def own_socket(environ: Mapping[str, str], root: Path | None = None) -> Path:
-    """The socket of the user's own daemon: in its root, or under /tmp where that is too long a path for one.
-
-    Args:
-        root: of the daemon, where it is not `own_root`.
-    """
+    """The socket of the user's own daemon: in its root, or under /tmp where that is too long a path."""
     root = root or own_root(environ)
     natural = root / "prepcached.sock"
     if len(os.fsencode(natural)) <= MAX_SOCKET_PATH_BYTES:

@@ -13,7 +13,6 @@ FULL_SHARE = 0.95
 
 
 def room(stats: Mapping[str, Any]) -> str:
-    """`182 GiB of 200 GiB on disk (91 %)`."""
     limit, disk = stats.get("effective_limit_bytes", 0), stats.get("disk_bytes", 0)
     budget = stats.get("max_bytes", 0)
     if not limit:
@@ -23,7 +22,6 @@ def room(stats: Mapping[str, Any]) -> str:
 
 
 def free(stats: Mapping[str, Any]) -> str:
-    """What the file system has left, and how much of it the cache never takes."""
     left, reserved = stats.get("free_bytes", 0), stats.get("min_free_bytes", 0)
     return f"{size_text(left)}, of which {size_text(reserved)} must stay free (--min-free)"
 
@@ -55,7 +53,6 @@ def warnings(stats: Mapping[str, Any]) -> list[str]:
 
 
 def helping(stats: Mapping[str, Any]) -> str:
-    """The hit rate and the time saved since the daemon started."""
     up = span_text(stats.get("uptime_s", 0.0))
     percent = hit_percent(stats)
     if percent is None:
@@ -81,7 +78,6 @@ def kept_back(stats: Mapping[str, Any]) -> str:
 
 
 def doing(one: inspection.SessionSeen) -> str:
-    """What a session does, and how far it is."""
     told = ", ".join(f"{p.name} {p.done:,}/{p.total:,}" for p in one.progress)
     if not told:  # the first progress comes after a few seconds
         told = "preprocessing" if one.leases else "reading" if one.holds else "connected"
@@ -89,7 +85,6 @@ def doing(one: inspection.SessionSeen) -> str:
 
 
 def tier(found: inspection.TierStatus) -> list[tuple[str, str]]:
-    """What a daemon fetched from its bucket and copied into it: (name, text)."""
     answers = "yes" if not found.is_paused else f"no, jobs do without it: {found.last_failure}"
     away = f", which does not answer: {found.last_upstream_failure}" if found.is_upstream_away else ""
     return [
@@ -106,5 +101,4 @@ def tier(found: inspection.TierStatus) -> list[tuple[str, str]]:
 
 
 def artifacts(count: int) -> str:
-    """`3 artifacts`."""
     return count_text(count, "artifact", "artifacts")

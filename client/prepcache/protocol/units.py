@@ -41,7 +41,6 @@ def printable(text: str) -> str:
 
 
 def count_text(count: int, one: str, many: str) -> str:
-    """`1 entry`, `2,000 entries`."""
     return f"{count:,} {one if count == 1 else many}"
 
 
@@ -61,11 +60,7 @@ def age_text(then_s: float, now_s: float) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes in `4096`, `50GB`, `1.5 TiB`; GB is 1000**3 bytes, GiB is 1024**3.
-
-    Raises:
-        ConfigError: it is none of these.
-    """
+    """Bytes in `4096`, `50GB` (1000**3), `1.5 TiB` (1024**4). Raises ConfigError."""
     found = _SIZE.match(text.strip().upper())
     if found is None or found[2] not in _UNITS_BYTES:
         raise ConfigError(f"{text!r} is not a size; write it as 4096, 500MB, 50GB or 1.5TiB")
@@ -73,11 +68,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_span(text: str) -> float:
-    """Seconds in `90s`, `45m`, `12h`, `30d` or `2w`.
-
-    Raises:
-        ConfigError: it is none of these.
-    """
+    """Seconds in `90s`, `45m`, `12h`, `30d` or `2w`. Raises ConfigError."""
     found = _SPAN.match(text.strip().lower())
     if found is None or found[2] not in _UNITS_S:
         raise ConfigError(f"{text!r} is not a duration; write it as 90s, 45m, 12h, 30d or 2w")

@@ -6,16 +6,12 @@ describes as JSON Schema.
 Invariants:
     1. `PROTOCOL` rises when a message changes so that an older peer would misread it; members may be
        added without. A peer of another version gets status 426 and code `protocol-mismatch`.
-    2. Item digests travel as one run of hex digits, n * 32 bytes, never as n strings.
-    3. What is read has been checked: digests are 64 hex digits, ids, tokens and staged names cannot leave
+    2. What is read has been checked: digests are 64 hex digits, ids, tokens and staged names cannot leave
        a folder or a header, counts and lists are bounded. Whatever JSON comes in, `from_json` gives a whole
        message or raises `BadRequest` that names the member (`artifacts[3].digest`), never anything else.
-    4. Unknown members are ignored, so that a newer peer of the same protocol may say more. (The daemon
+    3. Unknown members are ignored, so that a newer peer of the same protocol may say more. (The daemon
        refuses them in the requests of people: routes/messages.py, invariant 3.)
-    5. `true` is not a number, a number is not text, and NaN and infinities are nothing.
-
-Errors are problem documents (RFC 9457) with `code`: `errors.from_problem` reads them.
-Not here: how bytes travel (daemon/http.py), what a session does with them (session.py).
+    4. `true` is not a number, a number is not text, and NaN and infinities are nothing.
 """
 
 from __future__ import annotations
@@ -88,7 +84,6 @@ folder = Meta(pattern=_FOLDER_PATTERN, max_length=4096, examples=["/var/cache/pr
 
 
 def text(limit: int) -> Meta:
-    """Up to so many characters, none of which a terminal obeys."""
     return Meta(pattern=_TEXT_PATTERN, max_length=limit, examples=["text"])
 
 
@@ -104,7 +99,6 @@ JsonObject = Mapping[str, Any]
 
 
 def at_most(limit: int) -> Meta:
-    """The list, text or bytes before it has at most `limit` elements."""
     return Meta(max_length=limit)
 
 
@@ -120,18 +114,13 @@ class Message(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """The message that `value` (parsed JSON) holds.
-
-        Raises:
-            BadRequest: it is not such a message; the text and `.field` name the member.
-        """
+        """The message that parsed JSON holds. Raises BadRequest, whose `field` names the member."""
         try:
             return msgspec.convert(value, cls, builtin_types=(bytes,))
         except (msgspec.ValidationError, RecursionError) as error:
             raise _refusal(str(error)) from None
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-able dict."""
         return cast("dict[str, Any]", msgspec.to_builtins(self, builtin_types=(bytes,)))
 
 
@@ -186,11 +175,7 @@ def session_header(session: str, token: str) -> str:
 
 
 def parse_session_header(value: str) -> tuple[str, str]:
-    """(session id, token) of the header.
-
-    Raises:
-        BadRequest: it has not that form.
-    """
+    """(session id, token) of the header. Raises BadRequest."""
     session, _, token = value.partition(".")
     try:
         parsed = LeaseToken.from_json({"id": session, "token": token})
@@ -305,8 +290,8 @@ class LeaseRequest(Message, frozen=True):
         generation: the one that the client has seen.
         items: the missing items' digests, in the order in which the client would do them.
         want: at most so many.
-        cost_s: measured seconds of work of those wanted; 0 where nothing is known yet.
-        nbytes: bytes expected from those wanted.
+        cost_s, nbytes: measured seconds of work of those wanted, and their bytes; 0 where nothing is known
+            yet.
         wait_s: how long the request may be kept while nothing can be granted.
         left: items that the client goes on with by itself where it is declined; 0 where it asks for fewer.
         lease: the id of the lease that may be granted, made by the client and never used before: so it can
