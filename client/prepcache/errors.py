@@ -1,37 +1,8 @@
 """The error tree: every error that prepcache raises, with its code, HTTP status and exit code.
 
-    PrepcacheError
-    ├── ConfigError                 settings that cannot work together (prepcached and client)
-    ├── UnkeyableError              an input that has no stable bytes
-    ├── PreprocessError             the preprocessing function raised; names the item
-    ├── SampleError                 a sample that no column can hold; names the item and the leaf
-    ├── VerifyError                 a hit, recomputed, gave other bytes
-    ├── ArtifactError               a file that is not a whole, valid artifact
-    ├── DaemonError
-    │   ├── DaemonUnreachable       nobody answers (absent, hung, killed)
-    │   └── ProtocolMismatch        client and daemon speak different protocol versions
-    ├── RequestError                the daemon refused a request
-    │   ├── BadRequest
-    │   ├── Unauthorized
-    │   ├── Forbidden
-    │   ├── NotFound
-    │   ├── MethodNotAllowed
-    │   ├── TooLarge
-    │   ├── LimitExceeded
-    │   ├── UnknownSession
-    │   ├── UnknownRecipe
-    │   ├── LeaseLapsed
-    │   ├── FutureGeneration
-    │   ├── StagedFileRefused
-    │   └── Declined                no room that may be made
-    └── StoreError                  the store could not tell: I/O, never "absent"
-        ├── RootUnusable
-        ├── RootInUse
-        └── IndexCorrupt
-
 Invariants:
-    1. `code` is a public contract: it is the `code` member of problem documents (RFC 9457) and the
-       first column of the reference's error table, which is derived from these classes.
+    1. `code` is a public contract: the `code` of problem documents (RFC 9457), and the first column of the
+       reference's error table, which is derived from these classes.
     2. Every class survives pickling with its attributes: an exception that does not pickle hangs a
        DataLoader. Attributes live in `__dict__`; `args` holds only the message.
     3. A message says what, where, and what to do.
@@ -59,15 +30,18 @@ class PrepcacheError(Exception):
     exit_code: ClassVar[int] = 1
     is_retryable: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **public: Any) -> None:
+        for name, value in public.items():
+            setattr(cls, name, value)
+
     def __init__(self, message: str = "", /, **data: Any) -> None:
         super().__init__(message or data.pop("message", ""))  # a DataLoader names it, for a worker's error
         self.data: dict[str, Any] = data
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("__"):
-            data = self.__dict__.get("data", {})
-            if name in data:
-                return data[name]
+        data = self.__dict__.get("data", {})
+        if name in data and not name.startswith("__"):
+            return data[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
@@ -75,16 +49,12 @@ class PrepcacheError(Exception):
         return str(self.args[0])
 
 
-class ConfigError(PrepcacheError):
+class ConfigError(PrepcacheError, code="config", status=400, exit_code=2):
     """Settings that cannot work, alone or together."""
 
-    code, status, exit_code = "config", 400, 2
 
-
-class UnkeyableError(PrepcacheError):
+class UnkeyableError(PrepcacheError, code="unkeyable", status=422, exit_code=10):
     """An input has no stable bytes; the message holds the path to it and the ways out."""
-
-    code, status, exit_code = "unkeyable", 422, 10
 
     def __init__(self, message: str, **data: Any) -> None:
         path = data.get("path")
@@ -93,13 +63,11 @@ class UnkeyableError(PrepcacheError):
         super().__init__(message, **data)
 
 
-class PreprocessError(PrepcacheError):
+class PreprocessError(PrepcacheError, code="preprocess-failed", status=500, exit_code=12):
     """The preprocessing function raised; `__context__` is its exception, `item` names the item.
 
     The frames of the function end its traceback, so that one traceback shows all.
     """
-
-    code, status, exit_code = "preprocess-failed", 500, 12
 
     @classmethod
     def of(cls, error: BaseException | None, message: str, **data: Any) -> PreprocessError:
@@ -114,148 +82,100 @@ class PreprocessError(PrepcacheError):
         return failed
 
 
-class SampleError(PrepcacheError):
+class SampleError(PrepcacheError, code="unstorable-sample", status=422, exit_code=13):
     """The preprocessing function returned a value that cannot be stored."""
 
-    code, status, exit_code = "unstorable-sample", 422, 13
 
-
-class VerifyError(PrepcacheError):
+class VerifyError(PrepcacheError, code="verify-mismatch", status=409, exit_code=14):
     """A recomputed hit has different bytes than the stored one."""
 
-    code, status, exit_code = "verify-mismatch", 409, 14
 
-
-class ArtifactError(PrepcacheError):
+class ArtifactError(PrepcacheError, code="bad-artifact", status=422, exit_code=15):
     """A file is not a whole, valid artifact (truncated, foreign, or damaged)."""
 
-    code, status, exit_code = "bad-artifact", 422, 15
 
-
-class DaemonError(PrepcacheError):
+class DaemonError(PrepcacheError, code="daemon", status=502, exit_code=3):
     """Trouble with the daemon as such."""
 
-    code, status, exit_code = "daemon", 502, 3
 
-
-class DaemonUnreachable(DaemonError):
+class DaemonUnreachable(DaemonError, code="daemon-unreachable", status=503, exit_code=3, is_retryable=True):
     """No daemon answers: absent, hung or killed."""
 
-    code, status, exit_code, is_retryable = "daemon-unreachable", 503, 3, True
 
-
-class ProtocolMismatch(DaemonError):
+class ProtocolMismatch(DaemonError, code="protocol-mismatch", status=426, exit_code=16):
     """Client and daemon speak different protocol versions."""
 
-    code, status, exit_code = "protocol-mismatch", 426, 16
 
-
-class RequestError(PrepcacheError):
+class RequestError(PrepcacheError, code="request", status=400, exit_code=1):
     """The daemon refused a request."""
 
-    code, status, exit_code = "request", 400, 1
 
-
-class BadRequest(RequestError):
+class BadRequest(RequestError, code="bad-request", status=400, exit_code=2):
     """A malformed request; the message names the field."""
 
-    code, status, exit_code = "bad-request", 400, 2
 
-
-class Unauthorized(RequestError):
+class Unauthorized(RequestError, code="unauthorized", status=401, exit_code=17):
     """No token, or a wrong one."""
 
-    code, status, exit_code = "unauthorized", 401, 17
 
-
-class Forbidden(RequestError):
+class Forbidden(RequestError, code="forbidden", status=403, exit_code=18):
     """The caller is neither the owner nor an admin."""
 
-    code, status, exit_code = "forbidden", 403, 18
 
-
-class NotFound(RequestError):
+class NotFound(RequestError, code="not-found", status=404, exit_code=1):
     """There is no such entry, recipe or miss."""
 
-    code, status, exit_code = "not-found", 404, 1
 
-
-class MethodNotAllowed(RequestError):
+class MethodNotAllowed(RequestError, code="method-not-allowed", status=405, exit_code=31):
     """The endpoint does not have this method; the header `Allow` names its methods."""
 
-    code, status, exit_code = "method-not-allowed", 405, 31
 
-
-class TooLarge(RequestError):
+class TooLarge(RequestError, code="too-large", status=413, exit_code=19):
     """A body or list is over its limit; a header also, with status 431."""
 
-    code, status, exit_code = "too-large", 413, 19
 
-
-class LimitExceeded(RequestError):
+class LimitExceeded(RequestError, code="limit-exceeded", status=429, exit_code=20, is_retryable=True):
     """A session is over its limit of leases or staged bytes."""
 
-    code, status, exit_code, is_retryable = "limit-exceeded", 429, 20, True
 
-
-class UnknownSession(RequestError):
+class UnknownSession(RequestError, code="unknown-session", status=410, exit_code=21, is_retryable=True):
     """The session ended (death, deadline, or never opened); open a new one."""
 
-    code, status, exit_code, is_retryable = "unknown-session", 410, 21, True
 
-
-class UnknownRecipe(RequestError):
+class UnknownRecipe(RequestError, code="unknown-recipe", status=409, exit_code=22):
     """Leases were requested for a recipe that is not registered."""
 
-    code, status, exit_code = "unknown-recipe", 409, 22
 
-
-class LeaseLapsed(RequestError):
+class LeaseLapsed(RequestError, code="lease-lapsed", status=409, exit_code=23):
     """The lease has lapsed, or its token is wrong: the commit is refused."""
 
-    code, status, exit_code = "lease-lapsed", 409, 23
 
-
-class FutureGeneration(RequestError):
+class FutureGeneration(RequestError, code="future-generation", status=409, exit_code=24, is_retryable=True):
     """The client has seen a generation that this index never had (another root, or a rebuilt one)."""
 
-    code, status, exit_code, is_retryable = "future-generation", 409, 24, True
 
-
-class StagedFileRefused(RequestError):
+class StagedFileRefused(RequestError, code="staged-file-refused", status=422, exit_code=25):
     """A staged file does not match its announcement (owner, type, links, size, digest, header, items)."""
 
-    code, status, exit_code = "staged-file-refused", 422, 25
 
-
-class Declined(RequestError):
+class Declined(RequestError, code="declined", status=507, exit_code=26):
     """There is no room: the rest is in use or pinned, or the artifact exceeds the budget."""
 
-    code, status, exit_code = "declined", 507, 26
 
-
-class StoreError(PrepcacheError):
+class StoreError(PrepcacheError, code="store-error", status=500, exit_code=27, is_retryable=True):
     """The store could not tell: an I/O error. Never means absent."""
 
-    code, status, exit_code, is_retryable = "store-error", 500, 27, True
 
-
-class RootUnusable(StoreError):
+class RootUnusable(StoreError, code="root-unusable", status=500, exit_code=28, is_retryable=False):
     """The root cannot hold a store (not writable, network filesystem, split over filesystems)."""
 
-    code, status, exit_code, is_retryable = "root-unusable", 500, 28, False
 
-
-class RootInUse(StoreError):
+class RootInUse(StoreError, code="root-in-use", status=500, exit_code=29, is_retryable=False):
     """Another daemon has the root."""
 
-    code, status, exit_code, is_retryable = "root-in-use", 500, 29, False
 
-
-class IndexCorrupt(StoreError):
+class IndexCorrupt(StoreError, code="index-corrupt", status=500, exit_code=30, is_retryable=False):
     """The index is damaged; the next start or `prepcached rebuild` rebuilds it from the artifacts."""
-
-    code, status, exit_code, is_retryable = "index-corrupt", 500, 30, False
 
 
 def all_errors(base: type[PrepcacheError] = PrepcacheError) -> Iterator[type[PrepcacheError]]:
