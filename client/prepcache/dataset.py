@@ -21,26 +21,19 @@ Not here: samples and how they are made (samples.py), a stream of items (iterabl
 from __future__ import annotations
 
 import operator
-import os
 import reprlib
-import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
 from prepcache.batching.batch import Batch
 from prepcache.batching.collation import receives
-from prepcache.daemon.client import Client
-from prepcache.dataset_options import Options, check, check_keywords, opening_mode, sequence_of, taken_from
+from prepcache.dataset_options import DatasetOptions, Options, check_keywords, opening_mode, sequence_of
 from prepcache.errors import UnkeyableError
-from prepcache.fill.call import Job
-from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.item_index import Array, Catalogue, Distinct
 from prepcache.keys import recipes
 from prepcache.keys.code.labels import class_module_label
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
-from prepcache.keys.observation.observer import Observer
 from prepcache.progress import LazyProgress
 from prepcache.protocol.units import shortened
 from prepcache.samples import Preprocessing, Samples
@@ -50,8 +43,6 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset as Dataset
     from torch.utils.data import IterableDataset as IterableDataset
 
-    from prepcache.keys.files.digest import Trust
-    from prepcache.keys.paths import Read
     from prepcache.keys.recipes import Recipe
     from prepcache.report import Report
 
@@ -158,66 +149,39 @@ class CachedDataset(Dataset[T_co]):
         config: Mapping[str, Any] | None = None,
         transform: Callable[[Any], Any] | None = None,
         *,
-        name: str | None = None,
-        code: recipes.Code = "script",
-        version: str | int | None = None,
-        untracked: Sequence[str] = (),
-        environment: Sequence[str] | None = None,
-        read: Read = "path",
-        root: str | os.PathLike[str] | None = None,
         expand: bool = False,
-        trust: Trust = "stat",
-        lazy: bool = False,
-        verify_fraction: float = 0.0,
-        num_workers: int = 0,
-        executor: Executor | None = None,
-        progress: bool | None = None,
-        client: Client | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        function, how = taken_from(
-            preprocess,
-            {
-                "config": config, "code": code, "version": version, "expand": expand, "untracked": untracked,
-                "environment": environment, "read": read, "name": name, "trust": trust,
-            },
-        )  # fmt: skip
-        check(verify_fraction, num_workers, executor, transform, lazy=lazy, expand=how["expand"])
+        given = DatasetOptions(preprocess, config, transform, expand, **options)
         self.items = sequence_of(items)
         self.transform = transform
         mode = opening_mode() if self._follows_mode else None
         if mode is not None:
             mode.opened.append(self)
-        client, read, trust = client or Client(), how["read"], how["trust"]
-        counted = function.method if isinstance(function, Wrapped) else function
-        recipe = open_recipe(counted, how, client)
-        hasher = ItemHasher(root, read, trust, user_stat_cache())
+        recipe = open_recipe(given)
+        hasher = ItemHasher(given.root, given.how["read"], given.how["trust"], user_stat_cache())
         digests, stamps = hasher.digest_many(self.items)
         distinct = Distinct(digests)
-        recipe = recipes.with_classes(recipe, hasher.classes)
-        artifacts = ArtifactSet(recipe, client, root=root, trust=trust)
-        catalogue = Catalogue(distinct, artifacts.index, is_expanded=how["expand"])
-        by = Preprocessing(
-            recipe, job_of(function, recipe, how, root), artifacts, is_lazy=lazy, num_workers=num_workers,
-            executor=executor, progress=progress,
-        )  # fmt: skip
+        by = Preprocessing(given, recipes.with_classes(recipe, hasher.classes))
+        catalogue = Catalogue(distinct, by.artifacts.index, is_expanded=by.job.is_expanded)
         samples = Samples(by, self.items, distinct, stamps, catalogue)
         samples.originals.read_again(hasher)
-        artifacts.open()
+        by.artifacts.open()
         if len(catalogue.missing):
             samples.making.take_waiting()
         samples.note_hits()
-        samples.say_opening(root)
-        for note in recipe.notes:
+        samples.say_opening(given.root)
+        for note in by.recipe.notes:
             by.say_of_it(note)
-        if verify_fraction:
-            samples.making.verify(verify_fraction)
+        if given.verify_fraction:
+            samples.making.verify(given.verify_fraction)
         self._samples = samples
         if mode is not None and mode.prepares:
             samples.prepare(mode.part_of(len(digests)))
-        elif mode is None and not lazy:
+        elif mode is None and not by.is_lazy:
             samples.prepare()
-        if lazy and mode is None:
-            LazyProgress(artifacts, catalogue, recipe.name, progress)
+        if by.is_lazy and mode is None:
+            LazyProgress(by.artifacts, catalogue, by.name, by.progress)
         samples.originals.end_opening()
         receives(self)
 
@@ -377,24 +341,13 @@ class CachedDataset(Dataset[T_co]):
         receives(self)
 
 
-def open_recipe(function: Callable[..., Any], how: dict[str, Any], client: Client) -> Recipe:
-    """The recipe that a data set is opened by. The daemon is started meanwhile.
-
-    Raises:
-        UnkeyableError, TypeError: as `CachedDataset`.
-    """
-    client.begin()
-    recipe = recipes.recipe(function, **how)
-    check_keywords(function, how["config"])
+def open_recipe(given: DatasetOptions) -> Recipe:
+    """The recipe that a data set is opened by; the daemon is started meanwhile. Raises as `recipe` does."""
+    given.asks.begin()
+    function = given.function.method if isinstance(given.function, Wrapped) else given.function
+    recipe = recipes.recipe(function, **given.how)
+    check_keywords(function, given.how["config"])
     return recipe
-
-
-def job_of(function: Callable[..., Any], recipe: Recipe, how: dict[str, Any], root: Any) -> Job:
-    """How the function is called, and watched."""
-    observer = None
-    if how["code"] is not None:
-        observer = Observer(recipe, root=root, stat_cache=user_stat_cache(), trust=how["trust"])
-    return Job(function, recipe.config, how["expand"], how["read"], observer, of=secrets.token_hex(8))
 
 
 def _one_by_one(self: CachedDataset[Any], indices: Iterable[Any]) -> list[Any]:

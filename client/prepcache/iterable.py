@@ -26,16 +26,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
-from prepcache.daemon.client import Client
-from prepcache.dataset import IterableDataset, T_co, job_of, open_recipe
-from prepcache.dataset_options import Options, check, taken_from
+from prepcache.dataset import IterableDataset, T_co, open_recipe
+from prepcache.dataset_options import DatasetOptions, Options
 from prepcache.errors import UnkeyableError
 from prepcache.fill.recipe_guard import line
-from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.item_index import Catalogue, Distinct
 from prepcache.keys import recipes
 from prepcache.keys.files.stat_cache import user_stat_cache
@@ -47,9 +44,7 @@ from prepcache.samples import Preprocessing, Samples
 from prepcache.streaming import Ranks, Reading, Source, Split, ranks_here, split_here
 
 if TYPE_CHECKING:
-    from prepcache.keys.files.digest import Trust
-    from prepcache.keys.paths import Read
-    from prepcache.keys.recipes import Code, Recipe
+    from prepcache.keys.recipes import Recipe
 
 S = TypeVar("S")
 """What a function returns."""
@@ -127,44 +122,18 @@ class CachedIterableDataset(IterableDataset[T_co]):
         config: Mapping[str, Any] | None = None,
         transform: Callable[[Any], Any] | None = None,
         *,
-        name: str | None = None,
-        code: Code = "script",
-        version: str | int | None = None,
-        untracked: Sequence[str] = (),
-        environment: Sequence[str] | None = None,
-        read: Read = "path",
-        root: str | os.PathLike[str] | None = None,
         expand: bool = False,
-        trust: Trust = "stat",
-        lazy: bool = False,
-        verify_fraction: float = 0.0,
-        num_workers: int = 0,
-        executor: Executor | None = None,
-        progress: bool | None = None,
-        client: Client | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        function, how = taken_from(
-            preprocess,
-            {
-                "config": config, "code": code, "version": version, "expand": expand, "untracked": untracked,
-                "environment": environment, "read": read, "name": name, "trust": trust,
-            },
-        )  # fmt: skip
-        check(verify_fraction, num_workers, executor, transform, lazy=lazy, expand=how["expand"])
+        given = DatasetOptions(preprocess, config, transform, expand, **options)
         self.transform = transform
         self._ranks: Ranks | None = None
         self._said = Once()
         self._source = Source(items)
-        self._hashing = {"root": root, "read": how["read"], "trust": how["trust"]}
-        self._verify_fraction = verify_fraction
+        self._hashing = {"root": given.root, "read": given.how["read"], "trust": given.how["trust"]}
+        self._verify_fraction = given.verify_fraction
         self._counts = Counts()
-        client = client or Client()
-        recipe = open_recipe(function, how, client)
-        artifacts = ArtifactSet(recipe, client, root=root, trust=how["trust"], keeps_all=True)
-        self._by = StreamPreprocessing(
-            self._said, recipe, job_of(function, recipe, how, root), artifacts, is_lazy=lazy,
-            num_workers=num_workers, executor=executor, progress=progress,
-        )  # fmt: skip
+        self._by = StreamPreprocessing(given, open_recipe(given), self._said)
         self._by.open()
 
     @property
@@ -275,16 +244,12 @@ class CachedIterableDataset(IterableDataset[T_co]):
 
 
 class StreamPreprocessing(Preprocessing):
-    """How the samples of a stream are made.
-
-    Args:
-        said: what was said of the stream.
-    """
+    """How the samples of a stream are made."""
 
     is_stream = True
 
-    def __init__(self, said: Once, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    def __init__(self, given: DatasetOptions, recipe: Recipe, said: Once) -> None:
+        super().__init__(given, recipe)
         self.why: list[str] = []
         self.is_speaker = True
         self._said = said

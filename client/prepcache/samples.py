@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import KW_ONLY, dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,8 +27,11 @@ from prepcache.fill.call import Job
 from prepcache.fill.input_guard import UNSTEADY, Originals
 from prepcache.fill.recipe_guard import Steady, line
 from prepcache.forks import ForkLock
+from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.item_index import MISSING, Array, Distinct
 from prepcache.index.view import View, given
+from prepcache.keys.files.stat_cache import user_stat_cache
+from prepcache.keys.observation.observer import Observer
 from prepcache.progress import Progress, say
 from prepcache.protocol.observed import draws_text
 from prepcache.report import (
@@ -42,8 +45,8 @@ from prepcache.report import (
 from prepcache.wrapped import Wrapped, draws_refused
 
 if TYPE_CHECKING:
+    from prepcache.dataset_options import DatasetOptions
     from prepcache.fill.on_access import OnAccess
-    from prepcache.index.artifact_set import ArtifactSet
     from prepcache.index.item_index import Catalogue
     from prepcache.keys.items import Stamps
     from prepcache.keys.recipes import Recipe
@@ -53,24 +56,32 @@ _BEGINNING = ForkLock()
 """Held while what makes samples is set up: threads share it."""
 
 
-@dataclass(eq=False)
 class Preprocessing:
-    """How samples are made, and what the cache has of them. `is_lazy`: nothing is made ahead."""
+    """How samples are made, and what the cache has of them.
 
-    recipe: Recipe
-    job: Job
-    artifacts: ArtifactSet
-    _: KW_ONLY
-    is_lazy: bool
-    num_workers: int
-    executor: Executor | None
-    progress: bool | None
-    opened_in: int = field(default_factory=os.getpid)
+    Args:
+        given: the options of the data set.
+        recipe: its own.
+    """
 
     is_stream: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        self.steady = Steady(self.recipe, trial=self.job.trial)
+    def __init__(self, given: DatasetOptions, recipe: Recipe) -> None:
+        how, observer = given.how, None
+        if how["code"] is not None:
+            cache = user_stat_cache()
+            observer = Observer(recipe, root=given.root, stat_cache=cache, trust=how["trust"])
+        self.recipe = recipe
+        self.job = Job(
+            given.function, recipe.config, how["expand"], how["read"], observer, of=secrets.token_hex(8)
+        )
+        self.artifacts = ArtifactSet(
+            recipe, given.asks, root=given.root, trust=how["trust"], keeps_all=self.is_stream
+        )
+        self.is_lazy = given.lazy
+        self.num_workers, self.executor, self.progress = given.num_workers, given.executor, given.progress
+        self.opened_in = os.getpid()
+        self.steady = Steady(recipe, trial=self.job.trial)
 
     @property
     def name(self) -> str:
