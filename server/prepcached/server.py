@@ -4,7 +4,7 @@ Invariants:
     1. A stop takes the socket's name away, finishes what was asked, then gives the root back: whoever finds
        no socket, or is refused, may start another daemon. It ends within `STOP_LIMIT_S`, whatever threads do.
     2. A daemon whose root was removed or replaced ends, and so does one whose index is damaged: its next
-       start rebuilds that (store/recovery.py).
+       start rebuilds that (store/integrity.py).
     3. SIGHUP reloads budget, minimum free, quotas, admins, trusted users, token and log level, the rest at
        the next start. Settings that are wrong change nothing.
 """

@@ -14,7 +14,7 @@ import pytest
 from prepcached import daemon as daemon_module
 from prepcached import http_protocol
 from prepcached import server as daemon_server
-from prepcached.store import eviction, removal
+from prepcached.store import eviction
 from support.serving import Serving, serving, wait_until
 from support.stores import Clock, items_of, put
 
@@ -170,9 +170,9 @@ def test_a_stop_gives_the_root_back_after_the_last_thread(
 def test_a_stop_breaks_off_a_purge_between_two_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eviction, "PURGE_BATCH", 1)
+    monkeypatch.setattr(eviction, "BATCH", 1)
     begun, may_go_on = threading.Event(), threading.Event()
-    remove = removal.remove
+    remove = eviction.remove
     answers: list[Any] = []
 
     def wait_and_remove(*given: Any) -> None:
@@ -183,7 +183,7 @@ def test_a_stop_breaks_off_a_purge_between_two_batches(
     with serving(tmp_path) as served:
         for name in "abc":
             put(served.store, name)
-        monkeypatch.setattr(removal, "remove", wait_and_remove)
+        monkeypatch.setattr(eviction, "remove", wait_and_remove)
         http = served.http()
         purging = threading.Thread(target=lambda: answers.append(http.post("/v1/purge", json={"all": True})))
         purging.start()

@@ -18,7 +18,7 @@ from prepcache import artifact
 from prepcache.digests import RecipeDigest
 from prepcache.errors import Declined
 from prepcache.protocol.wire import Committed, StagedFile
-from prepcached.store import commit, eviction, removal
+from prepcached.store import commit, eviction
 from prepcached.store.db import artifacts
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
@@ -125,7 +125,7 @@ def disk_use(store: Store) -> int:
 def hold(store: Store, session: str, digest: str) -> None:
     """A hold on one artifact alone, used just now."""
     core = store
-    [row] = removal.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest)])
+    [row] = eviction.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest)])
     core.holds.take(session, [(row.digest, row.disk_bytes, row.is_pinned)], core.monotonic())
     core.used[row.digest] = core.clock()
 

@@ -19,7 +19,7 @@ from prepcached.auth import Caller
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon, Session
 from prepcached.peer import Peer
-from prepcached.store import removal
+from prepcached.store import eviction
 from prepcached.store.compaction import FANOUT
 from prepcached.store.store import Store
 from support.serving import READY_S
@@ -66,7 +66,7 @@ def test_a_lease_after_a_merge_looks_again(tmp_path: Path) -> None:
             request = wire.LeaseRequest(
                 lease="l", recipe=RECIPE, generation=generation, items=item(0), want=1
             )
-            loop, unlink = asyncio.get_running_loop(), removal.finish
+            loop, unlink = asyncio.get_running_loop(), eviction.finish
             answers: list[wire.LeaseAnswer] = []
 
             def lease_then_unlink(*given: Any) -> None:
@@ -74,7 +74,7 @@ def test_a_lease_after_a_merge_looks_again(tmp_path: Path) -> None:
                 answers.append(asking.result(READY_S))
                 unlink(*given)
 
-            with mock.patch.object(removal, "finish", lease_then_unlink):
+            with mock.patch.object(eviction, "finish", lease_then_unlink):
                 assert await asyncio.to_thread(daemon.store.merge_some)
             [answer] = answers
             assert answer.lease is None and answer.look_again is not None

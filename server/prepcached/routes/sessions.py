@@ -16,7 +16,7 @@ from prepcached.leases import Lease
 from prepcached.routes import messages
 from prepcached.routes.messages import endpoint
 from prepcached.store import scopes
-from prepcached.store.holds import NOTHING_HELD, Held
+from prepcached.store.records import NOTHING_HELD, Held
 
 
 def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:

@@ -31,10 +31,9 @@ from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of
 from prepcache.protocol.units import size_text
 from prepcache.protocol.wire import ArtifactRef, Committed, StagedFile
-from prepcached.store import durable, eviction, queries, removal, scopes, staging
+from prepcached.store import durable, eviction, queries, scopes, staging
 from prepcached.store.core import Core, io_told, log, no_space_declined
 from prepcached.store.db import artifacts
-from prepcached.store.integrity import lose
 from prepcached.store.queries import Doomable
 from prepcached.store.staging import Taken
 
@@ -148,7 +147,7 @@ def _commit(
         others = _of_other_editions(conn, row.id, files)
     lost = {r for r in rows_of_bytes if not durable.is_there(core.layout.object_path(r.digest.hex()))}
     for r in lost:  # else what is committed would be thrown away for it
-        lose(core, r)
+        eviction.lose(core, r)
     known = [r for r in rows_of_bytes if r not in lost]
     if any(r.recipe_id != row.id for r in known):
         raise errors.Declined("the same artifact is another user's entry, and users are isolated")
@@ -175,7 +174,7 @@ def _commit(
         for file in new
     ]
     generation = _place_and_insert(core, row, new, rows, older, digests)
-    removal.finish(core, older)
+    eviction.finish(core, older)
     renamed = {file.name for file in new if not file.is_copy}
     for file in files:
         if file.name not in renamed:
@@ -188,7 +187,7 @@ def _commit(
     answered = [of_key.get(file.key, file) for file in files]
     with core.memory:
         for values in rows:
-            removal.account_new(core, values)
+            eviction.account_new(core, values)
         core.counters.commits += 1
         if holder is not None:
             found = [(file.digest, durable.artifact_bytes(file.size_bytes)) for file in answered]
@@ -251,13 +250,13 @@ def remove_superseded(core: Core) -> None:
     with core.index.read() as conn:
         ids = conn.execute(refreshed).scalars().all()
     for recipe_id in ids:
-        rows = removal.rows_of(core, artifacts.c.recipe_id, [recipe_id])
+        rows = eviction.rows_of(core, artifacts.c.recipe_id, [recipe_id])
         try:
             gone = superseded([(row.edition, items_of(core, row), row) for row in rows])
         except OSError as error:
             log.error("cannot tell which artifacts a refresh had replaced: %s", error)
         else:
-            removal.remove(core, gone)
+            eviction.remove(core, gone)
 
 
 def as_items(header: Header | None = None) -> Items:
@@ -321,7 +320,7 @@ def _place_and_insert(
             _check_observed(conn, recipe, new)
         return generation
     except BaseException:
-        removal.unlink_if_absent(core, [file.digest for file in placed])
+        eviction.unlink_if_absent(core, [file.digest for file in placed])
         raise
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from prepcache import artifact, errors
-from prepcached.store import durable, eviction, queries, removal, staging
+from prepcached.store import durable, eviction, queries, staging
 from prepcached.store.commit import as_items, row_values
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.db import artifacts, recipes
@@ -160,7 +160,7 @@ class Merger:
     def _merge(self, ids: Sequence[int]) -> bool:
         """Whether it merged, or found why not, so that the recipe is to be looked at again."""
         core = self._core
-        rows = removal.rows_of(core, artifacts.c.id, ids)
+        rows = eviction.rows_of(core, artifacts.c.id, ids)
         if len(rows) < FANOUT:
             return True
         size_bytes = sum(row.disk_bytes for row in rows)
@@ -241,13 +241,13 @@ class Merger:
         """Places the merged file and swaps the rows, unless a part was evicted, purged, pinned or looked up
         meanwhile. Call it with the writer lock."""
         core = self._core
-        there = removal.rows_of(core, artifacts.c.id, [row.id for row in rows])
+        there = eviction.rows_of(core, artifacts.c.id, [row.id for row in rows])
         is_held = eviction.is_held_now(core)
         if len(there) != len(rows) or any(row.is_pinned or is_held(row.digest) for row in there):
             return
         recipe_id, digest = there[0].recipe_id, values["digest"]
-        taken = removal.rows_of(core, artifacts.c.digest, [digest])
-        taken += removal.rows_of(core, artifacts.c.key, [values["key"]], artifacts.c.recipe_id == recipe_id)
+        taken = eviction.rows_of(core, artifacts.c.digest, [digest])
+        taken += eviction.rows_of(core, artifacts.c.key, [values["key"]], artifacts.c.recipe_id == recipe_id)
         if taken:
             self._left_out.update(row.id for row in rows)
             return
@@ -269,10 +269,10 @@ class Merger:
                 }
                 queries.add_artifacts(conn, [(values, header.producer)])
         except BaseException:
-            removal.unlink_if_absent(core, [digest.hex()])
+            eviction.unlink_if_absent(core, [digest.hex()])
             raise
         with core.memory:
             core.counters.merges += 1
-            removal.account_new(core, values)
+            eviction.account_new(core, values)
         core.on_merged(recipe, values["generation"])
-        removal.finish(core, there)
+        eviction.finish(core, there)

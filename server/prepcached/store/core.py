@@ -27,8 +27,7 @@ from collections.abc import Callable, Iterator
 from prepcache import errors
 from prepcached.store import queries
 from prepcached.store.db import Index
-from prepcached.store.holds import Holds
-from prepcached.store.records import Counters, Ledger, Limits, Quotas
+from prepcached.store.records import Counters, Holds, Ledger, Limits, Quotas
 from prepcached.store.root import Root
 from prepcached.store.staging import StagedArea
 

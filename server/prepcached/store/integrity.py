@@ -1,55 +1,347 @@
-"""Reading everything again: slowly in the background, at once by `verify`.
+"""Index, files and bytes agree: opening an index, one walk at every start and by `check`, scrub and verify.
+
+What the walk may find (NOTE [ Commit order ] in durable.py), and what becomes of it:
+    temporary-file        half-written, in tmp/: unlinked
+    doomed-file           a delete was under way: unlinked
+    file-without-row      a commit was under way, or the index is lost: read, hashed and indexed; what is not
+                          a whole artifact is unlinked, what cannot be read or unlinked is left alone
+    row-without-file      not by our doing (somebody deleted it): the row goes
+    wrong-size            only `check` looks: the artifact goes
+    wrong-sums            the same: the running counters are set from the index
+Staged files are swept by the daemon, when it knows which sessions live.
 
 Invariants:
-    1. An artifact with a wrong byte is removed; a read that fails is an error that is logged and
-       counted, and the artifact stays: it could not be told.
-    2. What was not in the page cache is dropped again, so that nobody's data is pushed out of it.
-    3. The scrub goes round by row id and remembers where it is over restarts.
+    1. A folder that cannot be listed is an error, not an empty folder. No file in it ends a start.
+    2. A file is indexed only after its bytes were read and made its name, in the scope (scopes.py) that it is
+       marked with. Of two files of one recipe and key the higher edition counts.
+    3. An index that is damaged, or of another version, is deleted and made again from the artifacts. What
+       only it knew is lost: pins, and when entries were used.
+    4. An artifact with a wrong byte is removed. One that cannot be read stays: that is logged and counted.
+    5. Scrub and verify drop from the page cache what was not in it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import logging
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from blake3 import blake3
 
-from prepcache.digests import Key
+from prepcache import artifact, errors
+from prepcache.digests import Key, is_hex64
 from prepcache.protocol.inspection import Verified
-from prepcached.store import durable, queries, removal
+from prepcached.store import db, durable, eviction, queries, staging
+from prepcached.store.commit import remove_superseded, row_values
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.db import artifacts
+from prepcached.store.layout import OBJECT_FOLDERS
 from prepcached.store.listing import key_bytes, owned_by
 from prepcached.store.queries import Doomable
+from prepcached.store.records import Finding
 
+Progress = Callable[[int, float], None]
+"""(artifacts indexed, which share of the store was looked through), after each folder."""
+NEW_INDEX = "new index"
+"""What was done at a start where artifacts lay and no index that could be used."""
+BATCH = 256
+"""Files that one transaction indexes: it waits some ms for the disk."""
 PIECE_BYTES = 1 << 20
-POSITION, ROUND_AT = "scrub_position", "scrub_round_at"
-"""Notes in the index: the id of the last row read, and when the round began."""
 ROUND_S = 86_400
-"""A round begins at most so often: a small store is not read over and over."""
+"""A round of the scrub begins at most so often: a small store is not read over and over."""
 VERIFY_BYTES_PER_S = 64 << 20
 """What `verify` reads of a disk that jobs use; 200 GiB in an hour."""
 REMEMBER_S = 60.0
-"""The position is written down this often; a crash repeats a minute of reading."""
+"""The scrub's position is written down this often; a crash repeats a minute of reading."""
+_POSITION, _ROUND_AT = "scrub_position", "scrub_round_at"
+_NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENXIO)
+"""What opening or reading a folder, a link and a socket gives."""
+
+
+# Opening
+
+
+def open_index(core: Core, *, recover: bool, progress: Progress | None) -> None:
+    """Opens the core's index, and makes it agree with the disk, unless `recover` is False.
+
+    Raises:
+        IndexCorrupt: the index is damaged, and must be left as it is, or a new one is damaged too.
+    """
+    core.disk.free_reserve()
+    try:
+        _open(core, recover, progress)
+    except errors.IndexCorrupt as damage:
+        if not recover:
+            raise
+        level = logging.WARNING if "version" in damage.data else logging.ERROR  # an upgrade is no fault
+        log.log(level, "%s. This start rebuilds it, which may take a while", damage.message)
+        db.discard(core.layout.index)
+        _open(core, recover, progress)
+
+
+def _open(core: Core, is_recovering: bool, progress: Progress | None) -> None:
+    core.index = db.Index(core.layout.index)
+    try:
+        done = _begin(core) if core.index.is_new else Counter()
+        core.count_again()
+        if is_recovering:
+            with io_told("the store could not be scanned"):
+                with core.index.write() as conn:
+                    queries.use_by(conn, core.clock())
+                done.update(finding.outcome for finding in _walk(core, repair=True, progress=progress))
+            if done:
+                level = logging.WARNING if done["lost"] else logging.INFO
+                told = ", ".join(f"{n} {what}" for what, n in sorted(done.items()))
+                log.log(level, "recovered: %s", told)
+            core.counters.recovered = dict(done)
+        core.look_at_staging()
+        if is_recovering:
+            core.disk.take_reserve()  # others may fill the disk before housekeeping does
+    except BaseException:
+        core.index.close()
+        raise
+
+
+def _begin(core: Core) -> Counter[str]:
+    """A new index; what was done, by name. Where a store was here before, generations start beyond any that a
+    client can have seen: at the time in milliseconds."""
+    has_artifacts = any(os.listdir(folder) for _, folder in core.layout.object_folders())
+    with core.index.write() as conn:
+        if not core.disk.is_new:
+            queries.set_note(conn, "generation_base", int(core.clock() * 1000))
+        core.index.finish(conn)
+    return Counter({NEW_INDEX: 1} if has_artifacts else {})
+
+
+# The walk
+
+
+def check(core: Core, *, repair: bool = False, breaks_off: bool = False) -> list[Finding]:
+    """Compares index and disk, and mends if asked; a stop of the daemon may break it off. The writer lock is
+    held for one folder of 256 at a time."""
+    with io_told("the check could not look"):
+        findings = list(_walk(core, repair=repair, is_check=True, breaks_off=breaks_off))
+        with core.writer:
+            return findings + list(_sums(core, repair))
+
+
+def _walk(
+    core: Core,
+    *,
+    repair: bool,
+    is_check: bool = False,
+    breaks_off: bool = False,
+    progress: Progress | None = None,
+) -> Iterator[Finding]:
+    with core.writer:
+        found = [*_temporary(core, repair), *_doomed(core, repair)]
+    yield from found
+    indexed = 0
+    for number, (prefix, folder) in enumerate(core.layout.object_folders(), 1):
+        if breaks_off:
+            core.check_not_stopping()
+        with core.writer:
+            found = list(_folder(core, prefix, folder, repair, is_check))
+        yield from found
+        indexed += sum(finding.outcome == "indexed" for finding in found)
+        if progress is not None:
+            progress(indexed, number / OBJECT_FOLDERS)
+    if indexed:
+        with core.writer:
+            remove_superseded(core)
+
+
+def _temporary(core: Core, repair: bool) -> Iterator[Finding]:
+    for name in os.listdir(core.layout.tmp):
+        is_gone = repair and _is_deleted(os.path.join(core.layout.tmp, name))
+        outcome = "temporary" if is_gone or not repair else "unreadable"
+        yield Finding("temporary-file", f"{name} is left in tmp", is_gone, outcome)
+
+
+def _doomed(core: Core, repair: bool) -> Iterator[Finding]:
+    with core.index.read() as conn:
+        doomed = [digest.hex() for digest in queries.doomed_digests(conn)]
+    left = [digest for digest in doomed if durable.is_there(core.layout.object_path(digest))]
+    if repair:
+        eviction.finish_doomed(core)
+    for digest in left:
+        what = f"artifact {digest} was deleted, but its file still exists"
+        yield Finding("doomed-file", what, repair, "doomed")
+
+
+def _folder(core: Core, prefix: str, folder: str, repair: bool, is_check: bool) -> Iterator[Finding]:
+    names = set(os.listdir(folder))
+    with core.index.read() as conn:
+        with_row = queries.digests_between(conn, prefix)
+        without_row = names - with_row
+        if without_row:
+            without_row -= {digest.hex() for digest in queries.doomed_digests(conn)}
+    for name, outcome in _adopted(core, folder, sorted(without_row), repair):
+        what = f"{name} is in objects, but not in the index"
+        yield Finding("file-without-row", what, repair and outcome != "unreadable", outcome)
+    rows = eviction.rows_of(core, artifacts.c.digest, map(bytes.fromhex, sorted(with_row - names)))
+    if repair:
+        eviction.remove(core, rows)
+    for row in rows:
+        what = f"artifact {row.digest.hex()} is in the index, its file is missing"
+        yield Finding("row-without-file", what, repair, "lost")
+    if not is_check:
+        return
+    for row in eviction.rows_of(core, artifacts.c.digest, map(bytes.fromhex, sorted(with_row & names))):
+        size_bytes = os.lstat(os.path.join(folder, row.digest.hex())).st_size
+        if size_bytes != row.size_bytes:
+            wrong = f"it has {size_bytes} bytes, but {row.size_bytes} in the index"
+            if repair:
+                eviction.remove_damaged(core, [row], wrong)
+            yield Finding("wrong-size", f"artifact {row.digest.hex()}: {wrong}", repair, "damaged")
+
+
+def _sums(core: Core, repair: bool) -> Iterator[Finding]:
+    with core.index.read() as conn:
+        totals = queries.totals(conn)
+    with core.memory:
+        counted = core.counters
+        running = counted.entries, counted.size_bytes, core.ledger.live_bytes, counted.pinned_bytes
+        unlinked = core.ledger.unlinked_bytes, core.holds.unlinked_bytes()
+    if running != totals[:4] or unlinked[0] != unlinked[1]:
+        if repair:
+            core.count_again()
+        yield Finding("wrong-sums", f"counted {running}, but the index has {totals[:4]}", repair)
+
+
+# Files that have no rows
+
+
+class _Found(NamedTuple):
+    """A whole artifact: its scoped recipe and that one's name, and its row, but for what the index gives."""
+
+    name: str
+    recipe: str
+    called: str
+    values: Mapping[str, Any]
+    producer: Mapping[str, Any]
+
+
+def _adopted(core: Core, folder: str, names: Sequence[str], repair: bool) -> Iterator[tuple[str, str]]:
+    """Indexes files of a folder, or only names them; what was done with each. Call it with the lock."""
+    if not repair:
+        yield from ((name, "") for name in names)
+        return
+    for batch in queries.chunks(names, BATCH):
+        whole = []
+        for name in batch:
+            path = os.path.join(folder, name)
+            try:
+                whole.append(_read(path, name))
+            except (errors.ArtifactError, OSError) as error:
+                if isinstance(error, OSError) and error.errno not in _NO_FILE:
+                    log.error("cannot read %s: %s; it is left alone", path, error)
+                    yield name, "unreadable"
+                    continue
+                log.error("%s is not an artifact (%s); removing it", path, error)
+                is_gone = _is_deleted(path)
+                with core.memory:
+                    core.counters.damaged += is_gone
+                yield name, "damaged" if is_gone else "unreadable"
+        kept = {found.name for found in _indexed(core, whole)}
+        for found in whole:
+            if found.name not in kept:
+                eviction.unlink_object(core, found.name)
+            yield found.name, "indexed" if found.name in kept else "doubled"
+
+
+def _read(path: str, name: str) -> _Found:
+    """
+    Raises:
+        ArtifactError: it is not an artifact of this name.
+        OSError: it could not be told.
+    """
+    if not is_hex64(name) or name[:2] != os.path.basename(os.path.dirname(path)):
+        raise errors.ArtifactError("its name is not a digest")
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        header = artifact.check(fd, max_items=staging.MAX_ITEMS)
+        if staging.hash_file(fd) != name:
+            raise errors.ArtifactError("its digest is not its name")
+        values = {
+            **row_values(header, name, status.st_size),
+            "owner": staging.owner_of(fd),
+            "created_at": status.st_mtime,
+            "used_at": status.st_mtime,
+            "is_pinned": False,
+        }
+        called = header.producer.get("recipe")  # not to be trusted
+        called = called.encode(errors="replace").decode() if isinstance(called, str) else header.recipe[:12]
+        return _Found(name, header.recipe + staging.scope_of(fd), called, values, header.producer)
+    finally:
+        os.close(fd)
+
+
+def _is_deleted(path: str) -> bool:
+    """Deletes what the store has no use for; False (and logged) where that fails: a start goes on."""
+    try:
+        durable.delete(path)
+    except OSError as fault:
+        log.error("cannot remove %s: %s; it is left alone", path, fault)
+        return False
+    return True
+
+
+def _indexed(core: Core, whole: Iterable[_Found]) -> list[_Found]:
+    """Adds the rows of one batch; those for which there is no other file of a higher edition, or as high."""
+    with core.index.write() as conn:
+        named = {found.recipe: found.called for found in whole}
+        ids = {of: queries.add_recipe(conn, of, name, core.clock()).id for of, name in named.items()}
+    best = {(ids[found.recipe], found.values["key"]): found for found in sorted(whole, key=_edition)}
+    twins = {
+        (row.recipe_id, row.key): row
+        for row in eviction.rows_of(core, artifacts.c.key, {key for _, key in best})
+    }
+    for one in best.keys() & twins.keys():
+        is_there = durable.is_there(core.layout.object_path(twins[one].digest.hex()))
+        if is_there and twins[one].edition >= _edition(best[one]):
+            del best[one]
+    eviction.remove(core, [row for one, row in twins.items() if one in best])
+    with core.index.write() as conn:
+        raised = {of: queries.raise_generation(conn, of, is_removal=False) for of in {of for of, _ in best}}
+        new = [
+            ({**found.values, "recipe_id": of, "generation": raised[of]}, found.producer)
+            for (of, _), found in best.items()
+        ]
+        queries.add_artifacts(conn, new)
+    with core.memory:
+        for values, _ in new:
+            eviction.account_new(core, values)
+    return list(best.values())
+
+
+def _edition(found: _Found) -> int:
+    edition: int = found.values["edition"]
+    return edition
+
+
+# Bytes
 
 
 class Scrubber:
-    """The background scrub. One thread calls `some`."""
+    """The background scrub, round by row id, over restarts, too. One thread calls `some`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         with core.index.read() as conn:
-            self._position = queries.note(conn, POSITION)
-            self._round_at = queries.note(conn, ROUND_AT)
+            self._position = queries.note(conn, _POSITION)
+            self._round_at = queries.note(conn, _ROUND_AT)
         self._remembered_at = core.clock()
         self._pieces = self._go_round()
 
     def some(self, max_bytes: int) -> int:
-        """Reads up to so many bytes, going on where the last call stopped; returns how many.
-
-        0 when the round is done and the next not due yet.
-        """
+        """Reads up to so many bytes, going on where the last call stopped; returns how many: 0 when the round
+        is done and the next not due yet."""
         read = 0
         try:
             while read < max_bytes and (n := next(self._pieces)):
@@ -62,7 +354,6 @@ class Scrubber:
         return read
 
     def close(self) -> None:
-        """Writes down where the round is."""
         self._pieces.close()
         self._remember()
 
@@ -78,19 +369,18 @@ class Scrubber:
                 self._round_at = int(now)
             if now - self._remembered_at >= REMEMBER_S:
                 self._remember()
-            with core.index.read() as conn:
-                rows = queries.after(conn, self._position, 1)
-            self._position = rows[0].id if rows else 0
-            if rows:
-                yield from read_whole(core, rows[0])
+            row = next(_rows_after(core, self._position), None)
+            self._position = row.id if row else 0
+            if row:
+                yield from read_whole(core, row)
             else:
                 yield 0
 
     def _remember(self) -> None:
         self._remembered_at = self._core.clock()
         with self._core.index.write() as conn:
-            queries.set_note(conn, POSITION, self._position)
-            queries.set_note(conn, ROUND_AT, self._round_at)
+            queries.set_note(conn, _POSITION, self._position)
+            queries.set_note(conn, _ROUND_AT, self._round_at)
 
 
 def verify(
@@ -105,49 +395,30 @@ def verify(
     Args:
         progress: called with (checked, of how many) after each artifact; its exception ends the work.
     """
-    wanted = None if keys is None else [key_bytes(key) for key in keys]
-    with core.memory:
-        total = core.counters.entries if wanted is None else len(wanted)
+    if keys is None:
+        total, rows = core.counters.entries, _rows_after(core, 0, owner)
+    else:
+        wanted = [key_bytes(key) for key in keys]
+        total, rows = len(wanted), iter(eviction.rows_of(core, artifacts.c.key, wanted, *owned_by(owner)))
     checked = read = 0
     found: dict[bool | None, list[Key]] = {True: [], False: [], None: []}
-    for row in _rows(core, wanted, owner):
+    for row in rows:
         checked += 1
-        pieces = read_whole(core, row)
-        try:
-            while True:
-                n = next(pieces)
-                read += n
-                core.stopping.wait(n / VERIFY_BYTES_PER_S)
-                core.check_not_stopping()
-        except StopIteration as end:
-            found[end.value].append(Key(row.key.hex()))
-        finally:
-            pieces.close()
+        with contextlib.closing(read_whole(core, row)) as pieces:
+            try:
+                while True:
+                    n = next(pieces)
+                    read += n
+                    core.stopping.wait(n / VERIFY_BYTES_PER_S)
+                    core.check_not_stopping()
+            except StopIteration as end:
+                found[end.value].append(Key(row.key.hex()))
         progress(checked, total)
     return Verified(checked, read, tuple(found[False]), tuple(found[None]))
 
 
-def lose(core: Core, row: Doomable) -> bool:
-    """A row's file is not there: looks again with the writer lock, then drops the row; whether it did.
-
-    Raises:
-        OSError: the second look could not tell.
-    """
-    with core.writer:
-        rows = removal.rows_of(core, artifacts.c.id, [row.id])
-        is_lost = bool(rows) and not durable.is_there(core.layout.object_path(row.digest.hex()))
-        if is_lost:
-            its = "removing its entry, which was pinned" if row.is_pinned else "removing its entry"
-            log.warning("artifact %s has lost its file; %s", row.digest.hex(), its)
-            removal.remove(core, rows)
-    return is_lost
-
-
-def _rows(core: Core, wanted: list[bytes] | None, owner: int | None) -> Iterator[Doomable]:
-    if wanted is not None:
-        yield from removal.rows_of(core, artifacts.c.key, wanted, *owned_by(owner))
-        return
-    position = 0
+def _rows_after(core: Core, position: int, owner: int | None = None) -> Iterator[Doomable]:
+    """One after another, by id: what is removed meanwhile is not met."""
     while True:
         with core.index.read() as conn:
             rows = queries.after(conn, position, 1, *owned_by(owner))
@@ -171,7 +442,7 @@ def _judge(core: Core, row: Doomable) -> Generator[int, None, bool]:
     try:
         fd = os.open(core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return not lose(core, row)
+        return not eviction.lose(core, row)
     try:
         hasher, offset, last = blake3(), 0, 0
         buffer = memoryview(bytearray(min(PIECE_BYTES, row.size_bytes + 1)))
@@ -187,8 +458,8 @@ def _judge(core: Core, row: Doomable) -> Generator[int, None, bool]:
     is_whole = hasher.digest() == row.digest
     if not is_whole:
         with io_told("a damaged artifact could not be removed"), core.writer:
-            rows = removal.rows_of(core, artifacts.c.id, [row.id])
-            removal.remove_damaged(core, rows, f"its digest is {hasher.hexdigest()}")
+            rows = eviction.rows_of(core, artifacts.c.id, [row.id])
+            eviction.remove_damaged(core, rows, f"its digest is {hasher.hexdigest()}")
     if last:
         yield last
     return is_whole

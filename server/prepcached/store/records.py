@@ -1,29 +1,28 @@
-"""What the store takes, gives and counts: plain records and sums; no locks, no clocks, no I/O.
+"""What the store takes, gives and counts: records, sums, and who reads what. Pure: no clocks, no I/O.
 
 Invariants:
-    1. `Ledger.on_disk` is what the root takes now; a reservation is what somebody was promised. Every
-       reservation is given back in one place, where it was made.
-    2. The effective limit is the budget, or less where the filesystem would fall under `min_free`. Files that
+    1. The effective limit is the budget, or less where the filesystem would fall under `min_free`. Files that
        are on the disk and reserved, as those being committed, are not taken off what is free twice.
-    3. `Quotas.used` is the sum of the bytes on disk of a user's entries; `reserved` is what his commits under
-       way were promised.
+    2. A digest is in one session's `held` or in its `gone`, never in both. `gone` names files that were
+       removed while the session had them mapped: their bytes stay on disk until it lets go.
+    3. A hold that nobody touched for `idle_s` protects nothing; its session can still be told to let go.
 
-The store's `memory` lock guards what changes here.
+Locking: none here; the store's `memory` lock guards what changes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
 
 from prepcache.protocol import inspection
 from prepcache.protocol.units import size_text
 
-HEADROOM_SHARE = 50
-"""The background keeps 1/50 of the limit free, so that commits need not wait for an eviction..."""
-HEADROOM_BYTES = 256 << 20
-"""...but never more than this."""
+HEADROOM_SHARE, HEADROOM_BYTES = 50, 256 << 20
+"""The background keeps 1/50 of the limit free ahead of commits, and at most so much."""
 MAX_TOLD = 100
 """Users whose sums are told."""
 
@@ -33,11 +32,10 @@ class Limits:
     """How much the store may take; `None` asks for the default.
 
     Args:
-        max_bytes: bytes on disk; default min(200 GiB, a quarter of what is free at the first start),
-            remembered in the root.
-        min_free_bytes: what stays free on the filesystem; default max(5 % of it, 10 GiB).
-        hold_idle_s: a hold that nobody touched for so long weakens and may be evicted.
-        user_quota_bytes: bytes on disk that the entries of one user may take; None: no limit but the budget.
+        max_bytes: bytes on disk; see `Root.filled_in`.
+        min_free_bytes: what stays free on the filesystem.
+        hold_idle_s: a hold that nobody touched for so long may be evicted.
+        user_quota_bytes: bytes on disk of one user's entries; None: no limit but the budget.
         quotas: the same for some users, by uid.
     """
 
@@ -49,11 +47,7 @@ class Limits:
 
 
 class Filter(inspection.EntryFilter, frozen=True):
-    """Which entries; every member that is not None narrows. All None is every entry.
-
-    Args:
-        keys: exactly these.
-    """
+    """Which entries; every member that is not None narrows."""
 
     keys: tuple[str, ...] | None = None
 
@@ -106,13 +100,8 @@ class Counters:
 class Stats(Counters):
     """Counters and gauges of the store. Bytes are bytes on disk (blocks), except `size_bytes`.
 
-    `index_bytes` do not count against the budget. `yielding_bytes` are those of `disk_bytes` that may be
-    evicted; the others are held, pinned or open.
-
-    `users` have entries or a quota of their own, the largest first, at most 100 of them.
-
-    Saturation is read from `effective_limit_bytes` (the budget, or less where the disk is short),
-    `evictions_per_s` (over the last minute) and `coldest_age_s`.
+    `index_bytes` do not count against the budget; `yielding_bytes` are those of `disk_bytes` that may be
+    evicted. `evictions_per_s` is over the last minute.
     """
 
     disk_bytes: int
@@ -133,10 +122,7 @@ class Stats(Counters):
 
 @dataclass(slots=True)
 class Ledger:
-    """Bytes on disk by what they are, and the limits. The caller keeps the numbers true.
-
-    `placed_bytes` are those of `reserved_bytes` that are on the disk already.
-    """
+    """Bytes on disk by what they are, and the limits; `placed_bytes` are reserved and on the disk already."""
 
     max_bytes: int
     min_free_bytes: int
@@ -156,15 +142,12 @@ class Ledger:
         return max(0, min(self.max_bytes, on_disk + free_bytes - self.min_free_bytes))
 
     def shortfall(self, size_bytes: int, free_bytes: int, placed_bytes: int = 0) -> int:
-        """How much must go before `size_bytes` more fit; 0 or less when they fit now.
-
-        Args:
-            placed_bytes: so much of these is on the disk already.
-        """
+        """How much must go before so many more fit, of which some are on the disk already; 0 or less when
+        they fit now."""
         return self.on_disk + self.reserved_bytes + size_bytes - self.limit(free_bytes, placed_bytes)
 
     def refusal(self, size_bytes: int, free_bytes: int) -> str:
-        """Why so many more bytes are not taken: what there is room for, and by which setting."""
+        """Why so many more bytes are not taken."""
         limit = self.limit(free_bytes)
         may_hold = f"{size_text(limit)} (--max-bytes)"
         if limit < self.max_bytes:
@@ -182,18 +165,12 @@ class Ledger:
         )
 
     def headroom(self, free_bytes: int) -> int:
-        """What the background keeps free ahead of commits."""
         return min(self.limit(free_bytes) // HEADROOM_SHARE, HEADROOM_BYTES)
 
 
 @dataclass(slots=True)
 class Quotas:
-    """The users' bytes and limits.
-
-    Args:
-        default_bytes: of users who have no quota of their own; None: no limit.
-        by_owner: quotas of some users.
-    """
+    """The users' bytes on disk, those promised to their commits, and their limits."""
 
     default_bytes: int | None = None
     by_owner: Mapping[int, int] = field(default_factory=dict)
@@ -209,11 +186,9 @@ class Quotas:
         return 0 if limit is None else self.used[owner] + self.reserved[owner] + size_bytes - limit
 
     def over(self) -> list[int]:
-        """The users who are over their quotas."""
         return [owner for owner in self.used if self.shortfall(owner) > 0]
 
     def refusal(self, owner: int, size_bytes: int) -> str:
-        """Why so many more bytes of a user are not taken."""
         used, quota = size_text(self.used[owner]), size_text(self.of(owner) or 0)
         return (
             f"no room for {size_text(size_bytes)} more: your entries take {used} of your quota of {quota} "
@@ -223,3 +198,121 @@ class Quotas:
     def told(self) -> list[tuple[int, int, int | None]]:
         """(owner, bytes on disk, quota) of those who have entries, the largest first."""
         return [(owner, size, self.of(owner)) for owner, size in self.used.most_common(MAX_TOLD) if size]
+
+
+class Held(NamedTuple):
+    """What one session holds."""
+
+    artifacts: int
+    disk_bytes: int
+
+
+NOTHING_HELD = Held(0, 0)
+
+
+class Holds:
+    """The holds of all sessions. Memory is the product: one dict slot a hold, the time shared by a batch."""
+
+    def __init__(self, idle_s: float) -> None:
+        self.idle_s = idle_s
+        self._held: dict[str, dict[bytes, float]] = {}
+        self._gone: dict[str, dict[bytes, int]] = {}
+        self._bytes: dict[bytes, int] = {}
+        self._pinned: set[bytes] = set()
+
+    def take(self, session: str, found: Iterable[tuple[bytes, int, bool]], now: float) -> None:
+        """Holds what was found (digest, bytes on disk, is pinned)."""
+        held = self._held.setdefault(session, {})
+        gone = self._gone.get(session, {})
+        for digest, disk_bytes, is_pinned in found:
+            self._bytes.setdefault(digest, disk_bytes)
+            held[digest] = now
+            gone.pop(digest, None)
+            if is_pinned:
+                self._pinned.add(digest)
+
+    def touch(self, session: str, digests: Iterable[bytes], now: float) -> list[bytes]:
+        """Marks holds as used; returns those that the session does hold."""
+        held = self._held.get(session, {})
+        touched = [digest for digest in digests if digest in held]
+        held.update(dict.fromkeys(touched, now))
+        return touched
+
+    def drop(self, session: str, digests: Iterable[bytes] | None = None) -> None:
+        """Lets go of some holds, or of all that the session has."""
+        held, gone = self._held.get(session, {}), self._gone.get(session, {})
+        free = set()
+        for digest in list(held) + list(gone) if digests is None else list(digests):
+            gone.pop(digest, None)
+            if held.pop(digest, None) is not None:
+                free.add(digest)
+        for others in self._held.values():
+            if len(others) < len(free):
+                free.difference_update(others)
+            else:
+                free = free.difference(others)
+        for digest in free:
+            self._bytes.pop(digest, None)
+            self._pinned.discard(digest)
+        if not held:
+            self._held.pop(session, None)
+        if not gone:
+            self._gone.pop(session, None)
+
+    def is_held(self, digest: bytes, now: float) -> bool:
+        """Whether any session holds it, and not weakly."""
+        return any(now - held[digest] < self.idle_s for held in self._held.values() if digest in held)
+
+    def count(self, digest: bytes) -> int:
+        """How many sessions hold it."""
+        return sum(digest in held for held in self._held.values())
+
+    def removed(self, digests: Collection[bytes]) -> None:
+        """Their files were unlinked: whoever held one keeps its bytes on disk until it lets go."""
+        for digest in digests:
+            disk_bytes = self._bytes.pop(digest, 0)
+            for session, held in self._held.items():
+                if held.pop(digest, None) is not None:
+                    self._gone.setdefault(session, {})[digest] = disk_bytes
+        self._pinned.difference_update(digests)
+
+    def pin(self, digest: bytes, is_pinned: bool) -> None:
+        """The entry's pin changed; matters only while it is held."""
+        if is_pinned and digest in self._bytes:
+            self._pinned.add(digest)
+        else:
+            self._pinned.discard(digest)
+
+    def to_let_go(self, session: str) -> list[bytes]:
+        """What this session has and should drop."""
+        return list(self._gone.get(session, {}))
+
+    def by_session(self) -> dict[str, Held]:
+        """What each session has, removed files that it still has mapped among them."""
+        found = {}
+        for name in self._held.keys() | self._gone.keys():
+            held, gone = self._held.get(name, {}), self._gone.get(name, {})
+            size = sum(self._bytes.get(digest, 0) for digest in held) + sum(gone.values())
+            found[name] = Held(len(held) + len(gone), size)
+        return found
+
+    def held_bytes(self, now: float, *, pinned_too: bool = True) -> int:
+        """Bytes that holds protect from eviction, each digest once."""
+        loose = set(self._bytes)
+        for held in self._held.values():
+            if len(held) < len(loose):
+                loose.difference_update([one for one, at in held.items() if now - at < self.idle_s])
+            else:
+                loose.difference_update([one for one in loose if now - held.get(one, -inf) < self.idle_s])
+        return sum(
+            size
+            for digest, size in self._bytes.items()
+            if (pinned_too or digest not in self._pinned) and digest not in loose
+        )
+
+    def unlinked_bytes(self) -> int:
+        """Bytes of unlinked files that somebody still has mapped, each digest once."""
+        merged: dict[bytes, int] = {}
+        for gone in self._gone.values():
+            merged.update(gone)
+        return sum(merged.values())

@@ -1,11 +1,8 @@
 """Scoped recipes: of one digest, the recipe that users share, and one of each user who shares with nobody.
 
 Where users are isolated (auth.py), each has recipes of his own: other rows, generations, leases and artifacts
-than another user's of the same digest. So nothing that a look-up, a lease or a commit does can touch, or tell
-of, what is another's.
-
-A scoped recipe is written `DIGEST` or `DIGEST.OWNER`; its scope is what follows the digest, "" for what is
-shared. The index has a column for each.
+than another user's of the same digest. A scoped recipe is written `DIGEST` or `DIGEST.OWNER`; its scope is
+what follows the digest, "" for what is shared.
 
 Invariants:
     1. A scope comes from the kernel's word on a caller, never from a request: messages name plain digests.
@@ -25,36 +22,27 @@ _SCOPE = re.compile(r"(\.-?(0|[1-9][0-9]{0,9}))?\Z")
 
 
 def scope(owner: int) -> str:
-    """The scope of one owner's recipes."""
     return f".{owner}"
 
 
 def digest(recipe: str) -> RecipeDigest:
-    """A scoped recipe's plain digest."""
     return RecipeDigest(recipe[:_DIGITS])
 
 
 def scope_of(recipe: str) -> str:
-    """A scoped recipe's scope."""
     return recipe[_DIGITS:]
 
 
 def is_scope(text: str) -> bool:
-    """Whether this may follow a digest."""
     return _SCOPE.match(text) is not None
 
 
 def is_scoped(text: str) -> bool:
-    """Whether this names a recipe: 64 lower-case hex digits, and perhaps an owner."""
     return is_hex64(digest(text)) and is_scope(scope_of(text))
 
 
 def split(recipe: str) -> tuple[bytes, str]:
-    """A scoped recipe as the index has it: its digest's bytes, and its scope.
-
-    Raises:
-        BadRequest: it is none.
-    """
+    """A scoped recipe as the index has it: its digest's bytes, and its scope; BadRequest if it is none."""
     if not is_scoped(recipe):
         raise errors.BadRequest(
             f"{recipe[:80]!r} is not a recipe digest: 64 lower-case hex digits", field="recipe"

@@ -36,20 +36,11 @@ from prepcache.protocol.inspection import Entry
 from prepcache.protocol.units import size_text
 from prepcache.protocol.wire import Resolved
 from prepcached.store import commit as committing
-from prepcached.store import (
-    eviction,
-    integrity,
-    listing,
-    queries,
-    recovery,
-    removal,
-    scopes,
-)
+from prepcached.store import eviction, integrity, listing, queries, scopes
 from prepcached.store.compaction import Merger
 from prepcached.store.core import Core, io_told, no_space_declined
 from prepcached.store.db import artifacts, discard, history
-from prepcached.store.holds import Held
-from prepcached.store.records import Finding, Limits, Stats, UserBytes
+from prepcached.store.records import Finding, Held, Limits, Stats, UserBytes
 from prepcached.store.root import Root
 from prepcached.store.staging import Swept, keeps_marks
 
@@ -87,7 +78,7 @@ class Store(Core):
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         recover: bool = True,
-        progress: recovery.Progress | None = None,
+        progress: integrity.Progress | None = None,
     ) -> None:
         self.is_closed = False
         self._is_kept_up = recover
@@ -95,7 +86,7 @@ class Store(Core):
             disk = root if isinstance(root, Root) else Root(os.fspath(root))
             undo.callback(disk.close)
             super().__init__(disk, limits, clock, monotonic)
-            recovery.open_index(self, recover=recover, progress=progress)
+            integrity.open_index(self, recover=recover, progress=progress)
             undo.callback(self.index.close)
             self._scrubber = integrity.Scrubber(self)
             undo.pop_all()
@@ -113,7 +104,7 @@ class Store(Core):
     recipes, recipe = listing.recipe_page, listing.recipe
     purge = eviction.purge
     verify = integrity.verify
-    check = recovery.check
+    check = integrity.check
 
     def is_there(self) -> bool:
         """Whether the root still lies where it was opened; StoreError where that cannot be told."""
@@ -293,7 +284,7 @@ class Store(Core):
         """Keeps an entry, of this owner or of all, from being evicted, or lets it be; raises NotFound."""
         with self.writer:
             named = [listing.key_bytes(key)]
-            for row in removal.rows_of(self, artifacts.c.key, named, *listing.owned_by(owner)):
+            for row in eviction.rows_of(self, artifacts.c.key, named, *listing.owned_by(owner)):
                 with self.index.write() as conn:
                     of = artifacts.update().where(artifacts.c.id == row.id)
                     conn.execute(of.values(is_pinned=is_pinned))
@@ -306,8 +297,8 @@ class Store(Core):
         """Removes entries whose samples a job made again and found to be others; those removed."""
         wanted = [listing.key_bytes(key) for key in keys]
         with io_told("entries could not be removed"), self.writer:
-            rows = removal.rows_of(self, artifacts.c.key, wanted, *listing.owned_by(owner))
-            removal.remove_damaged(self, rows, f"a job computed different samples: {why}")
+            rows = eviction.rows_of(self, artifacts.c.key, wanted, *listing.owned_by(owner))
+            eviction.remove_damaged(self, rows, f"a job computed different samples: {why}")
         return tuple(Key(row.key.hex()) for row in rows)
 
     # Background work, a bounded piece a call
@@ -319,10 +310,10 @@ class Store(Core):
         with io_told("housekeeping failed"):
             if now - self._recency_at >= RECENCY_S:
                 self._recency_at = now
-                removal.write_recency(self)
+                eviction.write_recency(self)
             self.look_at_staging()
             with self.writer:
-                removal.finish_doomed(self)
+                eviction.finish_doomed(self)
             eviction.make_room_ahead(self)
             self.disk.take_reserve()
             if now - self._recipes_at >= RECIPES_S:
@@ -338,7 +329,7 @@ class Store(Core):
         try:
             with contextlib.suppress(errors.StoreError):
                 self._scrubber.close()
-                removal.write_recency(self)
+                eviction.write_recency(self)
         finally:
             self.index.close()
             with contextlib.suppress(OSError):
@@ -361,7 +352,7 @@ def rebuild(root: str | PathLike[str]) -> dict[str, int]:
         store.close()
     finally:
         disk.close()
-    return {name: n for name, n in store.counters.recovered.items() if name != recovery.NEW_INDEX}
+    return {name: n for name, n in store.counters.recovered.items() if name != integrity.NEW_INDEX}
 
 
 def check_root(root: str | PathLike[str], *, repair: bool = False) -> list[Finding]:

@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from prepcache import artifact, errors
 from prepcache.digests import RecipeDigest
-from prepcached.store import recovery, staging
+from prepcached.store import integrity, staging
 from prepcached.store.db import Index, discard
 from prepcached.store.store import Store, check_root, rebuild
 from support import stores
@@ -83,7 +83,7 @@ def test_of_two_files_of_one_key_one_is_indexed(root: Path, open_store: Callable
 def test_a_rebuild_indexes_in_batches_and_reports_progress(
     open_store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "BATCH", 2)
+    monkeypatch.setattr(integrity, "BATCH", 2)
     store = open_store()
     put(store, 0)
     for n in range(1, 20):  # as commits leave them, which take long

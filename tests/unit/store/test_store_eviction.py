@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from prepcache import errors
-from prepcached.store import eviction, removal
+from prepcached.store import eviction
 from prepcached.store.records import Filter, Limits
 from prepcached.store.staging import StagedArea
 from prepcached.store.store import Store
@@ -219,7 +219,7 @@ def test_what_comes_to_be_wanted_between_two_pieces_stays(
             store.release("job", [refs[4].digest])
             clock.now += 1000
         if how == "used and written":
-            removal.write_recency(store)
+            eviction.write_recency(store)
 
     after_each_piece(monkeypatch, want)
     store.set_limits(Limits(max_bytes=10 * BLOCK, min_free_bytes=0))

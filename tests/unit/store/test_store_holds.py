@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prepcached.store.holds import Holds
+from prepcached.store.records import Holds
 
 A, B = b"a" * 32, b"b" * 32
 

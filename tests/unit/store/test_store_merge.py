@@ -14,7 +14,7 @@ import pytest
 
 from prepcache import artifact, errors
 from prepcache.protocol.wire import Resolved
-from prepcached.store import compaction, queries, removal
+from prepcached.store import compaction, eviction, queries
 from prepcached.store.compaction import FANOUT, LARGE_BYTES, MERGED_BYTES, TIER_BYTES, Part, plan
 from prepcached.store.records import Filter, Limits
 from prepcached.store.staging import MAX_ITEMS
@@ -262,7 +262,7 @@ def test_a_merged_file_that_lacks_its_row_is_no_commit(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(queries, "add_artifacts", crash)
-        patch.setattr(removal, "unlink_if_absent", lambda *_: None)
+        patch.setattr(eviction, "unlink_if_absent", lambda *_: None)
         store.merge_some()
     assert len(stores.digests_on_disk(store)) == FANOUT + 1
     store.close()

@@ -101,7 +101,7 @@ def test_what_is_wanted_since_it_was_chosen_is_not_purged(
 def test_a_purge_that_frees_bytes_goes_in_batches(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eviction, "PURGE_BATCH", 2)
+    monkeypatch.setattr(eviction, "BATCH", 2)
     refs = []
     for name in range(7):
         clock.now += 1
