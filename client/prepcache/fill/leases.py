@@ -243,13 +243,13 @@ class Share:
         return granted
 
     def _fresh_in_order(self) -> Array:
-        """The fresh items; where machines share a bucket without a lead, in this machine's order. It turns
-        round halves of halves of the digests, so that machines make different parts and meet at the end."""
+        """The fresh items; where machines share a bucket without a lead, in this machine's own random order:
+        what two of them make at the same time is then mostly different, until little is left."""
         if not self._session.order:
             return self._in_state(FRESH, None)
         if self._order is None:
             heads = self._catalogue.distinct.digests[:, :8].copy().view("u8").ravel()
-            self._order = np.argsort(heads ^ np.uint64(self._session.order))
+            self._order = np.argsort(heads * np.uint64(self._session.order))
         fresh: Array = self._order[self._state[self._order] == FRESH]
         return fresh
 
