@@ -1,9 +1,8 @@
-"""Items as bytes, one at a time or in batches.
+"""Items as bytes, and the digests of many at once.
 
-A batch goes in three steps: stat every path and write every item, leaving room for the digests of files;
-look all stamps up in the stat cache at once, and read the files that it does not know; fill in and hash.
-Runs of items of one shape (paths, values, tuples or dicts of those) are written column by column, at a third
-of the cost.
+All items are written, with room for the digests of files; these are looked up in the stat cache, or read;
+then the whole is hashed. Values of one shape (texts, numbers, tuples or dicts of those) are written column by
+column, at half the cost.
 
 An item that holds an instance or a function says only its name. What that name stands for counts in the
 recipe: each is noted in `classes`, and `recipes.with_classes` counts those of the project by definition.
@@ -16,16 +15,11 @@ Invariants:
 
 from __future__ import annotations
 
-import os
-import pathlib
-import stat
 import sys
 import types
 from array import array
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import chain
-from operator import add, attrgetter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -61,18 +55,14 @@ _PREFIX = ITEM_DOMAIN + bytes([ENCODING_VERSION])
 _RUN_ITEMS = 1024
 """Items tried together column by column."""
 _NO_STAMP = (0, 0, 0, 0, 0)
-_NOT_THERE = (FileNotFoundError, NotADirectoryError)
-_MODE = attrgetter("st_mode")
 
 
 class ItemEncoder(Encoder):
     """Encodes items. `names` and `rows` (five numbers of a stamp) hold a slot for each path that it meets.
 
     Args:
-        rules: what paths stand for.
-        stat_cache, trust: for digests of files.
-        digests: when a file's digest is written: "now"; "later", a batch looks it up by the number of its
-            slot, which is written instead; "never", zeros stand for it and no file is read.
+        digests: when a file's digest is written: "now"; "later", the number of its slot stands for it;
+            "never", zeros do, and no file is read.
     """
 
     ways_out = (
@@ -184,197 +174,105 @@ def digest_of(item: Any, encoder: ItemEncoder) -> bytes:
 
 
 class Digests(NamedTuple):
-    """What was learned of a batch.
+    """What was learned of some items.
 
     Args:
         of_items: uint8[n, 32].
         hashes: of the stamps of all slots; 0 where a later write could leave the stamp as it is.
         ends: for each item, the number of slots up to its end.
-        missing: paths that named nothing.
     """
 
     of_items: NDArray[np.uint8]
     hashes: NDArray[np.uint64]
     ends: NDArray[np.int64]
-    missing: list[str | bytes]
 
 
-class Batch:
-    """Some items and what is known of them so far.
+def digests_of(items: Sequence[Any], encoder: ItemEncoder, first: int = 0, step: int = 1) -> Digests:
+    """The digests of items.
 
     Args:
-        encoder: a new one that writes digests later; its slots are those of this batch.
+        encoder: a new one that writes digests later.
         first, step: the number of the first item, and from each to the next, for messages.
     """
+    import numpy as np
 
-    def __init__(self, encoder: ItemEncoder, first: int = 0, step: int = 1) -> None:
-        self.encoder = encoder
-        self.first, self.step = first, step
-        self.ends: list[int] = []
-        """For each item, the number of slots up to its end."""
-        self._written: list[Sequence[Any]] = []
-        """For each item, its pieces, and numbers of slots in place of the digests of files."""
-
-    def collect(self, items: Sequence[Any]) -> None:
-        """Stat every path and write every item."""
-        for start in range(0, len(items), _RUN_ITEMS):
-            run = items[start : start + _RUN_ITEMS]
-            written = columns(run, self.encoder.rules)
-            if written is not None:
-                self._collect_columns(written, len(run))
-                continue
-            for item in run:
-                pieces: list[Any] = [_PREFIX]
-                number = self.first + len(self.ends) * self.step
-                self.encoder.write(item, pieces.append, f"items[{number}]")
-                self._written.append(pieces)
-                self.ends.append(len(self.encoder.names))
-
-    def _collect_columns(self, written: Sequence[Column | bytes], count: int) -> None:
-        encoder = self.encoder
-        base = len(encoder.names)
-        files = [column for column in written if isinstance(column, Column) and column.names is not None]
-        width, slot = len(files), base
-        pieces: list[Sequence[Any]] = [[_PREFIX] * count]
-        for column in written:
-            if isinstance(column, bytes):
-                pieces[-1] = [before + column for before in pieces[-1]]
-                continue
-            pieces[-1] = list(map(add, pieces[-1], column.bodies))
-            if column.names is not None:
-                pieces += [range(slot, base + width * count, width), [b""] * count]
-                slot += 1
-        self._written.extend(zip(*pieces, strict=True))
-        self.ends.extend([base + width * (i + 1) for i in range(count)])
-        pairs = (zip(some.names or (), some.rows, strict=True) for some in files)
-        for name, stamp in chain.from_iterable(zip(*pairs, strict=True)):
-            encoder.names.append(name)
-            encoder.rows.extend(stamp)
-        for some in files:
-            encoder.text_files.extend((some.names or ()) if some.are_text else ())
-
-    def read(self) -> Digests:
-        """Learn the digests of all files, and with them those of the items."""
-        import numpy as np
-
-        encoder = self.encoder
-        stamps = np.array(encoder.rows, np.int64).reshape(-1, 5)
-        context.depend_on(encoder.names)
-        is_racy = np.zeros(len(stamps), np.bool_)
-        if encoder.stat_cache is not None and encoder.trust == "stat":
-            is_known, digests = encoder.stat_cache.lookup(stamps)
-        else:
-            is_known = np.zeros(len(stamps), np.bool_)
-            digests = np.zeros((len(stamps), DIGEST_BYTES), np.uint8)
-        for slot, digested in encoder.known.items():
-            is_known[slot], is_racy[slot] = True, digested.is_racy
-        to_read = np.flatnonzero(~is_known).tolist()
-        names = list(dict.fromkeys(encoder.names[slot] for slot in to_read))
-        read = dict(zip(names, read_files(names, encoder.stat_cache), strict=True))
-        for slot in to_read:
-            digested = read[encoder.names[slot]]
-            digests[slot] = np.frombuffer(digested.digest, np.uint8)
-            stamps[slot], is_racy[slot] = digested.stamp, digested.is_racy
-        hashes = mix_columns(list(stamps.T))
-        hashes[is_racy | (encoder.trust == "content")] = 0
-        found = np.frombuffer(b"".join(self._digests(digests.tobytes())), np.uint8).reshape(-1, DIGEST_BYTES)
-        return Digests(found, hashes, np.array(self.ends, np.int64), encoder.missing)
-
-    def _digests(self, files: bytes) -> list[bytes]:
-        """The digests of the items, given those of all slots, 32 bytes each."""
+    written: list[list[Any]] = []
+    ends: list[int] = []
+    for start in range(0, len(items), _RUN_ITEMS):
+        run = items[start : start + _RUN_ITEMS]
+        if (values := columns(run, encoder.rules)) is not None:
+            written.extend([_PREFIX, value] for value in values)
+            ends.extend([len(encoder.names)] * len(run))
+            continue
+        for number, item in enumerate(run, start):
+            pieces: list[Any] = [_PREFIX]
+            encoder.write(item, pieces.append, f"items[{first + number * step}]")
+            written.append(pieces)
+            ends.append(len(encoder.names))
+    files, hashes = _read(encoder)
+    if encoder.names:
         rows = [files[at : at + DIGEST_BYTES] for at in range(0, len(files), DIGEST_BYTES)]
-        whole = (
-            b"".join([rows[piece] if type(piece) is int else piece for piece in one]) for one in self._written
-        )
-        return [blake3(raw).digest() for raw in whole]
+        written = [[rows[piece] if type(piece) is int else piece for piece in pieces] for pieces in written]
+    found = b"".join([blake3(b"".join(pieces)).digest() for pieces in written])
+    return Digests(np.frombuffer(found, np.uint8).reshape(-1, DIGEST_BYTES), hashes, np.array(ends, np.int64))
 
 
-class Column(NamedTuple):
-    """The bytes of one element of every item; of files without the digest that comes last.
+def _read(encoder: ItemEncoder) -> tuple[bytes, NDArray[np.uint64]]:
+    """The digests of all slots, 32 bytes each, and the hashes of their stamps."""
+    import numpy as np
 
-    Args:
-        names: of files that all are regular ones, with the stamp of each.
-        are_text: they are str.
-    """
+    stamps = np.array(encoder.rows, np.int64).reshape(-1, 5)
+    context.depend_on(encoder.names)
+    is_racy, is_known = np.zeros(len(stamps), np.bool_), np.zeros(len(stamps), np.bool_)
+    digests = np.zeros((len(stamps), DIGEST_BYTES), np.uint8)
+    if encoder.stat_cache is not None and encoder.trust == "stat":
+        is_known, digests = encoder.stat_cache.lookup(stamps)
+    for slot, digested in encoder.known.items():
+        is_known[slot], is_racy[slot] = True, digested.is_racy
+    to_read = np.flatnonzero(~is_known).tolist()
+    names = list(dict.fromkeys(encoder.names[slot] for slot in to_read))
+    read = dict(zip(names, read_files(names, encoder.stat_cache), strict=True))
+    for slot in to_read:
+        digested = read[encoder.names[slot]]
+        digests[slot] = np.frombuffer(digested.digest, np.uint8)
+        stamps[slot], is_racy[slot] = digested.stamp, digested.is_racy
+    hashes = mix_columns(list(stamps.T))
+    hashes[is_racy | (encoder.trust == "content")] = 0
+    return digests.tobytes(), hashes
 
-    bodies: list[bytes]
-    names: Sequence[str] | None = None
-    rows: Sequence[Sequence[int]] = ()
-    are_text: bool = False
 
-
-def columns(run: Sequence[Any], rules: PathRules) -> list[Column | bytes] | None:
-    """What a run of items is written as, in order: bytes that all have in common, and columns.
-
-    None where the items are not of one shape, or hold anything that asks for more care.
-    """
-    written: list[Column | bytes] = []
-    for part in _parts(run):
-        column = part if type(part) is bytes else _column(part, rules)
-        if column is None:
+def columns(run: Sequence[Any], rules: PathRules) -> list[bytes] | None:
+    """What each item of a run is written as; None unless all are values of one shape that name no files."""
+    first, head, labels = run[0], b"", [b""]
+    values: list[Sequence[Any]] = [run]
+    if type(first) is tuple and not is_registered(tuple):
+        if first and all(type(item) is tuple and len(item) == len(first) for item in run):
+            head, labels, values = b"t" + length(len(first)), [b""] * len(first), [*zip(*run, strict=True)]
+    elif type(first) is dict and not (is_registered(dict) or is_registered(str)):
+        keys = tuple(first)
+        are_labels = all(type(key) is str and key.isidentifier() for key in keys)
+        if are_labels and all(type(item) is dict and tuple(item) == keys for item in run):
+            names = sorted(keys, key=simple_key)
+            head, labels = b"d" + length(len(keys)), [*map(text_bytes, names)]
+            values = [[item[name] for item in run] for name in names]
+    written = [head] * len(run)
+    for label, column in zip(labels, values, strict=True):
+        kinds = set(map(type, column))
+        if not kinds <= _SIMPLE.keys() or any(map(is_registered, kinds)):
             return None
-        written.append(column)
+        if str in kinds and (
+            rules.read != "path" or any(type(v) is str and looks_like_path(v) for v in column)
+        ):
+            return None
+        written = [
+            before + label + _SIMPLE[type(value)](value)
+            for before, value in zip(written, column, strict=True)
+        ]
     return written
 
 
-def _parts(run: Sequence[Any]) -> list[Any]:
-    """What the items of a run have in common, as bytes, and where they differ, as columns."""
-    kind = type(run[0])
-    if kind is tuple and not is_registered(tuple):
-        width = len(run[0])
-        if width and all(type(item) is tuple and len(item) == width for item in run):
-            return [b"t" + length(width), *zip(*run, strict=True)]
-    elif kind is dict and not is_registered(dict):
-        keys = tuple(run[0])
-        are_labels = all(type(key) is str and key.isidentifier() for key in keys) and not is_registered(str)
-        if are_labels and all(type(item) is dict and tuple(item) == keys for item in run):
-            parts: list[Any] = [b"d" + length(len(keys))]
-            for key in sorted(keys, key=simple_key):
-                parts += [text_bytes(key), [item[key] for item in run]]
-            return parts
-    return [run]
-
-
-def _column(values: Sequence[Any], rules: PathRules) -> Column | None:
-    kinds = set(map(type, values))
-    if any(map(is_registered, kinds)):
-        return None
-    if kinds <= _SIMPLE.keys():
-        return Column([_SIMPLE[type(value)](value) for value in values])
-    if rules.read != "path":
-        return None
-    if kinds == {pathlib.PosixPath}:
-        return _files(list(map(os.fspath, values)), b"p", rules)
-    if kinds != {str}:
-        return None
-    looking = list(filter(looks_like_path, values))
-    first = next(filter(_may_name_a_file, looking), None)
-    if first is None:
-        return Column(list(map(text_bytes, values)))
-    return _files(values, b"S", rules) if len(looking) == len(values) and first is values[0] else None
-
-
-def _may_name_a_file(text: str) -> bool:
-    try:
-        os.stat(text)
-    except (OSError, ValueError) as error:
-        return type(error) not in _NOT_THERE
-    return True
-
-
-def _files(names: Sequence[str], tag: bytes, rules: PathRules) -> Column | None:
-    try:
-        infos = list(map(os.stat, names))
-    except (OSError, ValueError):
-        return None
-    if not all(map(stat.S_ISREG, set(map(_MODE, infos)))):
-        return None
-    rows = list(map(stamp_of, infos))
-    bodies = [tag + length(1 + len(name) + DIGEST_BYTES) + b"f" + name for name in map(rules.named, names)]
-    return Column(bodies, names, rows, tag == b"S")
-
-
 _SIMPLE: dict[type, Callable[[Any], bytes]] = {
+    str: text_bytes,
     int: int_bytes,
     float: float_bytes,
     bool: lambda value: b"T" if value else b"F",

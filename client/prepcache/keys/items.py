@@ -25,13 +25,15 @@ from prepcache.keys.encoding.encoder import canonical_order
 from prepcache.keys.files.digest import Trust
 from prepcache.keys.files.stamps import mix
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
-from prepcache.keys.item_batches import Batch, Digests, ItemEncoder, digest_of, is_library
+from prepcache.keys.item_batches import ItemEncoder, digest_of, digests_of, is_library
 from prepcache.keys.markers import rebuild
 from prepcache.keys.paths import PathRules, Read, check_reading
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from prepcache.keys.item_batches import Digests
 
 BLOCK_ITEMS = 16_384
 """Items worked on together: enough for numpy to pay, little enough to keep memory small."""
@@ -82,14 +84,7 @@ def _contents(path: str | os.PathLike[str], read: Read) -> bytes | str:
 
 
 class ItemHasher:
-    """Digests items in bulk.
-
-    Args:
-        root: paths under it count by their name relative to it.
-        read: what the function receives for a path: the path, or the file's contents.
-        trust: "content" reads every byte, whatever the stat cache knows.
-        stat_cache: digests of files by stamp; None reads every file.
-    """
+    """Digests items in bulk. Without a stat cache it reads every file."""
 
     def __init__(
         self,
@@ -123,15 +118,15 @@ class ItemHasher:
         """
         if self.stat_cache is not None:
             self.stat_cache.refresh()
-        batches: list[Digests] = []
+        found = []
+        missing: list[str | bytes] = []
         text_files: list[str] = []
         for start in range(0, len(items), BLOCK_ITEMS):
             stop = min(start + BLOCK_ITEMS, len(items))
             some = items[start:stop] if type(items) is list else [items[i] for i in range(start, stop)]
             encoder = ItemEncoder(self.rules, self.stat_cache, self.trust, digests="later")
-            batch = Batch(encoder, first + start * step, step)
-            batch.collect(some)
-            batches.append(batch.read())
+            found.append(digests_of(some, encoder, first + start * step, step))
+            missing += encoder.missing
             text_files += encoder.text_files
             for one in encoder.classes:
                 if isinstance(one, FunctionType) or not is_library(one):
@@ -147,7 +142,7 @@ class ItemHasher:
                 len(text_files),
                 text_files[0],
             )
-        stamps = Stamps(batches, items, self)
+        stamps = Stamps(found, [os.fsdecode(name) for name in missing], items, self)
         return stamps.digests, stamps
 
     def probe(self, item: Any) -> tuple[list[str | bytes], list[int]]:
@@ -166,9 +161,8 @@ class ItemHasher:
             self.stat_cache = user_stat_cache()  # it was left behind when this was pickled
         if len(items) == 1:  # as a lazy data set asks: no arrays for that
             return [digest_of(items[0], ItemEncoder(self.rules, self.stat_cache))]
-        batch = Batch(ItemEncoder(self.rules, self.stat_cache, digests="later"))
-        batch.collect(items)
-        return [row.tobytes() for row in batch.read().of_items]
+        found = digests_of(items, ItemEncoder(self.rules, self.stat_cache, digests="later"))
+        return [row.tobytes() for row in found.of_items]
 
     def read_again(self, item: Any) -> bytes:
         """The digest of an item by the bytes that its files have now."""
@@ -181,26 +175,24 @@ class ItemHasher:
 class Stamps:
     """What tells whether items changed since they were digested.
 
-    Args:
-        batches: what was learned of the items, in order.
-
     Attributes:
         digests: uint8[n, 32].
         typed_names: paths in items that named nothing when the data set was opened.
     """
 
-    def __init__(self, batches: Sequence[Digests], items: Sequence[Any], hasher: ItemHasher) -> None:
+    def __init__(
+        self, found: Sequence[Digests], typed_names: list[str], items: Sequence[Any], hasher: ItemHasher
+    ) -> None:
         import numpy as np
 
         none = np.empty((0, DIGEST_BYTES), np.uint8)
-        self.digests = np.concatenate([none, *(batch.of_items for batch in batches)])
-        self._hashes = np.concatenate([np.empty(0, np.uint64), *(batch.hashes for batch in batches)])
-        slots = np.cumsum([0, *(len(batch.hashes) for batch in batches)])
-        ends = [batch.ends + before for batch, before in zip(batches, slots.tolist(), strict=False)]
+        self.digests = np.concatenate([none, *(some.of_items for some in found)])
+        self._hashes = np.concatenate([np.empty(0, np.uint64), *(some.hashes for some in found)])
+        slots = np.cumsum([0, *(len(some.hashes) for some in found)])
+        ends = [some.ends + before for some, before in zip(found, slots.tolist(), strict=False)]
         self._ends = np.concatenate([np.empty(0, np.int64), *ends]).astype(np.uint32)
-        self._items = items
-        self._hasher = hasher
-        self.typed_names = [os.fsdecode(name) for batch in batches for name in batch.missing]
+        self._items, self._hasher = items, hasher
+        self.typed_names = typed_names
 
     def __len__(self) -> int:
         return len(self.digests)

@@ -28,6 +28,7 @@ from prepcache.keys.files.digest import (
     digest_tree,
     is_directory,
     is_regular,
+    printable,
     special_kind,
     stat_or_none,
 )
@@ -116,20 +117,21 @@ class PathRules:
         if is_text and not is_read and not looks_like_path(target):
             return None
         name = os.fspath(target)
-        shown = repr(os.fsdecode(name))
         try:
             info = stat_or_none(name)
         except OSError as error:
             if is_text and (error.errno in _NO_FILE or isinstance(error, PermissionError)):
                 return None
-            raise encoder.refuse(f"{shown} cannot be looked up: {error.strerror}") from error
-        if info is not None and is_regular(info):
-            if is_marked:
-                raise encoder.refuse(f"tree({shown}) is a file, not a directory; pass a Path")
+            raise encoder.refuse(f"{printable(name)} cannot be looked up: {error.strerror}") from error
+        is_file = info is not None and is_regular(info)
+        if is_file and not is_marked:
             contents = b"b" if self.read == "bytes" else b"x"
             return Named(name, contents if is_read else b"f" + self.named(name), info, False)
         if is_text and not is_read:
             return None
+        shown = printable(name)
+        if is_file:
+            raise encoder.refuse(f"tree({shown}) is a file, not a directory; pass a Path")
         if info is None:
             if is_marked:
                 raise encoder.refuse(f"tree({shown}): no such directory")
