@@ -1,16 +1,12 @@
 """The items of a data set as they were digested, and which of them were altered since.
 
-A list of items, and what is in it, belongs to the caller, who may change it while the data set is open.
-What is preprocessed of it then does not belong to the digest: it is not kept, and the item is named.
+Items belong to the caller, who may change them while the data set is open. What is preprocessed of an
+altered item is not kept, and the item is named.
 
 Invariants:
-    1. An item is compared before the function gets it: what the function changes in it is no alteration
-       of the sample that it makes of it.
+    1. An item is compared before the function gets it: what the function changes in it is no alteration.
     2. Nothing is compared that the opening preprocesses: nothing ran since the digests were made.
-    3. An item that was found altered once stays so, though it be put back: another thread may be at a sample
-       of what it was in between.
-
-Not here: files that change (keys/items.py), what counts in a recipe (recipe_guard.py).
+    3. An item that was found altered stays so: another thread may be at a sample of what it was in between.
 """
 
 from __future__ import annotations
@@ -39,8 +35,6 @@ class Originals:
     """Gives items by their distinct number.
 
     Args:
-        items: those that were digested.
-        stamps: of their files, as of then.
         numbers: by which people know the items, where they are part of a stream; by default, their positions.
     """
 
@@ -69,12 +63,10 @@ class Originals:
         return self._items[int(self._distinct.first[index])]
 
     def position(self, index: int) -> int:
-        """Where a distinct item stands, as people know it."""
         at = int(self._distinct.first[index])
         return at if self._numbers is None else self._numbers[at]
 
     def name(self, index: int, chars: int = SHOWN) -> str:
-        """What people are told of a distinct item. One that is alone has no number: `cached` has no items."""
         shown = shortened(repr(self.item(index)), chars)
         is_alone = self._numbers is None and len(self._items) == 1
         return shown if is_alone else f"item {self.position(index)} ({shown})"
@@ -86,7 +78,6 @@ class Originals:
         return changed or ([shown] if index in self._altered else [])
 
     def compared(self, index: int) -> Any:
-        """An item that is about to be preprocessed."""
         item = self.item(index)
         self._note([index], [item])
         return item
@@ -101,7 +92,6 @@ class Originals:
             self._note(some, [self.item(index) for index in some])
 
     def end_opening(self) -> None:
-        """From now on others than the function may change items."""
         self._is_opening = False
 
     def _note(self, indices: list[int], items: list[Any]) -> None:

@@ -69,11 +69,8 @@ class Trial:
 
     In another process it notes no items: they are made again where the fill ends.
 
-    Args:
-        own: the places that calls were seen to change.
-        wanted: how many items are noted.
-
     Attributes:
+        own: the places that calls were seen to change.
         came: rows that calls brought up, by label: of modules that they imported.
         observer: that of the data set.
     """
@@ -90,19 +87,13 @@ class Trial:
 
     @property
     def is_wanting(self) -> bool:
-        """Whether one more item is to be noted."""
         return len(self._items) < self._wanted
 
     def note(self, again: Callable[[Any], Any], sample: Any) -> None:
-        """Keeps the digest of an item's sample, or of all its samples.
-
-        Args:
-            again: makes it again, when it is given the function.
-        """
+        """Keeps the digest of an item's samples; `again` makes them again, when it is given the function."""
         self._items.append((again, _digest_of(sample)))
 
     def gives_the_same(self, function: Callable[..., Any]) -> bool:
-        """Whether the items come out as they did first, or as many of them as may be made."""
         began = time.monotonic()
         for again, before in self._items:
             try:
@@ -118,11 +109,7 @@ class Trial:
 
 
 class Steady:
-    """Looks whether a recipe still holds in this process: the one that made it, or one that got it.
-
-    Args:
-        trial: that of the data set's `Job`: what calls were seen to change, and what came up.
-    """
+    """Looks whether a recipe still holds in this process: the one that made it, or one that got it."""
 
     def __init__(self, recipe: Recipe | None, *, trial: Trial | None = None) -> None:
         self._recipe = recipe
@@ -185,7 +172,6 @@ class Steady:
             _settle(self._recipe, self._trial)
 
     def is_news(self) -> bool:
-        """Whether a change is to be said now: once."""
         is_news, self._is_told = not self._is_told, True
         return is_news
 
@@ -209,15 +195,11 @@ class Steady:
 
 
 def drift(made: Recipe, met: dict[str, Any] | None = None, *, is_elsewhere: bool = False) -> dict[str, bool]:
-    """What has changed in this process since a recipe was made.
+    """What has changed in this process since a recipe was made, and whether the function may have changed it.
 
     Args:
         met: rows that came up in earlier looks; grows by what comes up in this one.
-        is_elsewhere: in another process than the one that made it, which may have loaded other texts, or
-            other versions of libraries: an executor may have been there before an edit.
-
-    Returns:
-        Labels of what differs, each with whether the function may have changed it itself.
+        is_elsewhere: this process did not make it, and may have loaded other texts or versions of libraries.
     """
     met = {} if met is None else met
     if made.preprocess is None or made.asked.get("code") is None:
@@ -251,13 +233,10 @@ def _may_be_own(label: str, reach: Dependencies, alters: Alters) -> bool:
 
 
 def differing(before: State, now: State, *, own: Iterable[str] = ()) -> list[str]:
-    """The labels of rows that differ.
+    """The labels of rows that differ, but for those in `own`, with all that is in them.
 
     An attribute that an object has got or lost differs, and a leaf of the config; another row that came up
     does not.
-
-    Args:
-        own: what may differ, with all that is in it.
     """
     objects = before.objects & now.objects
     moved = before.rows.keys() ^ now.rows.keys()
@@ -319,7 +298,6 @@ def _digest_of(sample: Any) -> bytes | None:
 
 
 def line(changed: list[str]) -> str:
-    """What to say of a change."""
     names = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
     if any(name.endswith(_OF_ANOTHER_TIME) for name in changed):
         return (

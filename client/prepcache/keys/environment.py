@@ -1,14 +1,12 @@
 """The environment part of a recipe: Python, torch's default dtype, and installed distributions.
 
-A distribution counts by name, version and the hash of its RECORD, which holds the hash of every file that was
-installed; one without a RECORD, or installed editable, by the bytes of its code files. With it count,
-transitively, those of its requirements that are installed. Tools that install or describe packages count only
-where counted files import them: half of all distributions require one, and no function computes with them.
+A distribution counts by name, version and the hash of its RECORD; one without a RECORD, or installed
+editable, by the bytes of its code files. With it count its requirements, transitively. Tools that install
+or describe packages count only where counted files import them.
 
 Invariants:
     1. Nothing is imported to find out; torch is asked only if it is loaded.
-    2. What an installer writes for itself (INSTALLER, direct_url.json, bytecode, scripts that hold the
-       environment's path) is not in a hash: the same wheels in another folder give the same hash.
+    2. The same wheels in another folder give the same hash.
     3. What was installed again after this process had loaded it is refused (outdated.py).
     4. What was read of distributions is kept per user, and used only if nobody else may write it.
 """
@@ -75,11 +73,9 @@ class Distribution(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Where its modules are."""
         return os.path.dirname(self.path)
 
     def hash(self) -> str:
-        """The hash of what was installed."""
         if self.editable_root is not None:
             return _bytes_hash(self.editable_root, _code_files(self.editable_root))
         return self.record or _bytes_hash(self.folder, self._modules())
@@ -93,11 +89,7 @@ class Distribution(NamedTuple):
 
 
 class Environment:
-    """The distributions that `sys.path` offers. Lives for one fingerprint.
-
-    Attributes:
-        installed: folder on the path to the top-level modules that distributions installed there.
-    """
+    """The distributions that `sys.path` offers. Lives for one fingerprint."""
 
     def __init__(self, search: Iterable[str] | None = None) -> None:
         self._hashes: dict[str, str] = {}
@@ -114,15 +106,11 @@ class Environment:
                 self._owners.setdefault(top, []).append(name)
 
     def counted(self, top_levels: Iterable[str], only: Iterable[str] | None = None) -> dict[str, str]:
-        """The distributions that count: name to "version hash".
-
-        Args:
-            top_levels: the top-level modules that the counted files import.
-            only: the distributions that count instead, by name: just these.
+        """The distributions that count, by name: those of top-level modules, or `only` those named.
 
         Raises:
-            UnkeyableError: if `only` names what is not installed, or one was installed again after this
-                process had loaded it.
+            UnkeyableError: if `only` names what is not installed, or one was installed again after it was
+                loaded.
         """
         names = self._owning(top_levels) if only is None else {_normalised(name) for name in only}
         for name in names - self.distributions.keys():
@@ -134,7 +122,6 @@ class Environment:
         return {name: self.observed_one(name) for name in sorted(self._owning(top_levels))}
 
     def observed_one(self, name: str) -> str:
-        """The state of a distribution, or `REPLACED`."""
         try:
             return self._state(name)
         except UnkeyableError:
@@ -165,10 +152,7 @@ _latest: tuple[Any, Environment] | None = None
 
 
 def lately() -> Environment:
-    """What `sys.path` offered when this was last asked, as long as nothing is installed in its folders.
-
-    For questions while a function runs: to read it takes milliseconds, and to hash what has no RECORD more.
-    """
+    """What `sys.path` offered when this was last asked, as long as nothing is installed in its folders."""
     global _latest
     search = tuple(sys.path)
     state = search, [path_stamp(folder or ".") for folder in search]
@@ -178,11 +162,7 @@ def lately() -> Environment:
 
 
 def differing(counted: Mapping[str, str]) -> list[str]:
-    """The distributions that this process has loaded and that are not as a recipe says, by name.
-
-    Args:
-        counted: those of the recipe, as `Environment.counted` gives them.
-    """
+    """The distributions that this process has loaded and that are not as a recipe says, by name."""
     now = lately()
     return [
         name
@@ -193,10 +173,7 @@ def differing(counted: Mapping[str, str]) -> list[str]:
 
 
 def default_dtype() -> str:
-    """torch's default dtype, without loading torch: where it is not loaded, what it starts with.
-
-    A default device other than the CPU is said beside it.
-    """
+    """torch's default dtype, and a default device other than the CPU, without loading torch."""
     torch = sys.modules.get("torch")
     get: Any = getattr(torch, "get_default_dtype", None)
     get_device: Any = getattr(torch, "get_default_device", None)
@@ -206,7 +183,6 @@ def default_dtype() -> str:
 
 
 def installed_in(folders: Iterable[str]) -> list[Distribution]:
-    """The distributions whose metadata lies in folders, in their order."""
     memo_path = os.path.join(cache_folder(os.environ), _MEMO_NAME)
     memo = _memoised(memo_path)
     found: list[Distribution] = []
@@ -262,7 +238,6 @@ def _read(path: str) -> Distribution | None:
 
 
 def _normalised(name: str) -> str:
-    """The form of a distribution's name under which all spellings are one."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -1,8 +1,7 @@
 """Markers: `plain(x)` and `tree(path)`, by which a user says how a value is to be keyed.
 
-Invariants:
-    1. A marker changes the key, never what the preprocessing function receives: `strip` takes markers off
-       before the function is called. Where it cannot (inside objects) the encoding refuses markers.
+A marker changes the key, never what the function receives: `strip` takes markers off before it is called.
+Where it cannot (inside objects) the encoding refuses markers.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def rebuild(value: Any, function: Callable[[Any], Any], *, keys: bool = False) -
     """A container with `function` applied to what it holds; itself if nothing in it became another object.
 
     Knows tuple, list, set, frozenset, dict, OrderedDict (their values, and with `keys` their keys too) and
-    namedtuples; anything else is returned as it is.
+    namedtuples.
     """
     kind = type(value)
     if kind is dict or kind is OrderedDict:

@@ -1,8 +1,7 @@
 """Whether code that this process has loaded is outdated: other code lies on the disk now.
 
 Source that was edited after it was loaded counts as it was loaded. A distribution that was installed again
-and machine code that was built again are refused: the code that runs here is no longer on the disk, so it
-cannot be keyed. A restart loads the new one.
+and machine code that was built again are refused: what runs is no longer on the disk, so it has no key.
 """
 
 from __future__ import annotations
@@ -32,12 +31,7 @@ it: what is loaded later is what was installed."""
 
 
 def check_distribution(name: str, metadata: str, folder: str, top_levels: Collection[str]) -> None:
-    """Refuses a distribution of which this process has loaded what was there before it was installed.
-
-    Args:
-        metadata: its `.dist-info`, which an installer makes.
-        folder: where its modules are.
-    """
+    """Refuses a distribution of which this process has loaded what was there before it was installed."""
     stamp = path_stamp(metadata)
     installed_ns = sys.maxsize if stamp is None else stamp[4]
     if installed_ns < started_ns():
@@ -97,8 +91,7 @@ def _is_other(module: ModuleType, path: str) -> bool:
 
 
 def runs_as_written(path: str) -> bool:
-    """Whether the modules that were loaded from a file hold what its text says now, as far as functions and
-    constants show. A file that no module was loaded from is as it is."""
+    """Whether the modules loaded from a file, if any, hold what its text says now."""
     loaded = [one for one in list(sys.modules.values()) if space_of(one).get("__file__") == path]
     return all(is_as_written(one, path) for one in loaded if type(one) is ModuleType)
 

@@ -151,7 +151,6 @@ class PathRules:
         return Named(name, b"t" + self.named(name), info, True)
 
     def named(self, name: str | bytes) -> bytes:
-        """A name as it counts."""
         if isinstance(name, bytes):
             return b"y" + length(len(name)) + name
         kind = b"n"
@@ -180,12 +179,7 @@ def _is_replaced(is_text: bool, encoder: Encoder) -> bool:
 
 
 def path_hook(stat_cache: StatCache | None, trust: Trust) -> Callable[[Any, Encoder], bytes | None]:
-    """The `on_path` hook for configs and run-time values: file rules, directories only by `tree()`.
-
-    Args:
-        stat_cache: known digests of files.
-        trust: "content" reads every byte.
-    """
+    """The `on_path` hook for configs and run-time values: file rules, directories only by `tree()`."""
     rules = PathRules(takes_directories=False)
 
     def on_path(value: Any, encoder: Encoder) -> bytes | None:

@@ -1,7 +1,6 @@
 """The parts of a recipe, as its digest and people read them: config leaf by leaf, code, environment, notes.
 
-Invariants:
-    1. A part whose name or value looks secret is shown as a keyed hash. What its digest is made of, is not.
+A part whose name or value looks secret is shown as a keyed hash; what its digest is made of, is not.
 """
 
 from __future__ import annotations
@@ -57,8 +56,6 @@ def config_part(given: dict[str, Any], reach: Dependencies) -> tuple[dict[str, A
 
 
 class _Leaves:
-    """The leaves of a config by their paths, and a hash of them and of what they stand in."""
-
     def __init__(self, reach: Dependencies) -> None:
         self.found: dict[str, Any] = {}
         self.hasher = blake3()
@@ -109,7 +106,6 @@ class _Leaves:
 def code_part(
     code: str | Sequence[Any] | None, graph: ImportGraph, reach: Dependencies, stat_cache: StatCache
 ) -> dict[str, Any]:
-    """What counts of the code: digests of files and definitions, and values."""
     is_counted = code is not None
     variables = reach.variables if is_counted else {}
     mode, paths = (code, graph.files) if isinstance(code, str) else ("files", _named_files(code or ()))
@@ -147,13 +143,11 @@ def source_digest(path: str, graph: ImportGraph, stat_cache: StatCache) -> str:
 
 
 def _is_edited(path: str, graph: ImportGraph, reach: Dependencies) -> bool:
-    """Whether code that was loaded from a file is not what the file says now."""
     source = graph.sources.get(path)
     return source is not None and not all(map(source.makes, reach.codes.get(path, ())))
 
 
 def _shown(label: str, value: Value) -> dict[str, str]:
-    """A run-time value as the parts hold it; one whose name looks secret only as a keyed hash."""
     if value.is_secret or any(is_secret(word) for word in _LABEL_WORDS.findall(label)):
         return {"digest": keyed_hash(value.digest.encode()), "text": "secret"}
     return {"digest": value.digest, "text": value.text}
@@ -175,12 +169,7 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
     """What the code part of a recipe is made of, by text alone: the file is never run or imported.
 
     Args:
-        path: the source file.
-        function_name: the qualified name of a function or class in it.
-
-    Returns:
-        {"files", "definitions", "literals", "variables", "distributions"}; run-time values are known
-        only to a job.
+        function_name: the qualified name of a function or class in the file.
 
     Raises:
         UnkeyableError: the file cannot be read or parsed, or does not define the name.
@@ -222,13 +211,7 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
 def environment_part(
     installed: Environment, top_levels: set[str], only: Sequence[str] | None, by_file: bool
 ) -> dict[str, Any]:
-    """Python, formats and distributions.
-
-    Args:
-        top_levels: the top-level modules that the counted files import.
-        only: the distributions that count instead, by name.
-        by_file: whether some code counts by its file.
-    """
+    """Python, formats and distributions; `by_file`: whether some code counts by its file."""
     return {
         "python": python_version(),
         # Asserts and `if __debug__` are there or not by this.

@@ -65,8 +65,8 @@ class State(NamedTuple):
 
     Args:
         digest: of the recipe that is made of this state, whatever it counts as.
-        rows: digests of values, attributes and definitions by label, of leaves of the config by
-            `config.path`, and the values of environment variables by `$NAME`.
+        rows: digests by label, of leaves of the config by `config.path`, and environment variables by
+            `$NAME`.
         objects: labels of objects, whose attributes have rows.
     """
 
@@ -181,7 +181,6 @@ def recipe(
 
 
 def check_config(config: Any) -> None:
-    """Raises TypeError for what is no mapping of keyword arguments."""
     if config is not None and not isinstance(config, Mapping):
         kind = type(config).__name__
         raise TypeError(
@@ -218,10 +217,7 @@ def _settled(preprocess: Callable[..., Any], asked: dict[str, Any]) -> Recipe:
 
 
 def states_now(made: Recipe) -> Iterator[State]:
-    """The states that openings of the same function and config would find now.
-
-    Those that have no key are left out: the next opening refuses them.
-    """
+    """The states that openings of the same function and config would find now, but for those without key."""
     assert made.preprocess is not None
     # An opening asks for the recipe without the classes of its items first.
     without = {name: value for name, value in made.asked.items() if name != "classes"}
@@ -231,11 +227,7 @@ def states_now(made: Recipe) -> Iterator[State]:
 
 
 def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe:
-    """A recipe that counts the code of items' classes as well: the function may call their methods.
-
-    Args:
-        classes: of the instances in the items, and functions that they hold, by name in their digests; those
-            of libraries are let go.
+    """A recipe that counts the code of items' classes, and functions that they hold, as well.
 
     Raises:
         UnkeyableError: two have one name, or what one of them reaches has no stable bytes.
@@ -253,7 +245,6 @@ def again(made: Recipe) -> tuple[State, Dependencies]:
 
 
 def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe, Dependencies]:
-    """A recipe, and what it reaches."""
     code, expand, untracked = asked["code"], asked["expand"], asked["untracked"]
     function = _function_of(preprocess)
     stat_cache = user_stat_cache()
@@ -403,7 +394,7 @@ def _digest(parts: dict[str, Any], config_digest: str, reach: Dependencies) -> R
 
 
 def _table(rows: Mapping[str, str]) -> bytes:
-    """The digest of a table of texts: rows in order of their names, every text with its length before it."""
+    """The digest of rows in order of their names, every text with its length before it."""
     texts = [text for row in sorted(rows.items()) for text in row]
     raw = [text.encode("utf-8", "surrogatepass") for text in texts]
     return blake3(b"".join(b"%d:%s" % (len(r), r) for r in raw)).digest()

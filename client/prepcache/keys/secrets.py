@@ -1,10 +1,7 @@
 """Secrets in a config: which names and texts look like one, and the keyed hash that stands for the value.
 
-The recipe digest covers the value, so a changed token changes the key; what is kept readable does not.
-
-Invariants:
-    1. The key of the hash is random, belongs to the user, and never leaves the user's cache folder: a
-       reader of the store cannot try out guesses.
+The key of the hash is random, belongs to the user, and never leaves the user's cache folder: a reader of
+the store cannot try out guesses.
 """
 
 from __future__ import annotations
@@ -51,8 +48,9 @@ def is_secret(name: str) -> bool:
 
 
 def holds_secret(value: Any, depth: int = 4) -> bool:
-    """Whether something inside a value has the name of a secret (a key of a dict, an attribute, an option),
-    or is a URL with a password."""
+    """Whether something inside a value has a secret's name (a key, attribute, option), or is a URL with a
+    password.
+    """
     if isinstance(value, str):
         return _PASSWORD_IN_URL.search(value[:_READ_CHARS]) is not None
     if depth == 0:

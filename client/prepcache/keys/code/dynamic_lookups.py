@@ -1,12 +1,8 @@
 """What code asks for beside what it names: docstrings, subclasses, environment variables, the command line,
 names in texts (`globals()`, `table.query("size > @LIMIT")`), files whose paths stand in it.
 
-Most code asks for none of these, and then they do not count; once some code that is reached does, they count
-for all that is reached.
-
-Invariants:
-    1. What was asked for once stays asked for: the order in which code is noted does not matter.
-    2. Whenever a question comes up, its answer is given: once, or the same again, which counts once.
+Most code asks for none of these, and then they do not count. Once some reached code does, they count for
+all that is reached, in whatever order code is noted.
 """
 
 from __future__ import annotations
@@ -92,7 +88,6 @@ class Questions:
             self._homes[id(vars(home))] = vars(home)
 
     def note_code(self, code: CodeType) -> None:
-        """Notes what a code object, nested code included, may ask for."""
         names = all_names(code)
         self._note_names(names)
         if looks_up_modules(code):
@@ -126,7 +121,7 @@ class Questions:
     # -- answers ---------------------------------------------------------------------------------------
 
     def values(self) -> Iterator[tuple[str, Any, Any]]:
-        """What counts by value: labels, values, and who holds them."""
+        """Labels, values, and who holds them."""
         if "docs" in self.topics:
             while self._documented:
                 label, doc = self._documented.pop(0)
@@ -155,9 +150,8 @@ class Questions:
     def variables(self) -> list[str]:
         """The environment variables that are set and whose names stand in the code or in a value.
 
-        A library may read one by a name that is given to it. Where code that is reached reads the environment
-        itself, the name may also stand within a text (`"{NAME}/x".format(**os.environ)`), and what ends in
-        `_` is the beginning of one.
+        Where reached code reads the environment, the name may also stand within a text
+        (`"{NAME}/x".format(**os.environ)`), and what ends in `_` is the beginning of one.
         """
         if "variables" not in self.topics:
             named = {*os.environ}.intersection(self._texts | self._held)
@@ -177,8 +171,7 @@ def names_in_texts(texts: Iterable[str]) -> set[str]:
 
 
 def names_in_annotations(annotations: Iterable[Any], space: Mapping[str, Any]) -> set[str]:
-    """The dotted names in texts in annotations, but for `Literal`'s, and in the globals that they name:
-    `Optional["Inner"]`, and `list[Alias]` where `Alias = Optional["Inner"]`."""
+    """Dotted names in texts in annotations (not in `Literal`), also of globals that they name."""
     found: set[str] = set()
     waiting = list(annotations)
     while waiting:
@@ -201,7 +194,6 @@ def is_dynamic(code: CodeType) -> bool:
 
 
 def looks_up_modules(code: CodeType) -> bool:
-    """Whether code looks modules up in `sys.modules`."""
     return any(chain[:1] == ("modules",) for chain in global_chains(code).get("sys", ()))
 
 
@@ -227,7 +219,7 @@ def variables_in(code: CodeType, space: dict[str, Any]) -> Iterator[str]:
 
 
 def texts_in(code: CodeType) -> Iterator[str]:
-    """The texts among the constants of a code object, nested code included; bytes as a name of a file."""
+    """The texts among the constants of code, nested code included; bytes as names of files."""
     for one in nested(code):
         for const in one.co_consts:
             for part in const if isinstance(const, tuple | frozenset) else (const,):
@@ -236,7 +228,6 @@ def texts_in(code: CodeType) -> Iterator[str]:
 
 
 def paths_below(root: str | None, code: CodeType) -> set[str]:
-    """The absolute paths in the checkout that stand in the code."""
     return {text for text in texts_in(code) if text.startswith(root + os.sep)} if root is not None else set()
 
 

@@ -1,17 +1,13 @@
 """Source files and what they import, transitively, read without importing them.
 
-Imports count wherever they stand (conditional, in a function, under `try`), with the `__init__` of every
-package on the way; so do texts that may name a module, in code that calls an importer. Names that mean
-nothing here (an optional dependency that is absent) are not in the result: once they mean something, the
-result differs.
+Imports count wherever they stand, with the `__init__` of every package on the way; so do texts that may
+name a module, in code that calls an importer.
 
 Invariants:
     1. No module is imported, no line of the project runs, and nothing is written.
     2. Modules that are loaded answer for themselves; others are found as the import system would find them.
-    3. The code of a file is what an import would run: that of the bytecode cache if it is of this state of
-       the file, else what the text compiles to.
-    4. What was read of a file is used again only under the very stamp that it was read under, and only if
-       that stamp was old enough to tell a later write.
+    3. What was read of a file is used again only under the stamp that it was read under, and only if that
+       stamp was old enough to tell a later write.
 """
 
 from __future__ import annotations
@@ -64,12 +60,7 @@ class Import(NamedTuple):
 
 
 class SourceFile:
-    """One state of a source file.
-
-    Args:
-        data: its bytes.
-        code: what they compile to.
-    """
+    """One state of a source file: its bytes, and the code that they compile to."""
 
     def __init__(self, path: str, stamp: Stamp, data: bytes, code: CodeType) -> None:
         self.path = path
@@ -80,17 +71,14 @@ class SourceFile:
 
     @cached_property
     def imports(self) -> tuple[Import, ...]:
-        """What it imports, wherever that stands."""
         return tuple(dict.fromkeys(imports_in(self.code)))
 
     @cached_property
     def names(self) -> set[str]:
-        """Every attribute and global name in its code."""
         return all_names(self.code)
 
     @cached_property
     def alters(self) -> Alters:
-        """What its own code may alter."""
         return Alters([self.code])
 
     @cached_property
@@ -101,11 +89,7 @@ class SourceFile:
         return found
 
     def makes(self, code: CodeType, *, is_only: bool = False) -> bool:
-        """Whether loading the file makes code that does the same as this.
-
-        Args:
-            is_only: and no other code under the qualified name.
-        """
+        """Whether loading the file makes code that does the same; `is_only`: and no other under its name."""
         same = self._codes.get(code.co_name, ())
         if is_only:
             prints = {fingerprint(one) for one in same if one.co_qualname == code.co_qualname}
@@ -139,13 +123,7 @@ class SourceFile:
 
 
 class Found(NamedTuple):
-    """What an import means: nothing that counts, by default.
-
-    Args:
-        path: the file of a module of the project; none for a namespace package.
-        folders: where submodules are looked for.
-        is_installed: whether it is of an installed distribution.
-    """
+    """What an import means: a file, the folders of submodules, an installed module, or nothing."""
 
     path: str = ""
     folders: tuple[str, ...] = ()
@@ -153,11 +131,10 @@ class Found(NamedTuple):
 
 
 class ImportGraph:
-    """The files counted so far. Grows by `add_file` and `add_imports`. Lives for one fingerprint.
+    """The files counted so far. Lives for one fingerprint.
 
     Args:
-        places: tells the project's files from installed ones.
-        search: folders to find modules in, where nothing is to be asked of what is loaded.
+        search: folders to find modules in; then nothing is asked of what is loaded.
 
     Attributes:
         files: name in the recipe to path.
@@ -193,7 +170,6 @@ class ImportGraph:
             self._count(module, path)
 
     def add_imports(self, imports: Iterable[Import], module: str, is_of_package: bool) -> None:
-        """Counts what these imports, standing in `module`, bring in."""
         self._follow(imports, module, is_of_package)
         self._run()
 
@@ -272,7 +248,6 @@ class ImportGraph:
     # -- finding ---------------------------------------------------------------------------------------
 
     def _find(self, name: str) -> Found:
-        """What `import name` means; for a dotted name, what its last part does."""
         if name not in self._found:
             self._found[name] = self._of_loaded(name) or self._searched(name)
         return self._found[name]
@@ -329,12 +304,11 @@ def resolve(statement: Import, module: str, is_of_package: bool) -> str | None:
 
 
 def is_package(path: str) -> bool:
-    """Whether a file is the `__init__` of a package."""
     return os.path.basename(path).startswith("__init__.")
 
 
 def imports_in(code: CodeType) -> Iterator[Import]:
-    """The imports of a code object, nested code included."""
+    """The imports of code, nested code included."""
     for one in nested(code):
         if _IMPORT_NAME in one.co_code[::2]:
             level: Any = None
@@ -366,10 +340,7 @@ def archive_of(path: str) -> str | None:
 
 
 def read_source(path: str, name: str) -> SourceFile:
-    """Reads a source file.
-
-    Args:
-        name: what to call it in an error.
+    """Reads a source file, which an error calls `name`.
 
     Raises:
         UnkeyableError: it cannot be read or compiled; the message names it and the ways out.
@@ -415,7 +386,7 @@ def _read_stamped(path: str) -> tuple[bytes, Stamp]:
 
 
 class _Loader(SourceFileLoader):
-    """Makes the code of bytes that were read, as an import would, and writes nothing."""
+    """Makes the code of bytes that were read: from the bytecode cache if it is of them. Writes nothing."""
 
     def __init__(self, path: str, stamp: Stamp, data: bytes) -> None:
         super().__init__("source", path)

@@ -1,9 +1,7 @@
 """Modules that functions import themselves: their files count whole, and what they hold, if they are loaded.
 
-A file that counts says what its module will hold once it is loaded. What a loaded one holds counts as it is,
-as far as some code names it: a job may have set it since (`cfg.SIZE = 512`), or have edited the file.
-
-Not here: that what the function's own first call loads is no change (fill/recipe_guard.py).
+What a loaded one holds counts as it is, as far as some code names it: a job may have set it since
+(`cfg.SIZE = 512`), or have edited the file.
 """
 
 from __future__ import annotations
@@ -43,9 +41,6 @@ is loaded later is of that text while the stamp is the same."""
 class ModuleState:
     """Follows imports that stand in functions. Lives for one fingerprint.
 
-    Args:
-        graph: counts files.
-
     Attributes:
         is_followed: whether any module of the project is imported so.
         is_settling: whether settings of libraries are counted, which count only where they contradict their
@@ -58,12 +53,7 @@ class ModuleState:
         self._whole: dict[str, SourceFile] = {}
 
     def follow(self, walk: Dependencies, code: CodeType, module: str, *, is_within: bool) -> None:
-        """Counts what code imports itself, that stands in a module.
-
-        Args:
-            walk: goes on where a value counts.
-            is_within: whether the module is a package.
-        """
+        """Counts what code imports itself that stands in a module; `is_within`: in a package."""
         imports = list(dict.fromkeys(imports_in(code)))
         if not imports:
             return
@@ -98,7 +88,6 @@ class ModuleState:
                         resolution.count_global(walk, vars(loaded), name, one, {()})
 
     def _count_whole(self, walk: Dependencies, name: str, source: SourceFile) -> None:
-        """Counts what the code of a file asks for that counts whole."""
         loaded = sys.modules.get(name)
         walk.note_code(source.code, vars(loaded) if isinstance(loaded, ModuleType) else {})
         self._beyond_files(walk, source.names, source.imports, name, is_package(source.path))
@@ -137,13 +126,10 @@ class ModuleState:
         return source is None or source.says(name, value)
 
     def older_texts(self, came: Iterable[str]) -> dict[str, str]:
-        """The modules that this process may have loaded from another text than their file has now.
+        """The modules, to their files, that may have been loaded here from another text than is there now.
 
         Args:
-            came: labels that the process that made the recipe did not have, as it had not loaded them.
-
-        Returns:
-            File names, by module.
+            came: labels that were not there where the recipe was made, where their modules were not loaded.
         """
         parts = [label.split(".") for label in came]
         holders = {".".join(names[:n]) for names in parts for n in range(len(names))}
@@ -157,7 +143,6 @@ class ModuleState:
         return found
 
     def _source(self, module: str) -> SourceFile | None:
-        """The source file of a module of the project's, or of a library that is loaded."""
         if module in self._graph.modules:
             return self._graph.sources.get(self._graph.modules[module])
         path = getattr(sys.modules.get(module), "__file__", None)
@@ -174,7 +159,7 @@ def _is_closed(value: Any) -> bool:
 
 
 def _homes(imports: Iterable[Import], module: str, is_within: bool) -> list[str]:
-    """The modules that import statements may ask for, in order of their names."""
+    """The modules that import statements may ask for, sorted."""
     found: set[str] = set()
     for one in imports:
         parts = (resolve(one, module, is_within) or "").split(".")

@@ -1,11 +1,7 @@
 """Where a source file belongs: the project, an installed distribution, the standard library, or prepcache.
 
-The project is everything that is none of the other three; it has no list and needs no marker.
-Markers (`pyproject.toml`, `.git`, ...) only say which absolute paths are named relative to a checkout.
-
-Invariants:
-    1. The place of a checkout is in no name: module files are named by how they are imported, other
-       files relative to the root that holds them.
+The project is all that is none of the other three. Module files are named by how they are imported, other
+files relative to the checkout that holds them: its place is in no name.
 """
 
 from __future__ import annotations
@@ -39,8 +35,8 @@ class Places:
     """Tells where files belong. Lives for one fingerprint.
 
     Args:
-        installed: folder on `sys.path` -> the top-level modules that distributions installed there. A
-            module there that no distribution owns counts like the project's own.
+        installed: folder on `sys.path` -> the top-level modules that distributions installed there. A module
+            there that no distribution owns counts like the project's own.
     """
 
     def __init__(self, installed: Mapping[str, Set[str]]) -> None:
@@ -51,7 +47,6 @@ class Places:
         self._folders: dict[str, str] = {}
 
     def of(self, path: str) -> Place:
-        """Where the file or folder at `path` belongs."""
         known = self._known.get(path)
         if known is None:
             known = self._known[path] = self._find(self._real(path))
@@ -98,11 +93,7 @@ def _self_folder() -> str:
 
 @lru_cache(maxsize=4096)
 def root_of(path: str) -> str:
-    """The root of the checkout that holds the file at `path`.
-
-    Returns:
-        The nearest folder above with a marker; without one, the folder above the outermost package.
-    """
+    """The nearest folder above with a marker; without one, the folder above the outermost package."""
     folder = Path(os.path.abspath(path)).parent
     for candidate in (folder, *folder.parents):
         if is_checkout(str(candidate)):
@@ -111,12 +102,10 @@ def root_of(path: str) -> str:
 
 
 def is_checkout(folder: str) -> bool:
-    """Whether a folder is the root of a checkout by what lies in it."""
     return any(os.path.exists(os.path.join(folder, marker)) for marker in MARKERS)
 
 
 def checkout_of(function: FunctionType | None) -> str | None:
-    """The root of the checkout that a function's file stands in."""
     if function is None:
         return None
     filename = function.__code__.co_filename
