@@ -204,7 +204,10 @@ class CachedIterableDataset(IterableDataset[T_co]):
         distinct = Distinct(digests)
         by.artifacts.look_if_unknown()
         catalogue = Catalogue(distinct, by.artifacts.index, is_expanded=by.job.is_expanded)
-        return Samples(by, items, distinct, stamps, catalogue, numbers)
+        samples = Samples(by, items, distinct, stamps, catalogue, numbers)
+        if len(catalogue.missing):
+            samples.making.take_waiting()
+        return samples
 
     def _prepare(self, chunk: Samples) -> None:
         """Verifies what was found of a chunk, and makes what is missing.

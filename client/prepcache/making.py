@@ -11,27 +11,30 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prepcache.artifact import Writer
 from prepcache.artifact.sample_tree import copied
-from prepcache.errors import PrepcacheError, PreprocessError, SampleError
+from prepcache.digests import DIGEST_BYTES, RecipeDigest
+from prepcache.errors import PrepcacheError, PreprocessError, SampleError, VerifyError
 from prepcache.fill.batch import Task, made_by
 from prepcache.fill.call import Job, Part
 from prepcache.fill.commit import Committer, behind_text, waiting_of
 from prepcache.fill.filler import Fill, Filled
+from prepcache.fill.input_guard import SHOWN, Originals
 from prepcache.fill.on_access import OnAccess
 from prepcache.fill.pacing import commit_bytes
 from prepcache.fill.recipe_guard import line
-from prepcache.fill.verify import verify
 from prepcache.fill.workers import crew_of
 from prepcache.forks import ForkLock
-from prepcache.index.item_index import Array
+from prepcache.index.item_index import MISSING, Array, Catalogue, rows_of
 from prepcache.index.view import View
 from prepcache.keys.randomness import Guard, describe
 from prepcache.protocol.observed import with_draws
@@ -170,12 +173,13 @@ class Making:
     def take_waiting(self) -> None:
         """Takes what other data sets of this process, or its workers, have made and no daemon has yet."""
         catalogue, artifacts = self._catalogue, self._by.artifacts
-        if not artifacts.mode.is_writing or artifacts.mode is Mode.REFRESH or self._of.is_expanded:
+        if not artifacts.mode.is_writing or (artifacts.mode is Mode.REFRESH and not self._by.is_stream):
             return
         for batch in waiting_of(artifacts.recipe.digest):
-            if artifacts.accepts(batch.observed):
-                # What a refresh has replaced since is older than its edition.
-                catalogue.add_local([one for one in batch.files if one.artifact.edition >= catalogue.edition])
+            # What a refresh has replaced since is older than its edition.
+            is_current = all(file.artifact.edition >= catalogue.edition for file in batch.files)
+            if is_current and artifacts.accepts(batch.observed):
+                catalogue.add_local(batch.files)
         self.committer.inherit()
 
     def verify(self, fraction: float) -> None:
@@ -313,3 +317,58 @@ class Making:
         """Once, whatever the number of such items: what one of them reads, the others mostly read, too."""
         if self._tally.note_once("unobserved"):
             self._by.say_of_it(unobserved_text(self._originals.name(index), why), is_wrong=True)
+
+
+def verify(
+    job: Job,
+    catalogue: Catalogue,
+    originals: Originals,
+    fraction: float,
+    remove: Callable[[ArtifactRef, str], str],
+) -> int:
+    """Preprocesses a share of the items that are there, and compares; how many.
+
+    Args:
+        remove: removes the artifact that an item differs from; says what became of it.
+
+    Raises:
+        VerifyError: one has other bytes than the stored ones.
+        PreprocessError: the function raised.
+    """
+    there = np.flatnonzero(catalogue.places.artifact != MISSING)
+    compared = 0
+    with Guard():
+        for index in there[np.random.default_rng().random(len(there)) < fraction].tolist():
+            numbers, rows = rows_of(np.array([index]), catalogue.places)
+            held = [catalogue.slots.get(number) for number in numbers.tolist()]
+            slots = [slot for slot in held if slot is not None]
+            if len(slots) < len(held) or catalogue.is_missing(index):  # it was purged
+                continue
+            name = originals.name(index, SHOWN)
+            try:
+                again = job.call(index, originals.item(index))
+            except Exception as error:  # noqa: BLE001 - the function may raise anything
+                raise PreprocessError.of(error, f"preprocessing {name} again failed: {error}") from None
+            stored = [slot.artifact.sample(row) for slot, row in zip(slots, rows.tolist(), strict=True)]
+            if _digest(stored) != _digest(again):
+                ref = slots[0].ref if slots else None
+                fate = "" if ref is None else remove(ref, f"{name} differs")
+                raise VerifyError(
+                    f"{name}, preprocessed again, differs from the cached sample: the "
+                    "function depends on something that is not in its key (time, network, randomness, a "
+                    "file read by a C library, what untracked= names); "
+                    f"put it in config, or change version={fate}",
+                    index=originals.position(index),
+                )
+            compared += 1
+    return compared
+
+
+def _digest(samples: list[Any]) -> bytes:
+    """Of an artifact with these samples: equal to the bit, NaN and -0.0 included."""
+    writer = Writer(RecipeDigest("0" * 64))
+    writer.add(bytes(DIGEST_BYTES), samples, 0.0)
+    with open(os.memfd_create("prepcache-verify"), "r+b") as file:
+        writer.write(file.fileno(), producer={})
+        file.seek(0)
+        return hashlib.file_digest(file, "blake2b").digest()

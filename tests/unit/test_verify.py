@@ -12,7 +12,7 @@ import pytest
 
 from prepcache.errors import VerifyError
 from prepcache.fill.call import Job
-from prepcache.fill.verify import verify
+from prepcache.making import verify
 from prepcache.protocol.wire import ArtifactRef
 from support.fake_session import FakeDaemon
 from support.fills import RECIPE, Bench, daemon_fixture  # noqa: F401

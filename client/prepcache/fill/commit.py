@@ -219,7 +219,6 @@ class Committer:
 
     def _add(self, batch: Batch) -> None:
         _PENDING[id(batch)] = batch
-        self._task.catalogue.index.note_waiting(batch)
         self._todo.append(batch)
         THREAD.schedule(self)
 
@@ -370,6 +369,8 @@ class Committer:
                 if lost := self._lease_bare(batch):
                     if batch.share is None and not self._task.catalogue.is_shared(batch.indices).all():
                         raise _NotYet
+                    if batch.share is not None:
+                        batch.share.has_lost = True
                     batch.leave(lost, self._task.producer)
                 if not batch.indices:
                     return None

@@ -31,6 +31,7 @@ from multiprocessing.connection import Connection, Pipe
 from multiprocessing.connection import wait as wait_connections
 from typing import Any
 
+from prepcache import forks
 from prepcache.errors import PreprocessError
 from prepcache.fill.call import Job, Part
 from prepcache.fill.recipe_guard import Steady
@@ -43,8 +44,19 @@ WAITING_BYTES = 8 << 20
 CHUNKS_AHEAD = 2
 """Chunks that one worker has in hand, so that it never waits for its parent."""
 
-_PIPES: weakref.WeakSet[Connection] = weakref.WeakSet()
-"""The ends that this process has, for what it forks to close."""
+
+class _Pipes(weakref.WeakSet[Connection]):
+    """The ends that this process has, for what it forks to close."""
+
+    def after_fork(self) -> None:
+        for pipe in list(self):
+            with suppress(OSError):
+                pipe.close()
+        self.clear()
+
+
+_PIPES = _Pipes()
+forks.note(_PIPES)
 _AT_BYTES = 8
 
 Made = tuple[list[Part], list[dict[str, Any]], list[str], set[str]]
@@ -340,16 +352,6 @@ class Forked(Crew):
                 os.waitpid(worker.pid, 0)
         self._workers = []
         super().close()
-
-
-def _after_fork_in_child() -> None:
-    for pipe in list(_PIPES):
-        with suppress(OSError):
-            pipe.close()
-    _PIPES.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _flush_output() -> None:

@@ -219,8 +219,6 @@ class Catalogue:
             index.catalogues.add(self)
             if index.slots:
                 self.take_in(index.slots, (), index.find(distinct.digests))
-            for files in index.waiting_files() if len(self.missing) else ():
-                self.add_local(files)
 
     def __getstate__(self) -> dict[str, Any]:
         """The index brings the shared artifacts; of others, the descriptors of the process that has them."""

@@ -6,8 +6,6 @@ artifact that comes or goes.
 Invariants:
     1. A slot's number is never given to another artifact.
     2. An item is found by the first 8 bytes of its digest and accepted by all 32.
-    3. What was made while the daemon was away, or stores slowly, is found as long as it waits for the daemon:
-       the next epoch of a stream may come sooner.
 
 Locking: `lock` guards every change here and in the catalogues.
 Not here: requests (artifact_set.py).
@@ -40,7 +38,7 @@ from prepcache.protocol.observed import Row
 from prepcache.protocol.wire import ArtifactRef
 
 if TYPE_CHECKING:
-    from prepcache.fill.batch import Batch, LocalFile
+    from prepcache.fill.batch import LocalFile
     from prepcache.index.item_index import Catalogue
 
 log = logging.getLogger("prepcache")
@@ -104,7 +102,6 @@ class RecipeIndex:
         self._numbers = itertools.count(first)
         self._own_verdicts: Verdicts = {}
         self.catalogues: weakref.WeakSet[Catalogue] = weakref.WeakSet()
-        self._waiting: weakref.WeakSet[Batch] = weakref.WeakSet()
         self._sorted: tuple[Array, Array, Array] = np.empty(0, "<u8"), np.empty(0, "i8"), np.empty(0, "i4")
         """Of items: the first 8 bytes of digests, in order, slots' numbers, rows in item tables."""
         self._is_sorted: set[int] = set()
@@ -235,16 +232,6 @@ class RecipeIndex:
         return refs
 
     # -- finding items
-
-    def note_waiting(self, batch: Batch) -> None:
-        """A batch is in files of this process; whoever will commit it keeps it alive."""
-        with self.lock:
-            self._waiting.add(batch)
-
-    def waiting_files(self) -> list[list[LocalFile]]:
-        """What waits for the daemon, those files together that have pieces of one item."""
-        kept = [batch.files for batch in list(self._waiting)]
-        return [files for files in kept if all(file.artifact.edition >= self.edition for file in files)]
 
     def find(self, digests: Array) -> list[tuple[int, Array, Array]]:
         """Where these items are, in every artifact of an edition that counts.
