@@ -271,31 +271,6 @@ def test_without_a_daemon_a_job_loses_at_most_five_seconds(jobs: Jobs) -> None:
     assert set(jobs.calls()) == set(range(40))
 
 
-REUSING = """
-import torch
-
-class Reusing:
-    def __init__(self):
-        self.buffer = torch.zeros(3)
-
-    def __call__(self, item):
-        called(item)
-        return self.buffer.fill_(item)
-
-ds = prepcache.CachedDataset(range(6), Reusing(), lazy=True, untracked=("buffer",), progress=False)
-batches = list(torch.utils.data.DataLoader(ds, batch_size=3))
-assert [batch[:, 0].tolist() for batch in batches] == [[0, 1, 2], [3, 4, 5]], batches
-tell(ds)
-"""
-
-
-@pytest.mark.parametrize("mode", ["on", "off"])
-def test_samples_made_on_access_have_memory_of_their_own(jobs: Jobs, mode: str) -> None:
-    """As those that are stored: else what a job trains on would depend on whether there is a daemon."""
-    jobs.run(jobs.write(REUSING), PREPCACHE=mode)
-    assert jobs.calls() == Counter(dict.fromkeys(range(6), 1))
-
-
 HOLDER = """
 class Data:
     def __init__(self, factor):

@@ -92,13 +92,6 @@ def test_only_what_changed_is_made_again(client: Client, paths: list[Path]) -> N
     assert made(client, Numbers(paths, labels, Scale(3))) == {0, 1, 2, 3, 4}, "the transform counts"
 
 
-def test_a_dataset_that_is_cached_in_part_makes_nothing_twice(client: Client, paths: list[Path]) -> None:
-    labels = list(range(5))
-    made(client, Numbers(paths[:3], labels, Scale(2)))
-    assert made(client, Numbers(paths, labels, Scale(2))) == {3, 4}
-    assert sorted(CALLS[: CALLS.index(0)]) == [3, 4], "before they are compared"
-
-
 def test_a_list_counts_whole_unless_it_is_left_out(client: Client, paths: list[Path]) -> None:
     labels = [10, 11, 12, 13, 14]
     assert made(client, Numbers(paths, labels, Scale(2)), untracked=()) == {0, 1, 2, 3, 4}

@@ -167,21 +167,6 @@ def test_what_a_beat_has_looked_up_in_mid_fill_is_not_made_again(daemon: FakeDae
     assert sorted(filled.waited) == [5, 6, 7, 8, 9]
 
 
-def test_a_dead_worker_names_its_item_and_keeps_what_was_done(daemon: FakeDaemon) -> None:
-    import os
-
-    def crash(item: int) -> Any:
-        if item == 150:
-            os.kill(os.getpid(), 9)
-        return np.int64(item)
-
-    bench = Bench(daemon, list(range(200)), function=crash)
-    with pytest.raises(PreprocessError, match="SIGKILL"):
-        bench.fill(Forked(2, bench.job, bench.item_of))
-    assert left_behind(daemon) == 0
-    assert len(Bench(daemon, list(range(200)), "after").missing()) < 200
-
-
 def test_uncommitted_work_stays_below_30_s_and_2_percent() -> None:
     measured = pacing.Pace()
     many = 1 << 40

@@ -105,69 +105,6 @@ def test_what_could_not_be_made_is_given_back(daemon: FakeDaemon, error: type[Ba
     assert wait_until(lambda: left_behind(daemon) == 0)
 
 
-def test_a_sample_does_not_wait_for_the_download_of_another(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where no folder is shared, an artifact comes back over HTTP when it was committed."""
-    at_download, may_download, at_item, may_make = (threading.Event() for _ in range(4))
-
-    def made(item: int) -> Any:
-        if item == 2:
-            at_item.set()
-            assert may_make.wait(20)
-        return np.int64(item)
-
-    job = AccessJob(daemon, [1, 2], function=made)
-    job.samples(0)
-    path_of = job.bench.session.path_of
-
-    def downloaded(ref: Any) -> str:
-        at_download.set()
-        assert may_download.wait(20)
-        return path_of(ref)
-
-    monkeypatch.setattr(job.bench.session, "path_of", downloaded)
-    other, got = in_thread(lambda: job.samples(1))
-    assert at_item.wait(20)
-    thread, _ = in_thread(job.made.flush)
-    assert at_download.wait(20)
-    may_make.set()
-    other.join(20)
-    assert got == [[2]]
-    may_download.set()
-    thread.join(20)
-    job.made.flush()
-    assert job.bench.samples() == [1, 2] and left_behind(daemon) == 0
-
-
-def test_what_waits_for_a_hanging_commit_is_bounded(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A disk that is slower than the function fills neither the memory nor the process with threads."""
-    monkeypatch.setattr(commit, "AWAY_BYTES", 40_000)
-    job = AccessJob(daemon, list(range(9)), function=lambda item: np.zeros(1000, "i8"))
-    job.made._pace.commit_bytes = 30_000
-    begun, may_end, before = threading.Event(), threading.Event(), set(threading.enumerate())
-
-    def fail(method: str) -> None:
-        if method == "commit":
-            begun.set()
-            assert may_end.wait(20)
-
-    job.bench.session.fail = fail
-    kept = 0
-    for index in range(9):
-        if job.made.wants_more:
-            job.samples(index)
-            kept += 1
-    assert begun.wait(20) and kept < 9
-    assert len(set(threading.enumerate()) - before) <= 1
-    may_end.set()
-    assert wait_until(lambda: job.made.wants_more)
-    job.made.flush()
-    assert job.committer.is_idle and left_behind(daemon) == 0
-
-
 def test_what_waits_for_commits_is_not_declined_as_a_whole(daemon: FakeDaemon) -> None:
     """A cache that has room for some of it takes that."""
     daemon.room = 100_000
@@ -275,9 +212,12 @@ def back(job: AccessJob) -> None:
     job.bench.session.is_gone = job.bench.session.is_away = False
 
 
-def test_an_outage_takes_few_files(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "value"), [("AWAY_FILES", 4), ("AWAY_BYTES", 1)])
+def test_an_outage_takes_few_files(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
     """Each has a descriptor: a job that trains on through a long outage would run out of them."""
-    monkeypatch.setattr(commit, "AWAY_FILES", 4)
+    monkeypatch.setattr(commit, limit, value)
     job = AccessJob(daemon, list(range(20)))
     away(job)
     for index in range(3):

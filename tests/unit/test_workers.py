@@ -405,11 +405,6 @@ def products(x: int) -> Iterator[torch.Tensor]:
     yield product(x)
 
 
-def own(x: int) -> torch.Tensor:
-    with torch.autocast("cpu", torch.bfloat16):
-        return product(x)
-
-
 def interrupted(x: int) -> None:
     raise KeyboardInterrupt
 
@@ -432,8 +427,3 @@ def test_a_step_in_lower_precision_around_is_not_the_functions(is_expanded: bool
         assert product(3).dtype == torch.bfloat16, "as it was, afterwards"
     assert [sample.dtype for sample in found] == [torch.float32] * len(expected)
     assert all(map(torch.equal, found, expected))
-
-
-def test_the_functions_own_precision_is_its_own() -> None:
-    (sample,) = Job(own, {}).call(0, 3)
-    assert sample.dtype == torch.bfloat16
