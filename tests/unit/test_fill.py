@@ -169,18 +169,17 @@ def test_what_a_beat_has_looked_up_in_mid_fill_is_not_made_again(daemon: FakeDae
 
 def test_uncommitted_work_stays_below_30_s_and_2_percent() -> None:
     measured = pacing.Pace()
-    many = 1 << 40
     for _ in range(30):
         measured.note(1.0, 10)
-    assert not measured.is_commit_due(0, many)
+    assert not measured.is_commit_due(0)
     measured.note(1.0, 10)
-    assert measured.is_commit_due(0, many)
+    assert measured.is_commit_due(0)
     measured.uncommitted_s = 0
     measured.cost_s = 10_000
     measured.uncommitted_s = 199
-    assert not measured.is_commit_due(0, many)
-    assert not measured.is_commit_due(pacing.COMMIT_BYTES - 1, many)
-    assert measured.is_commit_due(pacing.COMMIT_BYTES, many)
+    assert not measured.is_commit_due(0)
+    assert not measured.is_commit_due(pacing.COMMIT_BYTES - 1)
+    assert measured.is_commit_due(pacing.COMMIT_BYTES)
 
 
 def test_leases_grow_to_seconds_and_shrink_near_the_end() -> None:

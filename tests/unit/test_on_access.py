@@ -74,15 +74,19 @@ def test_cheap_items_asked_for_one_by_one_cost_no_request_each(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(on_access, "LEASE_FROM_S", math.inf)  # on a busy machine no item is cheap
-    job = AccessJob(daemon, list(range(1, 9)))
+    job = AccessJob(daemon, list(range(1, 11)))
     assert [job.samples(index) for index in range(8)] == [[item * item] for item in range(1, 9)]
     assert job.bench.session.calls.count("lease") == 1
     other = AccessJob(daemon, list(range(1, 9)), "other")
     other.samples(5, 6)
     other.made.flush()
     job.made.flush()
-    assert job.bench.samples() == [item * item for item in range(1, 9)]
+    assert job.bench.samples() == [*(item * item for item in range(1, 9)), None, None]
     assert job.samples(5, 6) == [36, 49] and sorted(job.bench.called) == list(range(1, 9))
+    asked = job.bench.session.calls.count("lease")
+    assert [job.samples(8), job.samples(9)] == [[81], [100]]
+    assert job.bench.session.calls.count("lease") == asked + 2, "since another job makes the same"
+    job.made.flush()
     assert wait_until(lambda: left_behind(daemon) == 0)
 
 

@@ -10,7 +10,7 @@ Invariants:
     5. While the daemon is away the fill goes on without leases.
 
 NOTE [ When to commit ]
-    At 128 MB, near the end at as much as is left to make; when 30 s of work and 2 % of all work so far are
+    At 128 MB; when 30 s of work and 2 % of all work so far are
     uncommitted; when somebody waits for what this job has; when it has nothing left to lease; at the end.
 """
 
@@ -103,7 +103,6 @@ class Fill:
         self._queue: deque[int] = deque()
         self._collected = Collected(task)
         self._unfinished: dict[int, Cut] = {}
-        self._fresh = 0
         self._is_stopped = False
         self._is_alone = False
         self._was_away = False
@@ -190,7 +189,6 @@ class Fill:
         if self._share.is_waited_for:
             self._share.is_waited_for = False
             self._flush()
-        self._fresh = self._share.fresh
         return granted
 
     def _wait(self) -> None:
@@ -282,15 +280,10 @@ class Fill:
     def _is_flush_due(self) -> bool:
         collected = self._collected
         return (
-            self._pace.is_commit_due(collected.nbytes, self._left)
+            self._pace.is_commit_due(collected.nbytes)
             or len(collected.indices) >= COMMIT_ITEMS
             or collected.leases >= COMMIT_LEASES
         )
-
-    @property
-    def _left(self) -> int:
-        """Items that this job may still have to make, as of its last lease."""
-        return self._fresh + len(self._queue) + self._crew.pending
 
     def _named(self, index: int, add: Callable[[], None]) -> None:
         """Adds a sample; one that no column can hold is refused with its item's name."""

@@ -21,8 +21,6 @@ LEAST_S = 0.05
 CHUNK_S = 0.1
 """Work that one worker gets at once; at its end it replies."""
 COMMIT_BYTES = 128 << 20
-END_BYTES = 16 << 20
-"""The last commit is written while nobody preprocesses: near the end they get smaller, down to this."""
 COMMIT_SHARE_OF_CACHE = 32
 """A small cache gets small artifacts: what is evicted, or declined, is one of so many."""
 COMMIT_ITEMS = 1 << 18
@@ -91,12 +89,11 @@ class Pace:
         fair = queued if self.slots == 1 else -(-queued // (2 * self.slots))
         return max(1, min(fair, int(CHUNK_S / max(self.item_s, 1e-6))))
 
-    def is_commit_due(self, nbytes: int, left: int) -> bool:
-        """Whether so much is to be committed now, with so many items still to be made."""
-        if nbytes >= min(self.commit_bytes, max(END_BYTES, left * self.item_bytes)):
-            return True
+    def is_commit_due(self, nbytes: int) -> bool:
+        """Whether so much is to be committed now, though no job waits for it."""
         # Workers side by side lose only their share of a wall-clock second each.
-        return self.uncommitted_s > max(COMMIT_S * self.slots, COMMIT_SHARE * self.cost_s)
+        is_costly = self.uncommitted_s > max(COMMIT_S * self.slots, COMMIT_SHARE * self.cost_s)
+        return is_costly or nbytes >= self.commit_bytes
 
 
 def commit_bytes(budget_bytes: int) -> int:
