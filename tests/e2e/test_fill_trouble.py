@@ -177,32 +177,6 @@ def test_samples_purged_under_a_job_are_recomputed_and_stored(jobs: Jobs, worker
     assert sum("30 items were purged or evicted while this job reads" in line for line in facts["told"]) == 1
 
 
-MERGED = """
-def make(item):
-    called(item)
-    return np.full(100, item)
-
-if sys.argv[1] == "make":
-    for end in range(1, 13):
-        ds = prepcache.CachedDataset(list(range(10 * end)), make, progress=False)
-gate = threading.Event()
-deadline = time.monotonic() + 60
-while sys.argv[1] == "read" and len(list(prepcache.Client().entries())) > 1 and time.monotonic() < deadline:
-    gate.wait(0.05)
-ds = prepcache.CachedDataset(list(range(120)), make, progress=False)
-assert [int(ds[i][0]) for i in range(120)] == list(range(120))
-assert [int(s[0]) for s in ds.__getitems__(list(range(119, -1, -1)))] == list(range(119, -1, -1))
-tell(ds, artifacts=len(list(ds._samples.catalogue.refs)))
-"""
-
-
-def test_what_a_job_leaves_in_pieces_is_merged_for_the_next(jobs: Jobs) -> None:
-    path = jobs.write(MERGED)
-    assert jobs.run(path, "make")["artifacts"] == 12
-    assert jobs.run(path, "read")["artifacts"] == 1
-    assert jobs.calls() == Counter(dict.fromkeys(range(120), 1))
-
-
 STOPPING = """    called(item)
     if item == 5 and not os.path.exists("stopped"):
         Path("stopped").touch()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections import Counter
 from contextlib import closing
 from typing import Any
@@ -11,12 +10,8 @@ from typing import Any
 import pytest
 
 from prepcache.daemon.client import Client
-from prepcache.protocol import wire
 from support import serving
 from support.jobs import Jobs, Running
-
-SOON_S = wire.LAPSE_S / 2
-"""A death that the daemon sees frees everything long before it would lapse."""
 
 
 def client_of(jobs: Jobs) -> Any:
@@ -34,38 +29,6 @@ def go(jobs: Jobs, script: Any, *arguments: Any) -> Running:
 
 def begun(jobs: Jobs, count: int) -> bool:
     return serving.wait_until(lambda: jobs.calls().total() >= count)
-
-
-# -- deaths
-
-HOLDING = """
-gate = threading.Event()
-
-def make(item):
-    called(item)
-    if item == 3:
-        print("holding", flush=True)
-        gate.wait(120)
-    return np.full(8, item)
-
-ready = prepcache.CachedDataset([1000], make, untracked=("gate",), progress=False)
-barrier()
-ds = prepcache.CachedDataset(list(range(10)), make, untracked=("gate",), progress=False)
-"""
-
-
-def test_leases_and_holds_are_free_soon_after_a_death(jobs: Jobs) -> None:
-    with serving.process(jobs.box.folder), client_of(jobs) as client:
-        one = go(jobs, jobs.write(HOLDING))
-        one.says("holding")
-        [seen] = client.sessions()
-        assert (seen.leased_items > 0, seen.holds > 0) == (True, True)
-        one.process.send_signal(signal.SIGKILL)
-        one.process.wait(60)
-        assert serving.wait_until(lambda: client.stats()["sessions"] == 0, SOON_S)
-        assert serving.wait_until(lambda: client.stats()["held_bytes"] == 0, SOON_S)
-        assert client.stats()["leases"] == 0
-        assert list((jobs.box.folder / "root" / "v1" / "staging").iterdir()) == []
 
 
 # -- restarts

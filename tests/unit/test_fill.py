@@ -67,6 +67,15 @@ def test_an_error_names_its_item_and_keeps_what_was_done(daemon: FakeDaemon) -> 
     assert after.called == [7, 8, 9]
 
 
+def test_expanded_items_that_are_not_stored_share_a_file(daemon: FakeDaemon) -> None:
+    """Each file has a descriptor, and there may be any number of such items."""
+    items = list(range(50))
+    bench = Bench(daemon, items, function=lambda item: [item], is_expanded=True, changed=lambda index: ["x"])
+    bench.fill()
+    assert bench.samples() == items and daemon.artifacts == {}
+    assert len(bench.catalogue.slots) == 1
+
+
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 

@@ -101,7 +101,7 @@ class Fill:
         self._pace = Pace(crew.slots, commit_bytes)
         self._share = Share(artifacts, task.catalogue, todo, self._pace, self._note_found)
         self._queue: deque[int] = deque()
-        self._collected = Collected(task)
+        self._collected, self._refused = Collected(task), Collected(task)
         self._unfinished: dict[int, Cut] = {}
         self._is_stopped = False
         self._is_alone = False
@@ -116,6 +116,7 @@ class Fill:
             finally:
                 try:  # an interrupt may come twice
                     self._crew.close()
+                    self._keep_refused()
                     self._flush()
                     self._committer.wait()
                 finally:
@@ -254,9 +255,9 @@ class Fill:
         self._pace.note(part.cost_s, weight(part.samples[0]) if part.samples else 0)
         if self._is_refused(part):
             if self._task.job.is_expanded:  # it can't be made again on access
-                collected = Collected(self._task)
-                self._named(index, lambda: collected.add(part, None))
-                self._committer.keep(partial(collected.batch, []), [index])
+                self._named(index, lambda: self._refused.add(part, None))
+                if self._refused.nbytes >= COMMIT_BYTES:
+                    self._keep_refused()
             return
         if len(part.samples) == 1 and part.samples[0] is None:
             self._filled.nothing.append(index)
@@ -293,6 +294,12 @@ class Fill:
             raise self._task.refusal(index, error) from None
 
     # -- committing
+
+    def _keep_refused(self) -> None:
+        """Puts samples that are not to be stored into a file of this job."""
+        if (refused := self._refused).indices:
+            self._committer.keep(partial(refused.batch, []), refused.indices)
+            self._refused = Collected(self._task)
 
     def _flush(self) -> None:
         """Has what is collected committed, in the background."""

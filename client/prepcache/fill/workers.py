@@ -14,8 +14,10 @@ Invariants:
 from __future__ import annotations
 
 import gc
+import io
 import mmap
 import os
+import pickle
 import signal
 import sys
 import traceback
@@ -35,7 +37,6 @@ from prepcache import forks
 from prepcache.errors import PreprocessError
 from prepcache.fill.call import Job, Part
 from prepcache.fill.recipe_guard import Steady
-from prepcache.fill.worker_results import dumped, loaded
 from prepcache.keys.observation.inputs import Input
 from prepcache.keys.randomness import Guard
 
@@ -270,7 +271,7 @@ class Forked(Crew):
         except (EOFError, ConnectionResetError):
             self._bury(worker)
             return
-        parts = [loaded(raw) for raw in sent]
+        parts = [_loaded(raw) for raw in sent]
         self._job.add(observed)
         self.drawn |= drawn
         for part in parts:
@@ -376,7 +377,7 @@ def _work(pipe: Connection, at: mmap.mmap, job: Job, item_of: Callable[[int], An
             for index in chunk:
                 at[:_AT_BYTES] = index.to_bytes(_AT_BYTES, sys.byteorder)
                 for made in _parts(job, index, item_of(index)):
-                    raw, is_last = dumped(made)
+                    raw, is_last = _dumped(made)
                     waiting.append(raw)
                     nbytes += len(raw)
                     if not is_last or nbytes >= WAITING_BYTES:
@@ -393,3 +394,68 @@ def _parts(job: Job, index: int, item: Any) -> Iterator[Part]:
         yield from job.parts(index, item)
     except (SystemExit, KeyboardInterrupt) as error:
         yield Part(index, [], True, 0.0, error)
+
+
+# -- parts on their way from a forked worker
+
+
+def _dumped(part: Part) -> tuple[bytes, bool]:
+    """A part as a copy in bytes, for `_loaded`, and whether it is the last one of its item: a part that does
+    not pickle ends its item, with what its writer says of it."""
+    try:
+        return _dump(part), part.is_last
+    except Exception as error:  # noqa: BLE001 - a foreign object's own pickling may raise anything
+        end = part.looked_at()
+        return _dump(end if end.refusal is not None else Part(part.index, [], True, part.cost_s, error)), True
+
+
+def _loaded(raw: bytes) -> Part:
+    return Part(*pickle.loads(raw))
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles dense CPU tensors as arrays: torch would move each into a file in shared memory."""
+
+    def reducer_override(self, value: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is None or type(value) is not torch.Tensor:
+            return NotImplemented
+        if value.layout is not torch.strided or value.device.type != "cpu" or value.requires_grad:
+            return NotImplemented
+        if value.is_conj() or value.is_neg() or value.numel() == 0:
+            return NotImplemented
+        dense = value.contiguous()
+        # Not reshape(-1): that leaves one element its stride, and another than 1 makes no run of bytes.
+        raw = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy()
+        return _tensor, (pickle.PickleBuffer(raw), str(value.dtype), tuple(value.shape))
+
+
+def _tensor(raw: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+    import torch
+
+    return torch.frombuffer(raw, dtype=getattr(torch, dtype.removeprefix("torch."))).reshape(shape)
+
+
+def _dump(part: Part) -> bytes:
+    """A part as a pickle of its fields: its own takes Python code at both ends."""
+    part, stream = _picklable(part), io.BytesIO()
+    fields = (
+        part.index, part.samples, part.is_last, part.cost_s, part.error, part.refusal, part.unobserved,
+        part.notices,
+    )  # fmt: skip
+    _Pickler(stream, protocol=5).dump(fields)
+    return stream.getvalue()
+
+
+def _picklable(part: Part) -> Part:
+    """`part`, with an error that survives the pipe and keeps the worker's traceback as a note."""
+    if part.error is None:
+        return part
+    error = part.error
+    note = "in a preprocessing worker:\n" + "".join(traceback.format_exception(error))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - a foreign exception's own pickling may raise anything
+        error = RuntimeError(f"{type(error).__qualname__}: {error}")
+    error.add_note(note)
+    return Part(part.index, [], True, part.cost_s, error)
