@@ -69,7 +69,7 @@ if __name__ == "__main__":
 FULL = """
 from prepcache.fill import on_access
 
-on_access.COMMIT_S = 0.01
+on_access.SOON_S = 0.01
 data = os.urandom(1 << 16)
 
 def make(item):
@@ -91,7 +91,7 @@ tell(ds)
 CUT_OFF = """
 from prepcache.fill import commit, on_access
 
-on_access.COMMIT_S, commit.RETRY_S = 0.01, 0.1
+on_access.SOON_S, commit.RETRY_S = 0.01, 0.1
 
 def make(item):
     called(item)

@@ -23,7 +23,7 @@ from support.serving import wait_until
 @pytest.fixture(autouse=True)
 def no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits are made when a test says so, or because somebody waits."""
-    monkeypatch.setattr(on_access, "COMMIT_S", 1e6)
+    monkeypatch.setattr(on_access, "SOON_S", 1e6)
 
 
 def in_thread(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:

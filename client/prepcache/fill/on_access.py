@@ -7,7 +7,7 @@ Invariants:
     3. One thread at a time leases; threads make different items at once, and wait for one that another
        makes. A thread does not wait for a call that may wait for it: its sample is not kept then.
     4. A process that waits for others has a thread commit what it made: no two wait for each other. What was
-       made is committed after `COMMIT_S`, or after an outage.
+       made is committed after `SOON_S`, or after an outage.
     5. Until it is in files it is in memory, at most half a batch of it, and is given from there. It is in
        files before another process gets the data set, and before all is prepared.
     6. What is leased and not committed is given back: others may wait for it.
@@ -43,9 +43,9 @@ from prepcache.index.artifact_set import ArtifactSet
 
 log = logging.getLogger("prepcache")
 
-WAIT_S = 0.25
+POLL_S = 0.25
 """One long poll for what others are making."""
-COMMIT_S = 1.0
+SOON_S = 1.0
 """What was made is committed so soon: other jobs, and workers of this one, may wait for it."""
 LEASE_FROM_S = 2e-3
 """An item that costs less, and is asked for alone, is leased when it is committed, as asking takes as long,
@@ -110,7 +110,7 @@ class OnAccess:
                 raise
             if not todo:
                 with self._is_made:
-                    self._is_made.wait(WAIT_S)
+                    self._is_made.wait(POLL_S)
             if not granted and self._task.job.may_wait_for_others:  # for this thread: it is not kept waiting
                 found |= {index: copied(call(index)[0].samples[0]) for index in left}
         return found
@@ -144,7 +144,7 @@ class OnAccess:
             granted = share.take(among=among)
             if not granted and not share.reason:
                 self.flush_soon()
-                granted = share.wait(WAIT_S, among=among)
+                granted = share.wait(POLL_S, among=among)
         except PrepcacheError:
             if self._artifacts.session.is_away:
                 return []  # under a lock then
@@ -180,7 +180,7 @@ class OnAccess:
         elif (
             not self._artifacts.session.is_away
         ):  # then nobody sees it sooner in a file, which takes a descriptor
-            self.committer.soon(COMMIT_S)
+            self.committer.soon(SOON_S)
 
     def _is_commit_due(self) -> bool:
         is_full = self._made_bytes >= self._pace.commit_bytes // 2 or len(self._made) >= COMMIT_ITEMS // 2
