@@ -1,10 +1,7 @@
 """Collation of rows that differ in length: padded to one length, or packed end to end.
 
     DataLoader(ds, batch_size=32, collate_fn=prepcache.pad_collate(0, multiple_of=8, also="lengths"))
-    DataLoader(ds, batch_size=32, collate_fn=prepcache.pack_collate())
-
-Both may also be given as they are, `collate_fn=prepcache.pad_collate`: called with a list of samples, they
-collate it with their default options.
+    DataLoader(ds, batch_size=32, collate_fn=prepcache.pack_collate)
 
 Which leaves are sequences does not depend on the batch: those named in `leaves`, by their dotted path in
 the sample (`"tokens"`, `"1"`, `""` for a sample that is one tensor); without names, every tensor or array
@@ -133,11 +130,7 @@ class _Collate:
         return self.collated(samples, sys._getframe(1))
 
     def collated(self, samples: Any, asked_by: FrameType) -> Any:
-        """The batch of some samples.
-
-        Args:
-            asked_by: who gets it; a DataLoader worker is given what it sends in its place (collation.py).
-        """
+        """The batch of samples for `asked_by`: a worker gets what it sends (collation.py)."""
         if isinstance(samples, Batch) and samples.is_untouched:
             sent = sent_instead(samples, self, asked_by)
             if sent is not None:
@@ -169,7 +162,6 @@ class _Collate:
             raise KeyError(f"the samples have no leaf {sorted(unknown)}; they have {names}")
 
     def _leaf(self, path: tuple[str, ...], rows: list[Any], count: int, indices: Any) -> Any:
-        """The rows of one leaf, collated."""
         from torch.utils.data import default_collate
 
         if len(rows) != count:
@@ -196,7 +188,6 @@ class _Collate:
         return axis
 
     def _column(self, table: Table, number: int, path: tuple[str, ...]) -> CollateBatch:
-        """How one leaf of the table's batches is collated."""
         column, axis = table.columns[number], None
         if column is not None and column.leaf.kind in ("tensor", "ndarray"):
             axis = self.axis(path, column.leaf.ndim)
@@ -209,7 +200,6 @@ class _Collate:
         return lambda batch: self.rows(batch.leaf(number), axis, path)
 
     def _default(self, table: Table, number: int) -> CollateBatch:
-        """Collates a leaf as torch does."""
         from torch.utils.data import default_collate
 
         leaf = collation_of(table).leaves[number]
@@ -227,11 +217,7 @@ class _Collate:
         raise NotImplementedError
 
     def ragged(self, column: Ragged, tail: tuple[int, ...]) -> CollateBatch:
-        """Makes batches of a column whose rows differ along their first axis, and have elements.
-
-        Args:
-            tail: the shape of the rows beside that axis.
-        """
+        """Makes batches of a column whose rows have elements, and differ along their first axis only."""
         raise NotImplementedError
 
 

@@ -1,8 +1,5 @@
 """CachedDataset: a map-style data set whose samples are preprocessed once, by one of the jobs that want them.
 
-    ds = prepcache.CachedDataset(files, decode, config={"size": 224}, root=folder)
-    loader = torch.utils.data.DataLoader(ds, batch_size=256, shuffle=True)
-
 NOTE [ The walk of a sample ]
     `open_recipe` gives the recipe and `ItemHasher` the item digests: together they name the samples.
     `ArtifactSet.open` asks the daemon for the recipe's artifacts, maps them and holds them; the `Catalogue`
@@ -14,8 +11,6 @@ Invariants:
     1. `ds[i]` equals `preprocess(items[i], **config)` as of the opening, wherever it comes from; the
        daemon's trouble is never an exception here.
     2. What is returned is the caller's: writes into it never reach the cache.
-
-Not here: samples and how they are made (samples.py), a stream of items (iterable.py).
 """
 
 from __future__ import annotations
@@ -316,11 +311,7 @@ class CachedDataset(Dataset[T_co]):
     # -- what there is
 
     def are_cached(self, positions: Array, *, not_within_s: float = 0.0) -> Array:
-        """Which of the samples at these positions are there; `bool[k]`.
-
-        Args:
-            not_within_s: the daemon is not asked again so soon.
-        """
+        """Which samples are there, `bool[k]`; the daemon is not asked again within some seconds."""
         return self._samples.are_there(positions, not_within_s=not_within_s)
 
     def cached(self) -> int:

@@ -1,25 +1,17 @@
 """CachedIterableDataset: samples one after the other, preprocessed once, for items that come as a stream.
 
-    ds = prepcache.CachedIterableDataset(lambda: csv.DictReader(open(path)), tokenise)
-    loader = torch.utils.data.DataLoader(ds, batch_size=64, num_workers=4)
-
 Items are read a chunk at a time. A chunk is a small data set: its items are looked up and prepared whole. All
 chunks have one recipe, one function and one set of artifacts.
 
 Invariants:
     1. The samples of all workers of all ranks together are those of all items, once each (streaming.py); each
        gives its own in the order of the items.
-    2. As in `CachedDataset`: a sample equals `preprocess(item, **config)`, wherever it comes from.
-    3. The recipe is made once, at the opening. An item that is an instance of a class of the project, whose
+    2. The recipe is made once, at the opening. An item that is an instance of a class of the project, whose
        code would count beside the recipe, is refused.
-    4. What was read before the items raised, or a sample failed in a later chunk, is given first.
-    5. Memory is bounded by one chunk, however long the stream is: its items, and what is made of them.
-       Samples that were made on access are in files at the end of their chunk.
-    6. The first chunk is short, later ones as long as `SPAN_S` of work: the first sample comes soon.
-    7. What is said of the function, or of the daemon, is said once for the stream, by its first worker.
-    8. An executor is used by the process that it was given in: its threads and pipes are not in others.
-
-Not here: reading, and whose share it is (streaming.py).
+    3. What was read before the items raised, or a sample failed in a later chunk, is given first.
+    4. Memory is bounded by one chunk. Samples that were made on access are in files at its end.
+    5. The first chunk is short, later ones as long as `SPAN_S` of work: the first sample comes soon.
+    6. What is said of the function, or of the daemon, is said once for the stream, by its first worker.
 """
 
 from __future__ import annotations
@@ -184,11 +176,7 @@ class CachedIterableDataset(IterableDataset[T_co]):
                 raise error
 
     def _looked_up(self, items: list[Any], numbers: range) -> Samples:
-        """The samples of items that were read together.
-
-        Raises:
-            UnkeyableError: an item has no stable bytes, or is an instance of a class whose code counts.
-        """
+        """Raises UnkeyableError: an item has no stable bytes, or one of a class whose code counts."""
         by = self._by
         hasher = ItemHasher(**self._hashing, stat_cache=user_stat_cache())
         hasher.says_text_files = says = self._said.is_news("files")
@@ -210,11 +198,7 @@ class CachedIterableDataset(IterableDataset[T_co]):
         return samples
 
     def _prepare(self, chunk: Samples) -> None:
-        """Verifies what was found of a chunk, and makes what is missing.
-
-        Raises:
-            PreprocessError, SampleError, VerifyError: as at the opening of a `CachedDataset`.
-        """
+        """Verifies what was found of a chunk, and makes what is missing."""
         chunk.note_hits()
         if self._verify_fraction:
             chunk.making.verify(self._verify_fraction)
@@ -232,9 +216,9 @@ class CachedIterableDataset(IterableDataset[T_co]):
         self._source.set_epoch(epoch)
 
     def report(self) -> Report:
-        """How many items hit and were preprocessed, and what that cost.
+        """How many items hit and were preprocessed in all epochs so far, and what that cost.
 
-        In all epochs so far, without what spawned workers did: they have reports of their own.
+        What spawned workers did is not in it.
         """
         artifacts = self._by.artifacts
         reason = [artifacts.reason] if artifacts.reason else []

@@ -1,28 +1,19 @@
 """The loader: batches gathered ahead, by a thread, into recycled buffers, and copied to a device.
 
-    loader = prepcache.Loader(ds, 256, shuffle=True, generator=torch.Generator().manual_seed(0))
-    for epoch in range(epochs):
-        for images, labels in loader: ...
-
-It needs no worker processes: a gather releases the GIL, so one thread keeps ahead of a training step.
-
 Invariants:
     1. The order is that of a `DataLoader` with the same generator, epoch after epoch.
     2. A batch belongs to the consumer for as long as anything refers to it; only then is its memory used
        again.
     3. `state_dict` counts what the consumer was given, not what lies ready; in samples, so that the epoch is
        resumed with any batch size.
-    4. The thread ends with its iterator, also if the consumer leaves in the middle of an epoch; its
-       exceptions are the consumer's. An epoch does not go on in a forked process: the thread is not there.
+    4. The thread ends with its iterator; its exceptions are the consumer's. An epoch does not go on in a
+       forked process, where the thread is not, nor is anything of a GPU freed there, which would abort it.
     5. The garbage collector may end an epoch in whatever thread it runs, which may hold a lock that the
        epoch's thread waits for: nobody waits for that longer than `LEAVE_S`, and no such thread for another.
-       Nor does the end of the process, where an error or Ctrl-C keeps epochs that were under way.
 
 Devices of other types than CUDA's get plain copies, made when the consumer asks for a batch. CUDA's get
 copies on a stream beside the consumer's, from pinned buffers:
-    6. A pinned buffer is held until its copy has ended: `_in_flight` refers to it up to then, so the pool
-       does not hand it out, and torch, which cannot tell from an array within a block that a copy reads it,
-       does not give its memory to others when the loader is gone.
+    6. A pinned buffer is held until its copy has ended: `_in_flight` refers to it up to then.
     7. The consumer's stream waits for the copy, on the device, before it may use the batch; and the
        batch's device memory is not given to others before the consumer's stream is done with it.
     8. What is no dense tensor, and so cannot be kept for a stream, is copied when the consumer asks for it.
@@ -335,11 +326,7 @@ def _pinned_block(size_bytes: int) -> Block:
 
 
 def to_device(device: Any) -> Copier | Sender:
-    """What takes batches to a device that is not the CPU.
-
-    Raises:
-        RuntimeError: this torch or this machine has no such device.
-    """
+    """What takes batches to a device that is not the CPU. Raises RuntimeError where there is none."""
     import torch
 
     try:
@@ -355,8 +342,7 @@ def to_device(device: Any) -> Copier | Sender:
 class Copier:
     """Copies batches to a CUDA device.
 
-    Locking: `_lock` guards `_in_flight` and the order of copies: each epoch that is being iterated has a
-    thread.
+    Locking: `_lock` guards `_in_flight` and the order of copies: each epoch has a thread.
     """
 
     def __init__(self, device: Any) -> None:
@@ -417,11 +403,7 @@ def _wait_for(in_flight: deque[tuple[Any, Any]], made_in: int) -> None:
 
 
 class Sender:
-    """Copies batches to a device of any type, in the consumer's thread: there its device and stream are set.
-
-    Args:
-        device: a device.
-    """
+    """Copies batches to any device in the consumer's thread: there its device and stream are set."""
 
     def __init__(self, device: Any) -> None:
         import torch
@@ -432,7 +414,6 @@ class Sender:
         self.pool = Pool(2 * KEPT_BLOCKS)
 
     def begin(self, batch: Any) -> Any:
-        """Nothing yet."""
         return batch
 
     def finish(self, batch: Any) -> Any:

@@ -6,14 +6,13 @@ Invariants:
     3. A rank that is known where workers are started is known in them, though they are other processes.
     4. torch and what is built on it is asked only where the job has loaded it.
     5. An iterator is read once, by the process that it was given in. Where an epoch was left, what it had
-       read ahead is gone with it; in a forked worker, an open file's position is shared with the others.
+       read ahead is gone with it.
     6. An item is taken as it is when it is read: a reader may fill one dict or array again and again.
 
 NOTE [ Who splits twice ]
     What is split by somebody else as well loses items, and nobody sees it. Items that split themselves over
     workers (a WebDataset, a streaming data set of Hugging Face's) are read as if there were no workers. Where
-    accelerate reads the data set, it deals out batches to the ranks itself: by rank 0 alone, or by having
-    each rank read everything. That is seen by who asks, in the process or in the one that it was forked from.
+    accelerate reads the data set, it deals out batches to the ranks itself: that is seen by who asks.
 
 Source: webdataset.utils.pytorch_worker_info; accelerate.data_loader (DataLoaderDispatcher,
 IterableDatasetShard).
@@ -135,7 +134,6 @@ def unsplit() -> Iterator[None]:
 
 
 def _is_dealt_out() -> bool:
-    """Whether somebody asks who deals out what he gets; see NOTE [ Who splits twice ]."""
     if not any(name in sys.modules for name in _DEALERS):
         return False
     frame = sys._getframe(1)
@@ -147,11 +145,7 @@ def _is_dealt_out() -> bool:
 
 
 class Source:
-    """Gives items, from their beginning.
-
-    Raises:
-        UnkeyableError: they have no order that is the same in every process.
-    """
+    """Gives items, from their beginning."""
 
     def __init__(self, items: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
         if not callable(items):
@@ -191,11 +185,7 @@ class Source:
 
 
 class Reading:
-    """One epoch's way through a share of the items.
-
-    Args:
-        clock: monotonic seconds.
-    """
+    """One epoch's way through a share of the items."""
 
     def __init__(self, source: Source, split: Split, clock: Callable[[], float] = time.monotonic) -> None:
         self._split = split
@@ -206,7 +196,7 @@ class Reading:
             self._items = islice(source.begin(), split.first, None, split.step)
 
     def read(self, count: int) -> tuple[list[Any], range, Exception | None]:
-        """The next items of the share, at most so many; fewer where they come slowly, or are large.
+        """At most `count` next items of the share: fewer where they come slowly, or are large.
 
         Returns:
             They, their numbers in the stream, and what was raised where another was asked for.

@@ -1,14 +1,11 @@
 """Artifacts: immutable safetensors files that hold the samples of some items of one recipe, by columns.
 
-    Writer(recipe).add(...).write(fd)     collect samples, write a file
-    open(path)                            map a file: columns, rows, samples
+    Writer(recipe).add(...).write(fd)     collects samples, writes a file
+    open(path)                            maps a file: columns, rows, samples
     read_header(fd), check(fd)            what the daemon needs: no map, no torch
     merge(fds, headers, fd, producer=...) many small files into one, in bounded memory
-    copy(fd, to_fd, size_bytes)           the same file again
 
-Invariants:
-    1. numpy is enough; torch is loaded when a tensor leaf is made, and then only.
-    2. Nothing is unpickled, evaluated or imported at the word of a file.
+Nothing is unpickled, evaluated or imported at the word of a file.
 """
 
 from importlib import import_module

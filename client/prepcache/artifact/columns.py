@@ -1,14 +1,11 @@
 """Leaves and columns: what one leaf of a sample is, and how its column lies in a safetensors file.
 
 Invariants:
-    1. A leaf comes back as what it was, to the bit: its kind and its true dtype are in its `Leaf`. What
-       no numpy dtype can name (bfloat16, float8) is held as unsigned words of the same size.
+    1. A leaf comes back as what it was, to the bit. What no numpy dtype can name (bfloat16, float8) is held
+       as unsigned words of the same size.
     2. What no safetensors dtype can name (complex128, datetime64, text of fixed width) is stored as `U8` with
        one more axis: the bytes of an element.
-    3. No dtype holds references or fields: objects, strings of variable width and structured arrays never
-       reach a column. Big-endian arrays come back native, equal in value.
-
-Not here: how rows are collected (`writer`), how a file is checked (header.py).
+    3. No dtype holds references or fields. Big-endian arrays come back native, equal in value.
 """
 
 from __future__ import annotations
@@ -83,13 +80,9 @@ ITEM_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """What one leaf is.
+    """What one leaf is: its kind, one of `KINDS`, and the axes of a tensor or ndarray.
 
-    Args:
-        kind: one of `KINDS`.
-        dtype: of a tensor the torch name (`"bfloat16"`), of an ndarray or numpy scalar the numpy
-            string (`"<f4"`); else empty.
-        ndim: axes of a tensor or ndarray, else 0.
+    `dtype` is the torch name of a tensor's (`"bfloat16"`), the numpy string of an array's (`"<f4"`).
     """
 
     kind: str
@@ -108,11 +101,7 @@ def describe_dtype(dtype: np.dtype[Any]) -> str | None:
 
 @lru_cache(maxsize=512)
 def numpy_dtype(text: str) -> np.dtype[Any]:
-    """The dtype that `describe_dtype` described.
-
-    Raises:
-        ValueError: the text is none of its, or names a dtype that may hold references.
-    """
+    """The dtype that `describe_dtype` described. Raises ValueError for any other text."""
     try:
         dtype = np.dtype(text)
         if dtype.str != text:
@@ -126,11 +115,7 @@ def numpy_dtype(text: str) -> np.dtype[Any]:
 
 @lru_cache(maxsize=512)
 def storage(leaf: Leaf) -> tuple[str, np.dtype[Any], bool]:
-    """How the values of a leaf are stored.
-
-    Returns:
-        The safetensors dtype, the numpy dtype of the mapped values, and whether the stored tensor has
-        one more axis, of the bytes of an element.
+    """The safetensors dtype, the numpy dtype of the mapped values, and whether there is an axis of bytes.
 
     Raises:
         ValueError: the leaf names no dtype that a column holds.
@@ -149,7 +134,6 @@ def storage(leaf: Leaf) -> tuple[str, np.dtype[Any], bool]:
 
 
 def holds_tensor_dtype(name: str) -> bool:
-    """Whether a column can hold tensors of the torch dtype of this name."""
     return name in _TORCH
 
 
@@ -163,10 +147,9 @@ def torch_word(leaf: Leaf) -> Any:
 
 @lru_cache(maxsize=512)
 def leaf_maker(leaf: Leaf) -> Callable[[Array], Any]:
-    """What turns arrays of a column's values into what the leaf is: tensors (of its true dtype) or ndarrays.
+    """What turns arrays of a column's values, of one row or of many, into what the leaf is.
 
     No bytes are copied. Values must be writable where the leaf is a tensor: torch has no read-only tensors.
-    They may be of one row or of a batch of rows.
     """
     if leaf.kind != "tensor":
         return lambda values: values
@@ -179,7 +162,6 @@ def leaf_maker(leaf: Leaf) -> Callable[[Array], Any]:
 
 
 def load_torch() -> Any:
-    """torch, loaded when the first tensor leaf is made and not before."""
     torch = sys.modules.get("torch")
     if torch is None:
         import torch
@@ -192,5 +174,4 @@ def decode_bytes(leaf: Leaf) -> Callable[[bytes], Any]:
 
 
 def encode_bytes(leaf: Leaf) -> Callable[[Any], bytes]:
-    """The inverse of `decode_bytes`."""
     return (lambda value: value.encode("utf-8", "surrogatepass")) if leaf.kind == "str" else bytes

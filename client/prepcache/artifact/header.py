@@ -9,15 +9,13 @@
               NAME [rows, ...]                                    a dense column
               NAME [total] · NAME.offsets I64[rows+1] · NAME.shapes I64[rows,ndim]         a ragged one
                                                                   (shapes from two axes on)
-    `__metadata__` holds strings: "format" = "prepcache artifact", "version", and "document": JSON with the
-    recipe, key, counts, cost, edition, producer, observed inputs, and the groups with trees and columns.
-    Observed inputs are one text, base64(zlib(kind NUL name NUL digest NUL kind ...)), "" for none: there may
-    be a hundred thousand in each of hundreds of artifacts, and who maps one knows them from the daemon.
+    `__metadata__` holds strings: "format", "version", and "document": a `Document` in JSON. Its observed
+    inputs are one text, base64(zlib(kind NUL name NUL digest NUL kind ...)), "" for none.
 
 Invariants:
     1. `read_header` returns only if every tensor that the document asks for is there with the dtype and
        shape that it must have, nothing else is, and all of them tile the data exactly up to the end of
-       the file. Every later view is then inside the file, and numpy never sees a size it did not check.
+       the file. Every later view is then inside the file.
     2. The item table's digests are distinct and its row counts add up to the rows.
     3. What rows are indexed by (row groups, offsets, shapes) is proved by `reader.check_rows`.
     4. Reads go through `pread`: a file that shrinks is an `ArtifactError` here, never a SIGBUS.
@@ -102,11 +100,7 @@ class ColumnSpec:
         return Leaf(self.kind, self.dtype, self.ndim)
 
     def tensors(self, rows: int, total: int | None = None) -> list[Expected]:
-        """The tensors it consists of, in the order in which they are written.
-
-        Args:
-            total: how many values it has, if it is ragged.
-        """
+        """The tensors it consists of, in the order of the file; `total` values if it is ragged."""
         if self.kind == "none":
             return []
         tag, dtype, has_byte_axis = columns.storage(self.leaf)
@@ -167,8 +161,6 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an artifact says of itself, checked."""
-
     recipe: RecipeDigest
     key: Key
     items: int
@@ -187,11 +179,7 @@ class Header:
 
     @property
     def observed(self) -> list[dict[str, str]]:
-        """The observed inputs: unpacked each time, and checked only then.
-
-        Raises:
-            ArtifactError: they are malformed.
-        """
+        """Unpacked each time, and checked only then: ArtifactError where they are malformed."""
         try:
             return unpack_observed(self.packed_observed)
         except (KeyError, ValueError) as error:
@@ -199,14 +187,7 @@ class Header:
 
 
 def pack_observed(observed: Iterable[Mapping[str, str]]) -> str:
-    """Observed inputs as one text.
-
-    Args:
-        observed: of each its kind, name and digest; none of them has a NUL in it.
-
-    Raises:
-        ArtifactError: they are more than `unpack_observed` takes.
-    """
+    """Kind, name and digest of each, as one text. Raises ArtifactError where they are too many."""
     fields = [one[name] for one in observed for name in _OBSERVED]
     if any("\0" in field for field in fields):
         raise ValueError("an observed input contains a NUL")
@@ -219,11 +200,7 @@ def pack_observed(observed: Iterable[Mapping[str, str]]) -> str:
 
 
 def unpack_observed(packed: Any) -> list[dict[str, str]]:
-    """Takes observed inputs apart, as `pack_observed` put them together.
-
-    Raises:
-        ValueError: these are no observed inputs, or more than any artifact has.
-    """
+    """Takes observed inputs apart. Raises ValueError for what `pack_observed` does not give."""
     if type(packed) is not str:
         raise ValueError("observed inputs are not text")
     if not packed:
@@ -242,10 +219,9 @@ def unpack_observed(packed: Any) -> list[dict[str, str]]:
 
 
 def read_header(fd: int, *, size_bytes: int | None = None, max_items: int = MAX_ELEMENTS) -> Header:
-    """Reads and checks the header and the item table of an open file.
+    """Reads and checks the header and the item table of an open regular file.
 
     Args:
-        fd: an open regular file; its position is not used.
         size_bytes: the size that the file must have, if known.
         max_items: a longer item table is not read: it is held whole in memory.
 

@@ -41,8 +41,6 @@ from prepcache.errors import ArtifactError
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written."""
-
     key: Key
     size_bytes: int
     items: int
@@ -93,7 +91,7 @@ def write_artifact(
     observed: str,
     edition: int,
 ) -> Written:
-    """Puts the tables before the columns and writes it all; shared by the writer and the merge."""
+    """Puts the tables before the columns and writes it all."""
     items, rows = len(row_counts), sum(group.rows for group in groups)
     cost_s, key = math.fsum(costs), entry_key(recipe, digests)
     tables = [
@@ -116,7 +114,7 @@ def _pieces(head: bytes, laid: Sequence[Tensor]) -> Iterator[Any]:
 
 
 class ColumnNames:
-    """Gives columns readable, distinct names: the leaf's path, and the group's number from the second on."""
+    """Gives columns distinct names: the leaf's path, and the group's number from the second on."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
@@ -138,10 +136,7 @@ def _with_parts(name: str) -> tuple[str, str, str]:
 
 
 def _encode_header(document: Document, tensors: Sequence[Tensor]) -> tuple[bytes, list[Tensor], int]:
-    """Lays the tensors out.
-
-    Returns:
-        The first bytes of the file up to the data, the tensors with fillers between them, the file's size.
+    """The first bytes of the file up to the data, the tensors with fillers between them, and its size.
 
     Raises:
         ArtifactError: the header exceeds its bound.
@@ -166,8 +161,7 @@ _ZEROS = bytes(64 << 10)
 
 
 def _laid_out(tensors: Sequence[Tensor], start: int) -> tuple[list[Tensor], dict[str, Any], int]:
-    """The tensors with fillers between them, their entries in the header, and where the last one ends, if the
-    first begins at byte `start`."""
+    """The tensors with fillers, their entries in the header, and their end, if they begin at `start`."""
     laid: list[Tensor] = []
     entries: dict[str, Any] = {}
     end = start
@@ -187,8 +181,9 @@ def _zeros(count: int) -> list[bytes]:
 
 
 def _border_bytes(tensor: Tensor) -> int:
-    """Where a tensor may begin: on a multiple of this. Columns of many files are mapped as one array by their
-    pages, and by their folios, where an eighth of the column is no less than what that may waste."""
+    """A tensor begins on a multiple of this: columns of many files are mapped as one array by their
+    pages, and by folios where they are 8 of them or more.
+    """
     size_bytes = tensor.size_bytes
     if size_bytes < MAPPED_BYTES:
         return COLUMN_BYTES
@@ -214,11 +209,8 @@ class _Output:
 
     NOTE [ Large folios ]
         The page cache takes folios as large as one write, as far as both lie on a border of that size, and a
-        map of the file has one entry for a folio of 2 MiB instead of 512. Random rows of 12 kB (W1 of the
-        benchmarks) were copied at 7.2 to 8.4 GB/s from these, at 6.2 to 6.9 from folios of 64 KiB, and at
-        6.0 to 6.6 from 1 MiB. So calls end on borders of 2 MiB. Writing took 0.3 to 0.4 s of processor time
-        a GB instead of 0.5 to 0.6; where a virtual machine had to get the memory from its host, 1.6 to 3.0,
-        where 64 KiB took 0.5 to 3.4.
+        map has one entry for a folio of 2 MiB instead of 512: random rows are copied a sixth faster. So calls
+        end on borders of 2 MiB.
     """
 
     def __init__(self, fd: int) -> None:
@@ -253,7 +245,6 @@ class _Output:
             self.add(self._read[place : place + length])
 
     def flush(self) -> None:
-        """Writes what is there."""
         first = 0
         while first < len(self._batch):
             written = os.writev(self._fd, self._batch[first:])
@@ -267,16 +258,11 @@ class _Output:
 
 
 def copy(fd: int, to_fd: int, size_bytes: int) -> None:
-    """Copies the first bytes of a file into an empty one, without the GIL.
-
-    Raises:
-        ArtifactError: the file is shorter.
-    """
+    """Copies the first bytes of a file into an empty one. Raises ArtifactError where it is shorter."""
     _write_all(to_fd, [FilePart(fd, 0, size_bytes)])
 
 
 def _write_all(fd: int, pieces: Iterable[Any]) -> None:
-    """Writes buffers and parts of files to a descriptor, whose file is empty."""
     output = _Output(fd)
     for piece in pieces:
         if isinstance(piece, FilePart):

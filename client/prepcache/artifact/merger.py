@@ -49,14 +49,11 @@ def merge(fds: Sequence[int], headers: Sequence[Header], fd: int, *, producer: d
     """Writes one artifact that holds what the given ones hold.
 
     Args:
-        fds: open descriptors of at least one artifact, which stay the caller's.
-        headers: of each, from `check`.
-        fd: open for writing at the start of an empty file. Neither synced nor closed here.
-        producer: of the new artifact.
+        headers: of each file, from `check`.
+        fd: of an empty file, which is neither synced nor closed here.
 
     Raises:
-        ArtifactError: the recipes or editions differ, an item is in two files, or an input was observed with
-            two digests.
+        ArtifactError: recipes or editions differ, an item is in two files, or an input has two digests.
     """
     if len({header.recipe for header in headers}) != 1:
         raise ArtifactError("cannot merge artifacts of different recipes")

@@ -3,11 +3,8 @@
 Invariants:
     1. No view is made before the header and every offset, shape and row group have been checked: after
        `check_rows` every row of every column lies inside its column.
-    2. The map is read-only and lives as long as any array, tensor or Artifact that looks into it:
-       dropping them all drops it. An unlinked file stays readable meanwhile.
-    3. `sample(row)` gives copies: torch has no read-only tensors, and a write into the map would end the
-       process (SIGSEGV).
-    4. Maps do not travel: another process opens the file by its path.
+    2. The map is read-only and lives as long as any array, tensor or Artifact that looks into it.
+    3. `sample(row)` gives copies: a write into the map would end the process (SIGSEGV).
 """
 
 from __future__ import annotations
@@ -53,11 +50,7 @@ libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 class Mapping:
     """Mapped memory, given up when the last array that looks into it is gone: `numpy.asarray(mapping)`.
 
-    The mmap module keeps a descriptor for each map of a file (until Python 3.13), and a thousand artifacts
-    would use up what a process may have: so the C library is called directly, and keeps none.
-
-    Raises:
-        OSError: the kernel refuses.
+    The mmap module keeps a descriptor for each map of a file, until Python 3.13.
     """
 
     def __init__(self, size_bytes: int, protection: int, flags: int, fd: int) -> None:
@@ -80,13 +73,10 @@ class Mapping:
 class Column:
     """One leaf of every sample of a group, mapped.
 
-    Args:
-        name: of its tensor in the file.
-        leaf: what each value is.
-        values: dense `[n, ...]`; ragged, or of a `str` or `bytes`: all values on end.
-            `[n, 0]` for None. In the leaf's numpy dtype, or the unsigned word that stands for it.
-        offsets: `int64[n + 1]` into `values` if ragged, else None.
-        shapes: `int64[n, ndim]` if ragged with two axes or more, else None.
+    Shape:
+        values: dense `[n, ...]`; ragged, and of `str` and `bytes`, end to end; `[n, 0]` for None. Their
+            dtype is the leaf's numpy dtype, or the unsigned word that stands for it.
+        offsets: `int64[n + 1]` into `values` if ragged; shapes: `int64[n, ndim]` if ragged, from two axes on.
     """
 
     name: str
@@ -110,7 +100,7 @@ class Artifact:
 
     Shape:
         item_digests: uint8[items, 32], in row order; first_row, row_count: int64[items];
-        item_cost: float64[items], seconds that preprocessing each item took.
+        item_cost: float64[items], in seconds.
 
     Thread-safe: what is made later (samplers, at first use) is the same whoever makes it.
     """
@@ -134,11 +124,7 @@ class Artifact:
         self._samplers: dict[int, Callable[[int], Any]] = {}
 
     def sample(self, row: int) -> Any:
-        """The sample of a row, as it was stored (invariant 3).
-
-        Raises:
-            IndexError: there is no such row.
-        """
+        """A copy of the sample of a row."""
         if not 0 <= row < self.header.rows:
             raise IndexError(f"row {row} is out of range for {self.header.rows} rows")
         group = 0
@@ -166,14 +152,10 @@ class Artifact:
 
 
 def open(path_or_fd: str | os.PathLike[str] | int, *, size_bytes: int | None = None) -> Artifact:
-    """Maps an artifact.
-
-    Args:
-        path_or_fd: a path (a symbolic link is refused), or a descriptor, which stays the caller's.
-        size_bytes: the size that it must have, if known.
+    """Maps the artifact at a path (no symbolic link), or of a descriptor, which stays the caller's.
 
     Raises:
-        ArtifactError: it is not a whole, valid artifact.
+        ArtifactError: it is not a whole, valid artifact, or has another size.
         OSError: it cannot be opened.
     """
     if isinstance(path_or_fd, int):
@@ -283,14 +265,7 @@ def _picker(column: Column) -> Callable[[int], Array]:
 
 
 def check(fd: int, *, max_items: int = MAX_ELEMENTS) -> Header:
-    """Checks an artifact completely without mapping it, for a file that its writer may still cut.
-
-    Args:
-        max_items: see `read_header`.
-
-    Raises:
-        ArtifactError: it is not a whole, valid artifact.
-    """
+    """Checks an artifact as `open` does, without mapping it: its writer may still cut the file."""
     header = read_header(fd, max_items=max_items)
 
     def read(name: str, start: int, stop: int) -> Array:
@@ -302,15 +277,7 @@ def check(fd: int, *, max_items: int = MAX_ELEMENTS) -> Header:
 
 
 def check_rows(header: Header, read: Read) -> None:
-    """Proves row groups, offsets and shapes, a chunk at a time.
-
-    Args:
-        header: of the file.
-        read: gives a part of a table.
-
-    Raises:
-        ArtifactError: a row would lie outside its column or its group.
-    """
+    """Proves row groups, offsets and shapes, a chunk at a time; else raises ArtifactError."""
     if len(header.groups) > 1:
         seen = np.zeros(len(header.groups), np.int64)
         for start, stop in _chunks(header.rows):

@@ -57,10 +57,7 @@ class _Refused(Exception):
 
 
 def signature(sample: Any) -> tuple[Signature, list[Any]]:
-    """Takes a sample apart.
-
-    Returns:
-        Its signature, and its leaves in walking order, uncopied.
+    """Takes a sample apart: its signature, and its leaves in walking order, uncopied.
 
     Raises:
         SampleError: something in it cannot come back as itself; the message holds the path.
@@ -113,8 +110,9 @@ def describe(sign: Signature) -> tuple[Tree, list[Leaf], list[str]]:
 
 
 def leaves_of(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The leaves of what is no sample yet, or a batch, with their paths: any mapping, tuple or list is a
-    container. What lies too deep is left out.
+    """The leaves of any value or batch, with their paths: any mapping, tuple or list is a container.
+
+    What lies too deep is left out.
     """
     if isinstance(value, Mapping):
         children: Iterable[tuple[Any, Any]] = value.items()
@@ -144,10 +142,9 @@ def rebuilt(
     sequence: Callable[[list[Any]], Any] | None = None,
     whole: type | tuple[()] = (),
 ) -> Any:
-    """What `leaves_of` takes apart, with other leaves.
+    """What `leaves_of` takes apart, with the leaves that `leaf(path, old)` gives.
 
     Args:
-        leaf: gives the new one, by its path and the old one.
         sequence: makes what tuples and lists become, except namedtuples; by default they keep their types.
         whole: containers that are leaves.
     """
@@ -248,7 +245,7 @@ def _walk_container(value: Any, kind: Any, parts: list[Any], leaves: list[Any], 
 
 
 def _torch_tensor() -> Any:
-    """The class of tensors, if torch is loaded; another thread may just be loading it."""
+    """The class of tensors, if torch is loaded, or None."""
     return getattr(sys.modules.get("torch"), "Tensor", None)
 
 
@@ -352,7 +349,6 @@ def builder(tree: Tree) -> Build:
 
 
 def _children(trees: list[Tree]) -> Build:
-    """What gives the children of a container, in a list."""
     if trees and all(isinstance(child, int) for child in trees):
         return itemgetter(slice(trees[0], trees[-1] + 1))
     builders = [builder(child) for child in trees]
@@ -360,11 +356,7 @@ def _children(trees: list[Tree]) -> Build:
 
 
 def count_leaves(tree: Tree) -> int:
-    """Checks a tree that came from a file, completely, and counts its leaves.
-
-    Raises:
-        ValueError: it is not a tree as described above.
-    """
+    """Counts the leaves of a tree that came from a file. Raises ValueError where it is none."""
     return _count(tree, 0, 0)
 
 

@@ -39,7 +39,6 @@ class Writer:
     """Collects samples of one recipe.
 
     Args:
-        recipe: the recipe digest.
         edition: how many refreshes came before; see index/recipe_index.py.
     """
 
@@ -55,17 +54,14 @@ class Writer:
 
     @property
     def items(self) -> int:
-        """Items added so far."""
         return len(self._digests)
 
     @property
     def rows(self) -> int:
-        """Samples added so far."""
         return len(self._row_groups)
 
     @property
     def cost_s(self) -> float:
-        """Seconds of preprocessing that the added items took."""
         return math.fsum(self._costs)
 
     @property
@@ -75,15 +71,10 @@ class Writer:
         return held + self.items * (DIGEST_BYTES + 16) + self.rows * 2
 
     def add(self, item_digest: bytes, samples: Sequence[Any], cost_s: float) -> None:
-        """Takes an item's samples.
-
-        Args:
-            item_digest: 32 bytes, not added before.
-            samples: one, unless the recipe expands; may be empty then.
-            cost_s: seconds that preprocessing the item took.
+        """Takes the samples of an item that was not added before, and the seconds that they took.
 
         Raises:
-            SampleError: a sample that no column can hold; the message holds the path of the leaf.
+            SampleError: no column can hold a sample; the message holds the path of the leaf.
         """
         if len(item_digest) != DIGEST_BYTES or item_digest in self._digests:
             raise ValueError("an item digest must have 32 bytes and be added once")
@@ -115,10 +106,9 @@ class Writer:
     def write(
         self, file: Any, *, producer: dict[str, Any], observed: Sequence[dict[str, Any]] = ()
     ) -> Written:
-        """Writes the artifact from the file's position, which must be its start; may be called again.
+        """Writes the artifact to a descriptor (or what has one) at its start, unsynced; may be called again.
 
         Args:
-            file: a descriptor, or an object that has one (`fileno()`). Neither synced nor closed here.
             producer: who made it, for people; JSON.
             observed: inputs beside the item and the recipe: dicts of kind, name and digest.
         """

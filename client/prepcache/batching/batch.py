@@ -3,17 +3,15 @@
     DataLoader ── __getitems__(indices) ──> Batch ── default_collate ──> batch[0] is a `_Row`
                                                         registered ──> the columns, gathered, as they are
 
-A `Batch` is a list, so that custom `collate_fn`s and whatever else is given one see samples. They are
-made when somebody looks at the first; torch's `collate` alone, which looks at `batch[0]` to choose how to
-collate, is shown a `_Row` there, whose type is registered with it, and no sample is ever made.
+Samples are made when somebody looks at the first; torch's `collate` alone, which looks at `batch[0]` to
+choose how to collate, is shown a `_Row` there, whose type is registered with it.
 
 Invariants:
-    1. What is collated equals what `default_collate` makes of the samples: every kind of leaf, every
-       container. Whatever this module does not know how to gather goes through torch's own code.
-    2. Once samples were handed out they are the truth: the list is collated as any list is, so that a
-       `collate_fn` which changes samples first is obeyed.
-    3. A changed or replaced `collate_fn_map` is obeyed in the same way.
-    4. C code that reads a list's items without asking the list (torch does) finds `_Row`s, which send a
+    1. What is collated equals what `default_collate` makes of the samples. Whatever is not known to gather
+       goes through torch's own code.
+    2. Once samples were handed out they are the truth: a `collate_fn` which changes samples first is obeyed,
+       and so is a changed `collate_fn_map`.
+    3. C code that reads a list's items without asking the list (torch does) finds `_Row`s, which send a
        torch function on with the samples. Nothing finds an empty or a wrong list.
 """
 
@@ -58,14 +56,12 @@ class Batch(list[Any]):
     """Samples of one table.
 
     Args:
-        table: the table.
         numbers: of its rows, in the order of the batch; at least one.
-        indices: the positions in the data set, for messages.
+        indices: the positions in the data set, for messages, and in `source` for other processes.
         pool: where memory is taken from.
 
     Attributes:
-        source: the data set that `indices` are positions in, where another process may gather them; see
-            collation.py.
+        source: the data set, where another process may gather them; see collation.py.
     """
 
     __slots__ = ("_gathered", "_is_handed_out", "indices", "numbers", "pool", "source", "table")

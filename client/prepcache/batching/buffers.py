@@ -1,15 +1,10 @@
 """Recycled memory for batches: numpy blocks that are handed out again once nobody refers to them.
 
-Allocation, not copying, is what a batch costs: fresh pages are zeroed and mapped one fault at a time.
-So a pool keeps the last few blocks and looks, before it allocates, for one that is free again.
-
 Invariants:
     1. A block is handed out only while nothing but the pool refers to it. Whatever can reach its memory
-       (numpy views of views, torch tensors and their storages, memoryviews, DLPack capsules) holds a
-       reference to the block itself, because the block owns its memory; so its reference count tells.
+       holds a reference to the block itself, because the block owns its memory; so its reference count tells.
     2. The count is read, and the block handed out, under one lock: never twice.
-    3. A pool keeps a bounded number of blocks; a consumer that keeps its batches takes them with it, and
-       the pool forgets the block that it handed out longest ago.
+    3. A pool keeps a bounded number of blocks, and forgets the one that it handed out longest ago.
     4. Where reference counts are not exact (an interpreter without the GIL), nothing is recycled.
     5. A forked child starts with an empty pool: its lock may have been held at the fork.
     6. Of the free blocks the one handed out last goes first: its bytes are the likeliest to be in a cache.
@@ -17,10 +12,7 @@ Invariants:
 NOTE [ Aliases ]
     A processor takes a load for one of the bytes that were just stored if their addresses agree in the last
     twelve bits, and waits. Columns of whole pages begin on pages, as large blocks do, so arrays begin half a
-    page into them: rows of 602,112 bytes are copied at 8.4 GB/s instead of 7.0, of 12,288 at 8.6 instead of
-    8.2 (folios of 2 MiB), and 7.8 instead of 6.6 (of 64 KiB).
-
-Not here: what pinned memory is (loader.py hands in how it is allocated).
+    page into them.
 """
 
 from __future__ import annotations
@@ -65,7 +57,6 @@ class Pool:
     """Blocks of memory that come back by themselves.
 
     Args:
-        kept_blocks: how many blocks the pool remembers, in use or not.
         allocate: size in bytes -> a block; nothing but the block may refer to its memory.
         small_bytes: arrays smaller than this are left to malloc.
     """
@@ -88,11 +79,7 @@ class Pool:
         self._blocks: list[tuple[Block, int]] = []
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], size_bytes: int) -> npt.NDArray[Any]:
-        """An uninitialised, writable, C-contiguous array whose memory nobody else can reach.
-
-        Args:
-            size_bytes: of the array, as `shape` and `dtype` say.
-        """
+        """An uninitialised, writable, C-contiguous array of so many bytes, which nobody else can reach."""
         if size_bytes < self._small_bytes:
             return np.empty(shape, dtype)
         if self._pid != os.getpid():

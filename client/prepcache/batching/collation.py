@@ -5,22 +5,18 @@ In a DataLoader worker, a batch that the job can gather itself is sent as the po
     worker:  fetch ── __getitems__ ──> Batch ── collation ──> ByIndex ── pickled: some bytes a sample ──┐
     job:     the batch  <── collated and gathered into recycled memory <── Batch <── unpickled  <───────┘
 
-Both map the same artifacts, so no sample goes through shared memory or a pipe. The job's side runs where the
-DataLoader unpickles: in the thread that pins memory where there is one, else where the batch is asked for.
-
 Invariants:
-    1. The result equals torch's: containers (a tuple becomes a list), dtypes, and which leaves become
-       tensors. A column whose collation is not known to be a plain stack is left to torch's own code,
-       and so is every batch if its table of functions holds one that is not torch's.
+    1. The result equals torch's. A column whose collation is not known to be a plain stack is left to
+       torch's own code, and so is every batch if its table of functions holds one that is not torch's.
     2. Only torch's own fetcher is given a `ByIndex`, which it hands on to the queue: the user's code never
        sees one. What the user's code collates, or looks at before, travels as bytes, in shared memory.
     3. A `ByIndex` names only a data set that the job has: the DataLoader's `dataset`, or one that this is a
-       subset of. The iterator keeps it alive, and this worker did not open it itself. All its rows are in
-       artifacts that the job has, or finds by asking the daemon.
+       subset of, which this worker did not open. All its rows are in artifacts that the job has, or finds by
+       asking the daemon.
     4. What fails in the job fails in the turn of its batch, as what fails in a worker does.
 
-Between two batches a few megabytes have gone through the caches, and every line of Python here runs from
-cold memory: what can be decided once for a table is decided in `Collation`.
+What can be decided once for a table is decided in `Collation`: between two batches all Python runs from cold
+memory.
 
 Source: torch.utils.data._utils.collate, and tests/property/test_batch_property.py, which compares.
 """
@@ -119,10 +115,9 @@ def raise_explained(
     leaves: Mapping[tuple[str, ...], Sequence[Any]],
     indices: npt.NDArray[np.int64] | None,
 ) -> NoReturn:
-    """Raises the error of a collation, with the first leaf that may be the reason.
+    """Raises the error of a collation, with the first of the leaves (path -> rows) that may be the reason.
 
     Args:
-        leaves: the rows of each leaf, by its path.
         indices: the positions of the samples in the data set, where they are known.
     """
     for path, rows in leaves.items():
@@ -151,11 +146,7 @@ def raise_explained(
 
 
 class Collation:
-    """How a table's rows are collated.
-
-    Args:
-        table: the table.
-    """
+    """How a table's rows are collated."""
 
     def __init__(self, table: Table) -> None:
         self.leaves = [_collate_leaf(column) for column in table.columns]
@@ -171,7 +162,6 @@ class Collation:
 
 
 def collation_of(table: Table) -> Collation:
-    """The table's collation, made once."""
     if table.collation is None:
         table.collation = Collation(table)
     collation: Collation = table.collation
@@ -268,7 +258,6 @@ class ByIndex:
     """A batch on its way: pickled here, it is unpickled as the batch.
 
     Args:
-        dataset: a `CachedDataset`, whose `token` is alike in all copies of it, in all processes.
         collate: of ours; None for torch's default collation.
         worker: its number, for messages.
     """
@@ -288,7 +277,6 @@ def sent_instead(batch: Any, collate: Any, asked_by: FrameType | None) -> ByInde
     """What to send in place of a batch that is about to be collated; None where its bytes must be sent.
 
     Args:
-        collate: of ours, or None for torch's default collation.
         asked_by: the frame that gets what is returned here.
     """
     source, info = batch.source, get_worker_info()

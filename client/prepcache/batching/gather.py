@@ -4,13 +4,10 @@ Artifacts hold rows in groups of equal trees. All groups of one tree, whatever a
 the parts of one table; a row is named by its number, which is counted through all parts (windows.py).
 
 Invariants:
-    1. Position i of the data set is one row of one artifact; which one is in arrays, at most 24 bytes a
-       sample, and nothing is kept for each sample besides.
-    2. A gather only reads the artifacts; its result is memory of its own, so writes never reach an artifact.
+    1. At most 24 bytes a sample are kept, in arrays.
+    2. A gather only reads the artifacts; its result is memory of its own.
     3. Every number comes from an artifact that was checked when it was opened, so `mode="clip"` (the one
        mode of `take` that copies once) never clips.
-
-Source: the measurements behind pieces and buffers are in docs/decisions (0012 to 0014).
 """
 
 from __future__ import annotations
@@ -35,12 +32,7 @@ Array = npt.NDArray[Any]
 
 
 class Dense:
-    """A column whose rows have one shape.
-
-    Args:
-        parts: its rows in each part, `[n, *shape]`.
-        first: the number of each part's first row.
-    """
+    """A column whose rows have one shape."""
 
     def __init__(self, leaf: Leaf, parts: Sequence[Array], first: Numbers) -> None:
         self.leaf = leaf
@@ -57,14 +49,7 @@ class Dense:
         return self.take(numbers, pool.empty((count, *self.shape), self.dtype, count * self.row_bytes))
 
     def take(self, numbers: Numbers, out: Array) -> Array:
-        """Copies rows.
-
-        Args:
-            out: `[len(numbers), *shape]`, C-contiguous, of the column's dtype.
-
-        Returns:
-            `out`.
-        """
+        """Copies rows into `out`, C-contiguous, of the column's dtype."""
         if self._values is not None:
             self._values.take(numbers, 0, out, "clip")
             return out
@@ -77,9 +62,6 @@ class Dense:
 
 class Table:
     """The groups of one tree.
-
-    Args:
-        groups: the reader's groups; their trees and leaves are equal.
 
     Attributes:
         first: the number of the first row of each group, and last the one behind all.
@@ -119,13 +101,7 @@ def _column(parts: Sequence[Column], first: Numbers) -> Dense | Ragged | None:
 
 
 class Rows:
-    """The rows of a data set, in its order.
-
-    Args:
-        artifacts: open artifacts.
-        art_of: int32[n], the artifact of each sample.
-        row_of: int64[n], its row there.
-    """
+    """The rows of a data set, in its order: of each sample the artifact, and its row there."""
 
     def __init__(self, artifacts: Sequence[Any], art_of: npt.NDArray[Any], row_of: npt.NDArray[Any]) -> None:
         self._artifacts = artifacts
@@ -179,7 +155,6 @@ class Rows:
         return len(self._row_of)
 
     def sample(self, i: int) -> Any:
-        """The sample at position i, `0 <= i < len(self)`: a copy."""
         return self._artifacts[self._art_of[i]].sample(int(self._row_of[i]))
 
     def take(self, indices: Any, shown: Array | None = None) -> list[Any]:
@@ -191,8 +166,7 @@ class Rows:
             shown: the positions that messages name, if others than these.
 
         Raises:
-            IndexError: a position out of range, or a mask of another length.
-            TypeError: something that is no integer.
+            IndexError, TypeError: a position out of range, a mask of another length, or no integer.
         """
         at = positions(indices, self._row_of.size)
         if at.size == 0:

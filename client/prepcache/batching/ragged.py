@@ -52,12 +52,7 @@ class Ranges:
 
 
 class Ragged:
-    """A column whose rows differ in shape, in some part of the table at least.
-
-    Args:
-        parts: as the reader gives them.
-        first: the number of each part's first row.
-    """
+    """A column whose rows differ in shape, in some part of the table at least."""
 
     def __init__(self, leaf: Leaf, parts: Sequence[Any], first: Numbers) -> None:
         self.leaf = leaf

@@ -1,21 +1,18 @@
 """Windows: the same column of many mapped artifacts, laid side by side in one range of addresses.
 
-One gather over one array costs one call; over 200 artifacts it would cost a call for each row. So rows are
-numbered through all artifacts, with gaps, and the pages of each column are mapped a second time, where the
-numbers of their rows say:
+One gather over one array costs one call. So rows are numbered through all artifacts, with gaps, and the pages
+of each column are mapped a second time, where the numbers of their rows say:
 
     numbers          0 ... rows of file 0 ... |gap|  first[1] ... rows of file 1 ... |gap|  first[2] ...
     reserved range   |===== file 0 ===========|   |===== file 1 ====================|   | ...
 
 Every part's first number is a multiple of one power of two, which makes its place in the range of each column
-a border of pages, and of folios where rows are large. Columns begin on such borders in their files, too
-(artifact/layout.py), so that pages fit pages. What is too small for that is copied.
+a border of pages, and of folios where rows are large, as columns begin in their files (artifact/layout.py).
 
 Invariants:
     1. Nothing is read or copied but columns of less than MAPPED_BYTES an artifact.
     2. A window owns its addresses, not the artifacts'; it stays valid when their maps are gone.
-    3. The array is read-only. A row in a gap has no meaning: reading it may crash, give zeros, or give what
-       follows the column in its file. So callers make row numbers from `first_numbers` only.
+    3. The array is read-only. Reading a row in a gap may crash: row numbers come from `first_numbers` only.
     4. Whatever the kernel refuses (maps, addresses, another kernel than Linux) is answered by None, and
        the caller gathers row by row.
 
@@ -72,7 +69,6 @@ def first_numbers(counts: Sequence[int], row_sizes: Sequence[int]) -> Numbers:
     """The number of the first row of each part, and last the one behind all.
 
     Args:
-        counts: rows of each part.
         row_sizes: in bytes, of each column that may get a window.
     """
     large = [size for size in row_sizes if size > SMALL_ROW_BYTES]
@@ -92,7 +88,6 @@ def side_by_side(parts: Sequence[Array], first: Numbers) -> Array | None:
 
     Args:
         parts: C-contiguous `[rows, ...]` views of read-only, shared file maps, of one dtype and row shape.
-        first: as `first_numbers` gives it, for this size of rows too.
     """
     if len(parts) == 1:
         return parts[0]

@@ -1,6 +1,4 @@
-"""The artifacts of a recipe: what the daemon has, kept mapped and held, and filled up.
-
-A data set has an artifact set of its own. The chunks of a stream share one.
+"""The artifacts of a recipe: what the daemon has, kept mapped and held.
 
 Invariants:
     1. Trouble with the daemon becomes a `reason` here, never an exception.
@@ -8,9 +6,6 @@ Invariants:
        (`claim`). A DataLoader worker that inherited a data set takes none. A hold is given up when no data
        set of the process maps the artifact any more.
     3. An artifact whose observed inputs changed is not mapped, and the reason names the input.
-
-Not here: which items lie where (recipe_index.py, item_index.py), samples (samples.py), how a fill goes
-(filler.py).
 """
 
 from __future__ import annotations
@@ -124,7 +119,6 @@ class ArtifactSet:
     """What the cache has of a recipe.
 
     Args:
-        recipe: how the samples are made.
         root, trust: as given to the data set, for observed inputs.
         keeps_all: as a `RecipeIndex` has it.
 
@@ -182,17 +176,15 @@ class ArtifactSet:
 
     @property
     def is_owner(self) -> bool:
-        """Whether this process opened the data set, or only got it from one that did."""
         return self.owner == os.getpid()
 
     @property
     def changed_inputs(self) -> dict[str, str]:
-        """Observed inputs that are not what they were, and their kinds."""
         return dict(self._opener.changed)
 
     @property
     def drawn(self) -> set[str]:
-        """The generators that samples were drawn from, as those say who made them."""
+        """The generators that samples were drawn from."""
         return set(self._opener.drawn)
 
     @property
@@ -208,7 +200,6 @@ class ArtifactSet:
                 self._look(0)
 
     def open(self) -> None:
-        """The first look."""
         if self.mode is Mode.REFRESH:
             self.index.refresh()
         self._look(0)
@@ -259,11 +250,7 @@ class ArtifactSet:
         )
 
     def lease(self, *given: Any, **named: Any) -> wire.LeaseAnswer:
-        """As the session's; registers the recipe, where that failed at the last look.
-
-        Raises:
-            PrepcacheError: where the recipe could not be registered, what kept it from that.
-        """
+        """As the session's; registers the recipe, where that failed at the last look."""
         try:
             answer: wire.LeaseAnswer = self.session.lease(*given, **named, why=self.why, cue=self.why_cue)
         except UnknownRecipe:
@@ -309,7 +296,6 @@ class ArtifactSet:
             self._lost += lost
 
     def found(self, items: int, saved_s: float) -> None:
-        """So many items were made by others, or by earlier jobs, at a cost of so many seconds."""
         if items and self.mode is not Mode.OFF:
             self.session.found(items, saved_s)
 
@@ -328,11 +314,7 @@ class ArtifactSet:
             self.session.touch([ref.digest for ref in self.index.refs])
 
     def note_filled(self, reason: str, *, is_declined: bool) -> None:
-        """A fill has ended.
-
-        Args:
-            reason: why something of it was not committed.
-        """
+        """A fill has ended; `reason` says why something of it was not committed."""
         if self.mode.is_writing:
             self.reason = reason
         self.is_known = self.is_known and (not reason or is_declined)

@@ -44,9 +44,6 @@ FOUND_AT_ONCE = 16_384
 class Distinct:
     """The distinct item digests of a data set.
 
-    Args:
-        digests: uint8[n, 32], one for each position of the data set.
-
     Shape:
         digests: uint8[u, 32], distinct ones; first: int32[u], the position where each occurs first;
         inverse: int32[n], the distinct item of each position.
@@ -73,15 +70,10 @@ class Distinct:
         return len(self.first)
 
     def digest(self, index: int) -> bytes:
-        """The 32 bytes of one distinct item."""
         return bytes(self.digests[index])
 
     def find(self, table: Array) -> Array:
-        """The distinct item of each row of an item table.
-
-        Shape:
-            uint8[m, 32] -> int32[m], `MISSING` where the data set has no such item.
-        """
+        """The distinct item of each row of an item table, or `MISSING`: uint8[m, 32] -> int32[m]."""
         found = np.full(len(table), MISSING, "i4")
         if len(self.first):
             own = self.digests.view("<u8")
@@ -146,17 +138,14 @@ class Places:
         return cls(np.full(items, MISSING, "i4"), np.zeros(items, "i8"), count, {})
 
     def copy(self) -> Places:
-        """One that may be changed while others read this one."""
         count = None if self.count is None else self.count.copy()
         return Places(self.artifact.copy(), self.row.copy(), count, dict(self.chains))
 
 
 def rows_of(inverse: Array, places: Places) -> tuple[Array, Array]:
-    """The slot and row of every sample of a data set, in order.
+    """The slot and row of every sample of a data set, in order: int32[samples], int64[samples].
 
-    Shape:
-        -> int32[samples], int64[samples]; a missing item of one sample gives the slot `MISSING`, a
-        missing item that expands gives nothing.
+    A missing item of one sample gives the slot `MISSING`; one that expands gives nothing.
     """
     if places.count is None:
         return places.artifact[inverse], places.row[inverse]
@@ -167,7 +156,6 @@ def rows_of(inverse: Array, places: Places) -> tuple[Array, Array]:
 
 
 def _rows_of_chains(inverse: Array, places: Places) -> tuple[Array, Array]:
-    """As `rows_of`, where some items have several pieces."""
     count = places.count
     assert count is not None
     pieces: list[tuple[int, int, int]] = []
@@ -196,11 +184,6 @@ def more_digest(item: bytes, number: int) -> bytes:
 
 class Catalogue:
     """What of some items is there.
-
-    Args:
-        distinct: the items.
-        index: the artifacts of their recipe.
-        is_expanded: whether items give any number of samples.
 
     Attributes:
         slots: the artifacts that they lie in, by number.
@@ -247,7 +230,6 @@ class Catalogue:
 
     @property
     def edition(self) -> int:
-        """That of the index."""
         return self.index.edition
 
     @property
@@ -256,7 +238,6 @@ class Catalogue:
         return np.flatnonzero(self.places.artifact == MISSING)
 
     def is_missing(self, index: int) -> bool:
-        """Whether a distinct item is not there."""
         return bool(self.places.artifact[index] == MISSING)
 
     def slot_of(self, index: int) -> tuple[Slot | None, int]:
@@ -296,14 +277,11 @@ class Catalogue:
         stale: Collection[int],
         hits: Iterable[tuple[int, Array, Array]] | None = None,
     ) -> int:
-        """Finds items in artifacts: what is missing, what lies in stale ones, and what only this job has.
+        """Finds what is missing, lies in stale artifacts, or only this job has; how many were missing.
 
         Args:
             new: the artifacts, the highest edition first.
             hits: which items are in them, as `RecipeIndex.find` says; by default, their tables are read.
-
-        Returns:
-            How many were missing and are there now.
         """
         places = self.places.copy()
         missing = self.missing
@@ -350,7 +328,6 @@ class Catalogue:
     def _place(
         self, places: Places, number: int, slot: Slot, items: Array, rows: Array, is_stale: Array
     ) -> None:
-        """Finds items in an artifact."""
         mapped = slot.artifact
         self.slots[number] = slot
         is_wanted = (places.artifact[items] == MISSING) | is_stale[items]
@@ -394,9 +371,9 @@ class Catalogue:
                 places.count[index] = sum(rows for _, _, rows in pieces)
 
     def _pieces_of(self, item: bytes) -> list[tuple[int, int, int]]:
-        """All pieces of an item, in order, of the highest edition that has it; none if one is not there.
+        """All pieces (slot, first row, rows) of an item, of the highest edition that has it.
 
-        Each is (slot, first row, rows).
+        None if one is not there.
         """
         there = self.index.slots | self.slots
         for edition in sorted({slot.edition for slot in there.values()}, reverse=True):
@@ -423,7 +400,6 @@ class Catalogue:
         self.version += 1
 
     def _used(self, places: Places) -> set[int]:
-        """The slots that places name."""
         used = {number for pieces in places.chains.values() for number, _, _ in pieces}
         counts = np.bincount(places.artifact + 1)[1:]  # np.unique would sort
         return used.union(np.flatnonzero(counts).tolist())

@@ -1,22 +1,17 @@
 """The recipe index: the mapped artifacts of one recipe, and where the items of any digest lie in them.
 
-The catalogues (item_index.py) of the data set that owns the index, or of a stream's chunks, are told of every
-artifact that comes or goes.
-
 Invariants:
     1. A slot's number is never given to another artifact.
     2. An item is found by the first 8 bytes of its digest and accepted by all 32.
 
 Locking: `lock` guards every change here and in the catalogues.
-Not here: requests (artifact_set.py).
 
 NOTE [ Editions ]
     A job that refreshes writes artifacts of an edition above all that it found, and looks at no lower one.
     Every job that opens its data set later takes an item from the highest edition that has it; a running
     job keeps what it has mapped. The daemon merges within an edition only, and a commit removes the artifacts
-    of lower editions that share an item with it: what was replaced never comes back. Who cannot map an
-    artifact (it is bad, it has just gone, or an input that it observed changed) does not know what it
-    replaces: that job looks at no lower edition.
+    of lower editions that share an item with it. Who cannot map an artifact (it is bad, it has just gone, or
+    an input that it observed changed) does not know what it replaces, and looks at no lower edition.
 """
 
 from __future__ import annotations
@@ -75,7 +70,6 @@ class RecipeIndex:
     """What is mapped of a recipe.
 
     Args:
-        open_ref: how an artifact is mapped.
         keeps_all: artifacts stay mapped though no catalogue has an item in them: the next chunk of a stream
             may. A chunk keeps what it has found, also where that is let go.
 
@@ -83,7 +77,7 @@ class RecipeIndex:
         edition: the lowest that this job looks at, and the one that it writes: NOTE [ Editions ].
         observed: the chunks of inputs that artifacts name, by name.
         slots: the shared artifacts that are mapped, by number.
-        catalogues: those that are told of what comes and goes.
+        catalogues: of the data set that owns it, or of a stream's chunks.
     """
 
     def __init__(self, open_ref: OpenRef, *, keeps_all: bool = False) -> None:
@@ -138,7 +132,6 @@ class RecipeIndex:
 
     @property
     def refs(self) -> list[ArtifactRef]:
-        """The artifacts that are mapped."""
         return [slot.ref for slot in list(self.slots.values()) if slot.ref is not None]
 
     @property
@@ -147,7 +140,6 @@ class RecipeIndex:
         return sum(slot.artifact.items for slot in list(self.slots.values()))
 
     def next_number(self) -> int:
-        """The number of a new slot."""
         return next(self._numbers)
 
     # -- artifacts that come and go
@@ -160,11 +152,9 @@ class RecipeIndex:
         is_complete: bool = False,
         is_own: bool = False,
     ) -> tuple[int, list[ArtifactRef]]:
-        """Maps artifacts that are new to it. The catalogues find items in them: what is missing, and what
-        only this job has.
+        """Maps artifacts that are new to it, and has the catalogues find items in them.
 
         Args:
-            observed: the chunks of inputs that they name.
             is_complete: these are all that the recipe has; items move out of any other (it was merged).
             is_own: this job has just committed them, and looked at their inputs for that.
 
@@ -187,11 +177,7 @@ class RecipeIndex:
     def _open_new(
         self, refs: Sequence[ArtifactRef], observed: Observed, *, is_own: bool
     ) -> tuple[list[Slot], list[ArtifactRef]]:
-        """Maps artifacts that are not known by their digests.
-
-        Returns:
-            Those, the highest edition first, and those that cannot be mapped.
-        """
+        """Those that are new, mapped, the highest edition first; and those that cannot be."""
         self.observed.update(observed)
         edition = max((1, *(ref.edition + 1 for ref in refs))) if self._is_refreshing else self.edition
         verdicts = self._own_verdicts if is_own else {}
@@ -234,10 +220,7 @@ class RecipeIndex:
     # -- finding items
 
     def find(self, digests: Array) -> list[tuple[int, Array, Array]]:
-        """Where these items are, in every artifact of an edition that counts.
-
-        Shape:
-            digests: uint8[k, 32].
+        """Where these items (uint8[k, 32]) are, in every artifact of an edition that counts.
 
         Returns:
             A slot's number, which of the digests are in it, and their rows in its item table: the highest
@@ -290,7 +273,7 @@ def ranges(starts: Array, counts: Array) -> Array:
 
 
 def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any], recipe: str) -> Any | None:
-    """Maps the artifact behind a reference; None, logged, if it is gone, damaged, or not what was told of it.
+    """Maps the artifact behind a reference; None, logged, if it is gone, damaged, or another one.
 
     Items of two recipes have the same digests: a file of another one would give wrong samples.
 

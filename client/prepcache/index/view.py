@@ -3,9 +3,8 @@
 Invariants:
     1. A view never changes, and keeps the maps that it reads: what is let go meanwhile stays readable.
     2. Batches are gathered; what is missing of one is made together, and each item once.
-    3. Samples that are given one after the other (`given`) are gathered in blocks of about `BLOCK_BYTES`: a
-       sample is a view of its block's memory, so that who keeps one sample keeps the block. As long as any
-       is missing, each comes by itself.
+    3. Samples that are given one after the other (`given`) are gathered in blocks: a sample is a view of its
+       block's memory. As long as any is missing, each comes by itself.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ class View:
     Attributes:
         version: of the catalogue.
         is_whole: no item is missing; where items expand, what is missing has no positions.
-        rows: the samples that are there.
     """
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -59,12 +57,10 @@ class View:
         return self._count
 
     def sample(self, position: int) -> Any:
-        """The sample at a position; none may be missing."""
         return self.rows.sample(position)
 
     @functools.cached_property
     def block_rows(self) -> int:
-        """How many samples are gathered at once where they are given one after the other."""
         if not self.is_whole or not self._artifacts:
             return 1
         rows: int = sum(artifact.rows for artifact in self._artifacts)
@@ -72,15 +68,7 @@ class View:
         return max(1, min(BLOCK_ROWS, BLOCK_BYTES * rows // nbytes))
 
     def take(self, indices: Any, make: Callable[[Sequence[int]], dict[int, Any]]) -> list[Any]:
-        """The samples at these positions.
-
-        Args:
-            indices: as `gather.Rows.take` has them.
-            make: gives the samples of distinct items that are missing.
-
-        Raises:
-            IndexError: a position out of range.
-        """
+        """The samples at positions, as `Rows.take`; `make` gives the distinct items that are missing."""
         if self._compact is None:
             return self.rows.take(indices)
         at = positions(indices, self._count)
@@ -108,11 +96,7 @@ class View:
 
 
 def given(view_now: Callable[[], View], make: Callable[[Sequence[int]], dict[int, Any]]) -> Iterator[Any]:
-    """All samples, in order.
-
-    Args:
-        view_now: what is there; make: makes what is missing, as `View.take` has it.
-    """
+    """All samples, in order; `make` is as `View.take` has it."""
     at, count = 0, len(view_now())
     while at < count:
         view = view_now()
