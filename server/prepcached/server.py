@@ -265,7 +265,6 @@ def _tier(daemon: Daemon, settings: Settings) -> Tier | None:
         return None
     try:
         from prepcached.tier import bucket, tier
-        from prepcached.tier.upstream import Lead
     except ModuleNotFoundError as error:
         if error.name != "obstore":
             raise
@@ -274,7 +273,7 @@ def _tier(daemon: Daemon, settings: Settings) -> Tier | None:
     upstream, file = settings.tier.upstream, settings.tier.upstream_token_file
     leader = None
     if upstream is not None and file is not None:
-        leader = Lead(upstream, read_token("tier.upstream_token_file", file))
+        leader = upstream, read_token("tier.upstream_token_file", file)
     return tier.Tier(daemon, bucket.opened(settings.tier.url), is_read_only=is_read_only, lead=leader)
 
 

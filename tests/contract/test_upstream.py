@@ -20,7 +20,7 @@ from prepcached.config import load
 from prepcached.tier import upstream as upstreams
 from prepcached.tier.bucket import Bucket, CouldNotTell
 from prepcached.tier.manifests import Manifests
-from prepcached.tier.upstream import Lead
+from prepcached.tier.upstream import Upstream
 from support.fleet import TOKEN, be_patient, box, lead, upstream
 from support.serving import Job, Serving, wait_until
 
@@ -301,7 +301,7 @@ def test_jobs_wait_five_seconds_an_hour_for_a_lead(
     asked: list[float] = []
     opened: list[float] = []
 
-    async def slow(self: Lead, method: str, path: str, *_: Any, **__: Any) -> Any:
+    async def slow(self: Upstream, method: str, path: str, *_: Any, **__: Any) -> Any:
         if path == "/leases":
             asked.append(now[0])
             now[0] += 1.5
@@ -311,7 +311,7 @@ def test_jobs_wait_five_seconds_an_hour_for_a_lead(
             return wire.SessionAnswer("s", "t", "i", "/r", "/s")
         return wire.BeatAnswer()
 
-    monkeypatch.setattr(Lead, "ask", slow)
+    monkeypatch.setattr(Upstream, "_ask", slow)
     with box(tmp_path / "box", bucket, clock=lambda: now[0], upstream=upstream(tmp_path, 1)) as served:
 
         def answers_again() -> bool:

@@ -39,7 +39,7 @@ from prepcached.store import scopes
 from prepcached.tier.bucket import STALL_S, UPLOAD_RATE, WRITE_S, Absent, Bucket, CouldNotTell, Damaged
 from prepcached.tier.manifests import FRESH_S, PREFIX, Known, Manifests, Row, brings_nothing
 from prepcached.tier.outage import TICK_S, Outage
-from prepcached.tier.upstream import Lead, Upstream
+from prepcached.tier.upstream import Upstream
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
@@ -73,10 +73,10 @@ GARBAGE_AGE_S = 24 * 3600.0
 
 
 class Tier:
-    """Reads and writes one bucket for one daemon; `lead` leases to all machines, if there is one."""
+    """Reads and writes one bucket for one daemon; `lead` is the URL and token of its upstream."""
 
     def __init__(
-        self, daemon: Daemon, bucket: Bucket, *, is_read_only: bool, lead: Lead | None = None
+        self, daemon: Daemon, bucket: Bucket, *, is_read_only: bool, lead: tuple[str, str] | None = None
     ) -> None:
         self._daemon = daemon
         self._bucket = bucket
@@ -94,7 +94,7 @@ class Tier:
         self._copying = ""
         self._is_closing = False
         self._tasks: list[asyncio.Task[None]] = []
-        self.upstream = None if lead is None else Upstream(daemon, lead, self)
+        self.upstream = None if lead is None else Upstream(daemon, self, *lead)
         self.order = 0
         """As in wire.SessionAnswer."""
         if not is_read_only and lead is None:
@@ -307,37 +307,32 @@ class Tier:
 
     async def _copy(self, recipe: str) -> int:
         """Copies what the bucket lacks of a recipe; returns how many artifacts that were."""
+        daemon, bucket, rows = self._daemon, self._bucket, list[Row]()
         async with self._one_copy:
-            return await self._copied(recipe)
-
-    async def _copied(self, recipe: str) -> int:
-        daemon, bucket = self._daemon, self._bucket
-        found = await daemon.slow(daemon.store.resolve, recipe)
-        known = await self._manifests.of(recipe, max_age_s=0)
-        left = [ref for ref in found.artifacts if ref.digest not in known.rows]
-        if left:
-            with contextlib.suppress(NotFound):  # it was deleted meanwhile
-                record = await daemon.quick(daemon.store.recipe, recipe)
-                text = json.dumps({"name": record.name, "parts": record.parts})
-                await bucket.put(f"recipes/v1/{scopes.digest(recipe)}.json", text.encode())
-        rows: list[Row] = []
-        try:
-            for ref in left:
-                opened = await daemon.slow(
-                    _opened, Path(daemon.store.objects, ref.digest[:2], ref.digest), ref
-                )
-                if opened is None:
-                    continue
-                file, row = opened
-                with file:
-                    if row.fits and not brings_nothing(row, known.by_item):
-                        timeout_s = WRITE_S + row.size_bytes / UPLOAD_RATE
-                        await bucket.put(object_name(row.digest), file, timeout_s=timeout_s)
-                        rows.append(row)
-                        self._counted.add(written=1, written_bytes=row.size_bytes)
-        finally:  # what was copied is named, whatever became of the rest
-            if rows:
-                await self._manifests.add(recipe, rows)
+            found = await daemon.slow(daemon.store.resolve, recipe)
+            known = await self._manifests.of(recipe, max_age_s=0)
+            left = [ref for ref in found.artifacts if ref.digest not in known.rows]
+            if left:
+                with contextlib.suppress(NotFound):  # it was deleted meanwhile
+                    record = await daemon.quick(daemon.store.recipe, recipe)
+                    text = json.dumps({"name": record.name, "parts": record.parts})
+                    await bucket.put(f"recipes/v1/{scopes.digest(recipe)}.json", text.encode())
+            try:
+                for ref in left:
+                    path = Path(daemon.store.objects, ref.digest[:2], ref.digest)
+                    opened = await daemon.slow(_opened, path, ref)
+                    if opened is None:
+                        continue
+                    file, row = opened
+                    with file:
+                        if row.fits and not brings_nothing(row, known.by_item):
+                            timeout_s = WRITE_S + row.size_bytes / UPLOAD_RATE
+                            await bucket.put(object_name(row.digest), file, timeout_s=timeout_s)
+                            rows.append(row)
+                            self._counted.add(written=1, written_bytes=row.size_bytes)
+            finally:  # what was copied is named, whatever became of the rest
+                if rows:
+                    await self._manifests.add(recipe, rows)
         return len(rows)
 
     # -- for administrators
@@ -388,35 +383,32 @@ class Tier:
 
     async def garbage(self, *, delete: bool) -> list[str]:
         """Artifacts that no manifest names and that have lain there for `GARBAGE_AGE_S`: a younger one may be
-        waiting for its manifest. Raises StoreError, also where manifests could not be read whole and `delete`
-        is set."""
-        named, unread = await self._asked(self._named())
+        waiting for its manifest. Raises StoreError, also where a manifest could not be read whole."""
+        named = await self._asked(self._named())
         # After the manifests: what has been copied since they were read is too young to be listed.
         listing = self._bucket.names("cas/v1/", MAX_LISTED, min_age_s=GARBAGE_AGE_S)
         found = [name for name in await self._asked(listing) if name.rsplit("/", 1)[-1] not in named]
-        if delete and unread:
-            raise StoreError(f"nothing was deleted: {unread}; see the daemon's log")
         if delete and found:
             await self._asked(self._bucket.delete(found))
             LOG.info("deleted %d artifacts from the tier that no manifest names", len(found))
         return found
 
-    async def _named(self) -> tuple[set[str], str]:
-        """The artifacts that manifests name, and why there may be more of them; "" where there are not."""
+    async def _named(self) -> set[str]:
+        """The artifacts that manifests name; raises StoreError where there may be more."""
         objects = await self._bucket.names(f"{PREFIX}/", MAX_LISTED)
         named: set[str] = set()
-        unread = "the list of manifests is too long" if len(objects) == MAX_LISTED else ""
         for folder in {name.rsplit("/", 1)[0] for name in objects}:
             digest, scope = folder.split("/")[-2:]
             recipe = digest if scope == "shared" else f"{digest}.{scope}"
-            if not (is_hex64(digest) and scopes.is_scoped(recipe)):
-                unread = unread or f"{folder} is not a manifest"
-                continue
-            known = await self._manifests.of(recipe, max_age_s=0)
-            named.update(row.digest for rows in known.objects.values() for row in rows or ())
-            if not known.is_whole:
-                unread = unread or f"the manifest of {recipe} cannot be read completely"
-        return named, unread
+            is_whole = len(objects) < MAX_LISTED and is_hex64(digest) and scopes.is_scoped(recipe)
+            if is_whole:
+                known = await self._manifests.of(recipe, max_age_s=0)
+                named.update(row.digest for rows in known.objects.values() for row in rows or ())
+            if not is_whole or not known.is_whole:
+                raise StoreError(
+                    f"nothing was deleted: {folder} in the tier cannot be read whole; see the log"
+                )
+        return named
 
     async def _asked(self, work: Awaitable[T]) -> T:
         """For an administrator; raises StoreError where the bucket could not tell."""

@@ -31,7 +31,7 @@ import httpcore
 from blake3 import blake3
 
 from prepcache.digests import RecipeDigest
-from prepcache.errors import BadRequest, LimitExceeded, PrepcacheError, UnknownSession, from_problem
+from prepcache.errors import LimitExceeded, PrepcacheError, UnknownSession, from_problem
 from prepcache.protocol import wire
 from prepcache.protocol.wire import Message
 from prepcached.daemon import Daemon, Session
@@ -59,83 +59,14 @@ a job takes its daemon for silent."""
 RETRY_S = 10.0
 
 M = TypeVar("M", bound=Message)
-_BROKEN: tuple[type[Exception], ...] = (httpcore.NetworkError, httpcore.ProtocolError, OSError, ValueError)
-_BROKEN += (httpcore.UnsupportedProtocol, httpcore.TimeoutException, RecursionError)
+_BROKEN = (
+    *(httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException),
+    *(OSError, ValueError, RecursionError),
+)
 
 
 class LeadAway(Exception):
     """The lead did not answer in time, or what it said is no answer."""
-
-
-class Lead:
-    """The daemon that leases to the others, by `https` where a proxy in front of it ends TLS."""
-
-    def __init__(self, url: str, token: str) -> None:
-        self.url = url.rstrip("/")
-        self.session = ""
-        """This machine's session, as the header names it; empty where there is none."""
-        self._headers: dict[bytes | str, bytes | str] = {
-            "Host": urlsplit(self.url).netloc,
-            "Authorization": f"Bearer {token}",
-            "Content-Type": "application/json",
-            wire.PROTOCOL_HEADER: str(wire.PROTOCOL),
-        }
-        context = ssl.create_default_context() if url.startswith("https:") else None
-        self._pool = httpcore.AsyncConnectionPool(ssl_context=context, keepalive_expiry=30.0)
-
-    async def ask(
-        self, method: str, path: str, message: Message | None, gives: type[M], wait_s: float = 0.0
-    ) -> M:
-        """Sends a message and reads the answer; raises LeadAway, or the PrepcacheError that the lead
-        answered."""
-        headers = dict(self._headers)
-        if self.session:
-            headers[wire.SESSION_HEADER] = self.session
-        body = b"" if message is None else json.dumps(message.to_json()).encode()
-        url, raw = self.url + wire.API + path, bytearray()
-        try:
-            async with (
-                asyncio.timeout(CALL_S + wait_s),
-                self._pool.stream(method, url, headers=headers, content=body) as answer,
-            ):
-                async for piece in answer.aiter_stream():
-                    raw += piece
-                    if len(raw) > MAX_ANSWER_BYTES:
-                        raise LeadAway(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-            found = json.loads(raw or b"{}")
-        except TimeoutError:
-            raise LeadAway(f"no answer within {CALL_S + wait_s:.1f} s") from None
-        except _BROKEN as error:
-            raise LeadAway(str(error).split("\n")[0][:200] or type(error).__name__) from None
-        if answer.status >= 400 and isinstance(found, dict) and isinstance(found.get("code"), str):
-            raise from_problem(found)
-        if not 200 <= answer.status < 300:
-            raise LeadAway(f"status {answer.status} without a problem document")
-        try:
-            return gives.from_json(found)
-        except BadRequest as error:
-            raise LeadAway(f"not an answer: {error.message[:200]}") from None
-
-    async def beat(self, lost: tuple[str, ...]) -> None:
-        await self.ask("POST", f"{self._path}/beat", wire.BeatRequest(lost=lost), wire.BeatAnswer)
-
-    async def open(self) -> None:
-        opening = wire.SessionRequest("prepcached", os.getpid(), socket.gethostname()[:256])
-        opened = await self.ask("POST", "/sessions", opening, wire.SessionAnswer)
-        self.session = wire.session_header(opened.session, opened.token)
-
-    async def leave(self) -> None:
-        if self.session:
-            with contextlib.suppress(PrepcacheError):
-                await self.ask("DELETE", self._path, None, wire.Nothing)
-        self.session = ""
-
-    async def close(self) -> None:
-        await self._pool.aclose()
-
-    @property
-    def _path(self) -> str:
-        return f"/sessions/{self.session.partition('.')[0]}"
 
 
 @dataclass(eq=False)
@@ -148,24 +79,34 @@ class Piece:
 
 
 class Upstream:
-    """This machine's leases from the lead."""
+    """This machine's leases from the lead, which may be behind a proxy that ends TLS."""
 
-    def __init__(self, daemon: Daemon, lead: Lead, tier: Tier) -> None:
+    def __init__(self, daemon: Daemon, tier: Tier, url: str, token: str) -> None:
         meanwhile = "this machine leases by itself, so other machines may preprocess the same items"
-        self._lead = lead
-        self._outage = Outage(f"the lead {lead.url}", meanwhile, RETRY_S, daemon.clock)
+        self._url = url.rstrip("/")
+        self._headers: dict[bytes | str, bytes | str] = {
+            "Host": urlsplit(self._url).netloc,
+            "Authorization": f"Bearer {token}",
+            "Content-Type": "application/json",
+            wire.PROTOCOL_HEADER: str(wire.PROTOCOL),
+        }
+        context = ssl.create_default_context() if url.startswith("https:") else None
+        self._pool = httpcore.AsyncConnectionPool(ssl_context=context, keepalive_expiry=30.0)
+        self._session = ""
+        """As the header names it; empty where there is none."""
+        self._outage = Outage(f"the lead {self._url}", meanwhile, RETRY_S, daemon.clock)
         self._daemon = daemon
         self._tier = tier
         self._mine: dict[str, dict[bytes, Piece]] = {}
 
     @property
     def is_away(self) -> bool:
-        return not (self._lead.session and self._outage.is_usable)
+        return not (self._session and self._outage.is_usable)
 
     def status(self) -> dict[str, Any]:
         """Its part of `GET /v1/tier`."""
         return {
-            "upstream": self._lead.url,
+            "upstream": self._url,
             "is_upstream_away": self.is_away,
             "upstream_failures": self._outage.failures,
             "last_upstream_failure": self._outage.last_failure,
@@ -176,8 +117,8 @@ class Upstream:
 
     async def leave(self) -> None:
         with contextlib.suppress(LeadAway):
-            await self._lead.leave()
-        await self._lead.close()
+            await self._end_session()
+        await self._pool.aclose()
 
     async def share(
         self, recipe: str, request: wire.LeaseRequest, session: Session, wait_s: float
@@ -197,27 +138,26 @@ class Upstream:
         free = [item for item in items if item not in leased]
         asked = [item for item in free if item not in mine][: wire.MAX_ITEMS]
         lacking = min(request.want, len(free)) - (len(free) - len(asked))
-        holders: tuple[wire.Holder, ...] = ()
-        if lacking > 0:
-            began = self._daemon.clock()
-            try:
-                may_wait_s = wait_s if len(asked) == len(items) else 0.0
-                piece, holders = await self._lease(recipe, asked, lacking, request, may_wait_s)
-            except LimitExceeded:
-                return None, ()
-            except UnknownSession:  # the lead has restarted: the next beat opens another one
-                self._lead.session = ""
-                return None, ()
-            except (LeadAway, PrepcacheError) as error:
+        if lacking <= 0:
+            return mine, ()
+        began = self._daemon.clock()
+        try:
+            may_wait_s = wait_s if len(asked) == len(items) else 0.0
+            piece, holders = await self._lease(recipe, asked, lacking, request, may_wait_s)
+        except UnknownSession:  # the lead has restarted: the next beat opens another one
+            self._session = ""
+            return None, ()
+        except (LeadAway, PrepcacheError) as error:
+            if not isinstance(error, LimitExceeded):
                 self._outage.note_failure(error)
                 self._outage.note_lost(self._daemon.clock() - began)
-                return None, ()
-            try:
-                max_age_s = HELD_AGE_S if piece is None else 0.0
-                await self._tier.claim(recipe, request.items, session, max_age_s, LOOK_S)
-            finally:
-                if piece is not None:
-                    self._mine.setdefault(recipe, {}).update(dict.fromkeys(piece.items, piece))
+            return None, ()
+        try:
+            max_age_s = HELD_AGE_S if piece is None else 0.0
+            await self._tier.claim(recipe, request.items, session, max_age_s, LOOK_S)
+        finally:
+            if piece is not None:
+                self._mine.setdefault(recipe, {}).update(dict.fromkeys(piece.items, piece))
         return self._mine.get(recipe, {}), holders
 
     async def _lease(
@@ -228,7 +168,8 @@ class Upstream:
             want = max(lacking, min(int(PIECE_S / item_s), len(asked) // FEWEST_PIECES))
         wanted = wire.LeaseRequest(
             lease=secrets.token_hex(16),
-            recipe=_name(recipe),
+            # What machines call a recipe, scoped, is no job's recipe, and another one for each scope.
+            recipe=RecipeDigest(blake3(f"machines {recipe}".encode()).hexdigest()),
             generation=0,
             items=b"".join(asked),
             want=want,
@@ -236,7 +177,7 @@ class Upstream:
             wait_s=wait_s,
             is_for_machine=True,
         )
-        answer = await self._lead.ask("POST", "/leases", wanted, wire.LeaseAnswer, wait_s)
+        answer = await self._ask("POST", "/leases", wanted, wire.LeaseAnswer, wait_s)
         if lie := answer.lie(len(asked), want):
             raise LeadAway(f"its answer cannot be true: {lie}")
         if not (answer.lease or answer.held):
@@ -248,13 +189,25 @@ class Upstream:
 
     async def _beat(self) -> None:
         """Keeps the session at the lead, or opens one."""
-        if self._lead.session and not self._outage.is_on:
+        if self._session and not self._outage.is_on:
             with contextlib.suppress(UnknownSession):
-                await self._lead.beat(self._idle())
+                told = wire.BeatRequest(lost=self._idle())
+                await self._ask("POST", f"{self._own_path()}/beat", told, wire.BeatAnswer)
                 return
-        await self._lead.leave()
+        await self._end_session()
         self._mine.clear()
-        await self._lead.open()
+        opening = wire.SessionRequest("prepcached", os.getpid(), socket.gethostname()[:256])
+        opened = await self._ask("POST", "/sessions", opening, wire.SessionAnswer)
+        self._session = wire.session_header(opened.session, opened.token)
+
+    async def _end_session(self) -> None:
+        if self._session:
+            with contextlib.suppress(PrepcacheError):
+                await self._ask("DELETE", self._own_path(), None, wire.Nothing)
+        self._session = ""
+
+    def _own_path(self) -> str:
+        return f"/sessions/{self._session.partition('.')[0]}"
 
     def _idle(self) -> tuple[str, ...]:
         """Forgets the pieces on which nobody works, and names their leases."""
@@ -272,7 +225,31 @@ class Upstream:
                 del self._mine[recipe]
         return tuple(idle)
 
-
-def _name(recipe: str) -> RecipeDigest:
-    """What machines call a recipe, scoped, at the lead: no job's recipe, and another one for each scope."""
-    return RecipeDigest(blake3(f"machines {recipe}".encode()).hexdigest())
+    async def _ask(
+        self, method: str, path: str, message: Message | None, gives: type[M], wait_s: float = 0.0
+    ) -> M:
+        """One exchange with the lead; raises LeadAway, or the PrepcacheError that it answered."""
+        headers = {**self._headers, wire.SESSION_HEADER: self._session} if self._session else self._headers
+        body = b"" if message is None else json.dumps(message.to_json()).encode()
+        raw = bytearray()
+        try:
+            async with (
+                asyncio.timeout(CALL_S + wait_s),
+                self._pool.stream(
+                    method, self._url + wire.API + path, headers=headers, content=body
+                ) as answer,
+            ):
+                async for piece in answer.aiter_stream():
+                    raw += piece
+                    if len(raw) > MAX_ANSWER_BYTES:
+                        raise LeadAway(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+            found = json.loads(raw or b"{}")
+            if answer.status >= 400 and isinstance(found, dict) and isinstance(found.get("code"), str):
+                raise from_problem(found)
+            if not 200 <= answer.status < 300:
+                raise LeadAway(f"status {answer.status} without a problem document")
+            return gives.from_json(found)
+        except TimeoutError:
+            raise LeadAway(f"no answer within {CALL_S + wait_s:.1f} s") from None
+        except _BROKEN as error:
+            raise LeadAway(str(error).split("\n")[0][:200] or type(error).__name__) from None
