@@ -16,9 +16,10 @@ import json
 import secrets
 import socket
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qs
 
 import jinja2
@@ -34,7 +35,6 @@ from prepcache.protocol.units import age_text, count_text, size_text, span_text
 from prepcached.auth import Caller
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon, Session
-from prepcached.dashboard.history import HEIGHT, KEPT, SAMPLE_S, WIDTH, Chart, History, Sample
 from prepcached.peer import user_name
 from prepcached.routes import care, entries, explain, info, messages, sessions
 from prepcached.store.records import Filter
@@ -69,7 +69,21 @@ SORTS: Mapping[str, str] = {
 """Columns of the room by name, and the members that they sort by."""
 SPANS = (("last hour", 3600.0, 60), ("last day", 86400.0, 96))
 """Of the charts: name, seconds, bars."""
+SAMPLE_S, KEPT = 60.0, 24 * 60
+"""Seconds that a sample counts, and samples that are kept."""
+WIDTH, HEIGHT = 300, 48
+"""Of a chart, in the units of its SVG."""
 _HEX = frozenset("0123456789abcdef")
+
+
+class Sample(NamedTuple):
+    """What was counted within a minute, and the bytes on disk at its end `at`, seconds since the epoch."""
+
+    at: float
+    hit_items: float
+    miss_items: float
+    saved_s: float
+    disk_bytes: float
 
 
 class Dashboard:
@@ -80,20 +94,22 @@ class Dashboard:
         self._coordinator = coordinator
         self._secret = secrets.token_bytes(32)
         self._templates = _environment()
-        self._history = History()
+        self._samples: deque[Sample] = deque(maxlen=KEPT)
+        self._sampled = Sample(0.0, 0.0, 0.0, 0.0, 0.0)
+        """The counters at the last sample."""
 
     async def record(self) -> None:
         """Samples the counters for the charts until it is cancelled."""
         store = self._daemon.store
         with contextlib.suppress(StoreError):
-            self._history.resume(Sample(*one) for one in await self._daemon.quick(store.history))
+            self._samples.extend(Sample(*one) for one in await self._daemon.quick(store.history))
         while True:
+            await asyncio.sleep(SAMPLE_S)
             with contextlib.suppress(StoreError):  # said by what needs the store
                 stats = await self._daemon.quick(store.stats)
-                sample = self._history.add(self._sample(stats.disk_bytes))
-                since = sample.at - KEPT * SAMPLE_S
-                await self._daemon.slow(store.keep_sample, tuple(sample), since)
-            await asyncio.sleep(SAMPLE_S)
+                sample, self._sampled = self._sample(stats.disk_bytes), self._counted(stats.disk_bytes)
+                self._samples.append(sample)
+                await self._daemon.slow(store.keep_sample, tuple(sample), sample.at - KEPT * SAMPLE_S)
 
     def router(self) -> APIRouter:
         api = APIRouter(include_in_schema=False)
@@ -130,7 +146,7 @@ class Dashboard:
         uids = {one.uid for one in shown} | {entry.owner for entry in found.entries}
         uids |= {one.owner for one in stats.users[:MAX_USERS]}
         users_named = await daemon.listing(_users, [uid for uid in uids if uid is not None and uid >= 0])
-        now, tier = self._sample(stats.disk_bytes), self._coordinator.tier
+        now, tier = time.time(), self._coordinator.tier
         what = f"{count_text(number, 'entry', 'entries')}, {size_text(nbytes)}"
         view = {
             "info": info.info_of(daemon, stats),
@@ -138,8 +154,8 @@ class Dashboard:
             "stats": told,
             "hit_percent": status_text.hit_percent(told),
             "shares": _shares(names, told),
-            "charts": _charts(self._history, now),
-            "now": now.at,
+            "charts": _charts([*self._samples, self._sample(stats.disk_bytes)], now),
+            "now": now,
             "sessions": sessions.seen(shown, daemon, held),
             "connected": len(visible),
             "names": _sorted_names(names, sort)[:MAX_NAMES],
@@ -239,10 +255,15 @@ class Dashboard:
             owner=caller.confined_to,
         )
 
-    def _sample(self, disk_bytes: int) -> Sample:
+    def _counted(self, disk_bytes: int) -> Sample:
         served = self._coordinator.served
         misses = served["leased_items"] + served["declined_items"]
         return Sample(time.time(), served["found_items"], misses, served["saved_s"], disk_bytes)
+
+    def _sample(self, disk_bytes: int) -> Sample:
+        now, before = self._counted(disk_bytes), self._sampled
+        hits, misses = now.hit_items - before.hit_items, now.miss_items - before.miss_items
+        return Sample(now.at, hits, misses, now.saved_s - before.saved_s, disk_bytes)
 
     def _token(self, caller: Caller) -> str:
         return hmac.new(self._secret, str(caller.owner_uid).encode(), "sha256").hexdigest()
@@ -310,20 +331,43 @@ def _shares(names: Iterable[NameSums], stats: Mapping[str, Any]) -> Sequence[tup
     return [*shown, ("other", max(0.0, rest))]
 
 
-def _charts(history: History, now: Sample) -> Sequence[tuple[str, str, Chart]]:
-    """(title, value at the peak, chart)"""
-    kinds: Sequence[tuple[str, Callable[..., Chart], Callable[[float], str]]] = (
-        ("hit rate", history.hit_rate, lambda one: f"{100 * one:.0f} %"),
-        ("time saved", history.saved, span_text),
-        ("on disk", history.disk, size_text),
-    )
+def _hit_rate(samples: Sequence[Sample]) -> float | None:
+    hits, misses = sum(one.hit_items for one in samples), sum(one.miss_items for one in samples)
+    return hits / (hits + misses) if hits + misses > 0 else None
+
+
+_KINDS: Sequence[tuple[str, Callable[[Sequence[Sample]], float | None], Callable[[float], str]]] = (
+    ("hit rate", _hit_rate, lambda one: f"{100 * one:.0f} %"),
+    ("time saved", lambda samples: sum(one.saved_s for one in samples) or None, span_text),
+    ("on disk", lambda samples: samples[-1].disk_bytes or None, size_text),
+)
+"""Of the charts: name, value of a bar, and that value for people."""
+
+
+def _charts(samples: Sequence[Sample], now: float) -> Sequence[tuple[str, str, str]]:
+    """(title, value at the peak, path of the SVG)"""
     made = []
-    for label, span_s, bars in SPANS:
-        for kind, draw, told in kinds:
-            chart = draw(now, span_s, bars)
-            peak = "nothing yet" if chart.peak is None else f"up to {told(chart.peak)}"
-            made.append((f"{kind}, {label}", peak, chart))
+    for span, span_s, bars in SPANS:
+        groups: list[list[Sample]] = [[] for _ in range(bars)]
+        for one in samples:
+            at = int((one.at - now + span_s) * bars / span_s)
+            if 0 <= at <= bars:
+                groups[min(at, bars - 1)].append(one)
+        for kind, value, told in _KINDS:
+            values = [value(group) if group else None for group in groups]
+            peak = max((one for one in values if one is not None), default=None)
+            title = f"{kind}, {span}", "nothing yet" if peak is None else f"up to {told(peak)}"
+            made.append((*title, _path(values, 1.0 if value is _hit_rate else peak or 1.0)))
     return made
+
+
+def _path(values: Sequence[float | None], top: float) -> str:
+    step = WIDTH / len(values)
+    return "".join(
+        f"M{i * step:.1f} {HEIGHT}V{HEIGHT * (1 - one / top):.1f}h{step * 0.8:.1f}V{HEIGHT}z"
+        for i, one in enumerate(values)
+        if one is not None
+    )
 
 
 def _sorted_names(names: Iterable[NameSums], sort: str) -> list[NameSums]:
