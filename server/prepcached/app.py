@@ -33,7 +33,7 @@ from prepcached.http_protocol import PeerProtocol, Slots, is_look
 from prepcached.log import REQUEST_ID
 from prepcached.maintenance import Maintenance
 from prepcached.metrics import Metrics
-from prepcached.routes import care, data, entries, explain, info, messages, sessions
+from prepcached.routes import data, entries, explain, info, messages, sessions
 
 if TYPE_CHECKING:
     from prepcached.tier.tier import Tier
@@ -102,9 +102,9 @@ def create_app(
         info.router(daemon, coordinator, metrics, maintenance),
         data.router(daemon, coordinator),
         entries.router(daemon),
-        entries.recipes(daemon),
+        explain.recipes(daemon),
         explain.router(daemon, coordinator.misses),
-        care.router(daemon, tier),
+        entries.care(daemon, tier),
         dashboard.router(),
     ):
         app.include_router(router)

@@ -210,7 +210,7 @@ def _named_by_url(environ: Mapping[str, str]) -> str | None:
 
 def _behind(path: Path) -> tuple[int, int]:
     """The pid that the daemon behind a socket reports, and the one of the kernel (0: not visible)."""
-    from prepcached.peer import Peer
+    from prepcached.auth import Peer
 
     info = _ask(path, "GET", "/v1/info", ASK_TIMEOUT_S)
     with socket.socket(socket.AF_UNIX) as probe:

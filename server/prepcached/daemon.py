@@ -31,9 +31,8 @@ from prepcache.errors import DaemonUnreachable, LimitExceeded, StoreError, Unkno
 from prepcache.protocol import wire
 from prepcache.protocol.inspection import Verified
 from prepcache.protocol.units import size_text
-from prepcached.auth import TOKEN_UID, Auth, Caller
+from prepcached.auth import TOKEN_UID, Auth, Caller, Watch, user_name
 from prepcached.leases import LeaseTable
-from prepcached.peer import Watch, user_name
 from prepcached.store.records import Finding
 from prepcached.store.store import Store
 

@@ -27,7 +27,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from prepcache.errors import BadRequest, LimitExceeded, PrepcacheError, TooLarge
 from prepcache.protocol import wire
-from prepcached.peer import Peer
+from prepcached.auth import Peer
 from prepcached.problems import PROBLEM_TYPE, document
 
 LOG = logging.getLogger(__name__)

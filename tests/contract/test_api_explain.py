@@ -11,7 +11,7 @@ import pytest
 from blake3 import blake3
 
 from prepcache.protocol import inspection
-from prepcached.misses import Miss, Misses
+from prepcached.coordinator import Miss, Misses
 from support.serving import Job, Serving, serving
 
 PARTS: dict[str, Any] = {

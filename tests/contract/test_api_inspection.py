@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from prepcache.protocol import inspection, wire
+from prepcached.auth import Peer
 from prepcached.daemon import LIST_THREADS, QUICK_THREADS
-from prepcached.peer import Peer
 from support.serving import READY_S, Serving
 from support.stores import OTHER_RECIPE, RECIPE, put
 

@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from prepcache.errors import ConfigError
-from prepcached.auth import NOBODY_UID, TOKEN_UID
-from prepcached.peer import Peer
+from prepcached.auth import NOBODY_UID, TOKEN_UID, Peer
 from prepcached.store.store import Store
 from support.serving import Job, Serving, open_job, serving
 from support.stores import OTHER_RECIPE, RECIPE, ROOMY, put

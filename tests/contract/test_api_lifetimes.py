@@ -43,7 +43,7 @@ def test_a_session_that_cannot_be_watched_ends_by_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(1000.0)
-    monkeypatch.setattr("prepcached.peer.Peer.open_pidfd", lambda self: None)
+    monkeypatch.setattr("prepcached.auth.Peer.open_pidfd", lambda self: None)
     with serving(tmp_path, clock) as served:
         job, other = served.job("silent"), served.job("other")
         job.resolve()

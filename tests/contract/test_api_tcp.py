@@ -16,9 +16,9 @@ import pytest
 from prepcache.daemon.client import Client
 from prepcache.errors import Unauthorized
 from prepcached import server as daemon_server
+from prepcached.auth import Peer
 from prepcached.config import Settings
 from prepcached.http_protocol import Slots
-from prepcached.peer import Peer
 from support.serving import READY_S, Serving, http_client, open_job, raw, serving, wait_until
 from support.stores import put
 

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from prepcache.digests import RecipeDigest
+from prepcached.auth import Peer
 from prepcached.dashboard import pages
-from prepcached.peer import Peer
 from support.serving import Serving, serving, wait_until
 from support.stores import RECIPE, put
 

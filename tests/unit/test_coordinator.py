@@ -15,10 +15,9 @@ import pytest
 
 from prepcache.errors import StoreError, UnknownSession
 from prepcache.protocol import wire
-from prepcached.auth import Caller
+from prepcached.auth import Caller, Peer
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon, Session
-from prepcached.peer import Peer
 from prepcached.store import eviction
 from prepcached.store.compaction import FANOUT
 from prepcached.store.store import Store

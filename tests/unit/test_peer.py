@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from prepcached.peer import Peer, Watch
+from prepcached.auth import Peer, Watch
 
 
 @pytest.fixture

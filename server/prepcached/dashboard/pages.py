@@ -32,11 +32,10 @@ from prepcache.protocol import inspection, status_text
 from prepcache.protocol.explain import cues
 from prepcache.protocol.inspection import NameSums
 from prepcache.protocol.units import age_text, count_text, size_text, span_text
-from prepcached.auth import Caller
+from prepcached.auth import Caller, user_name
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon, Session
-from prepcached.peer import user_name
-from prepcached.routes import care, entries, explain, info, messages, sessions
+from prepcached.routes import entries, explain, info, messages, sessions
 from prepcached.store.records import Filter
 
 HERE = Path(__file__).parent
@@ -245,7 +244,7 @@ class Dashboard:
             return Filter(keys=(key,), owner=await entries.owner_of(self._daemon, request, key))
         if not name or name.endswith("*"):
             raise BadRequest("a purge needs the name or key of what goes", field="name")
-        return care.narrowed(Filter(name=name), messages.caller(request))
+        return entries.narrowed(Filter(name=name), messages.caller(request))
 
     def _searched(self, search: str, caller: Caller) -> Filter:
         is_recipe = 4 <= len(search) <= 64 and set(search) <= _HEX

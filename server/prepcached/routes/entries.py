@@ -1,27 +1,34 @@
-"""Entries: listing, showing, and removing or pinning one; recipes: how their samples are made."""
+"""Entries: listing, showing, pinning and removing; care of the store, and of the shared tier."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from msgspec.structs import replace
 
-from prepcache.errors import BadRequest, NotFound
+from prepcache.digests import Key
+from prepcache.errors import BadRequest, Forbidden, NotFound
 from prepcache.protocol import SORTS, inspection
 from prepcache.protocol.units import count_text, size_text
 from prepcached.auth import TOKEN_UID, Caller, owner_name
 from prepcached.daemon import Daemon
 from prepcached.routes import messages
 from prepcached.routes.messages import endpoint
-from prepcached.store.records import Filter, RecipeRecord
+from prepcached.store.records import Filter
 from prepcached.store.store import Store
+
+if TYPE_CHECKING:
+    from prepcached.tier.tier import Tier
 
 LOG = logging.getLogger(__name__)
 MAX_NAMES = 10_000
 """Names that are summed up."""
+TOLD = 1000
+"""Keys, or names of objects, in an answer."""
 
 
 def router(daemon: Daemon) -> APIRouter:
@@ -144,45 +151,142 @@ def told(entry: inspection.Entry) -> inspection.Entry:
     return replace(entry, owner=None) if entry.owner == TOKEN_UID else entry
 
 
-def recipes(daemon: Daemon) -> APIRouter:
-    api = APIRouter(tags=["recipes"])
+def care(daemon: Daemon, tier: Tier | None) -> APIRouter:
+    api = APIRouter(tags=["care"])
 
-    @api.get("/v1/recipes", **endpoint(gives=inspection.RecipePage))
-    async def list_recipes(
-        request: Request,
-        cursor: Annotated[str | None, Query(max_length=512)] = None,
-        limit: Annotated[int, Query(ge=1, le=inspection.MAX_PAGE_SIZE)] = inspection.PAGE_SIZE,
-        digest: Annotated[str | None, Query(description="the beginning of its digest")] = None,
-    ) -> Response:
-        """Recipes with their sizes; one page of them."""
+    def used() -> Tier:
+        if tier is None:
+            raise NotFound('this daemon has no tier: set one with --tier URL, or "[tier]" in its TOML file')
+        return tier
+
+    @api.post("/v1/purge", **endpoint(takes=inspection.PurgeRequest, gives=inspection.Purged))
+    async def purge(request: Request) -> Response:
+        """Removes what passes all filters given, held or not; of others' entries only for admins.
+
+        A user who is not an admin purges only his own entries: his uid is added to the filters, and a key of
+        another user's is refused. With `free_bytes`,
+        the least recently used entries go first until so much is free; pinned entries, and those that jobs
+        read, stay. A dry run lists the first entries that would go, the least recently used first.
+        """
+        asked = await messages.read(request, inspection.PurgeRequest, daemon)
         caller = messages.caller(request)
-        scope = None if caller.confined_to is None else caller.scope
-        prefix = messages.hex_prefix(digest, "digest")
+        wanted = narrowed(_filter(asked), caller)
+        if asked.keys and not caller.is_admin:
+            await daemon.slow(_check_owned, daemon.store, asked.keys, caller)
+        gone = await daemon.slow(
+            daemon.store.purge, wanted, dry_run=asked.dry_run, free_bytes=asked.free_bytes
+        )
+        listed: tuple[inspection.Entry, ...] = ()
+        if asked.dry_run:
+            listed = await daemon.listing(_first_to_go, daemon.store, wanted, asked.free_bytes, gone)
+        else:
+            log_purge(caller, gone)
+        return messages.answer(replace(gone, keys=gone.keys[:TOLD], listed=listed))
 
-        def page() -> Response:
-            found, following = daemon.store.recipes(cursor=cursor, limit=limit, scope=scope, prefix=prefix)
-            return messages.answer(
-                inspection.RecipePage(
-                    tuple(messages.taken_over(inspection.Recipe, one) for one in found), following
-                )
-            )
+    @api.post("/v1/verify", **endpoint(takes=inspection.VerifyRequest, gives=inspection.Verified))
+    async def verify(request: Request) -> Response:
+        """Reads entries whole and compares their digests; what is damaged is removed.
 
-        return await daemon.listing(page)
+        With `differs`, a job says that it made other samples: the named entries are removed unread.
+        """
+        asked = await messages.read(request, inspection.VerifyRequest, daemon)
+        if asked.differs:
+            return messages.answer(await _take_away(daemon, asked, request))
+        owner = messages.caller(request).confined_to
+        return messages.answer(await daemon.verify(asked.keys, request.is_disconnected, owner))
 
-    @api.get("/v1/recipes/{digest}", **endpoint(gives=inspection.Recipe))
-    async def show_recipe(digest: messages.HexInPath, request: Request) -> Response:
-        """One recipe with its readable parts."""
-        found = await daemon.quick(recipe_of, daemon.store, digest, messages.caller(request))
-        return messages.answer(messages.taken_over(inspection.Recipe, found))
+    @api.post("/v1/check", **endpoint(gives=inspection.Checked))
+    async def check(request: Request) -> Response:
+        """Compares the index with the disk, and changes nothing; for admins."""
+        _check_admin(messages.caller(request))
+        found = await daemon.check()
+        findings = tuple(inspection.Finding(one.code, one.what) for one in found[: inspection.MAX_FINDINGS])
+        return messages.answer(inspection.Checked(findings, len(found) - len(findings)))
+
+    @api.get("/v1/tier", **endpoint(gives=inspection.TierStatus))
+    async def tier_status() -> Response:
+        """The bucket that is shared with other machines, and what came from and went to it."""
+        return messages.answer(inspection.TierStatus(**used().status()))
+
+    @api.post("/v1/tier/push", **endpoint(gives=inspection.TierDone))
+    async def tier_push(request: Request) -> Response:
+        """Copies whatever the bucket lacks; for admins."""
+        _check_admin(messages.caller(request))
+        return messages.answer(inspection.TierDone(await used().push()))
+
+    @api.post("/v1/tier/pull", **endpoint(takes=inspection.TierPullRequest, gives=inspection.TierDone))
+    async def tier_pull(request: Request) -> Response:
+        """Fetches all that the bucket has of one recipe; for admins."""
+        caller = messages.caller(request)
+        _check_admin(caller)
+        asked = await messages.read(request, inspection.TierPullRequest, daemon)
+        fetched, failed = await used().pull(asked.recipe, caller.scope, caller.owner_uid)
+        return messages.answer(inspection.TierDone(fetched, failed))
+
+    @api.post("/v1/tier/gc", **endpoint(takes=inspection.TierGarbageRequest, gives=inspection.TierDone))
+    async def tier_gc(request: Request) -> Response:
+        """Lists artifacts of the bucket that no manifest names; with `delete`, deletes them; for admins."""
+        _check_admin(messages.caller(request))
+        asked = await messages.read(request, inspection.TierGarbageRequest, daemon)
+        names = await used().garbage(delete=asked.delete)
+        return messages.answer(inspection.TierDone(len(names), names=tuple(names[:TOLD])))
 
     return api
 
 
-def recipe_of(store: Store, digest: str, caller: Caller) -> RecipeRecord:
-    """The recipe of this digest that a caller sees, first of all his own; raises NotFound. Who sees only his
-    own entries may have some from when all shared, and sees as much of their recipe."""
-    with contextlib.suppress(NotFound):
-        return store.recipe(digest + caller.scope)
-    if caller.confined_to is not None:
-        return store.recipe(digest, owner=caller.confined_to)
-    return store.recipe(digest, any_scope=True)
+def _check_admin(caller: Caller) -> None:
+    if not caller.is_admin:
+        raise Forbidden("only root, the daemon's user and its admins may do this")
+
+
+async def _take_away(
+    daemon: Daemon, asked: inspection.VerifyRequest, request: Request
+) -> inspection.Verified:
+    if not asked.keys:
+        raise BadRequest("`differs` needs `keys`", field="keys")
+    of: dict[int, list[str]] = {}
+    for key in asked.keys:
+        with contextlib.suppress(NotFound):  # it was evicted meanwhile
+            of.setdefault(await owner_of(daemon, request, key), []).append(key)
+    gone: list[Key] = []
+    for owner, keys in of.items():  # of a key that several users have, only whose the job was given
+        gone += await daemon.slow(daemon.store.remove_differing, keys, asked.differs, owner)
+    return inspection.Verified(0, 0, tuple(gone))
+
+
+def _filter(asked: inspection.PurgeRequest) -> Filter:
+    recipe = messages.hex_prefix(asked.recipe, "recipe")
+    wanted = messages.taken_over(Filter, asked, recipe=recipe)
+    is_narrowed = wanted != Filter() or asked.free_bytes is not None
+    if not is_narrowed and not asked.all:
+        raise BadRequest('to purge everything, send {"all": true}', field="all")
+    if is_narrowed and asked.all:
+        raise BadRequest("`all` and a filter exclude each other", field="all")
+    if asked.keys is not None and asked.free_bytes is not None:
+        raise BadRequest("`free_bytes` and `keys` exclude each other", field="free_bytes")
+    return wanted
+
+
+def _first_to_go(
+    store: Store, wanted: Filter, free_bytes: int | None, gone: inspection.Purged
+) -> tuple[inspection.Entry, ...]:
+    if free_bytes is not None:
+        wanted = replace(wanted, keys=tuple(gone.keys[: inspection.PAGE_SIZE]))
+    found = store.entries(wanted, sort="used_at", limit=inspection.PAGE_SIZE).entries
+    return tuple(map(told, found))
+
+
+def _check_owned(store: Store, keys: Iterable[str], caller: Caller) -> None:
+    """Raises Forbidden where an entry that the caller sees and names is another's."""
+    for key in keys:
+        with contextlib.suppress(NotFound):
+            check_owned(store.entry(key, caller.confined_to, caller.scope), caller)
+
+
+def narrowed(wanted: Filter, caller: Caller) -> Filter:
+    """The filter, for what the caller may purge: all of an admin's wish, of others' what they own."""
+    if caller.is_admin:
+        return wanted
+    if wanted.owner is not None and wanted.owner != caller.owner_uid:
+        raise Forbidden(f"only uid {wanted.owner}, root, and the daemon's admins may purge these entries")
+    return replace(wanted, owner=caller.owner_uid)

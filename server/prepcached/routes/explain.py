@@ -1,12 +1,13 @@
-"""Why it missed: a recipe against the nearest one that has entries."""
+"""Recipes: how samples are made, and why a job missed, against the nearest recipe that has entries."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from msgspec.structs import replace
 
 from prepcache.digests import RecipeDigest
@@ -14,12 +15,12 @@ from prepcache.errors import BadRequest, NotFound
 from prepcache.protocol import explain, inspection
 from prepcache.protocol.units import shortened
 from prepcached.auth import Caller
+from prepcached.coordinator import Miss, Misses
 from prepcached.daemon import Daemon
-from prepcached.misses import Miss, Misses
 from prepcached.routes import messages
-from prepcached.routes.entries import recipe_of
 from prepcached.routes.messages import endpoint
 from prepcached.store import listing
+from prepcached.store.records import RecipeRecord
 from prepcached.store.store import Store
 
 SHOWN_TEXT = 1000
@@ -141,3 +142,47 @@ def _difference(one: explain.Difference) -> inspection.Difference:
     return inspection.Difference(
         one.section, shortened(one.name, SHOWN_TEXT), cut[0], cut[1], shortened(one.line, SHOWN_TEXT)
     )
+
+
+def recipes(daemon: Daemon) -> APIRouter:
+    api = APIRouter(tags=["recipes"])
+
+    @api.get("/v1/recipes", **endpoint(gives=inspection.RecipePage))
+    async def list_recipes(
+        request: Request,
+        cursor: Annotated[str | None, Query(max_length=512)] = None,
+        limit: Annotated[int, Query(ge=1, le=inspection.MAX_PAGE_SIZE)] = inspection.PAGE_SIZE,
+        digest: Annotated[str | None, Query(description="the beginning of its digest")] = None,
+    ) -> Response:
+        """Recipes with their sizes; one page of them."""
+        caller = messages.caller(request)
+        scope = None if caller.confined_to is None else caller.scope
+        prefix = messages.hex_prefix(digest, "digest")
+
+        def page() -> Response:
+            found, following = daemon.store.recipes(cursor=cursor, limit=limit, scope=scope, prefix=prefix)
+            return messages.answer(
+                inspection.RecipePage(
+                    tuple(messages.taken_over(inspection.Recipe, one) for one in found), following
+                )
+            )
+
+        return await daemon.listing(page)
+
+    @api.get("/v1/recipes/{digest}", **endpoint(gives=inspection.Recipe))
+    async def show_recipe(digest: messages.HexInPath, request: Request) -> Response:
+        """One recipe with its readable parts."""
+        found = await daemon.quick(recipe_of, daemon.store, digest, messages.caller(request))
+        return messages.answer(messages.taken_over(inspection.Recipe, found))
+
+    return api
+
+
+def recipe_of(store: Store, digest: str, caller: Caller) -> RecipeRecord:
+    """The recipe of this digest that a caller sees, first of all his own; raises NotFound. Who sees only his
+    own entries may have some from when all shared, and sees as much of their recipe."""
+    with contextlib.suppress(NotFound):
+        return store.recipe(digest + caller.scope)
+    if caller.confined_to is not None:
+        return store.recipe(digest, owner=caller.confined_to)
+    return store.recipe(digest, any_scope=True)
