@@ -200,7 +200,7 @@ class Auth:
                     "add it to allowed_hosts in the daemon's settings"
                 )
         origin = found.get(b"origin")
-        if origin is not None and self._is_foreign(origin, found.get(b"host", b"")):
+        if origin is not None and _split(origin).netloc.lower() != found.get(b"host", b"").lower():
             raise Forbidden("requests from another site's page are refused")
         if self.is_by_user and peer.uid == NOBODY_UID:
             raise Forbidden(
@@ -231,9 +231,6 @@ class Auth:
             raise Unauthorized("the header must be `Authorization: Bearer TOKEN`, with the daemon's token")
         if not is_right:
             raise Unauthorized(f"the token is not this daemon's: {_SET_TOKEN}")
-
-    def _is_foreign(self, origin: bytes, host: bytes) -> bool:
-        return _split(origin).netloc.lower() != host.lower()
 
 
 def _split(url: bytes) -> SplitResultBytes:

@@ -228,13 +228,9 @@ def load(
 
 
 def places(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | None = None) -> Settings:
-    """Root and socket alone, to stop a daemon or check its root; raises ConfigError for these only."""
-    known = {
-        name: text
-        for name, text in environ.items()
-        if not name.startswith(PREFIX) or name.removeprefix(PREFIX).lower() in (*KNOWN, "config")
-    }
-    values, labels = _merged(options, known, config)
+    """Root and socket alone, to stop a daemon or check its root; raises ConfigError for these, and for names
+    of settings that do not exist."""
+    values, labels = _merged(options, environ, config)
     return _checked({name: values[name] for name in ("root", "uds")}, labels)
 
 

@@ -290,8 +290,7 @@ def _open_store(root: Root, settings: Settings, environ: Mapping[str, str]) -> S
         told = f"{artifacts} indexed, {share:.0%} of the store scanned"
         notify(f"EXTEND_TIMEOUT_USEC={START_STEP_S * 1_000_000}\nSTATUS={told}", environ)
 
-    store = Store(root, limits=_limits(settings), progress=progress)
-    return store
+    return Store(root, limits=_limits(settings), progress=progress)
 
 
 def _check_store(store: Store, settings: Settings) -> None:

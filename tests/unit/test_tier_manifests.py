@@ -125,7 +125,7 @@ def test_what_the_bucket_lost_is_named_no_longer() -> None:
         known = await manifests.of(RECIPE)
         known.lost.add(row(1).digest)
         found.append(set((await manifests.of(RECIPE, max_age_s=0)).rows))
-        assert not known.offered(row(1).each_item(), 0.0) and known.offered(row(0).each_item(), 0.0)
+        assert not known.offered(row(1).items, 0.0) and known.offered(row(0).items, 0.0)
         await manifests.compact(RECIPE)
         found.append(set((await Manifests(store).of(RECIPE)).rows))
         await Manifests(store).add(RECIPE, [row(1)])

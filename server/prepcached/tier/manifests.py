@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Literal
@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from prepcache.digests import DIGEST_BYTES, Digest
+from prepcached.leases import digests
 from prepcached.store import scopes
 from prepcached.tier.bucket import Absent, Bucket, CouldNotTell, Damaged
 
@@ -67,10 +68,6 @@ class Row(msgspec.Struct, frozen=True):
         if len(self.items) % DIGEST_BYTES:
             raise ValueError("items are whole digests")
 
-    def each_item(self) -> Iterator[bytes]:
-        for start in range(0, len(self.items), DIGEST_BYTES):
-            yield self.items[start : start + DIGEST_BYTES]
-
     @property
     def fits(self) -> bool:
         return len(self.items) <= MAX_ITEMS * DIGEST_BYTES and len(self.observed) <= MAX_OBSERVED
@@ -91,7 +88,7 @@ def index(rows: Iterable[Row]) -> Index:
     found: Index = {}
     for row in rows:
         alone = (row,)
-        for item in row.each_item():
+        for item in digests(row.items):
             others = found.get(item)
             if others is None or row.edition > others[0].edition:
                 found[item] = alone
@@ -104,7 +101,7 @@ def brings_nothing(row: Row, known: Index) -> bool:
     """Whether all items are in other artifacts, in as new an edition, with the same observed inputs, as those
     of a merged artifact are."""
     observed: set[str] = set()
-    for item in row.each_item():
+    for item in digests(row.items):
         others = known.get(item)
         if others is None or others[0].edition < row.edition:
             return False
@@ -156,18 +153,14 @@ class Known:
     is_whole: bool = True
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def offered(self, items: Iterable[bytes], now: float) -> dict[bytes, list[Row]]:
-        """The artifacts that have each of these items and may be fetched."""
-        found = {}
-        for item in items:
-            rows = [
-                row
-                for row in self.by_item.get(item, ())
-                if row.digest not in self.lost and self.tried.get(row.digest, now) <= now
-            ]
-            if rows:
-                found[item] = rows
-        return found
+    def offered(self, items: bytes, now: float) -> list[Row]:
+        """The artifacts that have some of these items and may be fetched."""
+        rows = {row.digest: row for item in digests(items) for row in self.by_item.get(item, ())}
+        return [
+            row
+            for digest, row in rows.items()
+            if digest not in self.lost and self.tried.get(digest, now) <= now
+        ]
 
 
 class Manifests:

@@ -33,7 +33,7 @@ from prepcache.errors import (
 )
 from prepcache.protocol.wire import ArtifactRef, StagedFile
 from prepcached.daemon import Daemon, Session
-from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, Lease, digests
+from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, Lease
 from prepcached.metrics import TIER, Counters
 from prepcached.store import scopes
 from prepcached.tier.bucket import STALL_S, UPLOAD_RATE, WRITE_S, Absent, Bucket, CouldNotTell, Damaged
@@ -171,13 +171,13 @@ class Tier:
             if is_asked:
                 self._outage.note_lost(daemon.clock() - began)
             return
-        found = known.offered(digests(items), daemon.clock())
+        found = known.offered(items, daemon.clock())
         if not found:
             self._counted.add(misses=1)
             return
         here = {ref.digest for ref in (await daemon.quick(daemon.store.resolve, recipe)).artifacts}
         owner_uid = os.geteuid() if session.uid is None else session.uid
-        for row in {row.digest: row for rows in found.values() for row in rows}.values():
+        for row in found:
             if row.digest in here:
                 known.tried[row.digest] = daemon.clock() + AGAIN_S
             else:
