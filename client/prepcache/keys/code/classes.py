@@ -1,7 +1,4 @@
-"""What counts of a class: its attributes, and what Python and libraries keep of what its text only names.
-
-All attributes count but what Python and dataclasses put there for themselves, or fill while the job runs:
-also annotations, slots, pydantic's fields, and the metadata of a dataclass's fields.
+"""What counts of a class: its attributes, and what Python and libraries keep of its text elsewhere.
 
 Invariants:
     1. An attribute is left out only by a name or type listed here; what is unknown counts.
@@ -30,10 +27,10 @@ _SKIPPED = frozenset(
         "_unhashable_values_map_", "_hashable_values_", "_inverted_",
     }
 )  # fmt: skip
-"""What the text of the class says already, what is bookkeeping, and what is filled by use."""
+"""What its text says already, bookkeeping, and what use fills."""
 _DESCRIBED = ("__annotations__", "__slots__", "__match_args__", "__orig_bases__")
 _OF_STRUCTS = ("__struct_defaults__", "__struct_encode_fields__", "__struct_config__")
-"""What msgspec keeps of a class outside of its attributes."""
+"""What msgspec keeps outside of attributes."""
 _OF_PYDANTIC = frozenset(
     {"__pydantic_fields__", "__pydantic_decorators__", "__private_attributes__", "__pydantic_config__"}
 )
@@ -57,17 +54,15 @@ def attributes_of(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def _is_generated(cls: type, value: Any) -> bool:
-    """Whether a library made a method from text of its own.
-
-    A hash so made follows from the fields, and attrs' holds that of a text, another in each process.
-    """
+    """Whether a library made a method from text: a hash then follows from the fields, and attrs' differs from
+    process to process."""
     home = getattr(sys.modules.get(cls.__module__), "__dict__", None)
     is_function = isinstance(value, FunctionType) and value.__code__.co_filename.startswith("<")
     return is_function and value.__globals__ is not home
 
 
 def described(cls: type) -> Iterator[tuple[str, Any]]:
-    """What counts of a class beside its attributes: labels below the class, and values."""
+    """What counts beside attributes: labels below the class, and values."""
     if type(cls) is not type:
         yield "__class__", type(cls)
     for name in _DESCRIBED:
@@ -85,21 +80,21 @@ def described(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def _registered(cls: abc.ABCMeta) -> list[type]:
-    """The classes that `cls.register` was given: `isinstance` answers for them."""
+    """The classes that `cls.register` was given."""
     dump = getattr(sys.modules.get("_abc"), "_get_dump", None)
     found = [] if dump is None else [kind for ref in dump(cls)[0] if (kind := ref()) is not None]
     return sorted(found, key=lambda kind: (str(kind.__module__), kind.__qualname__))
 
 
 def annotations_of(cls: type) -> dict[str, Any]:
-    """The annotations of a class, as far as they were evaluated with it."""
+    """The annotations of a class that were evaluated with it."""
     found = vars(cls).get("__annotations__")
     return found if isinstance(found, dict) else {}
 
 
 def variables_of(cls: type) -> list[str]:
-    """The environment variables that are set and that a class of pydantic-settings may make its fields of:
-    their names end in a field's, or hold it before a delimiter. An alias is a text and names one itself."""
+    """The variables that are set and that a class of pydantic-settings may read: their names end in a field's
+    name, or hold it before a delimiter. An alias is a text and names one itself."""
     if not any(base.__module__.partition(".")[0] == "pydantic_settings" for base in cls.__mro__[1:]):
         return []
     fields = tuple(name.lower() for name in annotations_of(cls))

@@ -1,10 +1,8 @@
 """The functions, classes and globals that a function depends on at run time.
 
-The walk starts from values (the preprocessing function, the config) and keeps two tables: `definitions`,
-label to fingerprint of the loaded code, and `values`, label to digest of the value. A function or class
-inside a value is written as its label, and queued; so the two tables describe the graph, however it is
-knotted. `resolution` says what the names in code lead to, `module_state` what the modules are that functions
-import themselves. In items, classes and functions are names; `refer_items` counts their code.
+The walk starts from the function and the config. A function or class inside a value is written as its label,
+and queued. So two tables describe the graph, however it is knotted: label to fingerprint of the code, and
+label to digest of the value. `resolution` says what the names in code lead to.
 
 Invariants:
     1. No attribute is read that may run code: `vars()` and `__dict__`, never `getattr`, on what is walked.
@@ -41,9 +39,9 @@ from prepcache.keys.secrets import holds_secret
 _SAYING_WHAT_COUNTS = ("__prepcache_key__", "__getstate__", "__reduce__", "__reduce_ex__")
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 CLASS = "class"
-"""Stands for the definition of a class, which counts by its attributes."""
+"""The definition of a class, which counts by its attributes."""
 MOST_ROWS = 1024
-"""Attributes that are rows. Objects that are met after so many are written in the row that holds them."""
+"""Attributes that are rows. Objects that are met after so many are written in the row of what holds them."""
 
 
 class Dependencies:
@@ -54,20 +52,19 @@ class Dependencies:
         places: tells the project's code from libraries'.
         untracked: names that do not count: bare, or dotted as errors and parts show them.
         root: the checkout; absolute paths under it count relative to it.
-        file_digest: path -> digest of the file's bytes.
         on_path: what paths in the config stand for.
         counts_code: whether functions and classes are visited; without, they are names in the config.
 
     Attributes:
-        owners: what holds each value: a namespace, a function, a class.
+        owners: what holds each value: a namespace, a function, a class, an object.
         sources: path of each project file that holds a definition, to its module's label.
-        codes: path of such a file to the code that was loaded from it, as far as it was visited.
+        codes: path of such a file to the code from it that was visited.
         ignored: the untracked names that were met.
-        leaves_out: whether a class is reached of whose instances the project says what counts.
-        texts: what stands as text in values: any of it may name an environment variable, or a module.
+        leaves_out: whether the project says of some class what counts.
+        texts: what stands as text in values: it may name an environment variable, or a module.
         unstable: what has no stable bytes: only calls of the function may have put it there.
         objects: the labels of objects whose attributes are rows.
-        is_again: whether what was counted is only looked at again: what has no stable bytes now has changed.
+        is_again: whether a recipe is only looked at again.
     """
 
     def __init__(
@@ -112,9 +109,7 @@ class Dependencies:
         self._slots: set[tuple[int, str]] = set()
         self._counts: dict[str, int] = {}
         self._giver = object()
-        """Owns what the walk starts from: in a ring, all that it holds would wait for a collection."""
-
-    # -- the walk ------------------------------------------------------------------------------------
+        """Owns what the walk starts from."""
 
     def add(self, label: str, value: Any) -> None:
         """Counts a value under a label, and all that it depends on."""
@@ -186,11 +181,7 @@ class Dependencies:
         self.modules.follow(self, code, module, is_within="__path__" in space)
 
     def note_code(self, code: CodeType, space: dict[str, Any]) -> None:
-        """Counts what code asks for beside what it names: environment variables, docstrings and the like.
-
-        Args:
-            space: the globals of the code.
-        """
+        """Counts what code with these globals asks for beside names: environment variables, docstrings."""
         self.asked.note_code(code)
         self._named_variables(dynamic_lookups.variables_in(code, space))
 
@@ -236,24 +227,17 @@ class Dependencies:
                 self.variables[name] = os.environ.get(name)
 
     def is_untracked(self, label: str) -> bool:
-        """Whether the user left a label out; remembers that the name was met."""
+        """Whether the user left a label out."""
         for name in self._untracked:
             if label.endswith((f".{name}", f"[{name}]")):  # and never `preprocess`, the function itself
                 self.ignored.add(name)
                 return True
         return False
 
-    # -- values --------------------------------------------------------------------------------------
-
     def count_value(
         self, label: str, value: Any, owner: Any, *, is_attribute: bool = False, of: Of = (False, False)
     ) -> None:
-        """Counts what `owner` (a namespace, function, class or object) holds under a label.
-
-        Args:
-            is_attribute: whether the owner is an object.
-            of: where it comes from.
-        """
+        """Counts what a namespace, function, class or object (`is_attribute`) holds under a label."""
         slot = (id(owner), label)
         if slot in self._slots or self.is_untracked(label):
             return
@@ -293,24 +277,20 @@ class Dependencies:
         return self._whole_objects.get(id(value))
 
     def give_label(self, value: Any) -> str:
-        """A label for an object that is written behind the value that holds it."""
+        """A label for an object without rows."""
         label = self.labels.known(value) or self.labels.give(value, "object")
         self._whole_objects[id(value)] = label
         return label
 
     def forget(self, values: Iterable[Any]) -> None:
-        """Takes labels back: the row in which these objects were written has no bytes."""
+        """Lets no row refer to objects: the one in which they were written has no bytes."""
         for value in values:
             self._whole_objects.pop(id(value), None)
 
     def refer_object(
         self, value: Any, pairs: Parts, by: ValueEncoder, place: str, *, is_whole: bool = True
     ) -> str:
-        """The label of an object, some of whose attributes will be counted, or all of them.
-
-        Args:
-            by: writes what holds it. So in all methods.
-        """
+        """The label of an object, some or all of whose attributes are counted; `by` writes what holds it."""
         self._rows += len(pairs)
         label = self.labels.known(value) or self._give(value, place, by)
         if is_whole:
@@ -320,7 +300,7 @@ class Dependencies:
         return label
 
     def refer_function(self, function: FunctionType, by: ValueEncoder) -> str | None:
-        """The label of a function, which will be visited; None for a library's."""
+        """The label of a function; None for a library's."""
         if self.labels.is_library(function):
             return None
         name = function.__code__.co_qualname
@@ -330,7 +310,7 @@ class Dependencies:
         return self._refer(function, label, self._visit_function, by)
 
     def refer_class(self, cls: type, by: ValueEncoder | None = None) -> str:
-        """The label of a class, which will be visited, or the name of a library's."""
+        """The label of a class, or a library's name."""
         self.leaves_out |= is_registered(cls)
         name = f"{labels.class_module_label(cls)}.{cls.__qualname__}"
         if not self.labels.is_project(cls):
@@ -339,12 +319,11 @@ class Dependencies:
         return self._refer(cls, name, self._visit_class, by)
 
     def refer_module(self, module: ModuleType, by: ValueEncoder) -> None:
-        """Counts a module that is used as a value."""
         if self._counts_code:
             self._later(module.__name__, by, resolution.count_module, self, module, ())
 
     def refer_library(self, module: str) -> None:
-        """Counts the distribution of a module, or the bytes of an extension module of the project."""
+        """Counts a module's distribution, or the bytes of an extension module of the project."""
         name, file = labels.file_of(module)
         if file is not None and file.endswith(_EXTENSIONS) and self._places.of(file) is Place.PROJECT:
             self.graph.add_extension(name, file)
@@ -374,8 +353,6 @@ class Dependencies:
             self._queue.append((visit, arguments))
 
 
-# -- the code of what items hold ----------------------------------------------------------------------------
-
 Held = type | FunctionType
 
 
@@ -386,14 +363,7 @@ def name_of(held: Held) -> str:
 
 
 def refer_items(all_held: Sequence[Held], reach: Dependencies) -> None:
-    """Counts the code of the classes and functions that items hold.
-
-    Args:
-        all_held: sorted by name.
-
-    Raises:
-        UnkeyableError: two have one name, or what one of them reaches has no stable bytes.
-    """
+    """Counts the code of the classes and functions that items hold, where they are names. Sorted by name."""
     own: dict[str, Held] = {}
     for held in all_held:
         if _is_own(held, reach) and own.setdefault(name_of(held), held) is not held:
@@ -411,7 +381,6 @@ def refer_items(all_held: Sequence[Held], reach: Dependencies) -> None:
 
 
 def _is_own(held: Held, reach: Dependencies) -> bool:
-    """Whether a name in the items stands for more than a part of an installed library."""
     if isinstance(held, type):
         return reach.labels.is_project(held)
     is_named = held.__closure__ is None and "<" not in held.__qualname__ and not vars(held)

@@ -1,13 +1,12 @@
 """The fingerprint of a loaded code object: what it does, without where it stands.
 
-Instructions count with their constants and names resolved and their jumps counted in instructions. Positions,
-docstrings, NOPs and inline caches do not count, so comments, formatting and edits elsewhere in a file change
-no fingerprint.
+Instructions count with constants and names resolved and jumps counted in instructions; positions, docstrings,
+NOPs and inline caches do not.
 
 Invariants:
     1. Code objects with equal fingerprints run alike under one minor version of Python, which is in the key.
-    2. A fingerprint depends neither on the hash seed (a frozenset counts by its sorted elements) nor on what
-       has run (specialised and instrumented instructions count as the original ones).
+    2. A fingerprint depends neither on the hash seed nor on what has run: specialised instructions count as
+       the original ones.
 """
 
 from __future__ import annotations
@@ -40,25 +39,23 @@ if sys.version_info >= (3, 12):
     _NAME_SHIFTS |= {dis.opmap["LOAD_ATTR"]: 1, dis.opmap["LOAD_SUPER_ATTR"]: 2}
 _STORE_NAME = dis.opmap["STORE_NAME"]
 _OF_TEXT = frozenset({"__doc__", "__firstlineno__"})
-"""What the body of a class notes of its text."""
 
 _HAS_DOCSTRING = 0x4000000
 _FUTURE_ANNOTATIONS = __future__.annotations.compiler_flag
 _COMPILERS = frozenset({"compile", "eval", "exec"})
-"""What code compiles by these has the `__future__` flags of the code itself."""
+"""What these compile has the `__future__` flags of the code that calls them."""
 
 _ADDRESS = re.compile(r"\d{6,}$")
 
 
 @functools.lru_cache(maxsize=20_000)
 def fingerprint(code: CodeType) -> str:
-    """The fingerprint of a code object, nested code included."""
     return blake3(repr(_shape(code)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def without_address(name: str, code: CodeType) -> str:
-    """The name of a variable; in code that was made from text, without a long number at its end: decorators
-    may call parameters by the addresses of objects (beartype does)."""
+    """A variable's name; in code made from text without a long number at its end, which may be the address of
+    an object (beartype's)."""
     return _ADDRESS.sub("", name) if code.co_filename.startswith("<") else name
 
 
@@ -71,13 +68,12 @@ def nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def docstrings(code: CodeType) -> list[str]:
-    """The docstrings of a function and of those in it, as far as the code has any."""
     firsts = (one.co_consts[0] for one in nested(code) if one.co_consts)
     return [first for first in firsts if isinstance(first, str)]
 
 
 def instructions(code: CodeType) -> Iterator[tuple[int, int]]:
-    """Operation and argument of each instruction; `EXTENDED_ARG` is resolved, caches are left out."""
+    """Operation and argument of each instruction but caches; `EXTENDED_ARG` is resolved."""
     raw, extended = code.co_code, 0
     for at in range(0, len(raw), 2):
         op = raw[at]
@@ -89,7 +85,6 @@ def instructions(code: CodeType) -> Iterator[tuple[int, int]]:
 
 
 def text_of(constant: Any) -> str:
-    """A constant's text; Python refuses decimals for a long int, from a length on that a job may set."""
     is_long = type(constant) is int and constant.bit_length() > DECIMAL_BITS
     return hex(constant) if is_long else repr(constant)
 
@@ -154,7 +149,6 @@ def _steps(code: CodeType) -> tuple[list[Any], list[Any]]:
 
 
 def _target(raw: bytes, at: int, op: int, arg: int) -> int:
-    """The code unit that a jump leads to."""
     after = at + 2
     while after < len(raw) and raw[after] == CACHE:
         after += 2

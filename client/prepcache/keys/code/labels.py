@@ -18,16 +18,16 @@ from typing import Any
 from prepcache.keys.code.project import Place, Places, dotted_name
 
 _MAIN = ("__main__", "__mp_main__")
-"""Names of the entry script: in the job, and in the workers that `multiprocessing` spawns."""
+"""The entry script: in the job, and in the workers that `multiprocessing` spawns."""
 
 _unregistered: weakref.WeakValueDictionary[str, ModuleType] = weakref.WeakValueDictionary()
 
 MAIN = "__main__"
-"""The module label of code that has no file: notebook cells, interactive input, `python -c`."""
+"""The module label of code that has no file, as notebook cells."""
 
 
 def module_label(namespace: dict[str, Any]) -> str:
-    """The name of the module that these globals belong to; a script is named by its file."""
+    """The name of the module of these globals; a script is named by its file."""
     name = namespace.get("__name__")
     if name not in _MAIN and isinstance(name, str):
         return name
@@ -41,7 +41,7 @@ def module_label(namespace: dict[str, Any]) -> str:
 
 
 def class_module(cls: type) -> str:
-    """The module that a class names as its own; empty for the classes in C that name none."""
+    """The module that a class names; some classes in C name none."""
     name: object = cls.__module__
     return name if isinstance(name, str) else ""
 
@@ -53,7 +53,7 @@ def class_module_label(cls: type) -> str:
 
 
 def folders_of(module: ModuleType) -> list[str]:
-    """Where a package's submodules lie. The path of a namespace package asks `sys.modules` and may raise."""
+    """Where a package's submodules lie. A namespace package's path may raise."""
     try:
         return [str(folder) for folder in getattr(module, "__path__", ())]
     except (KeyError, TypeError, AttributeError):
@@ -61,7 +61,7 @@ def folders_of(module: ModuleType) -> list[str]:
 
 
 def space_of(module: Any) -> dict[str, Any]:
-    """What a module, or what stands in the place of one, holds by itself; no code of its is run."""
+    """What a module, or what stands in the place of one, holds; no code of its runs."""
     try:
         space = object.__getattribute__(module, "__dict__")
     except AttributeError:
@@ -70,18 +70,17 @@ def space_of(module: Any) -> dict[str, Any]:
 
 
 def note_module(module: Any) -> None:
-    """Notes a module that was loaded and not put into `sys.modules`, as those that torch builds."""
+    """Notes a loaded module that is not in `sys.modules`, as those that torch builds."""
     if isinstance(module, ModuleType) and sys.modules.get(module.__name__) is not module:
         _unregistered[module.__name__] = module
 
 
 def module_named(name: str) -> ModuleType | None:
-    """A module that is loaded, or was met by code and is not in `sys.modules`."""
     return _unregistered.get(name) or sys.modules.get(name)
 
 
 def file_of(module: str) -> tuple[str, str | None]:
-    """The file of a loaded module, and whose it is: one made by an extension module has none of its own."""
+    """A loaded module that has a file, and the file: one made by an extension module has its package's."""
     file = getattr(module_named(module), "__file__", None)
     if file is None and (package := module.rpartition(".")[0]):
         return file_of(package)
@@ -89,7 +88,7 @@ def file_of(module: str) -> tuple[str, str | None]:
 
 
 def name_of(module: Any) -> str:
-    """The name of a loaded module; of another object among the modules, that which it was put under."""
+    """A module's name; of another object among the modules, that which it was put under."""
     if isinstance(module, ModuleType):
         return module.__name__
     return min((name for name, one in list(sys.modules.items()) if one is module), default="")
@@ -111,8 +110,7 @@ def place_of_module(module: Any, places: Places) -> Place:
 
 
 def place_of_function(function: FunctionType, places: Places) -> Place:
-    """Where a function belongs: the project, if its file or its globals are. `__module__` is not asked:
-    `functools.wraps` copies it."""
+    """The project, if its file or its globals are. `functools.wraps` copies `__module__`."""
     filename = function.__code__.co_filename
     if filename.startswith("<frozen"):
         return Place.STDLIB
@@ -125,7 +123,6 @@ def place_of_function(function: FunctionType, places: Places) -> Place:
 
 
 def place_of_class(cls: type, places: Places) -> Place:
-    """Where a class belongs, by its module."""
     name = class_module(cls)
     module = module_named(name)
     if _is_in_c(cls) and not isinstance(getattr(module, "__file__", None), str):
@@ -140,16 +137,12 @@ def place_of_class(cls: type, places: Places) -> Place:
 
 
 def _is_in_c(cls: type) -> bool:
-    """Whether a class was written in C, as Cython's type of functions is, whose module has no file."""
     kinds = (WrapperDescriptorType, MethodDescriptorType)
     return any(isinstance(value, kinds) and value.__objclass__ is cls for value in vars(cls).values())
 
 
 def _is_made_elsewhere(cls: type, module: ModuleType) -> bool:
-    """Whether a class names a module that does not define it: `make_dataclass` says `types`.
-
-    A module may have taken the name away of one that it did define; its methods are from there.
-    """
+    """Whether a class names a module that does not define it: `make_dataclass` says `types`."""
     codes = [value.__code__ for value in vars(cls).values() if isinstance(value, FunctionType)]
     is_from_there = any(code.co_filename == getattr(module, "__file__", None) for code in codes)
     is_named = "<" in cls.__qualname__ or cls.__qualname__.split(".")[0] in vars(module)
@@ -157,11 +150,7 @@ def _is_made_elsewhere(cls: type, module: ModuleType) -> bool:
 
 
 def unique(wanted: str, taken: Container[str], counts: dict[str, int]) -> str:
-    """A name that is not taken: the wanted one, or that and a number.
-
-    Args:
-        counts: the last number that each name was given: a thousand things of one name take no million steps.
-    """
+    """The wanted name, or that and a number; `counts` has the last number of each name."""
     name, count = wanted, counts.get(wanted, 1)
     while name in taken:
         count += 1
@@ -186,7 +175,6 @@ class Labels:
         return None if entry is None else entry[0]
 
     def functions(self) -> list[FunctionType]:
-        """The functions that have a label."""
         return [value for _, value in self._given.values() if isinstance(value, FunctionType)]
 
     def give(self, value: Any, wanted: str) -> str:
@@ -196,11 +184,9 @@ class Labels:
         return label
 
     def of_module(self, space: dict[str, Any]) -> str:
-        """The label of a module, which its namespace stands for."""
         return self.known(space) or self.give(space, module_label(space))
 
     def is_project(self, cls: type) -> bool:
-        """Whether a class is the project's."""
         if cls not in self._projects:
             file = file_of(class_module(cls))[1]
             is_in_c = file is not None and file.endswith(tuple(EXTENSION_SUFFIXES))  # whose bytes count
@@ -208,13 +194,10 @@ class Labels:
         return self._projects[cls]
 
     def is_library(self, function: FunctionType) -> bool:
-        """Whether a function is a library's."""
         return place_of_function(function, self._places) is not Place.PROJECT
 
     def place_of(self, module: Any) -> Place:
-        """Where a loaded module belongs."""
         return place_of_module(module, self._places)
 
     def is_library_module(self, module: Any) -> bool:
-        """Whether a loaded module is none of the project's."""
         return self.place_of(module) is not Place.PROJECT

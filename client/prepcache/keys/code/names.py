@@ -1,14 +1,5 @@
 """The names in code: the globals that it reads, what it reads of an object, and what it may alter itself.
 
-Told from bytecode, which knows the scopes, also of code that was generated and has no source.
-
-    class Data(LightningDataModule):
-        def prepare(self, path): return load(path, self.size)      # not self.trainer, not self.batch_size
-
-    def main():
-        args = parser.parse_args()
-        def prep(path): return load(path, args.size)               # not args.lr
-
 Invariants:
     1. Every global that code, or code nested in it, loads by name is among its chains, with what follows in a
        chain of attribute loads; `()` stands for a use as a whole.
@@ -30,6 +21,7 @@ from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any
 
 from prepcache.keys.code.fingerprint import instructions, nested
+from prepcache.keys.encoding.builtins import attributes_of
 
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
 _LOAD_NAMES = frozenset(
@@ -47,7 +39,7 @@ SKIPPED_GLOBALS = frozenset(
         "__cached__", "__annotations__", "__warningregistry__", "__debug__", "__class__",
     }
 )  # fmt: skip
-"""What Python keeps in the namespace of a module: no values of its code."""
+"""What Python keeps in the namespace of a module."""
 FRAME_READERS = frozenset(
     {
         "query", "eval", "evaluate", "re_evaluate", "sql", "from_query", "execute", "read_where", "dmatrix",
@@ -61,8 +53,9 @@ _BY_FRAME = FRAME_READERS | {
 _READS = ("LOAD_ATTR", "LOAD_METHOD")
 _WRITES = ("STORE_ATTR", "DELETE_ATTR")
 _WHOLE = ""
-"""Stands for a use of an object that is no use of one attribute."""
+"""A use of an object that is no use of one attribute."""
 _ABSENT = object()
+_PLAIN = (MemberDescriptorType, staticmethod, classmethod)
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_DEREF"})
 _WRITES_OF_ITEMS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
 _WRITERS = frozenset(
@@ -94,7 +87,6 @@ def global_chains(code: CodeType) -> Chains:
 
 
 def all_names(code: CodeType) -> set[str]:
-    """Every attribute and global name in the code, nested code included."""
     names = set(code.co_names)
     if not code.co_flags & CO_OPTIMIZED:
         names.discard("__doc__")  # a class body stores its docstring under that name
@@ -127,14 +119,14 @@ def _scan(code: CodeType, chains: Chains) -> None:
 
 
 def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
-    """The attributes of an object that the function of one of its methods reads, also through the methods and
-    properties that it reaches by `self`, with their values; None for all of them."""
-    cls = type(owner)
+    """The attributes of an object that one of its methods reads, also through the methods and properties that
+    it reaches by `self`; None for all of them."""
+    cls, own = type(owner), attributes_of(owner)
     if _has_own(cls, "__getattribute__"):
         return None
     has_own_setter = _has_own(cls, "__setattr__") or _has_own(cls, "__delattr__")
-    state = getattr(owner, "__dict__", {})
-    found: dict[str, Any] = {}
+    has_own_getter = _member(cls, "__getattr__") is not _ABSENT
+    found: set[str] = set()
     queue, seen = [function], set()
     while queue:
         code = getattr(queue.pop(), "__code__", None)
@@ -143,33 +135,26 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
         seen.add(code)
         if not isinstance(code, CodeType) or not code.co_argcount:
             return None
-        names = all_names(code)
         uses = set(_uses(code, code.co_varnames[0]))
-        if (_WHOLE, True) in uses or not names.isdisjoint(_BY_FRAME | {"super", "__dict__"}):
+        if (_WHOLE, True) in uses or not all_names(code).isdisjoint(_BY_FRAME | {"super", "__dict__"}):
             return None
         for name, is_read in uses:
             member = _member(cls, name)
+            is_asked_for = has_own_getter and member is _ABSENT and name not in own
             if isinstance(member, property):
                 queue += [part for part in (member.fget, member.fset, member.fdel) if part is not None]
             elif not is_read:
-                is_slot = isinstance(member, MemberDescriptorType)
-                if has_own_setter or (hasattr(type(member), "__set__") and not is_slot):
+                if has_own_setter or (hasattr(type(member), "__set__") and not isinstance(member, _PLAIN)):
                     return None
-            elif isinstance(member, MemberDescriptorType):
-                found.update({name: getattr(owner, name)} if hasattr(owner, name) else {})
-            elif isinstance(member, functools.cached_property):
-                queue.append(member.func)
-                found.update({name: state[name]} if name in state else {})
-            elif name in state and not _is_read_by_class(member):
-                found[name] = state[name]
             elif isinstance(member, FunctionType):
                 queue.append(member)
-            elif member is _ABSENT:
-                if _member(cls, "__getattr__") is not _ABSENT:
-                    return None
-            elif hasattr(type(member), "__get__") and not isinstance(member, staticmethod | classmethod):
+            elif isinstance(member, functools.cached_property):
+                queue.append(member.func)
+            elif is_asked_for or (hasattr(type(member), "__get__") and not isinstance(member, _PLAIN)):
                 return None
-    return sorted(found.items())
+            if is_read:
+                found.add(name)
+    return sorted((name, own[name]) for name in found & own.keys())
 
 
 def cell_chains(code: CodeType, name: str) -> set[tuple[str, ...]]:
@@ -179,7 +164,6 @@ def cell_chains(code: CodeType, name: str) -> set[tuple[str, ...]]:
 
 
 def is_attribute_bag(value: Any) -> bool:
-    """Whether an object is mere attributes: a SimpleNamespace, or argparse's Namespace."""
     cls = type(value)
     return cls is types.SimpleNamespace or (cls.__module__ == "argparse" and cls.__name__ == "Namespace")
 
@@ -193,19 +177,12 @@ def _member(cls: type, name: str) -> Any:
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), _ABSENT)
 
 
-def _is_read_by_class(member: Any) -> bool:
-    """Whether a class's member gives the value of an attribute that the instance has, too."""
-    is_before = hasattr(type(member), "__set__") or hasattr(type(member), "__delete__")
-    return is_before and hasattr(type(member), "__get__")
-
-
 def _has_own(cls: type, name: str) -> bool:
     return _member(cls, name) is not vars(object)[name]
 
 
 def _uses(code: CodeType, name: str) -> Iterator[tuple[str, bool]]:
-    """The attributes of a variable that code uses, and whether it reads them or sets them; nested code
-    included."""
+    """The attributes of a variable that code and code nested in it use, and whether they are read."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP")]
     for at, step in enumerate(steps):
         operand = step.argval if isinstance(step.argval, tuple) else (step.argval,)
@@ -229,10 +206,7 @@ def _uses(code: CodeType, name: str) -> Iterator[tuple[str, bool]]:
 
 
 class Alters:
-    """What some code may alter itself while it runs.
-
-    Told about names, not about objects: `setattr` with a computed name may mean any.
-    """
+    """What some code may alter itself while it runs, told by names."""
 
     def __init__(self, codes: Iterable[CodeType]) -> None:
         self._assigned: set[str] = set()
@@ -247,10 +221,7 @@ class Alters:
                 self._written |= names.union(code.co_freevars, code.co_varnames)
 
     def may_alter(self, label: str, kind: type) -> bool:
-        """Whether it may be the code itself that changed a value of a type.
-
-        The last word of the value's label is the name that code has for it.
-        """
+        """Whether it may be the code itself that changed a value of a type. Its label ends in its name."""
         words = re.findall(r"\w+", re.sub(r"#\d+$", "", label))
         name = words[-1] if words else label
         if self._is_any or name in self._assigned:

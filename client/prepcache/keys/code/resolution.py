@@ -1,7 +1,6 @@
 """What the names in code resolve to: values, modules of the project with what they hold, parts of libraries.
 
-Of libraries, settings count, which are plain data that code reads (`ImageFile.LOAD_TRUNCATED_IMAGES`), and
-what a job has put into them. Only what is read counts, not all beside it.
+Of libraries count settings that the code reads (`ImageFile.LOAD_TRUNCATED_IMAGES`), and what a job put there.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from prepcache.keys.code.dependencies import Dependencies
 
 NONE = object()
-"""Stands for what is no setting."""
 _SHORT = 1000
 """Elements of a library's list, all that it holds included, that is still taken for a setting."""
 _NO_SETTINGS = ("sys.path", "sys.meta_path")
@@ -37,7 +35,7 @@ _NO_SETTINGS = ("sys.path", "sys.meta_path")
 def count_global(
     walk: Dependencies, space: dict[str, Any], module: str, name: str, chains: set[tuple[str, ...]]
 ) -> None:
-    """Counts what a namespace holds under a name, which it has in a module."""
+    """Counts what the namespace of a module holds under a name."""
     label = f"{module}.{name}"
     if name in SKIPPED_GLOBALS or walk.is_untracked(label):
         return
@@ -77,8 +75,7 @@ def count_bag(walk: Dependencies, label: str, bag: Any, chains: set[tuple[str, .
 
 
 def count_module(walk: Dependencies, module: Any, chain: tuple[str, ...]) -> None:
-    """Counts what a chain of attributes, read from a module, arrives at; whole, what a job has put in the
-    place of one."""
+    """Counts what a chain of attributes of a module leads to; whole, what a job put in the place of one."""
     if type(module).__module__ == "torch._ops":  # it makes operators when it is asked for them
         walk.refer_library("torch")
         found = functools.reduce(lambda one, name: getattr(one, name, None), chain[:2], module)
@@ -114,7 +111,6 @@ def count_module(walk: Dependencies, module: Any, chain: tuple[str, ...]) -> Non
 
 
 def _library_attribute(walk: Dependencies, label: str, space: Any, chain: tuple[str, ...]) -> None:
-    """Of libraries, settings count by value (`ImageFile.LOAD_TRUNCATED_IMAGES`), and what was patched."""
     if not chain or chain[0] not in space or chain[0] in SKIPPED_GLOBALS:
         return
     value, label = space[chain[0]], f"{label}.{chain[0]}"
@@ -140,8 +136,7 @@ def _library_attribute(walk: Dependencies, label: str, space: Any, chain: tuple[
 
 
 def _is_put_there(walk: Dependencies, label: str, value: Any) -> bool:
-    """Whether what a library holds is a function or class of the project's or an instance of one, also
-    wrapped, or a C function from elsewhere in the place of the library's own."""
+    """Whether what a library holds is the project's, also wrapped, or in C and from elsewhere."""
     if isinstance(value, functools.partial):
         return True
     if isinstance(value, functools._lru_cache_wrapper):
@@ -171,7 +166,7 @@ def _is_of_package(module: str, label: str) -> bool:
 
 
 def whole_module(walk: Dependencies, module: ModuleType) -> None:
-    """A module used as a value: any of its names may be looked up in it."""
+    """Counts a module that any name may be looked up in."""
     space, file = vars(module), getattr(module, "__file__", None)
     if id(space) in walk.whole_modules:
         return
@@ -186,7 +181,7 @@ def whole_module(walk: Dependencies, module: ModuleType) -> None:
 
 
 def count_dynamic(walk: Dependencies, space: dict[str, Any], path: str | None) -> None:
-    """Code that looks names up by text (`globals()`, `eval`): any name of its module may be meant."""
+    """Counts the module of code that looks names up by text (`globals()`, `eval`)."""
     home = sys.modules.get(str(space.get("__name__")))
     if home is not None and vars(home) is space:
         whole_module(walk, home)
@@ -195,7 +190,7 @@ def count_dynamic(walk: Dependencies, space: dict[str, Any], path: str | None) -
 
 
 def count_named(walk: Dependencies, space: dict[str, Any], names: Iterable[str]) -> None:
-    """Counts the globals that dotted names in texts stand for; a module only by what is read from it."""
+    """Counts the globals that dotted names in texts stand for."""
     for dotted in sorted(names):
         first, *rest = dotted.split(".")
         if first in space and (rest or not isinstance(space[first], ModuleType)):
@@ -203,11 +198,8 @@ def count_named(walk: Dependencies, space: dict[str, Any], names: Iterable[str])
 
 
 def setting_of(label: str, value: Any) -> Any:
-    """What counts of a library's attribute: plain data (a scalar, or short lists, dicts and namespaces of
-    them) as it is, and the plain data in a dict, list or set of a library's own class, as matplotlib's
-    `rcParams` are. The rest there may be code that is registered as modules are loaded, and a table of counts
-    or of defaults its readers fill. `NONE` for all else.
-    """
+    """What counts of a library's attribute: plain data, and the plain data in a dict, list or set of an own
+    class, as matplotlib's `rcParams`: the rest there may be registered as modules are loaded."""
     if _is_plain(value):
         return NONE if label in _NO_SETTINGS else value
     if isinstance(value, Counter | defaultdict):

@@ -1,9 +1,8 @@
 """The encoder of what code reaches and of the config, and what a recipe says of each value.
 
-Functions and classes of the project are written as labels, and the walk visits them. So is an object with
-attributes: as its class and a label, which is its place where it was met first. Each attribute then counts as
-a row of its own (`preprocess.reader.size`), so an object counts once however often it is met, also inside
-itself. Beyond a number of rows, an object is written behind the value in which it is met first.
+Functions and classes of the project are written as labels, and the walk visits them. So is an object: as its
+class and a label, the place where it was met first. Its attributes are rows (`preprocess.reader.size`).
+Beyond a number of rows, an object is written behind the value in which it is met first.
 
 Invariants:
     1. Equal bytes, with equal rows of what they refer to, mean values made of the same code and state.
@@ -58,7 +57,7 @@ _MOST_STEPS = 32
 """Of the place that is named of such an object."""
 _MOST_IDENTITIES = 64
 _identities: dict[int, tuple[Callable[[], Any], str]] = {}
-"""What refers to an object, and its name, by its address. The oldest go."""
+"""Reference and name by address. The oldest go."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ class ValueEncoder(Encoder):
 
     @property
     def ways_out(self) -> str:  # type: ignore[override]
-        """What to do about a value without stable bytes. What the function is given cannot be left out."""
+        # What the function is given cannot be left out.
         label = str(self.steps[0])
         if self.is_config or label == "preprocess":
             return WAYS_OUT
@@ -132,8 +131,7 @@ class ValueEncoder(Encoder):
         return not self._walk.labels.is_project(cls)
 
     def path_bytes(self, value: Any) -> bytes | None:
-        """Outside the config a path counts by its place in the checkout, if it lies there, and by the file's
-        bytes."""
+        """Outside the config a path counts by the file's bytes and, in the checkout, by its place there."""
         if self.is_config or isinstance(value, Tree):
             return self._walk.on_path(value, self)
         text, is_text = os.fsdecode(value), isinstance(value, str)
@@ -156,10 +154,7 @@ class ValueEncoder(Encoder):
         if self.is_config:  # what code holds, it sees as it is
             super().check_marker(value)
 
-    # -- code ----------------------------------------------------------------------------------------
-
     def code_bytes(self, value: Any) -> bytes | None:
-        """Functions and classes by label, what wraps them by its parts."""
         if isinstance(value, FunctionType):
             label = self._walk.refer_function(value, self)
             return self._library_function(value) if label is None else f"function:{label}".encode()
@@ -183,7 +178,8 @@ class ValueEncoder(Encoder):
         if home is not None and vars(home).get(short) is value:
             is_of_c = isinstance(value, BuiltinFunctionType) and value.__module__ is not None
             # An object that the library does not hold itself is one that a job put there.
-            is_held = any(one is owner for one in vars(home).values())
+            homes = (home, labels.module_named(type(owner).__module__))
+            is_held = any(one is owner for space in homes for one in labels.space_of(space).values())
             if is_of_c or (is_held and self.is_library(type(owner))):
                 return f"library:{name}".encode()  # `random.randint`, owner and all
         if isinstance(value, MethodType):
@@ -194,7 +190,7 @@ class ValueEncoder(Encoder):
         return f"builtin:{name}:".encode() + self.part(owner, "__self__")
 
     def _owner(self, method: MethodType) -> bytes:
-        """The object of a method; of the project's, by what the method reads of it."""
+        """The object of a method: the project's by what the method reads of it."""
         owner, cls = method.__self__, type(method.__self__)
         says_itself = is_registered(cls) or hasattr(cls, "__prepcache_key__")
         is_whole = isinstance(owner, type) or says_itself or self.is_library(cls)
@@ -208,7 +204,7 @@ class ValueEncoder(Encoder):
         return b"".join([*chunks, text_bytes(label)])
 
     def _library_function(self, function: FunctionType) -> bytes:
-        """Code of a library counts by name; what a decorator of a library wraps and holds, by what it is."""
+        """By name; what a decorator of a library wraps and holds, by what it is."""
         if (known := self._walk.label_of(function)) is not None:
             return b"function@" + text_bytes(known)
         module = str(function.__globals__.get("__name__"))
@@ -230,8 +226,6 @@ class ValueEncoder(Encoder):
             return name.encode()
         label = self._walk.refer_object(function, parts, self, self.where)
         return name.encode() + text_bytes(label)
-
-    # -- objects -------------------------------------------------------------------------------------
 
     def put_known(self, value: Any, put: Put) -> bool:
         label = None if self.inline_depth else self._walk.label_of(value)
@@ -275,7 +269,7 @@ class ValueEncoder(Encoder):
 
 
 def identity_of(value: Any) -> str:
-    """The name of an object that has no stable bytes: its own for as long as it lives."""
+    """A name for an object that has no stable bytes, for as long as it lives."""
     refer, name = _identities.get(id(value), (None, ""))
     if refer is None or refer() is not value:
         try:
@@ -290,9 +284,6 @@ def identity_of(value: Any) -> str:
         name = f"?{secrets.token_hex(8)}"
         _identities[id(value)] = refer, name
     return name
-
-
-# -- for people ---------------------------------------------------------------------------------------------
 
 
 def readable(value: Any, label: str | None = None) -> str:

@@ -1,16 +1,12 @@
 """Adapters: what counts of libraries' values that cannot be copied, or whose copies say too much or little.
 
-They are taught with `register_key`, as a user teaches a class, once a value of such a class is met. What
-users have registered stays. All else counts by its `__reduce_ex__`, `__getstate__`, attributes and slots
-(`objects.py`), or is refused by name.
+They are registered, as a user registers a class, once a value of such a class is met.
 
 Invariants:
     1. No library is imported here: a value of a library's type means that it is loaded already.
-    2. Arrays and tensors count by dtype, shape and bytes in C order, whatever their strides. Bytes that
-       carry no value (padding) are left out.
+    2. Arrays and tensors count by dtype, shape and bytes in C order, without strides and padding.
     3. An instance counts with all of its attributes and slots, too (`builtins.with_state`). Only a function
-       here that gives a dict says itself which attributes count.
-    4. Where the function can see the order of a dict, the dict is nested, as there the order counts.
+       here that gives a dict says itself which attributes count. In a nested dict the order counts.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ Key = Callable[[Any], Any]
 
 
 def teach(kind: type) -> None:
-    """Register what values of a class count by, and of its bases, where adapters know them."""
+    """Registers what values of a class count by, and of its bases, where adapters know them."""
     for base in kind.__mro__:
         if (key := _KEYS.get((base.__module__.partition(".")[0], base.__name__))) is not None:
             register_adapter(base, key)
@@ -45,8 +41,7 @@ _NUMPY_KINDS = "biufcmMSUO"
 
 
 def _dtype(dtype: Any) -> Any:
-    """A number type by its name; itself, to count by its copies, if it has fields, metadata or another
-    library's type."""
+    """A plain dtype by its name; itself, which counts by its copies, with fields, metadata or own types."""
     is_named = dtype.kind in _NUMPY_KINDS and dtype.type.__module__ == "numpy"
     return dtype.str.encode() if is_named and dtype.metadata is None else dtype
 
@@ -63,11 +58,11 @@ def _array(value: Any) -> Any:
 
 
 _SMALL_BYTES = 4096
-"""Of an array whose bytes are copied, which takes less time than to view them."""
+"""Copying so few bytes of an array takes less time than viewing them."""
 _NO_VALUES = frozenset(
     {"_mmap", "filename", "offset", "mode", "_sharedmask", "_isfield", "_baseclass", "_basedict"}
 )
-"""What numpy keeps in a map of a file, whose bytes are its value, and in a masked array, beside its mask."""
+"""What numpy keeps in a map of a file, whose bytes are its value, and in a masked array."""
 
 
 def _numpy_subclass(value: Any) -> dict[str, Any]:
@@ -93,9 +88,8 @@ def _elements(value: Any) -> Any:
 
 
 _OF_TORCH = ("aten", "prim", "prims", "quantized")
-"""Namespaces of torch's own operators."""
 _NOT_OF_A_SCRIPT = (".debug_pkl", "/.data/serialization_id")
-"""Records of a saved script that say where its source was, and what the others sum up to."""
+"""They say where the source was, and what the other records sum up to."""
 
 
 def _tensor(value: Any) -> Any:
@@ -134,8 +128,7 @@ def _tensor_data(value: Any) -> Any:
 
 
 def _module(value: Any) -> Any:
-    """A module by its attributes, with hooks in their order: torch keeps them under numbers that a counter
-    of the process gave."""
+    """By its attributes, with hooks in their order: their numbers are of a counter of the process."""
     kind: Any = type(value)
     parts = _ranked(vars(value))
     if kind.__module__ == "torch.nn.utils.parametrize":  # its `__getstate__` raises
@@ -153,7 +146,7 @@ def _ranked(parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _script(value: Any) -> dict[str, Any]:
-    """What a script, or a scripted function, is saved as, and the hooks and attributes that Python keeps."""
+    """What a script is saved as, and the hooks and attributes that Python keeps."""
     with zipfile.ZipFile(io.BytesIO(value.save_to_buffer())) as archive:
         paths = [path for path in archive.namelist() if not path.endswith(_NOT_OF_A_SCRIPT)]
         parts: dict[str, Any] = {path.partition("/")[2]: archive.read(path) for path in paths}
@@ -165,7 +158,6 @@ def _script(value: Any) -> dict[str, Any]:
 
 
 def _operator(value: Any) -> dict[str, Any]:
-    """An operator of torch's own, by its name."""
     name = str(value)
     if name.partition(".")[0] not in _OF_TORCH:
         raise UnkeyableError(f"only torch knows what {name} runs: call the function that it is made of")
@@ -176,7 +168,7 @@ def _operator(value: Any) -> dict[str, Any]:
 
 
 def _tokenizer(value: Any) -> Any:
-    """A tokenizer by what it is saved as. A project may have a package and a class of these names, too."""
+    """By what it is saved as. A project may have a package and a class of these names, too."""
     return (value.to_str(), value.encode_special_tokens) if hasattr(value, "to_str") else NotImplemented
 
 
@@ -188,7 +180,7 @@ def _refused(why: str) -> Callable[[Any], NoReturn]:
 
 
 def _model(value: Any) -> dict[str, Any]:
-    """A model of pydantic's by its fields, and by which of them were given: `exclude_unset=True` asks."""
+    """By its fields, and by which of them were given: `exclude_unset=True` asks."""
     return {
         **attributes_of(value),
         "model_extra": getattr(value, "__pydantic_extra__", None),
@@ -202,19 +194,17 @@ def _public(value: Any) -> dict[str, Any]:
 
 
 def _field(value: Any) -> dict[str, Any]:
-    """A field of pydantic's, less its annotation: the class has it, too, and use resolves the names in it."""
+    """Less its annotation: the class has it, too, and use resolves the names in it."""
     return {name: part for name, part in _public(value).items() if name != "annotation"}
 
 
 def _container(value: Any) -> dict[str, Any]:
-    """A config of OmegaConf's by its items, resolved."""
     to_container = sys.modules["omegaconf"].OmegaConf.to_container
     return {"items": to_container(value, resolve=True, throw_on_missing=False)}
 
 
 def _seeded_transform(value: Any) -> dict[str, Any]:
-    """What a transform was seeded with is an attribute beside its generators. Its table of its own methods is
-    made of a set, so that its order differs from process to process; the class says them."""
+    """Less its generators, whose seed is an attribute, and its table of own methods, in a set's order."""
     from prepcache.keys.encoding.objects import is_generator
 
     def is_own(method: Any) -> bool:
@@ -228,7 +218,6 @@ def _seeded_transform(value: Any) -> dict[str, Any]:
 
 
 def _jitted(value: Any) -> dict[str, Any]:
-    """The globals of the time when it was compiled are in what was compiled."""
     return {
         "py_func": value.py_func,
         "targetoptions": dict(value.targetoptions),
@@ -269,9 +258,7 @@ _KEYS: dict[tuple[str, str], Key] = {
     ("pydantic", "BaseModel"): _model,
     ("pydantic", "FieldInfo"): _field,
     ("pydantic", "ModelPrivateAttr"): _public,
-    ("pydantic", "Decorator"): lambda value: {
-        "info": value.info
-    },  # its other fields name the class's address
+    ("pydantic", "Decorator"): lambda value: {"info": value.info},  # its others name the class's address
     ("pydantic", "ValidateCallWrapper"): lambda value: {
         "function": value.function,
         "validates_return": value.validate_return,

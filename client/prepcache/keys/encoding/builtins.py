@@ -14,8 +14,8 @@
     Y    an object that is written elsewhere
 
 Invariants:
-    1. A writer is chosen by exact type. An instance of a subclass counts by its class, by what it holds as
-       one of its base, read by the base's own methods, and by its `__dict__` and slots. See `objects` too.
+    1. A writer is chosen by exact type. An instance of a subclass counts by its class, by what the base's own
+       methods read from it, and by its `__dict__` and slots.
     2. Inside an instance the order of dicts counts: only namedtuples can be rebuilt with another one.
 """
 
@@ -43,7 +43,7 @@ _FLOAT = struct.Struct(">cd").pack
 _NAN = b"f" + bytes.fromhex("7ff8000000000000")
 _PLAIN = Encoder()
 _LONG_LIST = 64
-"""Elements; from here on a list of one number type is written in bulk (a config may be 50 MB)."""
+"""Elements from which a list of one number type is written in bulk: a config may be 50 MB."""
 
 
 def _none(_: Encoder, __: Any, put: Put) -> None:
@@ -91,7 +91,6 @@ def _bytes(_: Encoder, value: bytes, put: Put) -> None:
 
 
 def _put_elements(encoder: Encoder, tag: bytes, value: Any, put: Put) -> None:
-    """Tag, count and elements of a sequence."""
     put(tag + length(len(value)))
     if len(value) >= _LONG_LIST and _in_bulk(value, put):
         return
@@ -140,7 +139,7 @@ def _is_simple_key(key: Any) -> bool:
 
 
 def has_free_order(value: dict[Any, Any]) -> bool:
-    """Whether the order of a plain dict can be put right: its keys are simple values."""
+    """Whether the keys of a plain dict can be sorted."""
     return all(map(_is_simple_key, value))
 
 
@@ -172,7 +171,7 @@ def _ordered_dict(encoder: Encoder, value: OrderedDict[Any, Any], put: Put) -> N
 
 
 def put_pairs(encoder: Encoder, pairs: Iterable[tuple[Any, Any]], put: Put) -> None:
-    """Keys and values. A str key that is an identifier is a label and never looked up on the disk."""
+    """Keys and values. A key that is an identifier is never looked up on the disk."""
     steps, walk = encoder.steps, encoder.walk
     steps.append("")
     for key, value in pairs:
@@ -193,8 +192,7 @@ def put_pairs(encoder: Encoder, pairs: Iterable[tuple[Any, Any]], put: Put) -> N
 
 def _set(encoder: Encoder, value: Any, put: Put) -> None:
     put((b"e" if type(value) is set else b"z") + length(len(value)))
-    # Visited in an order of their own, not the set's, which differs between processes: whoever notes the
-    # paths on the way (item_batches.py) has to meet them in the same order everywhere.
+    # Not in the set's order, which differs between processes: item_batches.py notes paths in this one.
     encoder.inline_depth += 1
     encoder.set_depth += 1
     for raw in sorted([encoder.part(x, "element") for x in sorted(value, key=_visiting_order)]):
@@ -217,7 +215,7 @@ def _raw_buffer(_: Encoder, value: Any, put: Put) -> None:
 
 
 def _path(encoder: Encoder, value: Any, put: Put) -> None:
-    """A path. `pathlib`'s hold nothing but the name; others count with their class and state, too."""
+    """`pathlib`'s hold nothing but the name; others count with their class and state, too."""
     if type(value).__module__.partition(".")[0] not in ("pathlib", "posix"):
         try:
             name = os.fspath(value)
@@ -285,7 +283,6 @@ WRITERS: dict[type, Writer] = {
 # -- instances of subclasses, and enums ---------------------------------------------------------------------
 
 _OF_ENUM = frozenset({"_name_", "_value_", "_sort_order_", "__objclass__", "_inverted_"})
-"""What the enum module keeps in a member."""
 
 
 def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
@@ -314,7 +311,6 @@ _FILLED_BY_USE = ("__pydantic_", "_attrs_cached")
 
 
 def _put_state(encoder: Encoder, state: dict[str, Any], value: Any, put: Put) -> None:
-    """Write attributes by name, in the order of the names."""
     put(b"a" if state else b"-")
     if state:
         encoder.opaque_depth += 1
@@ -323,7 +319,7 @@ def _put_state(encoder: Encoder, state: dict[str, Any], value: Any, put: Put) ->
 
 
 def slots_of(*classes: type) -> tuple[str, ...]:
-    """The attributes that classes keep in slots of their own, as they are read, class by class."""
+    """The attributes that classes keep in slots of their own, class by class."""
     found: list[str] = []
     for base in classes:
         slots = base.__dict__.get("__slots__", ())
@@ -335,7 +331,7 @@ def slots_of(*classes: type) -> tuple[str, ...]:
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """An instance's own attributes, what `cached_property` keeps and slots included; no code of its runs."""
+    """An instance's own attributes, slots included; no code of its runs."""
     found = {str(name): part for name, part in getattr(value, "__dict__", {}).items()}
     for name in slots_of(*type(value).__mro__):
         with contextlib.suppress(AttributeError):
@@ -344,10 +340,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 
 def with_state(key_of: Callable[[Any], Any], kind: type, base: type) -> Callable[[Any], Any]:
-    """What instances of a class count by, if an adapter says it of a base: that, and their own attributes.
-
-    A dict that an adapter gives has those of the base's `__dict__` already; slots of subclasses join it.
-    """
+    """Adds own attributes to what an adapter says of a base; to a dict of them, only subclasses' slots."""
     slots = slots_of(*kind.__mro__[: kind.__mro__.index(base)])
     if not slots and not kind.__dictoffset__:
         return key_of
@@ -363,7 +356,6 @@ def with_state(key_of: Callable[[Any], Any], kind: type, base: type) -> Callable
 
 
 def _instance(encoder: Encoder, value: Any, put: Put) -> None:
-    """Write an instance of a subclass of a built-in type: class, what the base holds, state."""
     if encoder.put_known(value, put):
         return
     kind = type(value)
@@ -398,7 +390,7 @@ _CONTENT: dict[type, Callable[[Any], Any]] = {
 
 
 def writer_for(kind: type) -> Writer | None:
-    """The writer for a class that is not in the table, or None."""
+    """The writer for a class that is not in the table."""
     if issubclass(kind, enum.Enum):
         return _enum
     if issubclass(kind, type):

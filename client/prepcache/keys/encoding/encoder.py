@@ -1,20 +1,20 @@
 """The canonical encoding: one byte string for each value, typed and length-prefixed.
 
 Every value is a tag (one byte) and a payload. Payloads of variable length start with their length, and
-containers with the count of their elements, as eight bytes, big end first; so no encoding is the prefix
-of another, and concatenation cannot make two values look alike. `builtins` and `objects` hold
-the writers, `adapters` what values of libraries count by.
+containers with their number of elements, as eight bytes, big end first: no encoding is another's prefix.
 
 Invariants:
     1. Equal bytes mean equal values of equal types. `1`, `1.0`, `True` and `"1"` differ, as do `0.0` and
        `-0.0`; all NaN of a Python float are one.
     2. Nothing that varies between processes gets in: no `repr`, `id`, `hash`, pickle or random fallback.
-       What has no stable bytes raises `UnkeyableError` that says where it is.
+       What has no stable bytes raises `UnkeyableError`.
     3. A change of the bytes of any value raises `ENCODING_VERSION`; `tests/golden` pins them.
     4. The order of a plain dict does not count exactly where `canonical_order` can put it right before
        the function sees it; inside objects that cannot be rebuilt the order counts.
+    5. By itself an encoder knows no disk and no code: a str is text, a path is refused, functions and classes
+       count by name. Derived ones know more (`item_batches`, `code/values`).
 
-Not here: the disk and code, which derived encoders know (`item_batches`, `code/values`).
+Locking: an encoder is for one thread.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ ENCODING_VERSION = 9
 """First byte of every encoding; raised when the bytes of any value change."""
 
 MOST_ENTERED = 1 << 23
-"""Containers and objects that one value may be written with, each as often as it is met; in a set, one counts
-for more the deeper it stands."""
+"""Containers and objects of one value, each as often as it is met; deep in a set, one counts for more."""
 
 Put = Callable[[Any], object]
 Writer = Callable[["Encoder", Any, Put], None]
@@ -49,7 +48,7 @@ _registered: dict[type, Callable[[Any], Any]] = {}
 _adapted: set[type] = set()
 """Registered by adapters, not by users."""
 _writers: dict[type, Writer] = {}
-"""Writers by exact type: the built-in ones, and every class that was met (a cache of `_find_writer`)."""
+"""Writers by exact type, of every class that was met."""
 
 
 def register_key(kind: type, function: Callable[[Any], Any]) -> None:
@@ -89,11 +88,7 @@ def is_registered(kind: type) -> bool:
 
 
 class Encoder:
-    """Walks a value and writes its canonical bytes.
-
-    By itself it knows no disk and no code: a str is text, a path is refused, functions and classes count by
-    name. An encoder is for one thread.
-    """
+    """Walks a value and writes its canonical bytes."""
 
     ways_out = WAYS_OUT
 
@@ -115,11 +110,7 @@ class Encoder:
         self._classes: dict[type, bytes] = {}
 
     def encode(self, value: Any, path: str = "config") -> bytes:
-        """The canonical bytes of `value`; `path` starts the place named in errors.
-
-        Raises:
-            UnkeyableError: something in it has no stable bytes, or it contains itself.
-        """
+        """The canonical bytes of a value; `path` starts the place named in errors."""
         chunks: list[Any] = [bytes([ENCODING_VERSION])]
         self.write(value, chunks.append, path)
         return b"".join(chunks)
@@ -156,13 +147,11 @@ class Encoder:
         return b"".join(chunks)
 
     def step(self, value: Any, step: str | int, put: Put) -> None:
-        """Write a value that the present one holds under the name or index `step`."""
         self.steps.append(step)
         self.walk(value, put)
         self.steps.pop()
 
     def put_attributes(self, owner: Any, pairs: list[tuple[str, Any]], put: Put) -> None:
-        """Write attributes of an object by name, in the order given."""
         put(length(len(pairs)))
         for name, value in pairs:
             put(text_bytes(name))
@@ -195,16 +184,14 @@ class Encoder:
 
     @property
     def where(self) -> str:
-        """The place of the present value, as `config.augment.sizes[3]`."""
+        """The place of the present value, as `config.sizes[3]`."""
         return "".join(_render(step, i == 0) for i, step in enumerate(self.steps))
 
     def refuse(self, why: str) -> UnkeyableError:
-        """The error to raise when the present value has no stable bytes."""
         place = self.where
         return UnkeyableError(f"{place}: {why}", path=place)
 
     def refuse_object(self, value: Any, why: str = "") -> UnkeyableError:
-        """The error to raise when an object has no stable bytes, with the ways out."""
         name = f"{type(value).__module__}.{type(value).__qualname__}"
         return self.refuse(f"{name} has no stable bytes{why and f' ({why})'}; {self.ways_out}")
 
@@ -223,7 +210,6 @@ class Encoder:
         return f"{module}.{value.__qualname__}".encode() if module else None
 
     def is_library(self, cls: type) -> bool:
-        """Whether a class is a library's."""
         return True
 
     def put_path(self, value: Any, put: Put) -> bool:
@@ -238,7 +224,6 @@ class Encoder:
 
     @property
     def looks_up_text(self) -> bool:
-        """Whether a str may name a file here."""
         return not self._is_plain
 
     def check_marker(self, value: Any) -> None:
@@ -253,11 +238,9 @@ class Encoder:
         """Write a value in which nothing is looked up on the disk."""
         before, self._is_plain = self._is_plain, True
         self.inline_depth += 1
-        try:
-            self.walk(value, put)
-        finally:
-            self._is_plain = before
-            self.inline_depth -= 1
+        self.walk(value, put)
+        self._is_plain = before
+        self.inline_depth -= 1
 
     def put_code(self, value: Any, put: Put) -> None:
         """Write a function, class or module. The order of what it holds counts: nobody can put it right."""
@@ -285,14 +268,12 @@ class Encoder:
         self.put_class_of(value, put)
         before = self.is_key, self.opaque_depth
         self.is_key, self.opaque_depth = True, self.opaque_depth + 1
-        try:
-            if type(key) is dict and all(type(name) is str for name in key):
-                put(b"a")
-                self.put_attributes(value, sorted(key.items()), put)
-            else:
-                self.walk(key, put)
-        finally:
-            self.is_key, self.opaque_depth = before
+        if type(key) is dict and all(type(name) is str for name in key):
+            put(b"a")
+            self.put_attributes(value, sorted(key.items()), put)
+        else:
+            self.walk(key, put)
+        self.is_key, self.opaque_depth = before
 
     def put_object(self, value: Any, put: Put) -> None:
         """Write an object of a class that has no writer: its class, and what it would give to be copied."""
@@ -320,10 +301,9 @@ def text_bytes(text: str) -> bytes:
 
 
 def canonical_order(value: Any) -> Any:
-    """`value` as the function receives it: markers taken off, plain dicts in canonical order.
+    """A value as the function receives it: markers taken off, plain dicts in canonical order.
 
-    Containers that are right as they are, are returned as they are. Keys and what is inside sets and
-    other objects is left alone.
+    Containers that are right are returned as they are. Keys, and what sets and objects hold, are left alone.
     """
     return _reorder(markers.strip(value))
 
@@ -356,7 +336,7 @@ def _object(encoder: Encoder, value: Any, put: Put) -> None:
 
 
 def _registered_writer(function: Callable[[Any], Any], own: Writer) -> Writer:
-    """Writes what a function makes of a value; as if there were no function, a value that it gives back."""
+    """Writes what a function makes of a value; a value that it gives back, as if there were no function."""
 
     def write(encoder: Encoder, value: Any, put: Put) -> None:
         if encoder.put_known(value, put):

@@ -1,8 +1,7 @@
-"""The parts of objects that the canonical encoding does not know by value: their class and their state.
+"""The state of objects that the canonical encoding does not know by value.
 
-The state is what the object itself would give to be copied (`__getstate__`, `__reduce_ex__`), taken apart
-and encoded by value: never the bytes of a pickle, which differ from run to run. What attributes are not is
-named in angle brackets.
+It is what the object would give to be copied (`__getstate__`, `__reduce_ex__`), in parts, and never the bytes
+of a pickle, which differ from run to run. Parts that are no attributes are named in angle brackets.
 
 Invariants:
     1. No state is left out silently: an object with state in C that it does not give away is refused.
@@ -37,7 +36,7 @@ _HELD: dict[type, tuple[str, ...]] = {
     functools.partial: ("func", "args", "keywords"),
     struct.Struct: ("format",),
 }
-"""What objects of these classes and of their subclasses hold, besides attributes of their own."""
+"""What these classes and their subclasses hold, besides attributes of their own."""
 _LOCKS = frozenset(
     {"_thread.lock", "_thread.RLock", "threading._RLock"}
     | {
@@ -46,12 +45,12 @@ _LOCKS = frozenset(
         for name in ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore")
     }
 )
-"""They order what threads and processes do: their type stands for them, who holds one is the moment's."""
+"""Their type stands for them: who holds one is the moment's."""
 _REDUCED = ("<callable>", "<args>", "<state>", "<items>", "<pairs>", "<setter>")
 _OF_TYPES = ("__supertype__", "__bound__", "__constraints__", "__value__")
-"""What new types, type variables and aliases of types are given beside their name."""
+"""What new types, type variables and aliases are given beside their name."""
 _NAMING_FIELDS = ("dataclasses", "attr")
-"""What gives classes with slots a `__getstate__` of their fields alone, and not of what subclasses add."""
+"""Their `__getstate__` gives fields alone, and not what subclasses add."""
 _OBJECT: Any = object
 """Untyped: its slots are compared with those of classes, which are typed as bound."""
 _GENERATORS = frozenset(
@@ -59,7 +58,7 @@ _GENERATORS = frozenset(
 )
 _GLOBAL = (("random", "random"), ("numpy.random", "random_sample"))
 _SEED_BITS = 64
-"""A seed that somebody chose has so many bits at most; entropy has twice as many."""
+"""At most, of a seed that somebody chose; entropy has twice as many."""
 
 
 class Unstable(Exception):
@@ -67,26 +66,18 @@ class Unstable(Exception):
 
 
 def kind_of(value: Any) -> str:
-    """The name of an object's class, with its module."""
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def is_lock(value: Any) -> bool:
-    """Whether a value only orders what threads or processes do."""
     return kind_of(value) in _LOCKS
 
 
 def parts_of(value: Any, *, is_library: bool) -> Parts:
-    """What an object is made of, besides its class.
+    """What an object is made of, besides its class, by name.
 
     Args:
         is_library: whether its class is a library's.
-
-    Returns:
-        (step, part) pairs, each part to be encoded in turn.
-
-    Raises:
-        Unstable: if the object does not give its state away.
     """
     if is_lock(value):
         return []
@@ -103,7 +94,7 @@ def parts_of(value: Any, *, is_library: bool) -> Parts:
 
 
 def _held(value: Any) -> Parts | None:
-    """What objects of Python hold that cannot be copied; None for others."""
+    """What objects hold that cannot be copied; None for others."""
     for name in ("stdout", "stderr"):
         if type(value) is io.TextIOWrapper and value in (getattr(sys, name), getattr(sys, f"__{name}__")):
             return [("<stream>", name)]
@@ -112,8 +103,11 @@ def _held(value: Any) -> Parts | None:
     if type(value) in (weakref.ref, weakref.KeyedRef):
         return [("<referent>", value())]
     if type(value) is functools._lru_cache_wrapper:
-        kept = [("__wrapped__", value.__wrapped__), ("cache", _contents_of_cache(value))]
-        return kept + own_attributes(value)
+        # What the garbage collector sees: its function, and arguments and results in the order of use. The
+        # entries of a cache that has a bound are seen themselves, and so is the table of them.
+        seen = [part for part in gc.get_referents(value) if part is not vars(value)]
+        cache = [part for part in seen if not (type(part) is dict and any(map(_is_entry, part.values())))]
+        return [("cache", cache), *own_attributes(value)]
     if type(value) is types.MappingProxyType:
         return [("<items>", dict(value))]
     if isinstance(value, types.CodeType):
@@ -128,7 +122,6 @@ def _held(value: Any) -> Parts | None:
 
 
 def _copied(value: Any, is_library: bool) -> Parts:
-    """What an object would give to be copied."""
     cls = type(value)
     # Exceptions and `io.BytesIO` have an empty dict in their state once somebody has asked for it.
     getattr(value, "__dict__", None)
@@ -145,7 +138,7 @@ def _copied(value: Any, is_library: bool) -> Parts:
 
 
 def _given_state(state: Any) -> Parts:
-    """What `__getstate__` gave: attributes, if that is a dict of them, whose order does not count."""
+    """What `__getstate__` gave: if that is a dict of attributes, their order does not count."""
     if type(state) is dict and all(type(name) is str for name in state):
         return sorted(state.items())
     return [("<state>", state)]
@@ -175,7 +168,7 @@ def _is_function(part: Any) -> bool:
 
 
 def _of_name(value: Any, name: str) -> Parts:
-    """An object that says it is the global of a name: that counts if it is, and state that it has, too."""
+    """An object that says it is the global of a name: the name counts if it is, and its own state."""
     if type(value).__module__ in ("typing", "typing_extensions"):
         parts: Parts = [("<name>", name)]
         for step in _OF_TYPES:
@@ -196,27 +189,12 @@ def _at(space: Any, dotted: str) -> Any:
     return _at(getattr(value, "__dict__", {}), rest) if rest and value is not None else value
 
 
-def _contents_of_cache(cached: Any) -> list[tuple[Any, Any]]:
-    """What a function under `functools.cache` has kept: arguments and results, in the order of its calls."""
-    count = cached.cache_info().currsize
-    if not count:
-        return []
-    held = gc.get_referents(cached)
-    tables = [part for part in held if type(part) is dict and part is not vars(cached)]
-    if len(tables) == 1 and len(tables[0]) == count:
-        # `cache_parameters` may be that of another cache: `functools.wraps` copies it.
-        if not any(type(entry).__qualname__ == "_lru_list_elem" for entry in tables[0].values()):
-            return list(tables[0].items())
-        # Of a cache that has a bound the function refers to keys, results and the type of entries, in turn.
-        for first in (0, 1):
-            results = {id(key): result for key, result, _ in zip(*[iter(held[first:])] * 3, strict=False)}
-            if all(id(key) in results for key in tables[0]):
-                return [(key, results[id(key)]) for key in tables[0]]
-    raise ValueError("its contents are not accessible")
+def _is_entry(value: Any) -> bool:
+    return type(value).__qualname__ == "_lru_list_elem"
 
 
 def own_attributes(function: Any) -> Parts:
-    """The attributes of what wraps a function, less those that `functools.wraps` copied."""
+    """The attributes of what wraps a function."""
     return sorted((name, part) for name, part in vars(function).items() if name[:2] != "__")
 
 
@@ -241,17 +219,12 @@ def state_of(function: types.FunctionType) -> Parts:
     return parts
 
 
-# -- random generators --------------------------------------------------------------------------------------
-
-
 def is_generator(value: Any) -> bool:
-    """Whether a value is a random generator of Python or numpy."""
     return kind_of(value) in _GENERATORS
 
 
 def _is_unseeded(value: Any) -> bool:
-    """Whether a value is a global generator, whose draws are watched, or one of numpy's that was made from
-    entropy. Python's do not tell."""
+    """Whether a value is a global generator, whose draws are watched, or one of numpy's made from entropy."""
     if any(value is getattr(getattr(sys.modules.get(m), n, None), "__self__", None) for m, n in _GLOBAL):
         return value is not None
     bits = getattr(value, "bit_generator", None) or getattr(value, "_bit_generator", None)
