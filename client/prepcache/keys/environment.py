@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import PathDistribution
-from itertools import filterfalse
+from itertools import chain, filterfalse
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlparse
@@ -33,7 +33,7 @@ from blake3 import blake3
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.project import SELF_MODULES
 from prepcache.keys.files.stamps import path_stamp
-from prepcache.keys.outdated import check_distribution
+from prepcache.keys.outdated import is_replaced
 from prepcache.protocol.places import cache_folder
 
 ENVIRONMENT_VERSION = 2
@@ -78,14 +78,9 @@ class Distribution(NamedTuple):
     def hash(self) -> str:
         if self.editable_root is not None:
             return _bytes_hash(self.editable_root, _code_files(self.editable_root))
-        return self.record or _bytes_hash(self.folder, self._modules())
-
-    def _modules(self) -> Iterator[str]:
-        for top in self.top_levels:
-            if os.path.isfile(os.path.join(self.folder, f"{top}.py")):
-                yield f"{top}.py"
-            else:
-                yield from (os.path.join(top, name) for name in _code_files(os.path.join(self.folder, top)))
+        is_file = {top: os.path.isfile(os.path.join(self.folder, f"{top}.py")) for top in self.top_levels}
+        names = ([f"{top}.py"] if is_file[top] else _code_files(self.folder, top) for top in self.top_levels)
+        return self.record or _bytes_hash(self.folder, chain.from_iterable(names))
 
 
 class Environment:
@@ -115,17 +110,18 @@ class Environment:
         names = self._owning(top_levels) if only is None else {_normalised(name) for name in only}
         for name in names - self.distributions.keys():
             raise UnkeyableError(f"environment= names {name!r}, which is not installed; leave it out")
-        return {name: self._state(name) for name in sorted(names)}
+        found = {name: self.state(name) for name in sorted(names)}
+        for name in (name for name, state in found.items() if state == REPLACED):
+            raise UnkeyableError(
+                f"{self.distributions[name].name} was reinstalled after this process had loaded it, so the "
+                f"loaded version is not the installed one: restart the kernel, or the process",
+                path=self.distributions[name].path,
+            )
+        return found
 
     def observed(self, top_levels: Iterable[str]) -> dict[str, str]:
-        """As `counted`; what was installed again after this process had loaded it counts as `REPLACED`."""
-        return {name: self.observed_one(name) for name in sorted(self._owning(top_levels))}
-
-    def observed_one(self, name: str) -> str:
-        try:
-            return self._state(name)
-        except UnkeyableError:
-            return REPLACED
+        """As `counted`, but what was installed again after it was loaded is not refused."""
+        return {name: self.state(name) for name in sorted(self._owning(top_levels))}
 
     def _owning(self, top_levels: Iterable[str]) -> set[str]:
         """The distributions of modules, and what these require."""
@@ -138,14 +134,15 @@ class Environment:
                 queue += filterfalse(_TOOLS.fullmatch, self.distributions[name].requires)
         return found
 
-    def _state(self, name: str) -> str:
-        distribution = self.distributions[name]
-        if distribution.editable_root is None:  # else its files count, as they are
-            where = (distribution.path, distribution.folder, distribution.top_levels)
-            check_distribution(distribution.name, *where)
+    def state(self, name: str) -> str:
+        """Version and hash of a distribution; `REPLACED` if it was installed again after it was loaded."""
+        one = self.distributions[name]
+        is_editable = one.editable_root is not None  # then its files count, as they are
+        if not is_editable and is_replaced(one.path, one.folder, one.top_levels):
+            return REPLACED
         if name not in self._hashes:
-            self._hashes[name] = distribution.hash()
-        return f"{distribution.version} {self._hashes[name]}"
+            self._hashes[name] = one.hash()
+        return f"{one.version} {self._hashes[name]}"
 
 
 _latest: tuple[Any, Environment] | None = None
@@ -168,7 +165,7 @@ def differing(counted: Mapping[str, str]) -> list[str]:
         name
         for name in sorted(counted.keys() & now.distributions.keys())
         if not sys.modules.keys().isdisjoint(now.distributions[name].top_levels)
-        and now.observed_one(name) != counted[name]
+        and now.state(name) != counted[name]
     ]
 
 
@@ -243,38 +240,30 @@ def _normalised(name: str) -> str:
 
 def _record_hash(rows: list[list[str]]) -> str:
     counted = []
-    for row in rows:
-        name = row[0]
-        if name.startswith(("..", "/")) or name.endswith(".pyc"):
-            continue
-        if os.path.dirname(name).endswith(".dist-info") and os.path.basename(name) in _OWN_ENTRIES:
-            continue
-        counted.append("\0".join(row[:2]))
+    for name, *rest in rows:
+        folder, entry = os.path.split(name)
+        is_own = folder.endswith(".dist-info") and entry in _OWN_ENTRIES
+        if not (is_own or name.startswith(("..", "/")) or name.endswith(".pyc")):
+            counted.append("\0".join([name, *rest[:1]]))
     return blake3("\n".join(sorted(counted)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _top_levels(names: Iterable[str]) -> list[str]:
-    tops: set[str] = set()
-    for name in names:
-        if not name.endswith(_CODE_SUFFIXES) or name.startswith(".."):
-            continue
-        first, is_within, _ = name.partition("/")
-        if not is_within:
-            tops.add(first.partition(".")[0])
-        elif not first.endswith((".dist-info", ".egg-info", ".data")) and first != "__pycache__":
-            tops.add(first)
-    return sorted(tops)
+    parts = (name.partition("/") for name in names if name.endswith(_CODE_SUFFIXES))
+    tops = {first if inner else first.partition(".")[0] for first, inner, _ in parts if first != ".."}
+    return sorted(
+        top for top in tops if top != "__pycache__" and not top.endswith((".dist-info", ".egg-info", ".data"))
+    )
 
 
-def _code_files(root: str) -> list[str]:
-    """The code files under a folder, relative to it; hidden folders and environments are left out."""
+def _code_files(root: str, inner: str = "") -> list[str]:
+    """The code files in a folder under a root, relative to it, without hidden folders and environments."""
     names = []
-    for base, folders, files in os.walk(root):
+    for base, folders, files in os.walk(os.path.join(root, inner)):
         folders[:] = [
             name
             for name in folders
-            if not name.startswith(".")
-            and name != "__pycache__"
+            if not (name.startswith(".") or name == "__pycache__")
             and not os.path.exists(os.path.join(base, name, "pyvenv.cfg"))
         ]
         names += [os.path.relpath(os.path.join(base, f), root) for f in files if f.endswith(_CODE_SUFFIXES)]

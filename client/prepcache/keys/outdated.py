@@ -30,26 +30,21 @@ _compared: dict[tuple[str, int], bool] = {}
 it: what is loaded later is what was installed."""
 
 
-def check_distribution(name: str, metadata: str, folder: str, top_levels: Collection[str]) -> None:
-    """Refuses a distribution of which this process has loaded what was there before it was installed."""
+def is_replaced(metadata: str, folder: str, top_levels: Collection[str]) -> bool:
+    """Whether this process has loaded a distribution before it was installed as it is now."""
     stamp = path_stamp(metadata)
     installed_ns = sys.maxsize if stamp is None else stamp[4]
     if installed_ns < started_ns():
-        return
+        return False
     state = metadata, installed_ns
     if state not in _compared:
         loaded = [m for n, m in list(sys.modules.items()) if n.partition(".")[0] in top_levels]
         files = {m: str(vars(m).get("__file__")) for m in loaded if type(m) is ModuleType}
         own = [(m, file) for m, file in files.items() if file.startswith(folder + os.sep)]
         if not own:
-            return
+            return False
         _compared[state] = any(_is_other(module, file) for module, file in own)
-    if _compared[state]:
-        raise UnkeyableError(
-            f"{name} was reinstalled after this process had loaded it, so the loaded version is not the "
-            f"installed one: restart the kernel, or the process",
-            path=metadata,
-        )
+    return _compared[state]
 
 
 def check_machine_code(path: str) -> None:
