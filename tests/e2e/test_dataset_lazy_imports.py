@@ -16,64 +16,12 @@ VALUES = """
 def values(ds):
     return [float(np.asarray(ds[i])) for i in range(len(ds))]
 """
-SET = """
-import settings
-settings.S = int(sys.argv[1])
-import prep
-"""
-OPENED = {
-    "a data set": "ds = prepcache.CachedDataset([1, 2, 3], prep.f, code=sys.argv[2])\ngiven = values(ds)\n",
-    "an iterable one": """
-ds = prepcache.CachedIterableDataset([1, 2, 3], prep.f, code=sys.argv[2])
-given = [float(x) for x in ds]
-""",
-    "a cached function": """
-f = prepcache.cached(code=sys.argv[2])(prep.f)
-given = [float(f(x)) for x in (1, 2, 3)]
-""",
-}
 
 
 def written(jobs: Jobs, body: str, **files: str) -> None:
     for name, text in {**FILES, **files}.items():
         (jobs.box.folder / f"{name}.py").write_text(text)
     jobs.write(VALUES + body)
-
-
-@pytest.mark.parametrize(
-    ("name", "code"),
-    [("a data set", "function"), ("an iterable one", "script"), ("a cached function", "script")],
-)
-def test_a_setting_counts_where_the_helper_is_not_loaded(jobs: Jobs, name: str, code: str) -> None:
-    written(jobs, SET + OPENED[name] + "tell(given=given)\n")
-    script = jobs.box.folder / "job.py"
-    assert jobs.run(script, 5, code)["given"] == [10, 20, 30]
-    assert jobs.run(script, 6, code)["given"] == [12, 24, 36]
-
-
-LATER = """
-import settings, prep
-ds = prepcache.CachedDataset([1, 2, 3], prep.f, lazy=True)
-first = float(ds[0])
-settings.S = 7
-rest = [float(ds[1]), float(ds[2])]
-ds._samples.on_access.flush()
-del ds
-tell(first=first, rest=rest)
-"""
-
-
-def test_what_a_job_sets_while_it_is_open_is_not_stored(jobs: Jobs) -> None:
-    written(jobs, LATER)
-    facts = jobs.run(jobs.box.folder / "job.py")
-    assert facts == {"first": 2, "rest": [28, 42]}
-    script = jobs.write(
-        VALUES + "import prep\nds = prepcache.CachedDataset([1, 2, 3], prep.f)\ntell(ds, given=values(ds))\n",
-        "next.py",
-    )
-    facts = jobs.run(script)
-    assert facts["given"] == [2, 4, 6]
-    assert facts["hit"] <= 1, "what was made before the change may be kept"
 
 
 THREE = """

@@ -56,22 +56,9 @@ def test_star_from_a_package_brings_the_submodules_of_its_all(project: Project) 
     assert "pkg/two.py" in files(project)
 
 
-def test_library_modules_count_as_distributions_not_as_files(project: Project) -> None:
-    project.write(prep="import os, helper\ndef f(x): return x", helper="import numpy")
-    made = project.recipe()
-    assert set(made.parts["code"]["files"]) == {"prep.py", "helper.py"}
-    assert "numpy" in made.parts["environment"]["distributions"]
-
-
 def test_a_module_that_shadows_the_standard_library_counts(project: Project) -> None:
     project.write(prep="def f(x):\n    import this\n    return x", this="K = 1")
     assert files(project) == {"prep.py", "this.py"}
-
-
-def test_a_syntax_error_in_a_helper_names_the_file_and_a_way_out(project: Project) -> None:
-    project.write(prep="def f(x):\n    import broken\n    return x", broken="def (")
-    with pytest.raises(UnkeyableError, match=r"broken\.py cannot be parsed.*version="):
-        project.recipe()
 
 
 @pytest.mark.parametrize("code", ["script", "function"])
@@ -102,13 +89,13 @@ def test_a_module_that_is_only_bytecode_is_refused_by_name(project: Project) -> 
 
 def test_a_static_key_reads_the_file_and_never_runs_it(project: Project) -> None:
     project.write(
-        tool="import helper, sys\nSIZE = 3\nsys.exit('it ran')\ndef f(x): return helper.g(x, SIZE)",
-        helper="import numpy, sys\nsys.exit('it ran')\ndef g(x, n): return x",
+        tool="import helper, sys\nsys.exit('it ran')\ndef f(x): return helper.g(x)",
+        helper="import numpy, sys\nAPI_KEY = 'hidden'\nsys.exit('it ran')\ndef g(x): return x",
     )
     key = static_key(project.folder / "tool.py", "f")
     assert set(key["files"]) == {"tool.py", "helper.py"}
     assert {"tool.f", "helper.g"} <= set(key["definitions"])
-    assert key["literals"] == {"tool.SIZE": "3"}
+    assert "hidden" not in repr(key)
     assert "numpy" in key["distributions"]
     assert "tool" not in sys.modules
 
@@ -184,13 +171,6 @@ IMPORTS = {
 @pytest.mark.parametrize("text", IMPORTS)
 def test_imports_are_read_from_byte_code(text: str) -> None:
     assert list(imports_in(compile(text, "x.py", "exec", dont_inherit=True))) == IMPORTS[text]
-
-
-def test_what_a_text_binds_is_told_from_what_is_computed(tmp_path: Path) -> None:
-    text = "A = 1\nB = [1, {'k': (2,)}]\nC = len(B)\nD = 1\nD = 2\nE: int = 3\n"
-    source = read_source(put(tmp_path / "a.py", text), "a")
-    assert source.literals == {"A": 1, "B": [1, {"k": (2,)}], "E": 3}
-    assert source.says("A", 1) and not source.says("A", True) and not source.says("C", 2)
 
 
 EDITS = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import pickle
 import re
 import sys
 from dataclasses import dataclass
@@ -168,20 +167,6 @@ def test_an_unkeyable_value_is_refused_without_inner_frames() -> None:
 class Holder:
     def __init__(self) -> None:
         self.file = (line for line in ())
-
-
-def test_a_recipe_travels_to_other_processes() -> None:
-    made = recipe(f, config={"a": 1})
-    copy = pickle.loads(pickle.dumps(made))
-    assert copy == made
-    assert copy.parts == made.parts
-
-
-def test_what_is_reached_names_the_files(project: Project) -> None:
-    project.write(prep="import a\ndef f(x): return a.g(x)", a="def g(x): return x", b="")
-    expected = {str(project.folder / "prep.py"), str(project.folder / "a.py")}
-    assert set(project.recipe().reached) == expected
-    assert project.recipe().root == str(project.folder)
 
 
 def test_fingerprinting_imports_nothing(project: Project) -> None:

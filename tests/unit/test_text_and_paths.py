@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 from prepcache import UnkeyableError, item_digest, plain, recipe, tree
-from prepcache.keys import recipes
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.paths import looks_like_path
 
@@ -108,20 +106,6 @@ def test_tokens_cost_no_stat(here: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(asked) <= 501, "only the sentences that hold a separator may be looked up"
 
 
-def test_a_column_of_labels_costs_no_stat(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (here / "a.png").write_bytes(b"1")
-    items = [("a.png", "cat" if i % 2 else "dog") for i in range(300)]
-    asked = counted_stats(monkeypatch)
-    ItemHasher().digest_many(items)
-    assert {name for name in asked if isinstance(name, str)} == {"a.png"}
-
-
-def test_a_few_numbers_in_text_change_no_digest(here: Path) -> None:
-    words = ["one", "2.5", "and/or", "three"] * 10
-    together = [bytes(row).hex() for row in ItemHasher().digest_many(words)[0]]
-    assert together == [item_digest(word) for word in words]
-
-
 def test_a_vocabulary_global_is_text(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     space = types.ModuleType("space")
     exec("VOCABULARY = ['.', '/', 'train']\ndef prep(item):\n    return VOCABULARY.index(item)", vars(space))
@@ -130,31 +114,3 @@ def test_a_vocabulary_global_is_text(here: Path, monkeypatch: pytest.MonkeyPatch
     asked = counted_stats(monkeypatch)
     assert recipe(space.prep, code="function").digest == before
     assert {".", "/", "train"}.isdisjoint(map(str, asked))
-
-
-LOG: Any = None
-
-
-def writes_a_log(item: Any) -> Any:
-    return item, LOG
-
-
-def test_a_growing_file_that_a_global_names_is_not_refused(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The key is made, whether the name is a text or a path; a file that can be read counts by its bytes."""
-    grown = here / "run.log"
-    grown.write_bytes(b"1")
-    digest_once = recipes.digest_file
-
-    def refuse(name: Any, *rest: Any) -> Any:
-        if name == str(grown):
-            raise UnkeyableError(f"{name} changes while it is read")
-        return digest_once(name, *rest)
-
-    for named in (str(grown), grown):
-        monkeypatch.setattr(sys.modules[__name__], "LOG", named)
-        whole = recipe(writes_a_log).digest
-        with monkeypatch.context() as growing:
-            growing.setattr(recipes, "digest_file", refuse)
-            assert recipe(writes_a_log).digest != whole

@@ -195,11 +195,6 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
     return {
         "files": {n: source_digest(p, graph, user_stat_cache()) for n, p in sorted(graph.files.items())},
         "definitions": definitions,
-        "literals": {
-            f"{name}.{bound}": repr(literal)
-            for name, source in sources
-            for bound, literal in sorted(source.literals.items())
-        },
         "variables": sorted({v for _, source in sources for v in variables_in(source.code, {})}),
         "distributions": installed.counted(graph.top_levels),
     }
