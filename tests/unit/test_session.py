@@ -150,27 +150,6 @@ def test_a_heartbeat_carries_progress_use_and_drops(bench: Bench) -> None:
     assert any(b["dropped"] == [digest] for b in beats)
 
 
-def test_a_hold_that_a_drop_may_have_undone_is_requested_again(bench: Bench) -> None:
-    """The beat that tells of the drop arrives while the daemon answers with a new hold."""
-    bench.world.artifacts = [1]
-    found, is_asked = bench.session.resolve(SomeRecipe()), threading.Event()
-
-    def resolve(request: Request) -> Any:
-        is_asked.set()
-        wait_until(lambda: any(beat.json["dropped"] for beat in bench.sent("POST", "/s1/beat")))
-        return bench.world.on_post_resolve(request)
-
-    def beat(request: Request) -> Any:
-        assert not request.json["dropped"] or is_asked.wait(30)
-        return bench.world.on_post_sessions_beat(request)
-
-    bench.world.said |= {"POST resolve": resolve, "POST sessions/beat": beat}
-    bench.session.drop_hold(found.artifacts)
-    bench.session.resolve(SomeRecipe())
-    assert len(bench.sent("POST", "/resolve")) in (3, 4), "the beat may end after the second answer, too"
-    assert bench.session.heartbeat.held == {f"{1:064x}"} and not bench.session.heartbeat.dropped
-
-
 def test_what_there_is_no_room_for_may_fit_after_drops(bench: Bench) -> None:
     bench.world.artifacts = [1]
     found = bench.session.resolve(SomeRecipe())

@@ -6,8 +6,8 @@ outage. While a process holds the daemon's socket, one request waits for its ans
 Invariants:
     1. The thread waits on its own time, and says and raises nothing: a job must not notice it.
     2. What is to be told is kept until a beat that told it was answered.
-    3. An answer puts holds on all that it names. Drops that are told while the answer is on its way may undo
-       one of them (`tells` is another, or odd): the answer is then asked for again.
+    3. An answer puts holds on all that it names. Drops that are told meanwhile may undo one: that
+       artifact may be evicted while it is read, and stays mapped.
     4. An outage ends only when the daemon has answered, and then once more within `PROMPT_S`.
 
 Locking: `_lock` guards the sets; callbacks and requests run without it. `_telling` is held over a beat.
@@ -77,7 +77,7 @@ class Heartbeat:
         self._lock = threading.Lock()
         self._telling = threading.Lock()
         self.tells = 0
-        """Raised when drops are told, and when they have been: odd in between."""
+        """How often drops were told."""
         self._stop = threading.Event()
         self._woken = threading.Event()
         self._is_back = threading.Event()
@@ -184,19 +184,14 @@ class Heartbeat:
 
     # What is held.
 
-    def hold(self, artifacts: Iterable[wire.ArtifactRef], tells: int) -> bool:
-        """The daemon has put holds of ours on these; whether all are sure to be there still.
-
-        Args:
-            tells: as it was when the request was sent.
-        """
+    def hold(self, artifacts: Iterable[wire.ArtifactRef]) -> None:
+        """The daemon has put holds of ours on these."""
         with self._lock:
             digests = {str(ref.digest) for ref in artifacts}
             self.held |= digests
             self.dropped -= digests
             if not self.dropped:
                 self.has_drops.clear()
-            return not digests or (tells == self.tells and not tells % 2)
 
     def take_held(self) -> set[str]:
         with self._lock:
@@ -222,7 +217,6 @@ class Heartbeat:
                 progress, found = tuple(self._progress.values())[-wire.MAX_PROGRESS_PER_BEAT :], self.found
                 self.dropped.difference_update(dropped)
                 self.has_drops.clear()
-                self.tells += bool(dropped)
             used_now, dropped_now = tuple(map(Digest, used)), tuple(map(Digest, dropped))
             answer: wire.BeatAnswer = session.client.transport.call(
                 "POST",

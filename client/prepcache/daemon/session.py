@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from prepcache.keys.recipes import Recipe
 
 T = TypeVar("T")
-HOLD_TRIES = 3
 
 log = logging.getLogger("prepcache")
 
@@ -129,27 +128,22 @@ class Session:
             register: tell the recipe's readable parts, which a first lease needs.
             may_reopen: open another session where the daemon has forgotten this one.
         """
-        tries = 0
-        while tries < HOLD_TRIES:
-            asked = wire.ResolveRequest(
-                recipe=RecipeDigest(recipe.digest),
-                name=plain(recipe.name),
-                generation=generation,
-                hold=hold,
-                register=fitting(recipe.parts) if register else None,
-            )
-            call = self._call("POST", "/v1/resolve", asked, wire.Resolved)
-            tells, tries = self.heartbeat.tells, tries + 1
-            try:
-                found: wire.Resolved = self.run(call, acts=hold, may_reopen=may_reopen)
-            except FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
-                if generation == 0:
-                    raise
-                generation = 0
-                continue
-            if not hold or self.heartbeat.hold(found.artifacts, tells):
-                break
+        asked = wire.ResolveRequest(
+            recipe=RecipeDigest(recipe.digest),
+            name=plain(recipe.name),
+            generation=generation,
+            hold=hold,
+            register=fitting(recipe.parts) if register else None,
+        )
+        call = self._call("POST", "/v1/resolve", asked, wire.Resolved)
+        try:
+            found: wire.Resolved = self.run(call, acts=hold, may_reopen=may_reopen)
+        except FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
+            if generation == 0:
+                raise
+            return self.resolve(recipe, hold=hold, register=register, may_reopen=may_reopen)
         if hold:
+            self.heartbeat.hold(found.artifacts)
             known = self._recipes.get(recipe.digest)
             is_registered = register or (known is not None and known.is_registered)
             self._recipes[recipe.digest] = Known(recipe.digest, recipe.name, recipe.parts, is_registered)
@@ -197,9 +191,8 @@ class Session:
                 break
         if lie := answer.lie(len(run) // 32, want):
             raise self._give_up(f"the daemon's answer is invalid: {lie}")
-        again = answer.look_again
-        if again is not None and not self.heartbeat.hold(again.artifacts, tells) and recipe in self._recipes:
-            self.resolve(self._recipes[recipe], generation)
+        if (again := answer.look_again) is not None:
+            self.heartbeat.hold(again.artifacts)
         return answer
 
     def stage(self) -> Staged:
@@ -229,7 +222,7 @@ class Session:
             with contextlib.suppress(PrepcacheError):
                 self.reopen(header)
             raise
-        self.heartbeat.hold(committed.artifacts, tells)
+        self.heartbeat.hold(committed.artifacts)
         return committed
 
     def waited_in_vain(self, seconds: float) -> None:
