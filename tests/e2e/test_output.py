@@ -71,7 +71,7 @@ def test_commands_write_ascii_without_colours(jobs: Jobs) -> None:
         assert shown.stdout.isascii() and "\x1b" not in shown.stdout and shown.stderr == ""
 
 
-WATCH = ("status", "--watch", "--interval", "0.5")
+WATCH = ("status", "--watch")
 
 
 def environ(folder: Path) -> dict[str, str]:

@@ -15,7 +15,7 @@ import itertools
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from prepcache.daemon.client import Client
     from prepcache.protocol import inspection
 
+T = TypeVar("T")
 MIN_PREFIX_DIGITS = 4
 INTERRUPTED = 130
 """128 + SIGINT, as a shell says it."""
 INTERNAL = 70
 """EX_SOFTWARE (sysexits.h)."""
-SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.5, 3600.0
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -86,9 +86,6 @@ Keys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys, or thei
 @app.command()
 def status(
     is_watched: Annotated[bool, typer.Option("--watch", help="Update until Ctrl-C.")] = False,
-    interval_s: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", help="Seconds between updates, at least 0.5.")
-    ] = 2.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON; with --watch, one line per update.")
     ] = False,
@@ -99,9 +96,6 @@ def status(
 
     Example: prepcache status --watch
     """
-    if not SHORTEST_INTERVAL_S <= interval_s <= LONGEST_INTERVAL_S:
-        span = f"{SHORTEST_INTERVAL_S:g} to {LONGEST_INTERVAL_S:g} seconds"
-        raise typer.BadParameter(f"must be {span}", param_hint="--interval")
     from prepcache.command import cli_tables
 
     def look() -> cli_tables.Status:
@@ -116,7 +110,7 @@ def status(
             )
 
     if is_watched:
-        cli_tables.watch(look, interval_s, as_json)
+        cli_tables.watch(look, as_json)
     elif as_json:
         print_json(cli_tables.status_json(look()))
     else:
@@ -206,24 +200,16 @@ def explain(
     from prepcache.command import cli_tables
 
     with _client() as client:
-        given = _found(client, target) if target is not None else {"name": name}
+        given: dict[str, Any] = {"name": name}
+        if target is not None:
+            digits = _digits(target, "a key or recipe", ", or --name NAME")
+            recipes = [{"recipe": str(one.digest)} for one in client.recipes(digits)]
+            given = _only(digits, [*recipes, *({"key": key} for key in _keys(client, digits))])
         told = client.explain(**given)
     if as_json:
         print_json(cli_tables.explanation_json(told))
     else:
         cli_tables.explanation(told)
-
-
-def _found(client: Client, target: str) -> dict[str, str]:
-    """The recipe or key that begins so. Raises NotFound or BadRequest where that is not one."""
-    digits = _digits(target, "a key or recipe", ", or --name NAME")
-    found = [{"recipe": str(one.digest)} for one in client.recipes(digits)]
-    found += [{"key": str(one.key)} for one in client.entries(key=digits, sort="created_at")]
-    if not found:
-        raise NotFound(f"no key or recipe begins with {digits}; `prepcache ls` lists the entries", key=target)
-    if len(found) > 1:
-        raise BadRequest(f"{len(found)} keys and recipes begin with {digits}; give more digits")
-    return found[0]
 
 
 @app.command()
@@ -285,13 +271,9 @@ def purge(
                 if gone.entries > len(gone.listed):
                     typer.echo(f"and {gone.entries - len(gone.listed):,} more")
             typer.echo(f"{'would remove' if dry_run else 'removed'} {_amount(gone)}")
-        if name and not gone.entries and next(client.entries(name=name), None) is None:
-            typer.echo(f"prepcache: no entry has the name {name}; `prepcache ls` lists them", err=True)
-        elif free_bytes and gone.disk_bytes < free_bytes:
+        if free_bytes and gone.disk_bytes < free_bytes:
             told = f"only {size_text(gone.disk_bytes)} of {size_text(free_bytes)}"
-            why = "entries that do not match, are pinned, in use, or another user's stay"
-            if client.stats()["entries"] <= (gone.entries if dry_run else 0):
-                why = "the cache held no more"
+            why = "what does not match, is pinned, in use or another user's stays"
             typer.echo(f"prepcache: {told}: {why}", err=True)
 
 
@@ -422,18 +404,24 @@ def _uid(owner: str) -> int:
 
 
 def _entry(client: Client, key: str) -> inspection.Entry:
-    """The entry of a key, or the only one whose key begins so. Raises NotFound or BadRequest otherwise."""
+    """The entry of the only key that begins so, with the inputs that it observed."""
     digits = _digits(key, "a key")
-    # By an order that using them does not change, or one that a job uses just now is passed over.
-    found = list(client.entries(key=digits, sort="created_at"))
+    return client.entry(_only(digits, _keys(client, digits)))
+
+
+def _keys(client: Client, digits: str) -> list[str]:
+    """The keys that begin so, by an order that using them does not change; several users may have one."""
+    return list(dict.fromkeys(str(one.key) for one in client.entries(key=digits, sort="created_at")))
+
+
+def _only(digits: str, found: list[T]) -> T:
+    """The one that was found. Raises NotFound or BadRequest."""
     if not found:
-        why, ls = f"no key begins with {digits}", "`prepcache ls`"
-        if next(client.recipes(digits), None) is not None:
-            why, ls = f"{why}, but a recipe does", f"`prepcache ls --recipe {digits}`"
-        raise NotFound(f"{why}; {ls} lists the entries", key=key)
-    if len({one.key for one in found}) > 1:  # several users may have one key
-        raise BadRequest(f"{len(found)} keys begin with {digits}; give more digits", key=key)
-    return client.entry(found[0].key)  # with the inputs that it observed, which a list leaves out
+        ls = f"`prepcache ls` lists the entries, `prepcache ls --recipe {digits}` those of a recipe"
+        raise NotFound(f"nothing begins with {digits}: {ls}", key=digits)
+    if len(found) > 1:
+        raise BadRequest(f"{len(found)} keys or recipes begin with {digits}; give more digits", key=digits)
+    return found[0]
 
 
 def _digits(text: str, what: str, otherwise: str = "") -> str:

@@ -35,6 +35,7 @@ INPUTS_SHOWN = 20
 KEY_DIGITS = 12
 """Enough to tell entries and recipes apart, and as jobs print; commands take any such beginning."""
 MOST_WIDTH, WIDE = 10_000, 80
+UPDATE_S = 1.0
 
 
 def console() -> Console:
@@ -319,7 +320,7 @@ def _connected(sessions: Sequence[inspection.SessionSeen]) -> RenderableType:
     return table(["JOB", "PID", "HOST", "SINCE", "HOLDS", "DOING"], jobs)
 
 
-def watch(look: Callable[[], Status], interval_s: float, as_json: bool) -> None:
+def watch(look: Callable[[], Status], as_json: bool) -> None:
     """Shows one look after the other, until Ctrl-C. A daemon that goes away is looked for again.
 
     On a terminal the status is drawn in place, and what was there before comes back at the end. Elsewhere
@@ -343,7 +344,7 @@ def watch(look: Callable[[], Status], interval_s: float, as_json: bool) -> None:
                 else:
                     show(*lines, "")
                     sys.stdout.flush()
-            time.sleep(interval_s)
+            time.sleep(UPDATE_S)
             try:
                 status, trouble = look(), ""
             except PrepcacheError as error:
