@@ -191,7 +191,7 @@ class Making:
         if not artifacts.mode.is_writing:
             return ""
         try:
-            artifacts.client.remove_differing([ref.key], what)
+            artifacts.client.verify([ref.key], differs=what)
         except PrepcacheError as error:
             return f". Entry {ref.key[:12]} could not be removed: {error.message}"
         return f". Entry {ref.key[:12]} was removed"

@@ -60,7 +60,7 @@ def main():
     samples = list(ds)
     sent = pickle.dumps(ds)
     ref = next(ref for ref in ds._samples.catalogue.refs if ref.items == 2)
-    prepcache.Client().remove_differing([ref.key], "to see what a worker does that comes late")
+    prepcache.Client().verify([ref.key], differs="to see what a worker does that comes late")
     late = pickle.loads(sent)
     assert list(late) == samples and len(late) == len(samples), list(late)
     tell(ds)

@@ -178,22 +178,6 @@ def test_explain_agrees_with_the_job_on_partial_misses(jobs: Jobs) -> None:
     assert told["recipe"] == first["recipe"] and told["summary"] == "1 of 5 items not cached: e.txt"
 
 
-WORKERS = JOB.replace(
-    "tell(",
-    "import torch\nfor _ in torch.utils.data.DataLoader(ds, num_workers=1): pass\ntell(",
-).replace("tokenize,", "tokenize, lazy=True,")
-
-
-def test_explain_knows_what_only_a_worker_found_missing(jobs: Jobs) -> None:
-    run(jobs)
-    (jobs.box.folder / "data" / "e.txt").write_text("new")
-    jobs.write(WORKERS)
-    line, _ = run(jobs)
-    assert "1 of 5 items not cached: e.txt" in line
-    told = json.loads(command(jobs, "--name", "prep.tokenize", "--json"))
-    assert told["summary"] == "1 of 5 items not cached: e.txt"
-
-
 def test_explain_gives_the_same_reason_as_the_job(jobs: Jobs) -> None:
     edit(jobs, "return normalise(", 'return Path(__file__).with_name("vocab.txt").read_text() + normalise(')
     vocabulary, folder = jobs.box.folder / "vocab.txt", jobs.box.folder / "data"

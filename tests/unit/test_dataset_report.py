@@ -102,11 +102,14 @@ def test_what_other_jobs_are_at_does_not_count_as_to_be_made(capsys: pytest.Capt
     clock.now = 5.0
     progress.advance(100, 0, Pace(), 200)
     clock.now = 15.0
-    progress.waiting([wire.Holder("train.py", 600)], 600)
+    progress.waiting([wire.Holder("train.py (pid 7)", 600, 340, 1000)], 600)
     there, waiting = capsys.readouterr().err.splitlines()
     assert "200 of 1,000 items, 10 s and 0 B to go, " in there
     assert there.endswith("100 computed, 200 leased by other jobs")
-    assert "200 of 1,000 items, waiting for train.py to finish 600 items, 2.0 min and" in waiting
+    assert (
+        "200 of 1,000 items, waiting for train.py (pid 7) (340 of 1,000) to finish 600 items, 2.0 min"
+        in waiting
+    )
 
 
 def test_the_end_of_a_fill_reports_all_that_was_made() -> None:
@@ -117,14 +120,6 @@ def test_the_end_of_a_fill_reports_all_that_was_made() -> None:
     assert told == [(100, 1000), (120, 1000)]
     progress.close()
     assert told[-1] == (126, 126)
-
-
-def test_waiting_says_for_whom_and_how_far_that_is(capsys: pytest.CaptureFixture[str]) -> None:
-    progress, clock, _ = shown()
-    clock.now = 6.0
-    progress.waiting([wire.Holder("train.py (pid 7 on box)", 10, 340, 1000)], 12)
-    line = capsys.readouterr().err
-    assert "waiting for train.py (pid 7 on box) (340 of 1,000) to finish 12 items" in line
 
 
 @pytest.mark.parametrize("is_shown", [None, True])

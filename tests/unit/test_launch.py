@@ -18,7 +18,6 @@ from types import SimpleNamespace
 import pytest
 
 from prepcache.daemon import launcher as launcher_module
-from prepcache.daemon.client import Client
 from prepcache.daemon.launcher import Launcher
 from prepcache.errors import DaemonUnreachable
 
@@ -106,41 +105,6 @@ def test_the_daemon_inherits_nothing_of_the_job(make: Callable[..., Launcher], t
     assert stat.S_IMODE(launcher.log.stat().st_mode) == 0o600
 
 
-def test_beginning_starts_what_is_needed_and_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("PREPCACHE", "PREPCACHE_URL", "XDG_RUNTIME_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(launcher_module, "SYSTEM_SOCKET", tmp_path / "none")
-    starts: list[Path] = []
-
-    def start(self: Launcher) -> bool:
-        starts.append(self.socket)
-        raise DaemonUnreachable("it cannot be started")
-
-    monkeypatch.setattr(Launcher, "start", start)
-    Client().begin()
-    Client("unix:///elsewhere.sock").begin()
-    for mode in ("off", "readonly"):
-        monkeypatch.setenv("PREPCACHE", mode)
-        Client().begin()
-    assert len(starts) == 1 and caplog.records == []
-
-
-def test_one_that_was_killed_is_started_again(make: Callable[..., Launcher], tmp_path: Path) -> None:
-    launcher = make()
-    launcher.start()
-    (first,) = told(tmp_path / "root")
-    os.kill(int(str(first["pid"])), signal.SIGKILL)
-    (tmp_path / "root" / f"told-{first['pid']}").unlink()
-    while launcher.is_running:
-        time.sleep(0)
-    launcher.start()
-    (second,) = told(tmp_path / "root")
-    assert second["pid"] != first["pid"]
-
-
 def start_until_refused(launcher: Launcher) -> str:
     """Starts as often as a waiting job does, each time after the last one ended."""
     for _ in range(10):
@@ -169,7 +133,6 @@ def test_one_that_dies_without_a_word_is_not_started_for_ever(make: Callable[...
     ("shell", "reason"),
     [
         (subprocess.TimeoutExpired("/bin/sh", 5.0), r"\(TimeoutExpired\)"),
-        (subprocess.CalledProcessError(2, "/bin/sh"), r"\(CalledProcessError\)"),
         (subprocess.CompletedProcess("/bin/sh", 0, b""), r"/bin/sh failed \(ValueError\)"),
         (BlockingIOError(11, "Resource temporarily unavailable"), "Resource temporarily unavailable"),
     ],

@@ -98,12 +98,3 @@ def test_a_miss_names_files_and_no_values(tmp_path: Path) -> None:
 )
 def test_observed_inputs_are_named_as_people_know_them(name: str, kind: str, line: str) -> None:
     assert why(artifacts(changed_inputs={name: kind})) == [line]
-
-
-def test_items_are_named_by_their_file_short_of_the_root(tmp_path: Path) -> None:
-    for name in ("a.txt", "b.txt"):
-        (tmp_path / name).touch()
-    items = [{"caption": "a dog on a boat", "image": tmp_path / "a.txt"}, (tmp_path / "b.txt", 3), 7, "text"]
-    found = artifacts(has_any=True, missing=4, of=4)
-    assert why(found, items, tmp_path) == ["4 of 4 items not cached: a.txt, b.txt and 2 more"]
-    assert why(artifacts(has_any=True, missing=1, of=1), ["text"]) == ["its data not cached"]

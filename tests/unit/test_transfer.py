@@ -36,24 +36,18 @@ def test_a_folder_is_shared_if_it_has_the_daemons_instance_id(root: Path) -> Non
     assert shared.path_of(DIGEST) == root / "v1" / "objects" / DIGEST[:2] / DIGEST
 
 
-def test_another_instance_id_or_none_is_not_trusted(root: Path) -> None:
-    assert find(root, instance="other") is None
-    (root / "instance").write_bytes(b"\xff" * 10_000)
-    assert find(root) is None
-    (root / "instance").unlink()
-    assert find(root) is None
-
-
-@pytest.mark.parametrize("kind", ["symlink", "fifo", "folder"])
-def test_an_instance_file_must_be_a_plain_file(root: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["another", "noise", "none", "symlink", "fifo", "folder"])
+def test_a_folder_with_another_instance_file_is_not_trusted(root: Path, kind: str) -> None:
     instance = root / "instance"
     instance.unlink()
-    if kind == "symlink":
+    if kind in ("another", "noise"):
+        instance.write_bytes(b"other" if kind == "another" else b"\xff" * 10_000)
+    elif kind == "symlink":
         (root / "real").write_text("abc123")
         instance.symlink_to(root / "real")
     elif kind == "fifo":
         os.mkfifo(instance)
-    else:
+    elif kind == "folder":
         instance.mkdir()
     assert find(root) is None
 

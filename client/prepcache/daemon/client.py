@@ -58,8 +58,6 @@ class Client:
         self.token = self.settings.token if token is None else check_token(token)
         self.timeout_s = timeout
         self.budget = budget
-        self._found: Endpoint | None = None
-        self._transport: Transport | None = None
 
     def __reduce__(self) -> Any:
         return type(self), self._made_from
@@ -75,20 +73,16 @@ class Client:
     def url(self) -> str:
         return self.endpoint.address.url
 
-    @property
+    @functools.cached_property
     def endpoint(self) -> Endpoint:
         """The daemon that this client speaks with; decided at the first use."""
-        if self._found is None:
-            self._found = find(self.settings)
-        return self._found
+        return find(self.settings)
 
-    @property
+    @functools.cached_property
     def transport(self) -> Transport:
-        if self._transport is None:
-            from prepcache.daemon.http import Transport
+        from prepcache.daemon.http import Transport
 
-            self._transport = Transport(self.endpoint.address, self.token)
-        return self._transport
+        return Transport(self.endpoint.address, self.token)
 
     def start(self) -> bool:
         """Starts the user's own daemon where it is ours to start; whether it is worth waiting for."""
@@ -176,8 +170,8 @@ class Client:
 
     def close(self) -> None:
         """Closes the connections; a later call opens new ones."""
-        if self._transport is not None:
-            self._transport.close()
+        if "transport" in vars(self):
+            self.transport.close()
 
     def __enter__(self) -> Client:
         return self
@@ -340,20 +334,23 @@ class Client:
         """Lets an entry be evicted again."""
         self.call(dict, "DELETE", f"/v1/entries/{hex64(key, 'key')}/pin")
 
-    def verify(self, keys: list[str] | tuple[str, ...] | None = None) -> inspection.Verified:
-        """Reads every byte of these entries, or of all, and compares; damaged ones are removed."""
-        asked = inspection.VerifyRequest.from_json({"keys": None if keys is None else list(keys)})
-        return self.call(inspection.Verified, "POST", "/v1/verify", asked, limit_s=waits.VERIFY_S)
+    def verify(
+        self, keys: list[str] | tuple[str, ...] | None = None, *, differs: str = ""
+    ) -> inspection.Verified:
+        """Reads every byte of these entries, or of all, and compares; damaged ones are removed.
 
-    def remove_differing(self, keys: list[str] | tuple[str, ...], why: str) -> inspection.Verified:
-        """Removes entries whose samples, made again, were others; needs their owner or an admin.
+        Args:
+            differs: how their samples, made again, were others: they are removed unread.
 
         Raises:
-            Forbidden: somebody else owns one of them.
-            NotFound: one is not there.
+            Forbidden: somebody else owns what differs.
+            NotFound: one that differs is not there.
         """
-        asked = inspection.VerifyRequest.from_json({"keys": list(keys), "differs": why[:512]})
-        return self.call(inspection.Verified, "POST", "/v1/verify", asked)
+        asked = inspection.VerifyRequest.from_json(
+            {"keys": None if keys is None else list(keys), "differs": differs[:512]}
+        )
+        limit_s = None if differs else waits.VERIFY_S
+        return self.call(inspection.Verified, "POST", "/v1/verify", asked, limit_s=limit_s)
 
     def sessions(self) -> tuple[inspection.SessionSeen, ...]:
         """The connected jobs and their progress."""
