@@ -109,7 +109,7 @@ def test_bytes_of_an_array_that_hold_no_value_do_not_count(made: Any) -> None:
 @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
 @pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc])
 def test_a_compressed_tensor_is_refused_by_its_layout(layout: torch.layout) -> None:
-    with pytest.raises(UnkeyableError, match=f"a tensor of layout {layout} has no comparable bytes"):
+    with pytest.raises(UnkeyableError, match=f"no comparable bytes: .*{layout}"):
         encode(torch.eye(2).to_sparse(layout=layout))
 
 

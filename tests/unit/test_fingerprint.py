@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prepcache.keys.code.fingerprint import docstrings, fingerprint, nested, text_of
+from prepcache.keys.code.fingerprint import docstrings, fingerprint, nested
 
 CLIENT = str(Path(__file__).resolve().parents[2] / "client")
 
@@ -105,8 +105,3 @@ def test_neither_the_hash_seed_nor_what_has_run_counts() -> None:
 def test_docstrings_are_told_apart_from_what_runs() -> None:
     code = compile("def f(x):\n  'One.'\n  def g():\n    'Two.'\n  return g", "x.py", "exec").co_consts[0]
     assert docstrings(code) == ["One.", "Two."]
-
-
-def test_an_int_too_long_for_decimals_has_a_text() -> None:
-    assert text_of(1 << 10_000) == hex(1 << 10_000)
-    assert text_of(-5) == "-5"

@@ -23,9 +23,6 @@ from typing import Any
 
 from blake3 import blake3
 
-DECIMAL_BITS = 2048
-"""Longer ints count by their hexadecimal digits: a job may forbid decimals of 640 digits (2,126 bits)."""
-
 CACHE = dis.opmap.get("CACHE", 0)
 EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
 _SILENT = frozenset({CACHE, dis.opmap["NOP"]})
@@ -82,11 +79,6 @@ def instructions(code: CodeType) -> Iterator[tuple[int, int]]:
         elif op != CACHE:
             yield op, extended | raw[at + 1]
             extended = 0
-
-
-def text_of(constant: Any) -> str:
-    is_long = type(constant) is int and constant.bit_length() > DECIMAL_BITS
-    return hex(constant) if is_long else repr(constant)
 
 
 def _shape(code: CodeType) -> tuple[Any, ...]:
@@ -185,4 +177,5 @@ def _const(value: Any) -> Any:
         return ("tuple", tuple(map(_const, value)))
     if isinstance(value, frozenset):
         return ("frozenset", tuple(sorted(repr(_const(part)) for part in value)))
-    return (type(value).__name__, text_of(value))
+    # A job may forbid decimals of long ints.
+    return (type(value).__name__, hex(value) if type(value) is int else repr(value))

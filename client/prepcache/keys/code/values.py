@@ -255,9 +255,8 @@ class ValueEncoder(Encoder):
                 return
             put(b"@" + text_bytes(self._walk.give_label(owner)))
             self._labelled.append(owner)
-            self._waiting.append(
-                (self._depth + 1, owner, pairs, tuple(self.steps[:_MOST_STEPS]), self.is_key)
-            )
+            steps = tuple(self.steps[:_MOST_STEPS])
+            self._waiting.append((self._depth + 1, owner, pairs, steps, self.is_key))
             return
         named = [pair for pair in pairs if pair[0][:1] != "<"]
         super().put_attributes(owner, [pair for pair in pairs if pair[0][:1] == "<"], put)
@@ -272,17 +271,11 @@ def identity_of(value: Any) -> str:
     """A name for an object that has no stable bytes, for as long as it lives."""
     refer, name = _identities.get(id(value), (None, ""))
     if refer is None or refer() is not value:
-        try:
-            refer = weakref.ref(value)
-        except TypeError:
-
-            def refer() -> Any:
-                return value
-
+        name = f"?{secrets.token_hex(8)}"
         while len(_identities) >= _MOST_IDENTITIES:
             _identities.pop(next(iter(_identities)), None)
-        name = f"?{secrets.token_hex(8)}"
-        _identities[id(value)] = refer, name
+        with contextlib.suppress(TypeError):  # without weak references it is another thing at each look
+            _identities[id(value)] = weakref.ref(value), name
     return name
 
 
@@ -294,15 +287,14 @@ def readable(value: Any, label: str | None = None) -> str:
 
 def _text(value: Any) -> str:
     cls = type(value)
-    if cls in (dict, list, tuple, set, frozenset):
-        elements = itertools.chain(value, value.values() if cls is dict else ())
-        if len(value) > _SHOWN_ELEMENTS or any(type(one) not in SCALARS or _is_long(one) for one in elements):
-            return f"{cls.__name__} of {len(value)}"
-        return repr(sorted(value, key=repr)) if cls in (set, frozenset) else repr(value)
-    if cls in SCALARS:
-        if _is_long(value):
-            return f"int of {value.bit_length()} bits"
-        return repr(value[:TEXT_LIMIT] if isinstance(value, str | bytes) else value)
+    with contextlib.suppress(ValueError):  # an int may be too long for decimals
+        if cls in (dict, list, tuple, set, frozenset):
+            elements = itertools.chain(value, value.values() if cls is dict else ())
+            if len(value) > _SHOWN_ELEMENTS or any(type(one) not in SCALARS for one in elements):
+                return f"{cls.__name__} of {len(value)}"
+            return repr(sorted(value, key=repr)) if cls in (set, frozenset) else repr(value)
+        if cls in SCALARS:
+            return repr(value[:TEXT_LIMIT] if isinstance(value, str | bytes) else value)
     if isinstance(value, FunctionType | type | BuiltinFunctionType):
         return f"{value.__module__}.{getattr(value, '__qualname__', value.__name__)}"  # Boost's have none
     if isinstance(value, MethodType):
@@ -316,7 +308,3 @@ def _text(value: Any) -> str:
         with contextlib.suppress(Exception):  # the job's own may mean something else by these
             return f"{cls.__name__} {value.dtype} {tuple(value.shape)}"
     return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _is_long(value: Any) -> bool:
-    return type(value) is int and value.bit_length() > 4 * TEXT_LIMIT

@@ -105,26 +105,19 @@ def _layout(value: Any) -> Any:
         raise UnkeyableError("a lazy parameter has no value until the module is called once")
     plain = value.detach()
     plain = plain if type(plain) is torch.Tensor else plain.as_subclass(torch.Tensor)
+    known = (torch.strided, torch.sparse_coo)
     said = f"{plain.dtype} {tuple(plain.shape)} {plain.device.type} {value.requires_grad} {plain.layout}"
-    if plain.is_nested or plain.is_quantized or plain.device.type == "meta":
-        kind = "meta" if plain.is_meta else "nested or quantized"
-        raise UnkeyableError(f"a {kind} tensor has no comparable bytes")
-    if plain.layout is torch.strided:
-        return said, _tensor_data(plain)
+    if plain.is_nested or plain.is_quantized or plain.is_meta or plain.layout not in known:
+        raise UnkeyableError(f"this tensor has no comparable bytes: {said}")
     if plain.layout is torch.sparse_coo:
         plain = plain.coalesce()
         return said, (plain.indices(), plain.values())
-    raise UnkeyableError(f"a tensor of layout {plain.layout} has no comparable bytes")
-
-
-def _tensor_data(value: Any) -> Any:
-    torch = sys.modules["torch"]
-    if not value.numel():
-        return b""
-    dense = value.resolve_conj().resolve_neg().cpu().contiguous()
+    if not plain.numel():
+        return said, b""
+    dense = plain.resolve_conj().resolve_neg().cpu().contiguous()
     # Not reshape(-1): that leaves one element its stride, and what has another than 1 is no run of bytes.
     flat = dense.as_strided((dense.numel(),), (1,))
-    return memoryview(flat.view(torch.uint8).numpy())
+    return said, memoryview(flat.view(torch.uint8).numpy())
 
 
 def _module(value: Any) -> Any:
@@ -189,18 +182,10 @@ def _model(value: Any) -> dict[str, Any]:
     }
 
 
-def _public(value: Any) -> dict[str, Any]:
-    return {name: part for name, part in attributes_of(value).items() if not name.startswith("_")}
-
-
 def _field(value: Any) -> dict[str, Any]:
     """Less its annotation: the class has it, too, and use resolves the names in it."""
-    return {name: part for name, part in _public(value).items() if name != "annotation"}
-
-
-def _container(value: Any) -> dict[str, Any]:
-    to_container = sys.modules["omegaconf"].OmegaConf.to_container
-    return {"items": to_container(value, resolve=True, throw_on_missing=False)}
+    own = attributes_of(value).items()
+    return {name: part for name, part in own if name[0] != "_" and name != "annotation"}
 
 
 def _seeded_transform(value: Any) -> dict[str, Any]:
@@ -214,14 +199,6 @@ def _seeded_transform(value: Any) -> dict[str, Any]:
         name: part
         for name, part in vars(value).items()
         if not is_generator(part) and not (type(part) is dict and part and all(map(is_own, part.values())))
-    }
-
-
-def _jitted(value: Any) -> dict[str, Any]:
-    return {
-        "py_func": value.py_func,
-        "targetoptions": dict(value.targetoptions),
-        "signatures": [str(signature) for signature in value.signatures],
     }
 
 
@@ -252,12 +229,14 @@ _KEYS: dict[tuple[str, str], Key] = {
     ("albumentations", "BasicTransform"): _seeded_transform,
     ("albumentations", "BaseCompose"): _seeded_transform,
     ("albumentations", "Compose"): _seeded_transform,
-    ("omegaconf", "Container"): _container,
+    ("omegaconf", "Container"): lambda value: {
+        "items": sys.modules["omegaconf"].OmegaConf.to_container(value, resolve=True, throw_on_missing=False)
+    },
     ("msgspec", "StructConfig"): lambda value: {n: getattr(value, n) for n in dir(value) if n[0] != "_"},
     ("msgspec", "Factory"): lambda value: value.factory,
     ("pydantic", "BaseModel"): _model,
     ("pydantic", "FieldInfo"): _field,
-    ("pydantic", "ModelPrivateAttr"): _public,
+    ("pydantic", "ModelPrivateAttr"): _field,
     ("pydantic", "Decorator"): lambda value: {"info": value.info},  # its others name the class's address
     ("pydantic", "ValidateCallWrapper"): lambda value: {
         "function": value.function,
@@ -265,7 +244,11 @@ _KEYS: dict[tuple[str, str], Key] = {
         "config": value.config_wrapper.config_dict,
     },
     ("pydantic", "TypeAdapter"): _refused("create it in the function"),
-    ("numba", "Dispatcher"): _jitted,
+    ("numba", "Dispatcher"): lambda value: {
+        "py_func": value.py_func,
+        "options": dict(value.targetoptions),
+        "signatures": [str(signature) for signature in value.signatures],
+    },
     ("polars", "LazyFrame"): _refused("collect it first: it may read files when it is collected"),
 }
 """By top package and name of a class: no library is imported for it."""
