@@ -81,7 +81,7 @@ def _complex(_: Encoder, value: complex, put: Put) -> None:
 def _str(encoder: Encoder, value: str, put: Put) -> None:
     if encoder.texts is not None:
         encoder.texts.add(value)
-    if not (encoder.looks_up_text and encoder.put_path(value, put)):
+    if encoder.is_plain or not encoder.put_path(value, put):
         put(text_bytes(value))
 
 
@@ -228,7 +228,7 @@ def _path(encoder: Encoder, value: Any, put: Put) -> None:
         _put_state(encoder, own, value, put)
     if encoder.texts is not None:
         encoder.texts.add(os.fsdecode(value))
-    if not encoder.looks_up_text:
+    if encoder.is_plain:
         put(b"x" + length(4) + b"path" + simple_key(os.fspath(value)))
     elif not encoder.put_path(value, put):
         raise encoder.refuse(f"the path {os.fspath(value)!r} cannot be looked up here; use plain(path)")
@@ -237,7 +237,11 @@ def _path(encoder: Encoder, value: Any, put: Put) -> None:
 def _plain(encoder: Encoder, value: Plain[Any], put: Put) -> None:
     encoder.check_marker(value)
     put(b"Q")
-    encoder.put_plain(value.value, put)
+    before, encoder.is_plain = encoder.is_plain, True
+    encoder.inline_depth += 1
+    encoder.walk(value.value, put)
+    encoder.inline_depth -= 1
+    encoder.is_plain = before
 
 
 def _tree(encoder: Encoder, value: Tree[Any], put: Put) -> None:
@@ -291,16 +295,14 @@ def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
     encoder.enter(value)
     put(b"E")
     encoder.put_class_of(value, put)
-    name: str | None = value._name_
-    put(b"n" if name is None else text_bytes(name))
-    encoder.opaque_depth += 1
-    encoder.inline_depth += 1
-    encoder.step(value._value_, "value", put)
+    parts: list[tuple[str, Any]] = [("_name_", value._name_), ("_value_", value._value_)]
     base = next((base for base in type(value).__mro__ if base in _CONTENT), None)
     if base is not None:  # which `__new__` may set apart from the value
-        encoder.step(_CONTENT[base](value), "content", put)
-    own = attributes_of(value)
-    _put_state(encoder, {name: own[name] for name in own if name not in _OF_ENUM}, value, put)
+        parts.append(("<content>", _CONTENT[base](value)))
+    parts += sorted((name, part) for name, part in attributes_of(value).items() if name not in _OF_ENUM)
+    encoder.opaque_depth += 1
+    encoder.inline_depth += 1
+    encoder.put_attributes(value, parts, put)
     encoder.inline_depth -= 1
     encoder.opaque_depth -= 1
     encoder.leave(value)

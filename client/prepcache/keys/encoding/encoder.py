@@ -102,7 +102,8 @@ class Encoder:
         """Sets, members of enums and `plain()` around it, in which no object is written as a reference."""
         self.set_depth = 0
         """Sets around it."""
-        self._is_plain = False
+        self.is_plain = False
+        """Whether it is inside `plain()`, where nothing is looked up on the disk."""
         self.is_key = False
         """Whether a key function made the present value."""
         self.active: dict[int, None] = {}
@@ -119,7 +120,7 @@ class Encoder:
         """Write the bytes of `value` by `put(bytes-like)`, without the version byte."""
         self.steps = [path]
         self.opaque_depth, self.is_key = opaque_depth, is_key
-        self.inline_depth, self.set_depth, self._is_plain = 0, 0, False
+        self.inline_depth, self.set_depth, self.is_plain = 0, 0, False
         self.active.clear()
         self._entered = 0
         try:
@@ -191,11 +192,9 @@ class Encoder:
         place = self.where
         return UnkeyableError(f"{place}: {why}", path=place)
 
-    def refuse_object(self, value: Any, why: str = "") -> UnkeyableError:
+    def refuse_object(self, value: Any, why: str) -> UnkeyableError:
         name = f"{type(value).__module__}.{type(value).__qualname__}"
-        return self.refuse(f"{name} has no stable bytes{why and f' ({why})'}; {self.ways_out}")
-
-    # -- what derived encoders know ------------------------------------------------------------------
+        return self.refuse(f"{name} has no stable bytes ({why}); {self.ways_out}")
 
     def path_bytes(self, value: Any) -> bytes | None:
         """What a str or path names on the disk; None where it names nothing."""
@@ -222,10 +221,6 @@ class Encoder:
         put(payload)
         return True
 
-    @property
-    def looks_up_text(self) -> bool:
-        return not self._is_plain
-
     def check_marker(self, value: Any) -> None:
         """Refuse a marker that cannot be taken off before the function is called."""
         if self.opaque_depth and not self.is_key:
@@ -233,14 +228,6 @@ class Encoder:
                 f"{value!r} is inside an object, where prepcache cannot remove the marker before the "
                 "function sees it; wrap the whole object, or pass the path in a tuple, list or dict"
             )
-
-    def put_plain(self, value: Any, put: Put) -> None:
-        """Write a value in which nothing is looked up on the disk."""
-        before, self._is_plain = self._is_plain, True
-        self.inline_depth += 1
-        self.walk(value, put)
-        self._is_plain = before
-        self.inline_depth -= 1
 
     def put_code(self, value: Any, put: Put) -> None:
         """Write a function, class or module. The order of what it holds counts: nobody can put it right."""
@@ -277,14 +264,16 @@ class Encoder:
 
     def put_object(self, value: Any, put: Put) -> None:
         """Write an object of a class that has no writer: its class, and what it would give to be copied."""
-        from prepcache.keys.encoding.objects import Unstable, parts_of
+        from prepcache.keys.encoding.objects import parts_of
 
         if self.put_known(value, put):
             return
         try:
             parts = parts_of(value, is_library=self.is_library(type(value)))
-        except Unstable as error:
-            raise self.refuse_object(value, str(error)) from error
+        except RecursionError:
+            raise
+        except Exception as error:
+            raise self.refuse_object(value, str(error) or type(error).__name__) from error
         self.enter(value)
         put(b"O")
         self.put_class_of(value, put)

@@ -61,10 +61,6 @@ _SEED_BITS = 64
 """At most, of a seed that somebody chose; entropy has twice as many."""
 
 
-class Unstable(Exception):
-    """The object keeps state to itself; the message says why."""
-
-
 def kind_of(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
@@ -74,21 +70,16 @@ def is_lock(value: Any) -> bool:
 
 
 def parts_of(value: Any, *, is_library: bool) -> Parts:
-    """What an object is made of, besides its class, by name.
+    """What an object is made of, besides its class, by name. Raises if it does not give its state away.
 
     Args:
         is_library: whether its class is a library's.
     """
     if is_lock(value):
         return []
-    try:
-        parts = _held(value)
-        if parts is None:
-            parts = _copied(value, is_library)
-    except RecursionError:
-        raise
-    except Exception as error:
-        raise Unstable(str(error) or type(error).__name__) from error
+    parts = _held(value)
+    if parts is None:
+        parts = _copied(value, is_library)
     # A generator of a library's object, as monai's hold, counts if somebody chose its seed.
     return [pair for pair in parts if not (is_library and _is_unseeded(pair[1]))]
 
