@@ -114,12 +114,6 @@ def test_the_function_sees_the_same_whatever_the_order_was(value: Any) -> None:
     assert encode(canonical_order(value)) == encode(value)
 
 
-@given(st.lists(values, max_size=3), st.lists(values, max_size=3))
-def test_no_sequence_of_encodings_reads_as_another(one: list[Any], other: list[Any]) -> None:
-    joined = [b"".join(encode(x)[1:] for x in some) for some in (one, other)]
-    assert (joined[0] == joined[1]) == same(one, other)
-
-
 @given(values, values)
 def test_no_encoding_starts_another(a: Any, b: Any) -> None:
     assume(not same(a, b))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from prepcache.errors import UnkeyableError
 from prepcache.keys.recipes import recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
 
@@ -41,45 +40,6 @@ def test_the_last_of_very_many_names_counts(project: Project) -> None:
     text = "".join(f"{name} = 1\n" for name in names) + f"def f(x): return [{', '.join(names)}]"
     project.write(prep=text)
     assert changes(project, lambda: project.write(prep=text.replace("A299 = 1", "A299 = 2")), **FUNCTION)
-
-
-def test_a_function_that_a_decorator_rewrites_counts_by_its_code(project: Project) -> None:
-    """As typeguard's does."""
-    rewrites = (
-        "import types\n"
-        "def rewritten(f):\n"
-        "    text = f'def f(x): return x * {FACTOR}'\n"
-        "    made = compile(text, f.__code__.co_filename, 'exec')\n"
-        "    f.__code__ = next(c for c in made.co_consts if isinstance(c, types.CodeType))\n"
-        "    return f\n"
-        "@rewritten\n"
-        "def f(x): return x\n"
-    )
-    project.write(prep=f"FACTOR = 2\n{rewrites}")
-    twice, again = project.recipe(**FUNCTION), project.recipe(**FUNCTION)
-    assert twice == again
-    project.write(prep=f"FACTOR = 3\n{rewrites}")
-    assert project.recipe(**FUNCTION) != twice
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["socket.socket()", "(i for i in [1])", "open(__file__)", "Holder()"],
-)
-def test_what_has_no_stable_bytes_is_refused_by_name(
-    project: Project,
-    value: str,
-    recwarn: pytest.WarningsRecorder,
-) -> None:
-    project.write(
-        prep="import socket\nclass Holder:\n    def __init__(self): self.lines = (line for line in ())\n"
-        f"STATE = {value}\ndef f(x): return STATE\ndef close():\n    getattr(STATE, 'close', int)()"
-    )
-    module = project.load()
-    with pytest.raises(UnkeyableError, match=r"prep\.STATE.*untracked"):
-        recipe(module.f)
-    assert recipe(module.f, untracked=("STATE",)).parts["code"]["untracked"] == ["STATE"]
-    module.close()
 
 
 def test_untracked_names_that_are_not_reached_are_noted(project: Project) -> None:

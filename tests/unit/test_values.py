@@ -173,18 +173,6 @@ def test_a_plain_object_names_no_file(tmp_path: Path) -> None:
     assert digest_of(plain(Plain(at="r.bin"))) != before
 
 
-def test_a_deep_tree_of_objects_counts_by_all_of_it() -> None:
-    def chain(leaf: Any) -> Any:
-        value = leaf
-        for _ in range(140):
-            value = Plain(children={"a.b.c": value})
-        return value
-
-    assert digest_of(chain(1)) == digest_of(chain(1))
-    assert digest_of(chain(1)) != digest_of(chain(2))
-    assert digest_of({"." * 200: Plain(k=1)}) != digest_of({"." * 200: Plain(k=2)})
-
-
 def test_attributes_beside_a_reduction_count_whatever_they_are() -> None:
     class Ratio(Fraction):
         scale: int

@@ -74,15 +74,6 @@ def test_a_variable_read_by_an_imported_module_counts(
     assert len(keys(project, monkeypatch, "OTHER_SIZE")) == 1
 
 
-@pytest.mark.parametrize("prefix", ["myapp_", "X_", "_Mine_"])
-def test_a_text_with_a_final_underscore_is_a_prefix(
-    project: Project, monkeypatch: pytest.MonkeyPatch, prefix: str
-) -> None:
-    project.write(prep=f"import os\ndef f(x): return os.environ[{prefix!r} + x]")
-    assert len(keys(project, monkeypatch, f"{prefix}size", **FUNCTION)) == 2
-    assert len(keys(project, monkeypatch, f"other_{prefix}size", **FUNCTION)) == 1
-
-
 @pytest.mark.parametrize("name", ["TERM", "_", "SSH_TTY"])
 def test_session_variables_do_not_count(project: Project, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Their names are used for other things."""
