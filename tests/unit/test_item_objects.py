@@ -62,12 +62,10 @@ class Tree:
 
 PAIRS = {
     "attributes": (lambda: Plain(a=1, b="x"), lambda: Plain(a=2, b="x")),
-    "names of attributes": (lambda: Plain(a=1), lambda: Plain(b=1)),
     "class": (lambda: Plain(a=1), lambda: Other(a=1)),
     "slots": (lambda: Slotted(1), lambda: Slotted(2)),
     "what it is made anew by": (lambda: Frame([1, "a"]), lambda: Frame([1, "b"])),
     "an object in an object": (lambda: Plain(a=Plain(b=1)), lambda: Plain(a=Plain(b=2))),
-    "in a dict": (lambda: {"a": Plain(b=1)}, lambda: {"a": Plain(b=2)}),
     "a ring": (lambda: Tree(Tree(), Tree()), lambda: Tree(Tree(), Tree(n=1))),
     "depth of a ring": (lambda: Tree(Tree(Tree())), lambda: Tree(Tree(), Tree())),
     "generator": (lambda: Plain(a=random.Random(1)), lambda: Plain(a=random.Random(2))),
@@ -99,11 +97,8 @@ def test_what_has_no_stable_bytes_is_refused_with_the_ways_out() -> None:
         item_digest([Plain(deep=held)])
     message = caught.value.message
     assert message.startswith("items[0][0].deep: socket.socket has no stable bytes")
-    assert (
-        "__prepcache_key__" in message
-        and "register_key" in message
-        and "pass plain values as the item" in message
-    )
+    for way in ("__prepcache_key__", "register_key", "pass plain values as the item"):
+        assert way in message
     with pytest.raises(UnkeyableError, match=r"items\[0\]: sys \(module\).*pass plain values as the item"):
         item_digest(sys)
 

@@ -132,20 +132,6 @@ def test_scripted_functions_count_by_code_and_callees(digest: Digest) -> None:
     assert digest(FUNCTIONS.format(**said), "prep.g") != digest(other, "prep.g")
 
 
-def test_a_script_that_cannot_be_saved_is_refused_by_its_name(digest: Digest) -> None:
-    text = """
-    import torch
-    @torch.jit.ignore
-    def outside(x: torch.Tensor) -> torch.Tensor: return x
-    @torch.jit.script
-    def inside(x: torch.Tensor): return outside(x)
-    def f(x): return inside(x)
-    """
-    told = digest(text)
-    assert told.startswith("prep.inside: ")
-    assert "has no stable bytes" in told
-
-
 PARAMETRIZED = """
 import torch
 from torch.nn.utils import parametrizations, parametrize

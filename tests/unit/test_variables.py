@@ -12,15 +12,8 @@ ENV = "import os\ndef env(n): return os.environ.get(n)\n"
 
 # Each row: a module whose `f` reads $MY_SIZE under a name that does not stand in its code, or within a text.
 HELD = {
-    "attribute of a class": "class C:\n    K = 'MY_SIZE'\n    def g(self): return env(self.K)\ndef f(x): return C().g()",
     "attribute of an object": (
         "class C:\n    def __init__(self, k): self.k = k\n    def g(self): return env(self.k)\nc = C('MY_SIZE')\ndef f(x): return c.g()"
-    ),
-    "default": "def g(n='MY_SIZE'): return env(n)\ndef f(x): return g()",
-    "keys of a dict": "NAMES = {'MY_SIZE': int}\ndef f(x): return [env(n) for n in NAMES]",
-    "enum": "import enum\nclass E(enum.Enum): A = 'MY_SIZE'\ndef f(x): return env(E.A.value)",
-    "argument of a decorator": (
-        "def given(n):\n    return lambda fn: lambda x: fn(env(n))\n@given('MY_SIZE')\ndef f(x): return x"
     ),
     "descriptor that puts it together": (
         "class V:\n    def __set_name__(self, o, n): self.n = 'MY_' + n.upper()\n    def __get__(self, o, t): return env(self.n)\n"
