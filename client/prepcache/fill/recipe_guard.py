@@ -1,32 +1,27 @@
 """Whether what counts in a recipe is still as it was when its data set was opened, and who changed it.
 
-A job may set a global, or change an object in its config, while a data set is open. What is preprocessed then
-does not belong to the recipe: it is not stored, and what changed is named. What the function's own calls
-change (a counter, the last file name, a vocabulary that they load) is no such change:
+A job may set a global, or change an object in its config, while a data set is open. What is preprocessed
+then is not stored, and what changed is named. What the function's own calls change is no such change:
 
 NOTE [ Own state ]
         prep = Prep()                      # prep.n == 0
         train = CachedDataset(some, prep)  # prep.n == 200 where it was filled, 0 where everything was cached
         val = CachedDataset(others, prep)
 
-    The recipe of val is that of a Prep with n == 0 in both cases: else it would be found in one of them only.
-    At the end of a fill a few items are made again. If they give the same bytes, samples do not depend on
-    what the calls changed, and the recipe of exactly this state is from now on that of the state before the
-    first call. Otherwise the state counts as it is, and this is said.
+    The recipe of val is that of a Prep with n == 0 in both cases. At the end of a fill a few items are made
+    again. If they give the same bytes, the recipe of exactly this state is from now on that of the state
+    before the first call. Otherwise the state counts as it is, and this is said.
 
 Invariants:
     1. A change is put down to calls only after the first call, or after a fill in which only the function ran
        and whose code may change it. In another process, where a value may never have been as the recipe says,
        only if it was so there once.
-    2. A state counts as the one before the first call only if nothing but what calls changed differs. If
-       calls build a window for size 3, and the job then sets size to 5, the window that is there counts.
+    2. A state counts as the one before the first call only if nothing but what calls changed differs.
     3. Files that calls read when they changed the state are inputs of every data set for which that state
        counts as before: its own calls may find in memory what they would have read.
     4. What came up meanwhile (a module that the function imported) is no change; it counts from then on as it
        was at the first look. In another process, only if that cannot have loaded it from an older text.
     5. Nothing is committed unless it was looked at after the last sample of it was made.
-
-Not here: data that changes (keys/items.py), files and modules that the function opens (keys/observation).
 """
 
 from __future__ import annotations

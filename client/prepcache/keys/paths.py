@@ -4,13 +4,12 @@
     0 name          a path that names nothing
     b digest, x digest   a file whose contents the function receives, as bytes or text: no name
 
-A name is `r` (relative to `root=`), `n` (as passed) or `y` (as passed, bytes), its length, its bytes.
-
-A str is a path only if it looks like one (`looks_like_path`) and names a regular file. All other text is
-text: it costs no stat, and what happens to lie on the disk under its name does not change its key.
+A name is `r` (relative to `root=`), `n` (as passed) or `y` (as passed, bytes), its length, its bytes. A
+digest is always the last 32 bytes, so that it can be filled in when it is known.
 
 Invariants:
-    1. A digest is always the last 32 bytes, so that it can be filled in when it is known.
+    1. A str is a path only if it looks like one and names a regular file. All other text costs no stat, and
+       what lies on the disk under its name does not change its key.
     2. Only ENOENT and ENOTDIR mean that a path names nothing; any other failure is an error.
 """
 

@@ -10,10 +10,8 @@
 
 Invariants:
     1. Two recipes differ only where their parts differ (secrets show as keyed hashes there), so every miss
-       can be explained from them. What is untracked is in the parts and not in the digest: it does not count,
-       whether it was there or not.
+       can be explained. The name and what is untracked are in the parts and not in the digest.
     2. `RECIPE_VERSION` rises when what goes into the digest changes; golden vectors pin it.
-    3. The name is for people. It is not in the digest.
 """
 
 from __future__ import annotations
