@@ -163,14 +163,6 @@ def test_a_purge_must_say_what(served: Serving, body: dict[str, object]) -> None
     assert len(keys(served)) == 1
 
 
-def test_one_entry_is_removed_by_its_key(served: Serving) -> None:
-    [ref] = put(served.store, "a").artifacts
-    http = served.http()
-    assert http.delete(f"/v1/entries/{ref.key}").json()["entries"] == 1
-    assert keys(served) == set()
-    assert http.delete(f"/v1/entries/{ref.key}").status_code == 404
-
-
 def test_a_purge_spares_another_users_newer_entry(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     [ref] = put(served.store, "a").artifacts
     entry = served.store.entry
@@ -211,12 +203,6 @@ def test_another_user_may_look_but_neither_purge_nor_pin(
     assert {(answer.status_code, answer.json()["code"]) for answer in refused} == {(403, "forbidden")}
     assert http.post("/v1/purge", json={"all": True}).json()["entries"] == 0
     assert keys(served) == {ref.key} and not served.store.entry(ref.key).is_pinned
-
-
-def test_a_session_of_one_user_is_not_another_users(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = served.job()
-    job.http = become(served, monkeypatch, 12345)
-    assert job.heartbeat().json()["code"] == "unknown-session"
 
 
 def test_verify_finds_a_damaged_artifact_and_puts_it_away(served: Serving) -> None:
@@ -278,18 +264,14 @@ def test_saved_time_counts_what_jobs_found(served: Serving) -> None:
     assert (stats["found_items"], stats["seconds_saved"]) == (3, 7.5)
 
 
-def test_sessions_are_listed_without_their_tokens(served: Serving) -> None:
-    job = served.job("a job")
-    text = served.http().get("/v1/sessions").text
-    assert "a job" in text and job.token not in text
-
-
 def test_sessions_are_listed_with_what_they_hold_and_have_leased(served: Serving) -> None:
     job, idle = served.job("a job"), served.job("idle")
     [ref] = job.fill(served.store.staging, "abc")["artifacts"]
     generation = job.resolve().json()["generation"]
     [job.lease(name, generation) for name in ("d", "ef")]
-    listed = {one["name"]: one for one in served.http().get("/v1/sessions").json()["sessions"]}
+    answer = served.http().get("/v1/sessions")
+    assert job.token not in answer.text
+    listed = {one["name"]: one for one in answer.json()["sessions"]}
     told = [(one["leases"], one["leased_items"], one["holds"], one["held_bytes"]) for one in listed.values()]
     assert list(listed) == ["a job", "idle"]
     assert told == [(2, 3, 1, served.store.entry(ref["key"]).disk_bytes), (0, 0, 0, 0)]
@@ -311,13 +293,6 @@ def test_an_unexpected_body_is_refused(served: Serving, kind: str) -> None:
     assert listed.status_code == 400 and listed.json()["field"] == "body"
     assert served.http().request("GET", "/v1/entries", content=b"").status_code == 200
     assert served.http().delete(f"/v1/entries/{key}").status_code == 200
-
-
-def test_the_documentation_page_loads_nothing_from_elsewhere(served: Serving) -> None:
-    page = served.http().get("/docs")
-    assert page.headers["content-type"].startswith("text/html")
-    assert "/v1/resolve" in page.text and "http://" not in page.text and "https://" not in page.text
-    assert "<script" not in page.text
 
 
 def test_an_entry_that_a_job_found_to_differ_is_removed(served: Serving) -> None:

@@ -113,7 +113,7 @@ def test_a_foreign_origin_is_refused_and_an_own_one_is_not(
 ) -> None:
     own = {"origin": f"http://127.0.0.1:{port}"}
     assert http.get("/v1/info", headers=own).status_code == 200
-    for origin in ("null", "http://evil.example", f"http://127.0.0.1:{port}.evil.example"):
+    for origin in ("null", "http://[", "http://evil.example", f"http://127.0.0.1:{port}.evil.example"):
         assert http.get("/v1/info", headers={"origin": origin}).json()["code"] == "forbidden"
 
 

@@ -163,6 +163,7 @@ def test_links_within_the_project_lead_somewhere() -> None:
 def test_every_endpoint_is_described(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         document, page = served.http().get("/openapi.json").json(), served.http().get("/docs").text
+    assert "<script" not in page and "://" not in page, "the page loads nothing from elsewhere"
     schemas, in_paths = document["components"]["schemas"], set()
     promised = {
         "GET /healthz", "GET /metrics", "GET /v1/info", "GET /v1/stats", "POST /v1/sessions",

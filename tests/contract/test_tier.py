@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -14,10 +16,10 @@ from prepcache.errors import ConfigError, StoreError
 from prepcached.config import load
 from prepcached.tier import bucket
 from prepcached.tier import tier as tiers
-from prepcached.tier.manifests import Manifests
+from prepcached.tier.manifests import MAX_OBJECT_BYTES, Manifests
 from support.fleet import be_patient, box
 from support.serving import Job, Serving, serving, wait_until
-from support.stores import RECIPE
+from support.stores import OTHER_RECIPE, RECIPE, item
 
 ITEMS = ["a", "b", "c"]
 
@@ -28,10 +30,12 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiers, "REST_S", 3600.0)  # only a push and a stop copy
 
 
-def filled(folder: Path, tier: Any) -> dict[str, Any]:
+def filled(folder: Path, tier: Any, recipe: str = RECIPE) -> dict[str, Any]:
     """A box that has made `ITEMS` and copied them into the bucket; what it says of the tier then."""
     with box(folder, tier) as served:
-        served.job().fill(served.store.staging, ITEMS)
+        job = served.job()
+        job.recipe = recipe
+        job.fill(served.store.staging, ITEMS)
         assert served.http().post("/v1/tier/push").status_code == 200
         return dict(served.http().get("/v1/tier").json())
 
@@ -319,6 +323,100 @@ def test_a_daemon_without_a_tier_says_so(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         assert served.http().get("/v1/tier").status_code == 404
         assert "prepcache_tier" not in served.http().get("/metrics").text
+
+
+# What lies in a bucket and should not.
+
+
+def planted(tier: Path, rows: list[dict[str, Any]]) -> None:
+    """A manifest that somebody else wrote."""
+    path = tier / "manifests/v1" / RECIPE / "shared" / "planted.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"version": 1, "artifacts": rows}))
+
+
+def row(digest: str, size_bytes: int, names: list[str] = ITEMS) -> dict[str, Any]:
+    items = base64.b64encode(b"".join(map(item, names))).decode()
+    told = {"digest": digest, "size_bytes": size_bytes, "cost_s": 1.0, "edition": 0, "observed": []}
+    return {**told, "items": items}
+
+
+def test_another_recipes_artifact_is_not_taken(tmp_path: Path, tier: Path) -> None:
+    filled(tmp_path / "first", tier, OTHER_RECIPE)
+    [path] = objects(tier)
+    planted(tier, [row(path.name, path.stat().st_size)])
+    with box(tmp_path / "second", tier) as second:
+        assert asked(second.job())[0] == 3
+        assert second.http().get("/v1/tier").json()["bad"] == 1
+        assert not second.store.check()
+
+
+def test_an_artifact_of_other_items_gives_only_its_own(tmp_path: Path, tier: Path) -> None:
+    """The manifest says that it has an item that it has not."""
+    filled(tmp_path / "first", tier)
+    [path], [named] = objects(tier), (tier / "manifests").rglob("*.json")
+    named.unlink()
+    planted(tier, [row(path.name, path.stat().st_size, [*ITEMS, "x"])])
+    with box(tmp_path / "second", tier) as second:
+        assert asked(second.job(), ["x"])[0] in (0, 1)
+        assert asked(second.job(), ["x"])[0] == 1
+        assert not second.store.check()
+
+
+@pytest.mark.parametrize("by", [-1, 1, 1 << 40])
+def test_a_size_that_is_not_true_costs_only_the_work(by: int, tmp_path: Path, tier: Path) -> None:
+    filled(tmp_path / "first", tier)
+    [path], [named] = objects(tier), (tier / "manifests").rglob("*.json")
+    named.unlink()
+    planted(tier, [row(path.name, path.stat().st_size + by)])
+    with box(tmp_path / "second", tier) as second:
+        assert asked(second.job())[0] == 3
+        assert second.http().get("/v1/tier").json()["hits"] == 0
+
+
+def test_an_artifact_over_the_budget_is_left_to_a_job(tmp_path: Path, tier: Path) -> None:
+    filled(tmp_path / "first", tier)
+    [path], data = objects(tier), bytes(2 << 20)
+    planted(tier, [row(path.name, len(data), ["x"])])
+    path.write_bytes(data)
+    with box(tmp_path / "second", tier, max_bytes=1 << 20) as second:
+        assert asked(second.job(), ["x"])[0] == 1
+        assert second.store.stats().disk_bytes < 1 << 20
+
+
+def test_other_layouts_and_strays_are_let_alone(tmp_path: Path, tier: Path) -> None:
+    strays = ["cas/v2/ab/" + "ab" * 32, "manifests/v2/x.json", "README", "data/train/0001.jpg"]
+    for name in strays:
+        (tier / name).parent.mkdir(parents=True, exist_ok=True)
+        (tier / name).write_text("somebody's")
+    filled(tmp_path / "first", tier)
+    with box(tmp_path / "second", tier) as second:
+        assert asked(second.job())[0] == 0
+        assert second.http().post("/v1/tier/gc", json={"delete": True}).json()["artifacts"] == 0
+    assert all((tier / name).read_text() == "somebody's" for name in strays)
+
+
+def test_fleets_with_isolated_users_share_a_prefix(tmp_path: Path, tier: Path) -> None:
+    """What a fleet shares and what one of its users made in another fleet do not mix."""
+    filled(tmp_path / "first", tier)
+    with box(tmp_path / "second", tier, isolation="user") as second:
+        assert asked(second.job())[0] == 3
+        job = second.job()
+        job.fill(second.store.staging, ["x"])
+        assert second.http().post("/v1/tier/push").json()["artifacts"] == 1
+    with box(tmp_path / "third", tier) as third:
+        assert asked(third.job(), ["x"])[0] == 1
+
+
+@pytest.mark.nightly
+def test_a_manifest_of_a_million_rows_is_bounded(tmp_path: Path, tier: Path) -> None:
+    one = json.dumps(row("f" * 64, 100, ["x"]))
+    path = tier / "manifests/v1" / RECIPE / "shared" / "planted.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"version": 1, "artifacts": [' + ",".join([one] * 1_000_000) + "]}")
+    assert path.stat().st_size > MAX_OBJECT_BYTES
+    with box(tmp_path / "box", tier) as served:
+        assert asked(served.job())[0] == 3
 
 
 @pytest.mark.parametrize(
