@@ -53,22 +53,16 @@ _TAGS = [
 """In the order in which people ask: to look and to purge first, what only jobs call last."""
 
 
-def create_app(
-    daemon: Daemon,
-    maintenance: Maintenance | None = None,
-    slots: Slots | None = None,
-    tier: Tier | None = None,
-) -> Middleware:
+def create_app(daemon: Daemon, maintenance: Maintenance, slots: Slots, tier: Tier | None) -> Middleware:
     """The ASGI app. The daemon, the store's background work and the tier stop with it."""
     coordinator = Coordinator(daemon)
     coordinator.tier = tier
     dashboard = Dashboard(daemon, coordinator)
-    metrics = Metrics(daemon, coordinator, slots or Slots())
+    metrics = Metrics(daemon, coordinator, slots)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        if maintenance is not None:
-            maintenance.start()
+        maintenance.start()
         if tier is not None:
             tier.start()
         recording = asyncio.create_task(dashboard.record())
@@ -79,8 +73,7 @@ def create_app(
             daemon.begin_stop()
             if tier is not None:
                 await tier.stop()
-            if maintenance is not None:
-                await asyncio.to_thread(maintenance.stop)
+            await asyncio.to_thread(maintenance.stop)
             await daemon.stop()
 
     app = messages.Described(

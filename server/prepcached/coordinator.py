@@ -153,7 +153,7 @@ class Coordinator:
 
     async def lease(self, session: Session, request: wire.LeaseRequest, is_gone: IsGone) -> wire.LeaseAnswer:
         """Grants what nobody else has; waits up to `wait_s` if there is nothing."""
-        daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe + session.scope
+        daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe + session.caller.scope
         if request.lost:
             table.forsake(session.id, request.lost)
         if request.is_for_machine:
@@ -164,11 +164,11 @@ class Coordinator:
             if request.recipe in session.declined:  # there was no room for it, and so for none of its items
                 self._note_declined(session, request)
             raise
-        self.misses[session.scope].note_leasing(session.id, request.recipe, request.why, request.cue)
+        self.misses[session.caller.scope].note_leasing(session.id, request.recipe, request.why, request.cue)
         await self._catch_up(session, request)
         refusal = ""
         if request.nbytes:
-            refusal = await daemon.listing(daemon.store.refusal, request.nbytes, session.owner_uid)
+            refusal = await daemon.listing(daemon.store.refusal, request.nbytes, session.caller.owner_uid)
         if refusal:
             self._note_declined(session, request)
             is_waited_for = recipe in self._waited_for(session)
@@ -179,7 +179,7 @@ class Coordinator:
 
     async def _grant(self, session: Session, request: wire.LeaseRequest, is_gone: IsGone) -> wire.LeaseAnswer:
         """As `lease`, once the tier was asked."""
-        daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe + session.scope
+        daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe + session.caller.scope
         upstream = None if self.tier is None or request.is_for_machine else self.tier.upstream
         until = daemon.clock() + min(request.wait_s, wire.MAX_WAIT_S)
         while True:
@@ -226,7 +226,7 @@ class Coordinator:
             is_waited_for=recipe in self._waited_for(session),
         )
 
-    async def commit(self, session: Session, owner_uid: int, request: wire.CommitRequest) -> wire.Committed:
+    async def commit(self, session: Session, request: wire.CommitRequest) -> wire.Committed:
         """Takes staged artifacts, and frees their items."""
         staged = request.staged
         for file in staged:
@@ -245,7 +245,7 @@ class Coordinator:
             except RequestError:
                 await self._drop_uploads(session, staged)
                 raise
-            task = self._daemon.spawn(self._commit(session, owner_uid, commit, staged))
+            task = self._daemon.spawn(self._commit(session, commit, staged))
             for ended in [one for one in self._commits if one not in self._daemon.sessions]:
                 del self._commits[ended]
             self._commits[session.id] = [*known, (request, task)][-KEPT_COMMITS:]
@@ -282,7 +282,7 @@ class Coordinator:
         session.beat_at = daemon.clock()
         moved = session.note_progress(request.progress)
         table.forsake(session.id, request.lost)
-        table.beat(session.id, [recipe + session.scope for recipe in moved])
+        table.beat(session.id, [recipe + session.caller.scope for recipe in moved])
         removed = await daemon.quick(self._note_used, session.id, request)
         return wire.BeatAnswer(
             removed=tuple(removed),  # type: ignore[arg-type]
@@ -329,7 +329,7 @@ class Coordinator:
     async def _catch_up(self, session: Session, request: wire.LeaseRequest) -> None:
         """Raises the table's generation to the store's, which may be ahead. Not to the client's: between the
         two may lie a commit that the client has not seen."""
-        recipe, table = request.recipe + session.scope, self._daemon.leases
+        recipe, table = request.recipe + session.caller.scope, self._daemon.leases
         if table.knows(recipe) and request.generation <= table.generation(recipe):
             return
         newest = await self._daemon.quick(self._daemon.store.generation, recipe)
@@ -343,7 +343,7 @@ class Coordinator:
         table.raise_generation(recipe, newest)
 
     async def _commit(
-        self, session: Session, owner_uid: int, commit: Commit, staged: Sequence[wire.StagedFile]
+        self, session: Session, commit: Commit, staged: Sequence[wire.StagedFile]
     ) -> wire.Committed:
         daemon = self._daemon
         seen: list[bytes] = []
@@ -359,7 +359,7 @@ class Coordinator:
                 daemon.store.commit,
                 commit.recipe,
                 staged,
-                owner_uid=owner_uid,
+                owner_uid=session.caller.owner_uid,
                 allowed_items=allowed,
                 holder=session.id,
             )

@@ -31,7 +31,7 @@ from prepcache.errors import DaemonUnreachable, LimitExceeded, StoreError, Unkno
 from prepcache.protocol import wire
 from prepcache.protocol.inspection import Verified
 from prepcache.protocol.units import size_text
-from prepcached.auth import TOKEN_UID, Auth, Caller, Watch, user_name
+from prepcached.auth import Auth, Caller, Watch, user_name
 from prepcached.leases import LeaseTable
 from prepcached.store.records import Finding
 from prepcached.store.store import Store
@@ -65,18 +65,16 @@ class Session:
     """One client process.
 
     Args:
-        uid: None with the TCP token.
         opened_at: seconds since the epoch; `beat_at` by the daemon's clock.
         declined: items of each recipe that found no room since it was last granted some (0: the recipe
             itself).
-        scope: of its recipes (store/scopes.py), which are plain elsewhere here.
         staged: bytes of its uploads that no commit has taken, by name.
     """
 
     id: str
     token: str
     name: str
-    uid: int | None
+    caller: Caller
     reported_pid: int
     host: str
     opened_at: float
@@ -84,7 +82,6 @@ class Session:
     is_watched: bool = False
     progress: dict[str, wire.Progress] = field(default_factory=dict)
     declined: dict[str, int] = field(default_factory=dict)
-    scope: str = ""
     staged: dict[str, int] = field(default_factory=dict)
 
     def note_progress(self, progress: Iterable[wire.Progress]) -> list[str]:
@@ -107,10 +104,6 @@ class Session:
         while len(self.declined) > MAX_RECIPES:
             del self.declined[next(iter(self.declined))]
         return max(0, items - before)
-
-    @property
-    def owner_uid(self) -> int:
-        return TOKEN_UID if self.uid is None else self.uid
 
     @property
     def label(self) -> str:
@@ -241,7 +234,7 @@ class Daemon:
 
     def open_session(self, caller: Caller, name: str, pid: int, host: str) -> Session:
         """A session for the caller's process; raises LimitExceeded, or UnknownSession where that is dead."""
-        own = sum(session.uid == caller.uid for session in self.sessions.values())
+        own = sum(session.caller.uid == caller.uid for session in self.sessions.values())
         if len(self.sessions) >= MAX_SESSIONS or own >= MAX_PER_USER:
             raise LimitExceeded(
                 f"{len(self.sessions)} sessions are open, {own} of this user; the limits are {MAX_SESSIONS} "
@@ -256,13 +249,12 @@ class Daemon:
             id=secrets.token_hex(16),
             token=secrets.token_hex(16),
             name=name or "job",
-            uid=caller.uid,
+            caller=caller,
             reported_pid=pid,
             host=host or "?",
             opened_at=time.time(),
             beat_at=self.clock(),
             is_watched=pidfd is not None,
-            scope=caller.scope,
         )
         self.sessions[session.id] = session
         if pidfd is not None:
@@ -274,7 +266,7 @@ class Daemon:
         """The session that a request acts for; raises UnknownSession, which does not say what was wrong."""
         session = self.sessions.get(session_id)
         is_own = session is not None and secrets.compare_digest(session.token.encode(), token.encode())
-        if session is None or not is_own or session.uid != uid:
+        if session is None or not is_own or session.caller.uid != uid:
             raise UnknownSession(
                 "unknown session: its process died, it was silent for too long, or the daemon's root was "
                 "replaced; open a new one",
@@ -283,7 +275,7 @@ class Daemon:
         return session
 
     async def _log_session(self, session: Session, what: str) -> None:
-        user = await self.listing(user_name, session.uid)
+        user = await self.listing(user_name, session.caller.uid)
         LOG.info("session %s %s: %s, user %s", session.id[:8], what, session.label, user)
 
     def end_session(self, session_id: str, why: str) -> None:

@@ -18,8 +18,7 @@ from contextvars import ContextVar
 
 MAX_CHARS = 8000
 """A traceback has some 3,000."""
-PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-"""Levels, and what the journal calls them; below them is debug."""
+_PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 3}
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 """Of the request that is being answered; empty outside of one."""
 
@@ -60,7 +59,7 @@ class JsonFormatter(logging.Formatter):
 
 def priority(level: int) -> str:
     """What the journal reads a line's level from."""
-    return f"<{next((number for least, number in PRIORITIES if level >= least), 7)}>"
+    return f"<{_PRIORITIES.get(level, 6)}>"
 
 
 def is_journal(environ: Mapping[str, str]) -> bool:

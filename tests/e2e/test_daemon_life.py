@@ -107,13 +107,24 @@ def test_sigterm_ends_a_daemon_cleanly_while_jobs_wait(tmp_path: Path) -> None:
             end(holder)
 
 
+HUNG_UP_EARLY = """
+import os, signal
+from prepcached import cli, start
+take = start.take
+start.take = lambda *given: (os.kill(os.getpid(), signal.SIGHUP), take(*given))[1]
+cli.main()
+"""
+
+
 def test_a_daemon_started_with_blocked_signals_hears_them(tmp_path: Path) -> None:
+    """Also one that comes while it starts: it reloads its settings then."""
     with contextlib.ExitStack() as running:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         try:
-            daemon = running.enter_context(process(tmp_path))
+            daemon = running.enter_context(process(tmp_path, program=("-c", HUNG_UP_EARLY)))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        assert wait_until(lambda: "reloaded: the budget" in (tmp_path / "log").read_text())
         daemon.terminate()
         assert daemon.wait(READY_S) == 0
 
@@ -309,22 +320,6 @@ def test_stop_ends_who_listens_and_nobody_that_an_answer_names(tmp_path: Path) -
         fake.close()
         bystander.kill()
         bystander.wait()
-
-
-HUNG_UP_EARLY = """
-import os, signal
-from prepcached import cli, start
-take = start.take
-start.take = lambda *given: (os.kill(os.getpid(), signal.SIGHUP), take(*given))[1]
-cli.main()
-"""
-
-
-def test_a_start_goes_on_and_reloads_when_it_is_hung_up(tmp_path: Path) -> None:
-    with process(tmp_path, program=("-c", HUNG_UP_EARLY)) as daemon:
-        assert wait_until(lambda: "reloaded: the budget" in (tmp_path / "log").read_text())
-        daemon.terminate()
-        assert daemon.wait(READY_S) == 0
 
 
 def test_the_budget_changes_while_the_daemon_runs(tmp_path: Path) -> None:

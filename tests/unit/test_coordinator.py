@@ -32,7 +32,7 @@ async def coordinating(folder: Path) -> AsyncIterator[tuple[Coordinator, Daemon,
     daemon = Daemon(store)
     await daemon.start()
     store.register(RECIPE, "tests.recipe", {})
-    session = daemon.open_session(Caller(1, Peer(1, 0)), "job", 1, "here")
+    session = daemon.open_session(Caller(os.getuid(), Peer(1, 0)), "job", 1, "here")
     try:
         yield Coordinator(daemon), daemon, session
     finally:
@@ -98,9 +98,9 @@ def test_a_repeated_commit_waits_for_the_first(tmp_path: Path, monkeypatch: pyte
             file = staged(daemon, session)
             found.stage(session, file.name, file.size_bytes)  # as one that was uploaded
             request = wire.CommitRequest((await leased(found, session),), (file,))
-            first = asyncio.create_task(found.commit(session, os.getuid(), request))
+            first = asyncio.create_task(found.commit(session, request))
             assert await asyncio.to_thread(begun.wait, 60)
-            again = asyncio.create_task(found.commit(session, os.getuid(), request))
+            again = asyncio.create_task(found.commit(session, request))
             asyncio.get_running_loop().call_soon(may_go_on.set)
             assert await again == await first, "and what it has in hand is not deleted as refused"
             assert items_of(daemon.store) == [item("a")]
@@ -117,8 +117,8 @@ def test_a_failed_commit_is_retried_when_asked_again(tmp_path: Path, monkeypatch
             request = wire.CommitRequest((await leased(found, session),), (staged(daemon, session),))
             with monkeypatch.context() as patch, pytest.raises(StoreError):
                 patch.setattr(daemon.store, "commit", fail)
-                await found.commit(session, os.getuid(), request)
-            assert (await found.commit(session, os.getuid(), request)).artifacts
+                await found.commit(session, request)
+            assert (await found.commit(session, request)).artifacts
 
     asyncio.run(try_again())
 
@@ -136,12 +136,12 @@ def test_a_commit_that_failed_at_its_end_is_looked_up(
 
             token = await leased(found, session)
             request = wire.CommitRequest((token,), (staged(daemon, session),))
-            other = daemon.open_session(Caller(1, Peer(1, 0)), "other", 2, "here")
+            other = daemon.open_session(Caller(os.getuid(), Peer(1, 0)), "other", 2, "here")
             asked = wire.LeaseRequest("m", RECIPE, 0, item("a"), want=1, wait_s=2.0)
             waiting = asyncio.create_task(found.lease(other, asked, is_gone))
             monkeypatch.setattr(daemon.store, "commit", fail)
             with pytest.raises(StoreError):
-                await found.commit(session, os.getuid(), request)
+                await found.commit(session, request)
             daemon.leases.release(session.id, token.id, token.token)
             again = (await waiting).look_again
             assert again is not None and len(again.artifacts) == 1, "and is not made once more"

@@ -142,7 +142,7 @@ class Dashboard:
         shown = sorted(visible, key=_rank, reverse=True)[:MAX_SESSIONS]
         told = info.stats_of(daemon, self._coordinator, stats, caller)
         users = told["users"][:MAX_USERS]
-        uids = {one.uid for one in shown} | {entry.owner for entry in found.entries}
+        uids = {one.caller.uid for one in shown} | {entry.owner for entry in found.entries}
         uids |= {one.owner for one in stats.users[:MAX_USERS]}
         users_named = await daemon.listing(_users, [uid for uid in uids if uid is not None and uid >= 0])
         now, tier = time.time(), self._coordinator.tier

@@ -33,9 +33,7 @@ _SERVED = (
 )
 
 
-def router(
-    daemon: Daemon, coordinator: Coordinator, metrics: Metrics, maintenance: Maintenance | None
-) -> APIRouter:
+def router(daemon: Daemon, coordinator: Coordinator, metrics: Metrics, maintenance: Maintenance) -> APIRouter:
     api = APIRouter(tags=["the daemon"])
 
     @api.get("/healthz", **endpoint(gives=_HEALTH))
@@ -55,7 +53,7 @@ def router(
         else:
             if not stats.effective_limit_bytes:
                 wrong.append("the disk is full")
-        if maintenance is not None and not maintenance.is_alive:
+        if not maintenance.is_alive:
             wrong.append("maintenance has stopped")
         if wrong:
             raise DaemonUnreachable(f"not ready: {'; '.join(wrong)}")

@@ -92,7 +92,7 @@ def filling(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
         asked = await messages.read(request, wire.CommitRequest, daemon)
         if not asked.leases or asked.leases[0].id != lease_id:
             raise BadRequest("leases[0].id must equal the lease in the path", field="leases[0].id")
-        done = await coordinator.commit(acting, messages.caller(request).owner_uid, asked)
+        done = await coordinator.commit(acting, asked)
         return messages.answer(done)
 
     @api.delete(
@@ -116,7 +116,7 @@ def _own(session_id: str, acting: Session) -> Session:
 
 def visible(some: Iterable[Session], caller: Caller) -> list[Session]:
     """The sessions that a caller may see: where users are isolated, his own."""
-    return [one for one in some if caller.confined_to is None or one.uid == caller.uid]
+    return [one for one in some if caller.confined_to is None or one.caller.uid == caller.uid]
 
 
 def seen(
@@ -132,7 +132,7 @@ def seen(
             name=session.name,
             host=session.host,
             pid=session.reported_pid,
-            owner=session.uid,
+            owner=session.caller.uid,
             opened_at=session.opened_at,
             seen_at=daemon.wall_time(session.beat_at),
             leases=len(leases[session.id]),

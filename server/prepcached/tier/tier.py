@@ -31,7 +31,7 @@ from prepcache.errors import (
     StagedFileRefused,
     StoreError,
 )
-from prepcache.protocol.wire import ArtifactRef, StagedFile
+from prepcache.protocol.wire import ArtifactRef, Committed, StagedFile
 from prepcached.daemon import Daemon, Session
 from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, Lease
 from prepcached.metrics import TIER, Counters
@@ -161,22 +161,22 @@ class Tier:
             max_age_s: of the manifest; `limit_s`: how long it may be waited for.
         """
         daemon, known, began = self._daemon, None, self._daemon.clock()
-        is_asked = self._outage.is_usable
+        if not self._outage.is_usable:
+            return
+        if max_age_s is None:
+            max_age_s = PUBLISH_S if self.order else FRESH_S
         with contextlib.suppress(TimeoutError):
-            if max_age_s is None:
-                max_age_s = PUBLISH_S if self.order else FRESH_S
             reading = asyncio.shield(self._known(recipe, max_age_s))
             known = await asyncio.wait_for(reading, ASKED_S if limit_s is None else limit_s)
         if known is None:
-            if is_asked:
-                self._outage.note_lost(daemon.clock() - began)
+            self._outage.note_lost(daemon.clock() - began)
             return
         found = known.offered(items, daemon.clock())
         if not found:
             self._counted.add(misses=1)
             return
         here = {ref.digest for ref in (await daemon.quick(daemon.store.resolve, recipe)).artifacts}
-        owner_uid = os.geteuid() if session.uid is None else session.uid
+        owner_uid = os.geteuid() if session.caller.uid is None else session.caller.uid
         for row in found:
             if row.digest in here:
                 known.tried[row.digest] = daemon.clock() + AGAIN_S
@@ -184,8 +184,6 @@ class Tier:
                 self._fetch_free(recipe, known, row, owner_uid)
 
     async def _known(self, recipe: str, max_age_s: float) -> Known | None:
-        if not self._outage.is_usable:
-            return None
         try:
             return await self._manifests.of(recipe, max_age_s=max_age_s)
         except CouldNotTell as error:
@@ -207,6 +205,7 @@ class Tier:
         daemon, name = self._daemon, f"{commit.session}.{row.digest}"
         daemon.commits[commit.session] = 1  # its staged file is not swept
         known.tried[row.digest] = daemon.clock() + AGAIN_S
+        done: Committed | None = None
         try:
             async with self._slots:
                 began = daemon.clock()
@@ -217,22 +216,16 @@ class Tier:
                 done = await daemon.slow(daemon.store.commit, commit.recipe, staged, owner_uid=owner_uid)
         except (CouldNotTell, Absent, Damaged, PrepcacheError, OSError) as error:
             self._note_failed(known, row, error, daemon.clock() - began)
-            self._abort(commit)
-            return False
-        except BaseException:
-            self._abort(commit)
-            raise
-        else:
-            self._counted.add(hits=1, hit_bytes=row.size_bytes)
-            daemon.leases.finish_commit(commit, commit.items, done.generation)
-            return True
         finally:
+            if done is None:
+                daemon.leases.forget_generation(commit.recipe)  # it may have been committed all the same
+                daemon.leases.abort_commit(commit)
+            else:
+                self._counted.add(hits=1, hit_bytes=row.size_bytes)
+                daemon.leases.finish_commit(commit, commit.items, done.generation)
             daemon.commits.pop(commit.session, None)
             await daemon.slow(daemon.store.unstage, name)
-
-    def _abort(self, commit: Commit) -> None:
-        self._daemon.leases.forget_generation(commit.recipe)  # it may have been committed all the same
-        self._daemon.leases.abort_commit(commit)
+        return done is not None
 
     def _note_failed(self, known: Known, row: Row, error: Exception, lost_s: float) -> None:
         if isinstance(error, CouldNotTell):
