@@ -52,6 +52,9 @@ class Artifacts:
         self.generation = 0
         self.drop = session.drop_hold
 
+    def lease(self, *given: Any, **named: Any) -> Any:
+        return self.sharing.lease(*given, **named)
+
     def budget_bytes(self) -> int:
         return 32 << 20
 

@@ -402,7 +402,7 @@ class Committer:
         looks = 0
         while asked := [digest for digest in batch.bare if digest not in lost][: wire.MAX_ITEMS]:
             digests = np.frombuffer(b"".join(asked), "u1").reshape(-1, DIGEST_BYTES)
-            answer = self._session.lease(
+            answer = artifacts.lease(
                 artifacts.recipe.digest, generation, digests,
                 want=len(asked), cost_s=0.0, nbytes=batch.nbytes, wait_s=0.0,
             )  # fmt: skip

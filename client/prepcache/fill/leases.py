@@ -264,7 +264,7 @@ class Share:
         """One request; None if the answer was to look again, which has been done then."""
         self.reason = ""
         try:
-            answer = self._session.lease(
+            answer = self._artifacts.lease(
                 self._artifacts.recipe.digest, generation, self._catalogue.distinct.digests[window],
                 want=want, cost_s=want * self.pace.item_s, nbytes=int(want * self.pace.item_bytes) + coming,
                 wait_s=wait_s, left=self.open,

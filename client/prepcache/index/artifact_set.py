@@ -252,12 +252,12 @@ class ArtifactSet:
     def lease(self, *given: Any, **named: Any) -> wire.LeaseAnswer:
         """As the session's; registers the recipe, where that failed at the last look."""
         try:
-            answer: wire.LeaseAnswer = self.session.lease(*given, **named, why=self.why, cue=self.why_cue)
+            answer: wire.LeaseAnswer = self.sharing.lease(*given, **named, why=self.why, cue=self.why_cue)
         except UnknownRecipe:
             self.look()
             if self._refused is not None:
                 raise self._refused from None
-            answer = self.session.lease(*given, **named, why=self.why, cue=self.why_cue)
+            answer = self.sharing.lease(*given, **named, why=self.why, cue=self.why_cue)
         self.why = self.why_cue = ""
         return answer
 
@@ -321,8 +321,8 @@ class ArtifactSet:
 
     @property
     def sharing(self) -> Any:
-        """The session, as what makes samples uses it."""
-        return _Registering(self) if self.mode.is_writing else NoSession()
+        """The session, for what makes samples; its leases are asked for by `lease`."""
+        return self.session if self.mode.is_writing else NoSession()
 
     def budget_bytes(self) -> int:
         """How large the cache may get; 0 where that is not known."""
@@ -336,17 +336,6 @@ class ArtifactSet:
         self.index.after_fork()
         self.filling = threading.Lock()
         self._claiming = threading.Lock()
-
-
-class _Registering:
-    """The session of an artifact set, whose leases register the recipe where that is still to be done."""
-
-    def __init__(self, artifacts: ArtifactSet) -> None:
-        self._session = artifacts.session
-        self.lease = artifacts.lease
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
 
 
 def _enlist(artifacts: ArtifactSet) -> None:

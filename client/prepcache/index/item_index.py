@@ -28,7 +28,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from prepcache.digests import DIGEST_BYTES
-from prepcache.index.recipe_index import RecipeIndex, Slot, ranges, reopened
+from prepcache.index.recipe_index import RecipeIndex, Slot, matches, ranges, reopened
 
 if TYPE_CHECKING:
     from prepcache.fill.batch import LocalFile
@@ -64,7 +64,6 @@ class Distinct:
         self.digests: Array = digests if len(heads) == len(order) else digests[self.first]
         self._of: Array = number
         self._prefix: Array = words[heads, 0]
-        self._longest_run = _longest_run(self._prefix)
 
     def __len__(self) -> int:
         return len(self.first)
@@ -84,16 +83,12 @@ class Distinct:
 
     def _find(self, own: Array, words: Array) -> Array:
         # Sorted queries walk the prefixes in order: four times as fast as at random for a million.
-        order = np.argsort(words[:, 0], kind="stable") if len(words) > 4096 else np.arange(len(words))
-        asked = words[order]
-        at = np.searchsorted(self._prefix, asked[:, 0])
-        sorted_found = np.full(len(words), MISSING, "i4")
-        for step in range(self._longest_run):
-            candidate = self._of[np.minimum(at + step, len(self._of) - 1)]
-            is_equal = (own[candidate] == asked).all(axis=1)
-            sorted_found[is_equal] = candidate[is_equal]
-        found = np.empty(len(words), "i4")
-        found[order] = sorted_found
+        order = np.argsort(words[:, 0], kind="stable")
+        query, at = matches(self._prefix, words[order, 0])
+        query, candidate = order[query], self._of[at]
+        is_equal = (own[candidate] == words[query]).all(axis=1)
+        found = np.full(len(words), MISSING, "i4")
+        found[query[is_equal]] = candidate[is_equal]
         return found
 
 
@@ -108,13 +103,6 @@ def _sort(words: Array) -> tuple[Array, Array]:
         order = np.lexsort(words.T[::-1])
         is_same = (words[order[1:]] == words[order[:-1]]).all(axis=1)
     return order, is_same
-
-
-def _longest_run(prefix: Array) -> int:
-    """How many distinct digests share one prefix, at most; 1 but for an attack or a miracle."""
-    if len(prefix) < 2 or not (prefix[1:] == prefix[:-1]).any():
-        return 1
-    return int(np.unique(prefix, return_counts=True)[1].max())
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,10 +232,8 @@ class RecipeIndex:
         with self.lock:
             prefix, number, row = self._all_sorted()
             slots = {n: slot for n, slot in self.slots.items() if slot.edition >= self.edition}
-        first = np.searchsorted(prefix, asked, "left")
-        count = np.searchsorted(prefix, asked, "right") - first
-        at = ranges(first, count)
-        query, number, row = np.repeat(order, count), number[at], row[at]
+        query, at = matches(prefix, asked)
+        query, number, row = order[query], number[at], row[at]
         hits = []
         for one in sorted(set(number.tolist()) & set(slots), key=lambda one: -slots[one].edition):
             at = np.flatnonzero(number == one)
@@ -262,6 +260,13 @@ class RecipeIndex:
             self._sorted = new[0][order], new[1][order], new[2][order]
             self._is_sorted = set(self.slots)
         return self._sorted
+
+
+def matches(prefix: Array, asked: Array) -> tuple[Array, Array]:
+    """The pairs of equal first 8 bytes: which of those asked for, and where in the sorted `prefix`."""
+    first = np.searchsorted(prefix, asked, "left")
+    count = np.searchsorted(prefix, asked, "right") - first
+    return np.repeat(np.arange(len(asked)), count), ranges(first, count)
 
 
 def ranges(starts: Array, counts: Array) -> Array:
