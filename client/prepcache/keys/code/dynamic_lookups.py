@@ -123,12 +123,9 @@ class Questions:
     def values(self) -> Iterator[tuple[str, Any, Any]]:
         """Labels, values, and who holds them."""
         if "docs" in self.topics:
-            while self._documented:
-                label, doc = self._documented.pop(0)
-                yield f"{label}.__doc__", doc, self
+            yield from [(f"{label}.__doc__", doc, self) for label, doc in self._documented]
         if "subclasses" in self.topics:
-            while self._classes:
-                label, cls = self._classes.pop(0)
+            for label, cls in list(self._classes):
                 yield f"{label}.__subclasses__()", type.__subclasses__(cls), cls
         if "arguments" in self.topics:
             yield "sys.argv", sys.argv[1:], self

@@ -21,6 +21,7 @@ MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git", ".hg")
 SELF_MODULES = frozenset({"prepcache", "prepcached"})
 """prepcache's own modules count by their format versions, not by their bytes."""
 
+_SELF = os.path.dirname(os.path.realpath(str(prepcache.__file__))) + os.sep
 _SITE_NAMES = frozenset({"site-packages", "dist-packages"})
 
 
@@ -45,6 +46,8 @@ class Places:
         """All top-level modules that some distribution owns."""
         self._known: dict[str, Place] = {}
         self._folders: dict[str, str] = {}
+        paths = sysconfig.get_paths()
+        self._stdlib = tuple(os.path.realpath(paths[name]) + os.sep for name in ("stdlib", "platstdlib"))
 
     def of(self, path: str) -> Place:
         known = self._known.get(path)
@@ -69,26 +72,15 @@ class Places:
         return [inside.partition(os.sep)[0].partition(".")[0] for inside in within]
 
     def _find(self, real: str) -> Place:
-        if real.startswith(_self_folder()):
+        if real.startswith(_SELF):
             return Place.SELF
         for folder, tops in self._installed:
             if real.startswith(folder):
                 top = real[len(folder) :].partition(os.sep)[0].partition(".")[0]
                 return Place.SITE if top in tops else Place.PROJECT
-        if real.startswith(_stdlib_folders()) and _SITE_NAMES.isdisjoint(Path(real).parts):
+        if real.startswith(self._stdlib) and _SITE_NAMES.isdisjoint(Path(real).parts):
             return Place.STDLIB
         return Place.PROJECT
-
-
-@lru_cache(maxsize=1)
-def _stdlib_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    return tuple({os.path.realpath(paths[k]) + os.sep for k in ("stdlib", "platstdlib") if paths.get(k)})
-
-
-@lru_cache(maxsize=1)
-def _self_folder() -> str:
-    return os.path.dirname(os.path.realpath(str(prepcache.__file__))) + os.sep
 
 
 @lru_cache(maxsize=4096)
