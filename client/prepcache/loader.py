@@ -4,20 +4,18 @@ Invariants:
     1. The order is that of a `DataLoader` with the same generator, epoch after epoch.
     2. A batch belongs to the consumer for as long as anything refers to it; only then is its memory used
        again.
-    3. `state_dict` counts what the consumer was given, not what lies ready; in samples, so that the epoch is
-       resumed with any batch size.
-    4. The thread ends with its iterator; its exceptions are the consumer's. An epoch does not go on in a
+    3. The thread ends with its iterator; its exceptions are the consumer's. An epoch does not go on in a
        forked process, where the thread is not, nor is anything of a GPU freed there, which would abort it.
-    5. The garbage collector may end an epoch in whatever thread it runs, which may hold a lock that the
+    4. The garbage collector may end an epoch in whatever thread it runs, which may hold a lock that the
        epoch's thread waits for: nobody waits for that longer than `LEAVE_S`, and no such thread for another.
 
 Devices of other types than CUDA's get plain copies, made when the consumer asks for a batch. CUDA's get
 copies on a stream beside the consumer's, from pinned buffers:
-    6. A pinned buffer is held until its copy has ended: `_in_flight` refers to it up to then.
-    7. The consumer's stream waits for the copy, on the device, before it may use the batch; and the
+    5. A pinned buffer is held until its copy has ended: `_in_flight` refers to it up to then.
+    6. The consumer's stream waits for the copy, on the device, before it may use the batch; and the
        batch's device memory is not given to others before the consumer's stream is done with it.
-    8. What is no dense tensor, and so cannot be kept for a stream, is copied when the consumer asks for it.
-    9. All copies of a loader go to one device: the one that was current when it was made, where `device`
+    7. What is no dense tensor, and so cannot be kept for a stream, is copied when the consumer asks for it.
+    8. All copies of a loader go to one device: the one that was current when it was made, where `device`
        has no number.
 """
 
@@ -31,7 +29,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
@@ -57,15 +55,11 @@ _INSTEAD = {
     "num_workers": "a thread gathers batches ahead. Use CachedDataset(num_workers=N) to preprocess in N "
     "processes, or torch's DataLoader(num_workers=N) to run a slow transform= in N",
     "pin_memory": "with device=, batches are gathered in pinned memory and copied ahead",
-    "prefetch_factor": "a thread gathers up to 3 batches ahead",
-    "persistent_workers": "there are no worker processes",
     "sampler": "pass a torch.utils.data.Subset(dataset, indices), or use torch's DataLoader",
-    "batch_sampler": "use torch's DataLoader, which also gathers whole batches of a CachedDataset",
     "num_replicas": "give each rank a torch.utils.data.Subset(dataset, range(rank, len(dataset), ranks)), or "
     "use torch's DataLoader with a DistributedSampler",
 }
 """Options of torch's DataLoader and DistributedSampler, and what there is for them."""
-_STATE = {"samples", "of", "shuffle", "generator"}
 _left_at_fork: list[Any] = []
 """What a forked child has of its parent's GPU: to free it there would abort the child."""
 _ENDING: weakref.WeakValueDictionary[int, _Gatherer] = weakref.WeakValueDictionary()
@@ -161,20 +155,29 @@ class Loader:
         self.generator = generator
         self.drop_last = drop_last
         self._collate = collate_fn or _default_collate
-        self._device = None if device is None else torch.device(device)
-        self._take_memory()
-        self._given = 0  # samples of this epoch that the consumer has; all batches full
-        self._begun_at: Any = None  # the generator's state before this epoch's order was drawn
-        self._resumed: dict[str, Any] | None = None
+        self._device = None if device is None or device == "cpu" else torch.device(device)
+        try:
+            self._take_memory()
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            why = str(error).partition("\n")[0][:200]
+            raise RuntimeError(
+                f"device={str(device)!r} cannot be used: {why}. This torch must be built for it, and "
+                "the machine have one. Without device=, batches stay on the CPU"
+            ) from error
 
     def __repr__(self) -> str:
         return f"<Loader {type(self.dataset).__name__} batch_size={self.batch_size} batches={len(self)}>"
 
     def _take_memory(self) -> None:
         """What belongs to one process: the memory of batches, and the way to a device."""
-        self._copier: Any = None
-        if self._device is not None and self._device.type != "cpu":
-            self._copier = to_device(self._device)
+        import torch
+
+        self._made_in = os.getpid()
+        self._copier: Copier | None = None
+        if self._device is not None and self._device.type == "cuda":
+            self._copier = Copier(self._device)
+        elif self._device is not None:
+            torch.empty(0, device=self._device)
         self._pool = self._copier.pool if self._copier is not None else Pool(2 * KEPT_BLOCKS)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -189,67 +192,20 @@ class Loader:
         samples = len(self.dataset)
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where the consumer is: what `load_state_dict` goes on from, in another process too."""
-        if self._resumed is not None:
-            return self._resumed
-        state = self._begun_at
-        if state is None and self.generator is not None:
-            state = self.generator.get_state()
-        given, of = self._given, len(self.dataset)
-        return {"samples": given, "of": of, "shuffle": self.shuffle, "generator": state}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Makes the next epoch the rest of the one that `state` was taken in; the batch size may be another.
-
-        Raises:
-            TypeError: `state` is not a mapping.
-            ValueError: its order was another, of another length or not shuffled alike, or was drawn without a
-                generator of the loader's own: nothing could say which samples are left.
-        """
-        if not isinstance(state, Mapping):
-            kind = type(state).__name__
-            raise TypeError(f"load_state_dict() takes the result of a Loader's state_dict(), not {kind}")
-        if missing := _STATE - set(state):
-            raise ValueError(f"not a Loader's state: it lacks {', '.join(sorted(missing))}")
-        given = state["samples"]
-        if not isinstance(given, int) or given < 0:
-            raise ValueError(f"not a Loader's state: its number of samples is {given!r}")
-        if given and (state["of"], state["shuffle"]) != (len(self.dataset), self.shuffle):
-            raise ValueError(
-                f"the state is of an epoch of {state['of']} samples with shuffle={state['shuffle']}, but "
-                f"this loader reads {len(self.dataset)} samples with shuffle={self.shuffle}: give it the "
-                "same arguments, or start a new epoch without the state"
-            )
-        if given and self.shuffle and (self.generator is None or state["generator"] is None):
-            raise ValueError(
-                "a shuffled epoch is resumed only with a generator of the loader's own: give both loaders "
-                "generator=torch.Generator(), or start a new epoch without the state"
-            )
-        self._resumed = dict(state)
-
     def __iter__(self) -> Iterator[Any]:
         import torch
 
-        if self._copier is not None and self._copier.made_in != os.getpid():
+        if self._copier is not None and self._made_in != os.getpid():
             raise RuntimeError(
                 f"this loader copies to {self._device}, in the process that made it: make another one here"
             )
-        resumed, self._resumed = self._resumed, None
-        self._given = 0
-        if resumed is not None:
-            self._given = int(resumed["samples"])
-            if self.generator is not None and resumed["generator"] is not None:
-                self.generator.set_state(resumed["generator"])
-        self._begun_at = None if self.generator is None else self.generator.get_state()
         # Here: a DataLoader draws a seed for its workers before it is asked for a batch.
         torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         return self._epoch()
 
     def _epoch(self) -> Iterator[Any]:
-        """An epoch, or what is left of it."""
         order, rest = self._order()
-        batches = [order[at : at + self.batch_size] for at in range(self._given, len(order), self.batch_size)]
+        batches = [order[at : at + self.batch_size] for at in range(0, len(order), self.batch_size)]
         if self.drop_last and batches and len(batches[-1]) < self.batch_size:
             batches.pop()
         stream, begun_in, left = _stream_here(), os.getpid(), iter(batches)
@@ -260,13 +216,11 @@ class Loader:
             while ahead:
                 batch = ahead.popleft().result()
                 ahead.extend(gatherer.submit(at) for at in itertools.islice(left, 1))
-                self._given += self.batch_size
-                yield batch if self._copier is None else self._copier.finish(batch)
+                yield self._delivered(batch)
                 if os.getpid() != begun_in:
                     raise RuntimeError("this epoch began in the parent process: begin another one here")
                 batch = None
             list(rest)
-            self._given, self._begun_at = 0, None
         finally:
             if os.getpid() == begun_in:
                 gatherer.end()
@@ -295,6 +249,12 @@ class Loader:
                 samples.pool = self._pool
             batch = self._collate(samples)
             return batch if self._copier is None else self._copier.begin(batch)
+
+    def _delivered(self, batch: Any) -> Any:
+        """What `_make` gave, where the consumer wants it; in the consumer's thread, whose streams are set."""
+        if self._copier is not None:
+            return self._copier.finish(batch)
+        return batch if self._device is None else map_tensors(batch, lambda one: one.to(self._device))
 
 
 def _stream_here() -> Any:
@@ -325,20 +285,6 @@ def _pinned_block(size_bytes: int) -> Block:
     return block
 
 
-def to_device(device: Any) -> Copier | Sender:
-    """What takes batches to a device that is not the CPU. Raises RuntimeError where there is none."""
-    import torch
-
-    try:
-        return Copier(device) if device.type == "cuda" else Sender(device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        why = str(error).partition("\n")[0][:200]
-        mend = f"torch {torch.__version__} must be built for it, and the machine must have one"
-        raise RuntimeError(
-            f"device={str(device)!r} cannot be used: {why}; {mend}. Without device=, batches stay on the CPU"
-        ) from error
-
-
 class Copier:
     """Copies batches to a CUDA device.
 
@@ -355,8 +301,7 @@ class Copier:
         self._stream = self._cuda.Stream(self._device)
         self._lock = threading.Lock()
         self._in_flight: deque[tuple[Any, Any]] = deque()
-        self.made_in = os.getpid()
-        weakref.finalize(self, _wait_for, self._in_flight, self.made_in).atexit = False
+        weakref.finalize(self, _wait_for, self._in_flight, os.getpid()).atexit = False
         self.pool = Pool(2 * KEPT_BLOCKS, _pinned_block, small_bytes=0)
 
     def begin(self, batch: Any) -> tuple[Any, Any]:
@@ -400,25 +345,6 @@ def _wait_for(in_flight: deque[tuple[Any, Any]], made_in: int) -> None:
         return
     for done, _ in in_flight:
         done.synchronize()
-
-
-class Sender:
-    """Copies batches to any device in the consumer's thread: there its device and stream are set."""
-
-    def __init__(self, device: Any) -> None:
-        import torch
-
-        torch.empty(0, device=device)
-        self._device = device
-        self.made_in = os.getpid()
-        self.pool = Pool(2 * KEPT_BLOCKS)
-
-    def begin(self, batch: Any) -> Any:
-        return batch
-
-    def finish(self, batch: Any) -> Any:
-        """The batch on the device; its own memory may be used again."""
-        return map_tensors(batch, lambda tensor: tensor.to(self._device))
 
 
 def map_tensors(batch: Any, function: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The loader: a DataLoader's batches in a DataLoader's order, ahead of the consumer, and resumable."""
+"""The loader: a DataLoader's batches in a DataLoader's order, ahead of the consumer."""
 
 from __future__ import annotations
 
@@ -82,25 +82,6 @@ def test_memory_is_used_again_for_batches_that_nobody_keeps(stored: Stored) -> N
     assert len(addresses) <= AHEAD + 4
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("given", [0, 1, 3, 5])
-def test_an_epoch_is_gone_on_with_where_the_consumer_was(shuffle: bool, drop_last: bool, given: int) -> None:
-    arguments: dict[str, Any] = {"batch_size": 4, "shuffle": shuffle, "drop_last": drop_last}
-    loader = Loader(range(COUNT), generator=seeded(), **arguments)
-    plain = DataLoader(range(COUNT), generator=seeded(), **arguments)  # type: ignore[arg-type]
-    list(loader), list(plain)
-    epoch = iter(loader)
-    seen = list(itertools.islice(epoch, given))
-    resumed = Loader(range(COUNT), generator=seeded(99), **arguments)
-    resumed.load_state_dict(loader.state_dict())
-    assert same(resumed.state_dict(), loader.state_dict())
-    whole = list(plain)
-    assert same(seen + list(resumed), whole) and same(seen + list(epoch), whole)
-    following = list(plain)
-    assert same(list(resumed), following) and same(list(loader), following)
-
-
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("given", [0, 1, 3, 5])
 def test_an_epoch_left_early_draws_as_a_dataloader_does(drop_last: bool, given: int) -> None:
@@ -109,38 +90,6 @@ def test_an_epoch_left_early_draws_as_a_dataloader_does(drop_last: bool, given: 
     plain = DataLoader(range(COUNT), generator=seeded(), **arguments)  # type: ignore[arg-type]
     assert same(list(itertools.islice(loader, given)), list(itertools.islice(plain, given)))
     assert same(list(loader), list(plain))
-
-
-def test_an_epoch_resumes_with_another_batch_size() -> None:
-    epoch = iter(first := Loader(range(COUNT), 4, True, generator=seeded()))
-    seen = [*next(epoch).tolist(), *next(epoch).tolist()]
-    resumed = Loader(range(COUNT), 5, True, generator=seeded(99))
-    resumed.load_state_dict(first.state_dict())
-    rest = [batch.tolist() for batch in resumed]
-    assert [len(batch) for batch in rest] == [5, 5, 5]
-    assert sorted(sum(rest, seen)) == list(range(COUNT))
-
-
-@pytest.mark.parametrize(
-    ("began", "resumed", "words"),
-    [
-        (Loader(range(COUNT), 4, True), Loader(range(COUNT + 1), 4, True), "23 samples .* reads 24 samples"),
-        (Loader(range(COUNT), 4, True), Loader(range(COUNT), 4), "shuffle=True.* reads .*shuffle=False"),
-        (Loader(range(COUNT), 4, True, generator=seeded()), Loader(range(COUNT), 4, True), "only with a gen"),
-        (Loader(range(COUNT), 4, True), Loader(range(COUNT), 4, True, generator=seeded()), "only with a gen"),
-    ],
-)
-def test_a_state_of_another_order_is_refused(began: Loader, resumed: Loader, words: str) -> None:
-    """Some samples would be repeated, and as many left out."""
-    resumed.load_state_dict(began.state_dict())  # of an epoch that has not begun
-    next(iter(began))
-    with pytest.raises(ValueError, match=words):
-        resumed.load_state_dict(began.state_dict())
-    lacks = "not a Loader's state: it lacks generator, of, samples, shuffle"
-    with pytest.raises(ValueError, match=lacks):
-        resumed.load_state_dict({"given": 3})
-    with pytest.raises(ValueError, match="not a Loader's state: its number of samples is -3"):
-        began.load_state_dict(began.state_dict() | {"samples": -3})
 
 
 def test_a_consumer_that_leaves_ends_the_thread(stored: Stored) -> None:
@@ -193,23 +142,12 @@ def len_of(samples: Any) -> list[int]:
     return [len(samples)]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"batch_size": 0}, "^batch_size must be positive, not 0$"),
-    ],
-)
-def test_arguments_that_cannot_work_are_refused(stored: Stored, arguments: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        Loader(stored, **arguments)
-
-
-@pytest.mark.parametrize("arguments", [{"batch_size": None}, {"batch_size": "8"}])
-def test_arguments_that_are_no_integers_are_refused_by_name(
-    stored: Stored, arguments: dict[str, Any]
-) -> None:
-    with pytest.raises(TypeError, match=f"{next(iter(arguments))} must be an integer, not"):
-        Loader(stored, **arguments)
+def test_batch_sizes_that_cannot_work_are_refused(stored: Stored) -> None:
+    for size in (None, "8"):
+        with pytest.raises(TypeError, match="batch_size must be an integer, not"):
+            Loader(stored, size)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="batch_size must be positive, not 0"):
+        Loader(stored, 0)
     assert len(Loader(stored, np.int64(8))) == 3
 
 

@@ -86,6 +86,5 @@ def test_a_loader_goes_to_another_process_as_a_dataloader_does(send: Any) -> Non
     epoch = iter(loader)
     next(epoch)
     there = send(loader)
-    assert there.state_dict()["samples"] == 2
     assert [batch.tolist() for batch in there] == [[0, 1], [2, 3], [4, 5]]
     assert [batch.tolist() for batch in epoch] == [[2, 3], [4, 5]]
