@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from prepcache.keys.observation.inputs import still_true
-from prepcache.keys.observation.naming import Roots
+from prepcache.keys.observation.inputs import Roots, still_true
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe
 from support.projects import Project

@@ -24,7 +24,7 @@ FOLDERS = """
 import json, os, sys
 from pathlib import Path
 from prepcache.keys.observation.inputs import still_true
-from prepcache.keys.observation.naming import Roots
+from prepcache.keys.observation.inputs import Roots
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import recipe
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from prepcache.keys.observation.inputs import ABSENT, CHANGED, still_true
-from prepcache.keys.observation.naming import Roots
+from prepcache.keys.observation.inputs import ABSENT, CHANGED, Roots, still_true
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import recipe
 from support.observing import HERE, Watched

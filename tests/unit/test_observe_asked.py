@@ -17,10 +17,10 @@ from prepcache.keys.observation.inputs import (
     ABSENT,
     CHANGED,
     FOLDER,
+    Roots,
     digest_of_names,
     still_true,
 )
-from prepcache.keys.observation.naming import Roots
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe
 from support.observing import HERE, IN_C, Watched, told_by_child

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from prepcache.keys.observation import calls
-from prepcache.keys.observation.inputs import still_true
-from prepcache.keys.observation.naming import Roots
+from prepcache.keys.observation.inputs import Roots, still_true
 from prepcache.keys.observation.observer import Observer
 from support.observing import HERE, Watched
 from support.projects import Project, project_fixture  # noqa: F401

@@ -10,8 +10,7 @@ import sys
 import pytest
 from blake3 import blake3
 
-from prepcache.keys.observation.inputs import CHANGED, still_true
-from prepcache.keys.observation.naming import Roots
+from prepcache.keys.observation.inputs import CHANGED, Roots, still_true
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe, recipe
 from support.projects import Project, project_fixture  # noqa: F401

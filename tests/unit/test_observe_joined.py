@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from prepcache.keys.files.stat_cache import StatCache
-from prepcache.keys.observation.inputs import ABSENT, CHANGED, Input, still_true
-from prepcache.keys.observation.naming import Roots
+from prepcache.keys.observation.inputs import ABSENT, CHANGED, Input, Roots, still_true
 from prepcache.keys.observation.observer import Observer
 from support.observing import HERE, told_by_child
 from support.projects import Project, project_fixture  # noqa: F401

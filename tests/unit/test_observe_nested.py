@@ -11,8 +11,7 @@ import pytest
 from prepcache.keys.files.digest import digest_file
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.items import ItemHasher
-from prepcache.keys.observation.inputs import still_true
-from prepcache.keys.observation.naming import Roots
+from prepcache.keys.observation.inputs import Roots, still_true
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prepcache.keys.observation.inputs import still_true
-from prepcache.keys.observation.naming import Roots
+from prepcache.keys.observation.inputs import Roots, still_true
 from support.observing import Watched
 from support.projects import Project, project_fixture  # noqa: F401
 

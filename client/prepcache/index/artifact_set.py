@@ -109,8 +109,7 @@ class _Opener:
 
     def _changed(self, rows: Sequence[Row]) -> str | None:
         """The observed input that is not what it was."""
-        from prepcache.keys.observation.inputs import still_true
-        from prepcache.keys.observation.naming import Roots
+        from prepcache.keys.observation.inputs import Roots, still_true
 
         return still_true(rows, user_stat_cache(), Roots.of(self._recipe, self._root), self._trust)
 

@@ -105,13 +105,10 @@ class ItemHasher:
     def digest_many(
         self, items: Sequence[Any], first: int = 0, step: int = 1
     ) -> tuple[NDArray[np.uint8], Stamps]:
-        """The digests of items, and what tells later whether they changed.
+        """The digests of items, uint8[n, 32], and what tells later whether they changed.
 
         Args:
             first, step: the number of the first item, and from each to the next, for messages.
-
-        Shape:
-            returns uint8[n, 32] and the stamps of n items.
 
         Raises:
             UnkeyableError: something in an item has no stable bytes; the message says where.
@@ -152,11 +149,7 @@ class ItemHasher:
         return encoder.names, [mix(encoder.rows[at : at + 5]) for at in range(0, len(encoder.rows), 5)]
 
     def digests_now(self, items: Sequence[Any]) -> list[bytes]:
-        """The digests of some items as they are now; reads only files that the stat cache does not know.
-
-        Raises:
-            UnkeyableError: something in an item has no stable bytes any more.
-        """
+        """The digests of some items as they are now; reads only files that the stat cache does not know."""
         if self.stat_cache is None:
             self.stat_cache = user_stat_cache()  # it was left behind when this was pickled
         if len(items) == 1:  # as a lazy data set asks: no arrays for that
@@ -198,7 +191,6 @@ class Stamps:
         return len(self.digests)
 
     def digests_now(self, items: Sequence[Any]) -> list[bytes]:
-        """The digests of some of the items as they are now."""
         return self._hasher.digests_now(items)
 
     def changed(self, i: int) -> list[str]:

@@ -1,7 +1,4 @@
-"""Draws from the global random generators, told by comparing their states, and put back.
-
-These are the generators of `random`, `numpy.random` and `torch`. One that moved while the function ran counts
-as drawn from, whether the function drew from it or seeded it.
+"""Draws from the global generators of `random`, `numpy.random` and `torch`: one that moved was drawn from.
 
 Invariants:
     1. Neither numpy nor torch is imported here; a generator of a library that is not loaded was not drawn
@@ -10,9 +7,6 @@ Invariants:
        same numbers whether preprocessing ran or was found done.
     3. Where another thread may draw meanwhile, nothing is put back or reported: its numbers would come
        again. One that is born meanwhile is the function's.
-
-Not here: generators that the function makes or holds (what it holds counts by value), and draws in other
-processes (each worker has a guard of its own).
 """
 
 from __future__ import annotations
@@ -56,10 +50,7 @@ _Source = tuple[str, Callable[[], Any], Callable[[Any], object]]
 
 @dataclass(slots=True)
 class Guard:
-    """A context that tells which global generators are drawn from inside it, and puts them back.
-
-    `drawn` holds their names, after `check()` or on leaving.
-    """
+    """Names in `drawn` the global generators that are drawn from inside it, and puts them back on leaving."""
 
     drawn: set[str] = field(default_factory=set)
     _start: list[tuple[_Source, Any]] = field(default_factory=list)
@@ -75,7 +66,6 @@ class Guard:
             write(state)
 
     def check(self) -> set[str]:
-        """Looks which have moved up to now."""
         self._moved()
         return self.drawn
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import prepcache
 from prepcache.keys import items
-from prepcache.keys.observation.inputs import still_true
-from prepcache.keys.observation.naming import Roots
+from prepcache.keys.observation.inputs import Roots, still_true
 from prepcache.keys.observation.observer import Observer
 
 from .fingerprint import Keyer

@@ -29,7 +29,7 @@ from prepcache.keys.observation import context
 Trust = Literal["stat", "content"]
 
 TREE_DOMAIN = b"prepcache tree v1\0"
-"""Prefix of what a directory's digest is taken over. Its number rises when that changes."""
+"""Prefix of a directory's digest. Its number rises when what that is taken over changes."""
 READ_BYTES = 512 * 1024
 """Bytes per read: fits a core's cache beside BLAKE3's state (measured best of 64 KiB to 4 MiB)."""
 MAX_THREADS = 8
@@ -70,11 +70,7 @@ def special_kind(info: os.stat_result) -> str | None:
 
 
 def stat_or_none(path: str | bytes) -> os.stat_result | None:
-    """The stat of what a path leads to, None if it leads to nothing.
-
-    Raises:
-        OSError: it cannot be told (permission, I/O error, a loop of links).
-    """
+    """The stat of what a path leads to, None if to nothing. OSError: it cannot be told."""
     try:
         return os.stat(path)
     except _NOTHING_THERE:
@@ -92,8 +88,6 @@ def digest_file(
     """The BLAKE3 digest of a regular file's bytes, with its stamp.
 
     Args:
-        name: the file; symlinks are followed.
-        stat_cache: digests that are known by stamp; what is read is recorded there.
         trust: "content" reads the bytes whatever the stat cache says.
         info: what the file's stat was a moment ago, if that is known.
 
@@ -151,11 +145,8 @@ def _hash(fd: int, expected_bytes: int) -> tuple[bytes, int]:
 
 
 def read_files(names: Sequence[str | bytes], stat_cache: StatCache | None) -> list[Digested]:
-    """Read many files, with a thread for each core, `MAX_THREADS` at most, once they turn out to be large, or
-    the disk slow.
-
-    Small files that are in memory are read by the calling thread alone: threads that take the
-    interpreter's lock from each other need twice as long.
+    """Read many files, by several threads once they turn out to be large, or the disk slow: for small files
+    in memory, threads that take the interpreter's lock from each other need twice as long.
 
     Raises:
         UnkeyableError: as `digest_file`, for the first file that has a reason.
@@ -183,10 +174,7 @@ def read_files(names: Sequence[str | bytes], stat_cache: StatCache | None) -> li
 
 
 def digest_tree(name: str | bytes, stat_cache: StatCache | None, trust: Trust) -> Digested:
-    """The digest of a directory: the names and bytes of all that is under it.
-
-    The stamp sums up all the stamps in it; its numbers have no other meaning.
-    """
+    """The digest of a directory: the names and bytes of all that is under it. Its stamp sums up theirs."""
     return _tree(name, lambda path, info: digest_file(path, stat_cache, trust, info))
 
 
@@ -215,8 +203,7 @@ def _tree(name: str | bytes, digest: Callable[[bytes, os.stat_result], Digested]
 def walk_tree(name: str | bytes) -> list[tuple[bytes, bytes, os.stat_result | None]]:
     """All that is under a directory, by relative name: (relative name, path, stat or None).
 
-    Raises:
-        UnkeyableError: a directory cannot be listed, holds itself by a link, or holds a special file.
+    Raises UnkeyableError: a directory cannot be listed, holds itself by a link, or holds a special file.
     """
     found: list[tuple[bytes, bytes, os.stat_result | None]] = []
 
@@ -246,11 +233,9 @@ def walk_tree(name: str | bytes) -> list[tuple[bytes, bytes, os.stat_result | No
 
 
 def printable(name: str | bytes) -> str:
-    """A file's name for messages."""
     return repr(os.fsdecode(name))
 
 
 def unreadable(name: str | bytes, error: OSError | ValueError) -> UnkeyableError:
-    """The error for a file or directory that cannot be read."""
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return UnkeyableError(f"{printable(name)} cannot be read: {why}", name=os.fsdecode(name))

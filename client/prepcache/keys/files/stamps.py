@@ -1,7 +1,4 @@
-"""Stamps: what tells that a file changed, and how old a stamp must be to tell it.
-
-Not here: whether a filesystem may hold the store (the daemon decides that for itself).
-"""
+"""Stamps: what tells that a file changed, and how old a stamp must be to tell it."""
 
 from __future__ import annotations
 
@@ -41,7 +38,6 @@ _windows: dict[int, int] = {}
 
 
 def stamp_of(info: os.stat_result) -> Stamp:
-    """What tells that a file changed."""
     return (_signed(info.st_dev), _signed(info.st_ino), info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
 
@@ -67,12 +63,8 @@ def is_racy(stamp: Stamp, read_at_ns: int, window_ns: int) -> bool:
 
 
 def racy_window_ns(device: int) -> int:
-    """How old a stamp on this device must be before it can be trusted.
-
-    Args:
-        device: `st_dev`. One that the mount table does not name (a btrfs subvolume) is taken for remote:
-            that costs a second reading of young files, the other way round could cost a stale sample.
-    """
+    """How old a stamp on this device must be before it can be trusted. A device that the mount table does not
+    name (a btrfs subvolume) is taken for remote, which costs a second reading of young files."""
     if device not in _windows:
         for known, kind in _mounted():
             is_endless = kind in _WITHOUT_CHANGE_TIME

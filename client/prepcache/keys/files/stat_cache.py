@@ -7,13 +7,12 @@
             records  int64[n, 10]              the stamp, the digest (4 words), mix of those nine
 
 Invariants:
-    1. A stamp that was young when its file was read is not recorded (`stamps.is_racy`): a write in the same
-       tick would leave the stamp as it is.
+    1. A stamp that was young when its file was read is not recorded (`stamps.is_racy`).
     2. Segments are never changed: they are written under a temporary name and renamed. Any number of
        processes may write and merge; none needs a lock, as a segment is removed only after its records
        are in another.
     3. The cache never fails a job: where it cannot be read or written it is empty or forgets. Segments are
-       read by calls, never mapped: whatever happens to the file, the process lives on.
+       read by calls, never mapped.
     4. Nothing is believed that others may have written: the folder and each segment belong to this user,
        and nobody else may write to them. A record is believed only if its whole stamp is equal and its check
        fits: a torn, mixed-up or zeroed file knows less.
@@ -59,11 +58,7 @@ log = logging.getLogger("prepcache")
 
 
 class _Segment:
-    """A sorted, immutable file of records, opened.
-
-    Raises:
-        OSError, ValueError: it is no segment, or others than this user may have written it.
-    """
+    """A sorted, immutable file of records, opened. OSError, ValueError: it is none, or may be of others."""
 
     def __init__(self, path: Path) -> None:
         self._fd = -1
@@ -140,10 +135,7 @@ def _fits(records: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _write_segment(path: Path, records: NDArray[np.int64]) -> None:
-    """Writes records as a segment; of several of one file the first.
-
-    Rename makes it appear whole. No fsync: what a power cut tears, the checks refuse.
-    """
+    """Writes records as a segment; of several of one file the first. No fsync: checks refuse torn ones."""
     import numpy as np
 
     hashes, first = np.unique(mix_columns([records[:, 0], records[:, 1]]), return_index=True)
@@ -164,8 +156,6 @@ class StatCache:
     """Digests of files by stamp.
 
     Args:
-        folder: where segments lie; the user's own by default.
-        clock: nanoseconds since the epoch, by which stamps are young or not.
         window_ns: device -> how old a stamp must be to be recorded.
 
     Locking:
@@ -312,7 +302,6 @@ class StatCache:
 
 
 def default_folder() -> Path:
-    """Where this user's cache lies."""
     return cache_folder(os.environ) / "digests-v4"
 
 

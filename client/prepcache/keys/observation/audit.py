@@ -5,7 +5,7 @@ look at a tuple. While one is, it looks at two or three frames of the stack, for
 
 Invariants:
     1. It raises nothing into the user's call. Its own error marks the watches in progress as incomplete.
-    2. It notes facts; what they mean is found out when the item is made (findings.py).
+    2. It notes facts; what they mean is found out when the item is made (observer.py).
 """
 
 from __future__ import annotations
@@ -22,20 +22,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from prepcache.keys.observation import context
-from prepcache.keys.observation.context import (
-    FOLDER_MADE,
-    KEPT,
-    LISTED,
-    MODULE,
-    MODULE_NAME,
-    NAMED,
-    OWN_FOLDER,
-    READ,
-    RENAMED,
-    STATE,
-    TOUCHED,
-    WRITTEN,
-)
+from prepcache.keys.observation.context import OWN_FOLDER, STATE, Kind
 
 _STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "os.spawn"})
 _LISTINGS = frozenset({"os.listdir", "os.scandir"})
@@ -54,6 +41,8 @@ _SHOWS_LINES = linecache.updatecache.__code__.co_filename
 """Shows lines of a module's file in tracebacks and warnings; it has the one above open it."""
 _SPACES = re.compile("[\\s;|&<>()'\"=]+")
 """Between the words of a command line, a shell's included."""
+_COMMANDS = ("/bin/", "/sbin/", "/usr/", os.path.join(sys.exec_prefix, "bin", ""), sys.executable or "/bin/")
+"""Where commands of the system lie, or of this environment, whose distributions count."""
 WAL = "-wal"
 """Behind the name of a SQLite database: of its log of what was committed."""
 _is_installed = False
@@ -88,14 +77,14 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
                 by = caller.f_back.f_code.co_filename
             if by.startswith((_BY_IMPORT, OWN_FOLDER)) or by == _SHOWS_LINES:
                 return
-        kind = READ
+        kind = Kind.READ
         if flags.__class__ is int:
             if flags & 3 and flags & os.O_TRUNC:
-                kind = WRITTEN
+                kind = Kind.WRITTEN
             elif flags & 3 == 1 or (flags & 3 == 2 and flags & os.O_CREAT and _is_new(path)):
-                kind = KEPT
+                kind = Kind.KEPT
         elif mode.__class__ is str and ("w" in mode or "x" in mode or "a" in mode):
-            kind = WRITTEN if "w" in mode else KEPT
+            kind = Kind.WRITTEN if "w" in mode else Kind.KEPT
         if mode is None and path[:1] != "/":  # by os.open, which may have been given a folder
             _note_in_folders(kind, path)
         context.note(kind, path)
@@ -118,15 +107,15 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
         _note_listing(first)
     elif event == "exec":
         if isinstance(first, CodeType) and first.co_name == "<module>" and first.co_filename[:1] != "<":
-            context.note(MODULE, first.co_filename, first)
+            context.note(Kind.MODULE, first.co_filename, first)
     elif event == "import":
         if args[1]:  # of an extension module, its file
-            context.note(MODULE, os.fsdecode(args[1]))
+            context.note(Kind.MODULE, os.fsdecode(args[1]))
     elif event == "ctypes.dlopen":
         if first:
-            context.note(READ if os.sep in os.fsdecode(first) else NAMED, os.fsdecode(first))
+            context.note(Kind.READ if os.sep in os.fsdecode(first) else Kind.NAMED, os.fsdecode(first))
     elif event == "pickle.find_class":
-        context.note(MODULE_NAME, str(first))
+        context.note(Kind.MODULE_NAME, str(first))
     elif event == "sqlite3.connect":
         _note_database(os.fsdecode(first))
     elif event in _STARTS:
@@ -135,15 +124,15 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
         for watch in context.present():
             watch.has_connected = True
     elif event in _TOUCHES:
-        context.note(TOUCHED, _path_of(first) if isinstance(first, int) else os.fsdecode(first))
+        context.note(Kind.TOUCHED, _path_of(first) if isinstance(first, int) else os.fsdecode(first))
     elif event in _LINKS:
         context.refuse("it makes links")
     elif set(args[2:]) != {-1}:  # `dir_fd=` of os.mkdir and os.rename
         context.refuse("it makes or renames something in a folder that is open")
     elif event == "os.mkdir":
-        context.note(FOLDER_MADE, os.fsdecode(first))
+        context.note(Kind.FOLDER_MADE, os.fsdecode(first))
     else:
-        context.note(RENAMED, os.fsdecode(args[1]), os.path.abspath(os.fsdecode(first)))
+        context.note(Kind.RENAMED, os.fsdecode(args[1]), os.path.abspath(os.fsdecode(first)))
 
 
 def _note_database(name: str) -> None:
@@ -154,10 +143,10 @@ def _note_database(name: str) -> None:
     if name.startswith("file:") and not os.path.exists(name):
         name = unquote(urlsplit(name).path)
     if os.path.exists(name):
-        context.note(READ, name)
-        context.note(READ, name + WAL)
+        context.note(Kind.READ, name)
+        context.note(Kind.READ, name + WAL)
     elif name not in ("", ":memory:"):
-        context.note(WRITTEN, name)
+        context.note(Kind.WRITTEN, name)
 
 
 def _path_of(descriptor: int) -> str:
@@ -171,8 +160,8 @@ def _note_in_folders(kind: str, name: str) -> None:
         with contextlib.suppress(OSError):  # closed meanwhile, as the one that listed them
             if not stat.S_ISDIR(os.fstat(int(text)).st_mode):
                 continue
-            if kind == READ:
-                context.note(READ, os.path.join(_path_of(int(text)), name))
+            if kind == Kind.READ:
+                context.note(Kind.READ, os.path.join(_path_of(int(text)), name))
             else:
                 context.refuse("os.open writes a relative name while a folder is open")
 
@@ -183,13 +172,13 @@ def _note_listing(folder: Any) -> None:
         return
     path = _path_of(folder) if isinstance(folder, int) else os.fsdecode(folder or ".")
     working = None if path[:1] == "/" else os.getcwd()
-    if all((LISTED, path, working) in watch.facts for watch in context.present()):
+    if all((Kind.LISTED, path, working) in watch.facts for watch in context.present()):
         return
     try:
         names: Any = os.listdir(os.fsencode(path))
     except OSError:
         names = None
-    context.note(LISTED, path, names)
+    context.note(Kind.LISTED, path, names)
 
 
 def _note_start(event: str, args: tuple[Any, ...]) -> None:
@@ -209,8 +198,4 @@ def _note_start(event: str, args: tuple[Any, ...]) -> None:
         found = os.path.join(os.fsdecode(folder or ""), word)
         is_path = word[0] != "-" and not {os.sep, "."}.isdisjoint(word)
         if not found.startswith(_COMMANDS) and (is_path or os.path.isfile(found)):
-            context.note(NAMED, found)
-
-
-_COMMANDS = ("/bin/", "/sbin/", "/usr/", os.path.join(sys.exec_prefix, "bin", ""), sys.executable or "/bin/")
-"""Where commands of the system lie, or of this environment, whose distributions count."""
+            context.note(Kind.NAMED, found)

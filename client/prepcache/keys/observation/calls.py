@@ -4,25 +4,23 @@
     importlib.import_module(f"models.{name}")               no event tells of a module that is loaded already
     cv2.imread(f"{root}/{i}.png")                           a C library opens it: heard on Python >= 3.12
 
-Calls are heard while a function is watched, and the functions stay as they are. On Python >= 3.12
-`sys.monitoring` tells of them, by events on single code objects alone: those of what asks, and those of the
-job, whose calls of libraries are looked at. On Python 3.11 it is `sys.setprofile`, in the thread that is
-watched and in those that start meanwhile, and only where a file that counts, loaded or not, names what asks.
-
-Not seen: `os.stat`, `os.lstat` and `os.access`, which are in C; what a library asks; of a call of a library's
-arguments but the first, and names with neither a separator nor a dot; at a place that has made `VAIN_CALLS`
-calls for an item which can open nothing, what later ones hand over.
+On Python >= 3.12 `sys.monitoring` tells of calls, by events on single code objects: those of what asks, and
+those of the job. On Python 3.11 it is `sys.setprofile`, in the watched thread and those that start meanwhile,
+and only where a file that counts, loaded or not, names what asks.
 
 Invariants:
-    1. Nothing is heard of while no function is watched: events, callbacks and the tool's id are given back. A
-       callback raises nothing; its own error marks the watches in progress as incomplete.
+    1. Nothing is heard of while no function is watched and no fill runs: events, callbacks and the tool's id
+       are given back. A callback raises nothing; its own error marks the watches in progress as incomplete.
     2. Ids that the interpreter keeps for debuggers, coverage and profilers are left to them. Where no other
        is free, or where a function asks and a profiler runs on Python 3.11, what it makes is not stored.
     3. Only what code of the job's asks counts. glob, pathlib and threads ask for who calls them; but
-       `resolve` and `mkdir` ask for nothing: one looks for loops of links, and after the other the folder
-       is there.
+       `resolve` and `mkdir` ask for nothing.
     4. A file whose name goes to a library counts as named, where that may open it: not the standard library,
        whose events tell, nor functions and classes of the job's, whose own calls are looked at.
+
+Not seen: `os.stat` and `os.access`, which are in C; what a library asks; names with neither a separator nor a
+dot, and arguments but the first; what a place hands over after `VAIN_CALLS` calls for an item that can open
+nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +31,7 @@ import functools
 import gc
 import glob
 import importlib
+import itertools
 import os
 import pathlib
 import sys
@@ -49,11 +48,9 @@ from prepcache.keys.code.import_graph import read_source
 from prepcache.keys.code.labels import space_of
 from prepcache.keys.observation import context
 from prepcache.keys.observation.context import (
-    ASKED,
-    MODULE_NAME,
-    NAMED,
     OF_PYTHON,
     STATE,
+    Kind,
     Watch,
     is_file_of_job,
 )
@@ -174,7 +171,7 @@ def _note(frame: FrameType) -> None:
     if code is importlib.import_module.__code__:
         name, package = frame.f_locals.get("name"), frame.f_locals.get("package")
         if isinstance(name, str) and name.strip(".") and (package or name[0] != "."):
-            context.note(MODULE_NAME, importlib.util.resolve_name(name, package))
+            context.note(Kind.MODULE_NAME, importlib.util.resolve_name(name, package))
         return
     path = frame.f_locals.get(_CODES.get(code, ""))
     caller = frame.f_back
@@ -185,7 +182,7 @@ def _note(frame: FrameType) -> None:
     if caller is not None and not is_file_of_job(caller.f_code.co_filename):
         return
     if isinstance(path, str | bytes | os.PathLike) and path:  # else the call says so, or it is a descriptor
-        context.note(ASKED, os.fsdecode(path))
+        context.note(Kind.ASKED, os.fsdecode(path))
 
 
 @contextlib.contextmanager
@@ -243,28 +240,21 @@ def _profiled(frame: FrameType, event: str, arg: Any, files: frozenset[str] = _F
 
 
 def _profile_thread(frame: FrameType, event: str, arg: Any) -> None:
-    """Threads that start meanwhile begin with this."""
-    sys.setprofile(_InThread())
+    """Threads that start meanwhile begin with this.
 
-
-class _InThread:
-    """The profile of a thread that started while a function was watched.
-
-    It may belong to a pool that the function keeps, and makes hardly a call between two items. One that makes
-    `CALLS_FOR_OTHERS` while nothing is watched is not slowed down any longer, nor heard.
+    One may belong to a pool that the function keeps, and makes hardly a call between two items. One that
+    makes `CALLS_FOR_OTHERS` while nothing is watched is not slowed down any longer, nor heard.
     """
+    left = itertools.repeat(None, CALLS_FOR_OTHERS)
 
-    def __init__(self) -> None:
-        self._calls = 0
-
-    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+    def profiled(frame: FrameType, event: str, arg: Any) -> None:
         if STATE.running:
             _profiled(frame, event, arg)
-            return
-        self._calls += 1
-        if self._calls > CALLS_FOR_OTHERS:
+        elif next(left, left) is left:
             sys.setprofile(None)
             _unheard.add(threading.current_thread())
+
+    sys.setprofile(profiled)
 
 
 CALLS_FOR_OTHERS = 10_000
@@ -383,7 +373,7 @@ def _after_fork_in_child() -> None:
         _tool.after_fork()
         return
     _profiling = 0
-    if sys.getprofile() is _profiled or isinstance(sys.getprofile(), _InThread):
+    if getattr(sys.getprofile(), "__module__", "") == __name__:
         sys.setprofile(None)
     if threading.getprofile() is _profile_thread:
         threading.setprofile(None)
@@ -406,7 +396,7 @@ def _called(code: CodeType, place: int, function: Any, first: Any) -> Any:
         if issubclass(type(first), _TEXT) and may_open(function):
             _tool.vain[at] = _NEVER
             if (path := _path(first)) is not None:
-                context.note(NAMED, path)
+                context.note(Kind.NAMED, path)
             return None
         count = _tool.vain[at] = _tool.vain.get(at, 0) + 1
         if count <= VAIN_CALLS:

@@ -7,12 +7,10 @@ Invariants:
        limit.
 
 NOTE [ Which threads work for a watch ]
-    Watches are carried by a context variable: so they reach whatever runs in a copy of the context of who
-    handed the work over, as tasks of asyncio, `asyncio.to_thread` and `loop.call_soon_threadsafe` do. A
+    A context variable carries watches to whatever runs in a copy of its context, as tasks of asyncio do. A
     thread that was started while a function was watched works for all watches in progress, as long as it
-    lives: it may belong to a pool that the function keeps. Work that is handed to an older thread by a queue,
-    as to an older `ThreadPoolExecutor`, is not seen: `submit(contextvars.copy_context().run, function)`
-    carries it.
+    lives: it may belong to a pool that the function keeps. Work that a queue hands to an older thread is not
+    seen.
 """
 
 from __future__ import annotations
@@ -30,26 +28,34 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from prepcache.keys.observation.observer import Observer
 
-READ, WRITTEN, KEPT, LISTED, ASKED, NAMED = "read", "written", "kept", "listed", "asked", "named"
-LITERAL, TOUCHED = "literal", "touched"
-FOLDER_MADE, RENAMED = "folder made", "renamed"
-MODULE, MODULE_NAME = "module", "module name"
+
+class Kind:
+    """Kinds of facts."""
+
+    READ, WRITTEN = "read", "written"
+    KEPT = "kept"
+    """Opened to be written, keeping what was there."""
+    LISTED, ASKED, TOUCHED = "listed", "asked", "touched"
+    NAMED, LITERAL = "named", "literal"
+    """To a process or a C library; in the code."""
+    FOLDER_MADE, RENAMED = "folder made", "renamed"
+    MODULE, MODULE_NAME = "module", "module name"
+
+
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 """Where prepcache lies."""
 OF_PYTHON = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
-_SITE = f"{os.sep}site-packages{os.sep}"
 
 
 def is_file_of_job(name: str) -> bool:
     """Whether a source file is the job's, not a library's and not prepcache's."""
-    return not (name.startswith((*OF_PYTHON, OWN_FOLDER)) or _SITE in name)
+    return not (name.startswith((*OF_PYTHON, OWN_FOLDER)) or f"{os.sep}site-packages{os.sep}" in name)
 
 
 class Fact(NamedTuple):
     """What was seen.
 
     Args:
-        kind: one of the constants above.
         path: as it was used; of a module that was only named, its name.
         folder: the working directory then, if the path is a relative one.
         info: what was there then; None for nothing.
@@ -69,12 +75,7 @@ class Fact(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """What the user should be told once of a function.
-
-    Args:
-        topic: alike for what is said once.
-        text: what to say, after the name of the data set.
-    """
+    """What the user should be told once of a function: a topic, and what to say after the data set's name."""
 
     topic: str
     text: str
@@ -86,9 +87,8 @@ class Watch:
 
     Args:
         items: the paths of the item, which count by its digest, also by where they link to.
-        facts: what was seen, in its order, each once, by its kind, its path as it was used, and the working
-            directory, if it is a relative one.
-        failure: the error because of which something may have been missed, or "".
+        facts: what was seen, in its order, each once, by kind, path and folder.
+        failure: why something may have been missed, or "".
         opened_bytes: sizes of the files that were opened to be read, as often as they were.
         programs: the first words of the command lines of processes that were started.
         has_connected: whether it opened a connection to somewhere else.
@@ -116,10 +116,7 @@ class Watch:
 
 
 class _State:
-    """What the hook looks at.
-
-    Locking: `running` is replaced, never changed, under `lock`.
-    """
+    """What the hook looks at. `running` is replaced, never changed, under `lock`."""
 
     def __init__(self) -> None:
         self.carried: contextvars.ContextVar[tuple[Watch, ...]] = contextvars.ContextVar(
@@ -180,13 +177,13 @@ def note(kind: str, path: str, other: Any = None) -> None:
                     return
                 new = Fact(kind, path, folder, info, other)
             fact = watch.facts.setdefault(key, new)
-        if kind == READ and fact.info is not None:
+        if kind == Kind.READ and fact.info is not None:
             watch.opened_bytes += fact.info.st_size
 
 
 def depend_on(paths: Iterable[str | bytes], *, is_listed: bool = False) -> None:
-    """Says that what a function makes depends on files, or on the names in folders, where their bytes were
-    known and nothing is opened: it may open a data set of its own."""
+    """Says that what a function makes depends on files, or on the names in folders, though nothing is opened:
+    it may open a data set of its own, whose digests are known."""
     if not STATE.running or not present():
         return
     try:
@@ -195,7 +192,7 @@ def depend_on(paths: Iterable[str | bytes], *, is_listed: bool = False) -> None:
             if is_listed:
                 with contextlib.suppress(OSError):
                     names = os.listdir(os.fsencode(path))
-            note(LISTED if is_listed else READ, path, names)
+            note(Kind.LISTED if is_listed else Kind.READ, path, names)
     except Exception as error:  # noqa: BLE001 - fails closed, as the hook does
         fail(error)
 

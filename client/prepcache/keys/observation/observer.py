@@ -1,4 +1,18 @@
-"""The observer: what a function reads beside its item, over all of its calls, as inputs with their names.
+"""The observer: what a function reads beside its item, over all of its calls, as a log of inputs.
+
+When an item is made, the facts of its watch become entries of a log, which only grows. What differs from an
+earlier entry is another entry, and a name with two digests has changed for good.
+
+Invariants:
+    1. A digest is that of the bytes that the function may have read: a file whose stamp is not the one that
+       it had when it was used first, or a module that is not as its file says, gets a digest that nothing
+       equals.
+    2. What was to be opened, or was asked for, and was not there is an input too.
+    3. An output is what was opened to be written before it was read (unless that kept what was there, and the
+       item reads it), what lies in a folder that the function made, what was handed to a process or to C,
+       was not read before, and is another when the item is made, and what was not read and is gone then. It
+       takes back what other items only named or asked for. What else is another has changed, unless the code
+       only names it (C code may write it): nobody was seen to make it.
 
 NOTE [ What is loaded once ]
     What was read while a function's state was built counts for every data set that uses that state from then
@@ -8,42 +22,46 @@ NOTE [ What is loaded once ]
         the state as it was before them;
       - where a recipe leaves something out (`untracked=`, a key of one's own): all that was read for others
         of its code.
-
-NOTE [ Unseen reads ]
-    A C library opens files where Python sees nothing: on Python 3.11 no event tells of
-    `cv2.imread(f"{root}/{i:04d}.png")`, and the name is in no key. Over the first items the kernel's count of
-    bytes is compared with the sizes of the files that were seen being opened, and of those that are open. It
-    decides nothing: it is said once, with the remedy. Not counted are items that loaded modules, started
-    processes or opened connections; processes in which other threads run; files that are mapped.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import stat
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from prepcache.digests import RecipeDigest
+from prepcache.keys.code.project import Place, Places
 from prepcache.keys.environment import lately
-from prepcache.keys.files.digest import Trust
+from prepcache.keys.files.digest import Trust, is_directory, is_regular
+from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
 from prepcache.keys.observation import audit, calls, context
-from prepcache.keys.observation.context import LITERAL, MODULE, Notice, Watch, is_own
-from prepcache.keys.observation.findings import Findings, Scope, loads
-from prepcache.keys.observation.inputs import CHANGED, FOLDER_STAMP, OUTPUT, Input
-from prepcache.keys.observation.naming import Roots
+from prepcache.keys.observation.audit import WAL
+from prepcache.keys.observation.context import Fact, Kind, Notice, Watch, is_file_of_job
+from prepcache.keys.observation.inputs import (
+    ABSENT,
+    CHANGED,
+    FOLDER_STAMP,
+    OUTPUT,
+    Input,
+    Roots,
+    Stamp,
+    digest_now,
+    digest_of_names,
+    info_of,
+    stamp_at,
+    without_empty_log,
+)
+from prepcache.keys.observation.modules import files_awaited, files_of_module, with_imports
+from prepcache.keys.observation.unseen import UnseenReads
+from prepcache.keys.outdated import is_other_machine_code, runs_as_written
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol.observed import in_order
+from prepcache.protocol.places import cache_folder
 
-FIRST_ITEMS = 12
-"""Items over which unseen reads are looked for."""
-ENOUGH = 2
-"""Items with unseen bytes before it is said: one alone may be what a library loads when it is used first."""
-SLACK_BYTES = 4096
-"""Beside what was seen: headers that are read twice, and these counts themselves."""
 _STARTED = (
     "it starts processes ({programs}). Of the files that they read, only those on their command line are "
     "observed: change version= when others change"
@@ -53,6 +71,72 @@ _UNSEEN = (
     "cv2.imread does). Their edits would not be noticed: pass their paths in the item, or change "
     "version= with them"
 )
+_MODULE_SUFFIXES = (".py", ".so", ".pyd")
+_NO_INPUTS = ("/proc/", "/sys/", "/dev/")
+_SHARED_MEMORY = "/dev/shm/"
+_CACHE_FOLDER = f"{os.sep}__pycache__{os.sep}"
+
+
+class Scope(NamedTuple):
+    """What of a recipe tells inputs apart, alike in all processes.
+
+    Args:
+        known: project files that the recipe counts, and their stamps.
+        partly: those of which only some definitions count.
+        literals: absolute paths that stand in the code.
+        named_in_code: files that are there under paths that stand in the code.
+        distributions: those that count.
+        is_narrowed: whether these were named.
+        leaves_out: whether the recipe leaves out some of what the code reaches.
+    """
+
+    digest: RecipeDigest
+    roots: Roots
+    known: Mapping[str, tuple[int, ...] | None]
+    partly: frozenset[str]
+    literals: frozenset[str]
+    named_in_code: frozenset[str]
+    distributions: Mapping[str, str]
+    is_narrowed: bool
+    leaves_out: bool
+
+    def shares_code(self, other: Scope) -> bool:
+        """Whether a project file counts in both; where none counts, that is not known."""
+        return not (self.known and other.known and self.known.keys().isdisjoint(other.known))
+
+
+@dataclass(slots=True)
+class _Use:
+    """What one item did with a path.
+
+    Args:
+        stamp: what was there at first.
+        folders: as of `Input`, of each use.
+        kinds: of its facts.
+    """
+
+    stamp: Stamp | None
+    folders: dict[str | None, None] = field(default_factory=dict)
+    kinds: set[str] = field(default_factory=set)
+
+    def is_made(self, now: Stamp | None) -> bool:
+        """Whether the function made what is there now."""
+        if now == self.stamp:
+            return False
+        is_named = Kind.NAMED in self.kinds
+        if self.stamp is None:
+            return is_named
+        return Kind.READ not in self.kinds and (now is None or is_named or Kind.ASKED not in self.kinds)
+
+    def see(self, now: Stamp | None) -> None:
+        """Follows the stamp of what was touched and not read: its bytes may be the same."""
+        if Kind.TOUCHED in self.kinds and Kind.READ not in self.kinds:
+            self.stamp = now
+
+    def says_nothing(self, now: Stamp | None) -> bool:
+        """Whether it was touched alone, or only named, and no file is there."""
+        is_wanted = Kind.ASKED in self.kinds or Kind.READ in self.kinds
+        return self.kinds == {Kind.TOUCHED} or (not is_wanted and now in (None, FOLDER_STAMP))
 
 
 class Observer:
@@ -60,8 +144,6 @@ class Observer:
 
     Args:
         recipe: what is counted by it already is no observation.
-        root: the data set's `root=`.
-        stat_cache: digests of files that are known by stamp.
         trust: "content" reads every file, whatever the stat cache knows.
 
     Locking:
@@ -99,31 +181,41 @@ class Observer:
         inherited: Sequence[Observer] = (),
     ) -> None:
         self._scope, self._given, self._inherited = scope, given, inherited
-        self._found = Findings(scope, stat_cache, trust)
+        self._stat_cache, self._trust = stat_cache, trust
+        self._log: list[Input] = []
+        self._last: dict[str, dict[tuple[str | None, bool], Input]] = {}
+        """The last entry of the log by path; then by working directory, and whether it is of a listing."""
+        self._outputs: dict[str, None] = {}
+        self._modules: dict[str, None] = {}
+        """Files of modules that were met, with all that they import."""
+        self._top_levels: dict[str, None] = {}
+        """Modules of distributions that were met."""
+        self._places = Places(lately().installed)
+        self._ignored = (*_NO_INPUTS, os.path.join(cache_folder(os.environ), ""))
         self._told: dict[int, int] = {}
         """How much of each log was told as news, by its address."""
         self._added: dict[int, int] = {}
         """The same, of what is among `_inputs`."""
         self._inputs: dict[str, Input] = {}
         """What this process and others saw, by name."""
-        self._outputs: dict[str | None, None] = {}
+        self._all_outputs: dict[str | None, None] = {}
         self._code = calls.JobCode(scope.known)
         self._programs: dict[str, None] = {}
-        self._items_left, self._unseen_items, self._unseen_bytes = FIRST_ITEMS, 0, 0
+        self._unseen = UnseenReads()
         self._said: set[str] = set()
 
     def __reduce__(self) -> Any:
         """Begins elsewhere with what its function's state was built from: it gets the function as it is."""
         given = [*self._given, *(seen for one in self._inherited for log in one._logs() for seen in log)]
-        return _of_this_process, (self._scope, self._found.trust, given)
+        return _of_this_process, (self._scope, self._trust, given)
 
     def new_notices(self) -> tuple[Notice, ...]:
         """What the user should be told, and was not found out before in this process."""
         found = []
         if self._programs and "started" not in self._said:
             found.append(Notice("started", _STARTED.format(programs=", ".join(list(self._programs)[:3]))))
-        if self._unseen_items >= ENOUGH and "unseen" not in self._said:
-            found.append(Notice("unseen", _UNSEEN.format(size=self._unseen_bytes)))
+        if self._unseen.size_bytes and "unseen" not in self._said:
+            found.append(Notice("unseen", _UNSEEN.format(size=self._unseen.size_bytes)))
         self._said.update(one.topic for one in found)
         return tuple(found)
 
@@ -153,39 +245,27 @@ class Observer:
         self._code.look(function)
         try:
             with calls.heard(self._code, watch):
-                is_counted = self._items_left > 0 and _is_alone()
-                before = _bytes_read() if is_counted else None
+                before = self._unseen.begin()
                 with context.begun(watch):
                     for path in self._scope.named_in_code:
-                        context.note(LITERAL, path)
+                        context.note(Kind.LITERAL, path)
                     yield watch
-                if before is not None:
-                    self._compare_bytes(watch, before)
+                self._unseen.end(watch, before)
         finally:
             _used[self] = None
             self._programs.update(dict.fromkeys(watch.programs))
             try:
-                self._found.take(watch)
+                self._take(watch)
             except Exception as error:  # noqa: BLE001 - whatever it is, something may not have been counted
                 watch.failure = watch.failure or type(error).__name__
 
-    def _compare_bytes(self, watch: Watch, before: int) -> None:
-        """See NOTE [ Unseen reads ]."""
-        self._items_left -= 1
-        now = _bytes_read()
-        has_loaded = any(fact.kind == MODULE for fact in watch.facts.values())
-        if now is None or has_loaded or watch.programs or watch.has_connected or not _is_alone():
-            return
-        unseen = now - before - watch.opened_bytes - sum(map(_size_of, watch.items)) - _open_bytes()
-        if unseen > SLACK_BYTES:
-            self._unseen_items += 1
-            self._unseen_bytes = unseen
+    # -- inputs, as others are told of them
 
     def add(self, told: Iterable[Input]) -> None:
         """Takes in what this process or another saw. An input that was two things has changed, for good."""
         for one in told:
             if one.kind == OUTPUT:
-                self._outputs[one.path] = None
+                self._all_outputs[one.path] = None
                 continue
             before = self._inputs.setdefault(one.name, one)
             digest = one.digest if before.row == one.row else CHANGED
@@ -196,7 +276,7 @@ class Observer:
         read, is no input once the function made it."""
         self.add(self._new_inputs(self._added))
         found = self._inputs.items()
-        return in_order({n: one.row for n, one in found if one.is_read or one.path not in self._outputs})
+        return in_order({n: one.row for n, one in found if one.is_read or one.path not in self._all_outputs})
 
     def news(self) -> list[Input]:
         """What was observed since the last call, for another process to add; and again distributions."""
@@ -215,13 +295,13 @@ class Observer:
         """The logs of what counts for this data set."""
         yield self._given
         for source in self._sources():
-            yield source._found.log
-        for modules, log in loads:
-            if any(path in self._scope.known or path in self._found.modules for path in modules):
+            yield source._log
+        for modules, log in _loads:
+            if any(path in self._scope.known or path in self._modules for path in modules):
                 for path in modules:
-                    self._found.take_module(path)
+                    self._take_module(path)
                 yield log
-        yield self._found.log
+        yield self._log
 
     def _new_inputs(self, told: dict[int, int]) -> Iterator[Input]:
         """The inputs that were not told before, by their names.
@@ -230,7 +310,7 @@ class Observer:
             told: of each log, by its address, how many of its entries were.
         """
         logs = list(self._logs())
-        top_levels = {name for one in (self, *self._sources()) for name in list(one._found.top_levels)}
+        top_levels = {name for one in (self, *self._sources()) for name in list(one._top_levels)}
         for name, digest in lately().observed(top_levels).items():
             if self._scope.distributions.get(name) != digest:
                 yield Input("distribution", digest, name)
@@ -250,7 +330,179 @@ class Observer:
         is_asked = seen.stamp == FOLDER_STAMP  # by another name than its list
         return [os.path.join(name, "") for name in names] if is_asked else names
 
+    # -- from facts to the log
 
+    def _take(self, watch: Watch) -> None:
+        """Takes in what a watch has seen, when its item is made."""
+        facts = list(watch.facts.values())
+        uses: dict[str, _Use] = {}
+        for fact in facts:
+            last = self._last.get(fact.path, {}).get((fact.folder, False)) if fact.kind == Kind.READ else None
+            is_known = last is not None and last.is_read and last.stamp == stamp_at(fact.info)
+            if not is_known or fact.info is None or self._outputs:
+                self._take_fact(fact, watch, uses)
+        for path, use in uses.items():
+            self._settle(path, use)
+        modules = {fact.full for fact in facts if fact.kind == Kind.MODULE and is_file_of_job(fact.full)}
+        if modules:
+            paths = {fact.full for fact in facts if not watch.owns(fact.full)}
+            read = [one for one in self._log if one.path in paths and one.kind != "module"]
+            if (modules, read) not in _loads:
+                _loads.append((modules, read))
+
+    def _take_fact(self, fact: Fact, watch: Watch, uses: dict[str, _Use]) -> None:
+        if fact.kind == Kind.MODULE_NAME:
+            for path in files_of_module(fact.path):
+                self._take_module(path)
+            for path in files_awaited(fact.path):
+                self._take_file(path, info_of(path))
+            return
+        full = fact.full
+        use = uses.get(full)
+        if fact.kind == Kind.MODULE:
+            self._take_module(full)
+        elif fact.kind == Kind.LISTED:
+            self._take_listing(full, fact, watch)
+        elif fact.kind == Kind.FOLDER_MADE:
+            if fact.info is None or (use is not None and use.stamp is None):  # others may have been first
+                self._put_out(full, uses)
+        elif fact.kind == Kind.KEPT and fact.info is not None and (Kind.READ, *fact[1:3]) in watch.facts:
+            pass  # locked, touched, or not made because it was there
+        elif fact.kind in (Kind.WRITTEN, Kind.KEPT):
+            if use is None or Kind.READ not in use.kinds or use.stamp is None:
+                self._put_out(full, uses)
+        elif fact.kind == Kind.RENAMED:
+            uses.pop(full, None)
+            former = uses.get(fact.other)
+            if self._is_output(fact.other) or (former is not None and former.stamp is None):
+                self._put_out(full, uses)
+        elif not self._is_output(full) and not watch.owns(full) and self._is_input(full, fact.info):
+            self._take_use(full, fact, uses)
+
+    def _take_use(self, full: str, fact: Fact, uses: dict[str, _Use]) -> None:
+        now = stamp_at(without_empty_log(full, fact.info))
+        if fact.kind == Kind.TOUCHED and now is None:
+            return
+        use = uses.setdefault(full, _Use(now))
+        use.see(now)
+        if now != use.stamp:
+            if use.is_made(now) and (now is None or Kind.NAMED in use.kinds):
+                self._put_out(full, uses)
+                return
+            use.kinds.add(Kind.READ)  # who changed it was not seen: it stays an input, which has changed
+        use.folders[fact.folder] = None
+        use.kinds.add(fact.kind)
+
+    def _settle(self, path: str, use: _Use) -> None:
+        """Notes a path that an item used as an input, or as an output, when the item is made."""
+        now = stamp_at(info_of(path))
+        use.see(now)
+        if use.is_made(now):
+            self._put_out(path, {path: use})
+            return
+        if use.says_nothing(now):
+            return
+        is_module, is_read = path.endswith(_MODULE_SUFFIXES), Kind.READ in use.kinds
+        kind = "folder" if use.stamp == FOLDER_STAMP else "module" if is_module else "file"
+        digest = ""
+        for folder in use.folders:
+            last = self._last.get(path, {}).get((folder, False))
+            is_known = last is not None and (last.digest == CHANGED or last.stamp == use.stamp == now)
+            if is_known and last is not None and last.is_read >= is_read:
+                continue
+            if not digest:
+                digest, stamp = digest_now(path, self._stat_cache, self._trust)
+                is_other = is_module and not runs_as_written(path)
+                if stamp != use.stamp or is_other or is_other_machine_code(path):
+                    digest = CHANGED
+            entry = Input(kind, digest, "", path, use.stamp, is_read, folder)
+            if last is not None:
+                is_equal = last.stamp == use.stamp or (Kind.TOUCHED in use.kinds and last.digest == digest)
+                is_first = is_equal and last.digest != CHANGED
+                entry = entry._replace(
+                    digest=digest if is_first else CHANGED, is_read=is_read or last.is_read
+                )
+            self._note(entry)
+
+    def _note(self, entry: Input, *, is_listing: bool = False) -> None:
+        """Adds an entry to the log, unless it says what the last one of that path said."""
+        entries, at = self._last.setdefault(entry.path or "", {}), (entry.folder, is_listing)
+        last, entries[at] = entries.get(at), entry
+        if last is None or last._replace(stamp=entry.stamp) != entry:
+            self._log.append(entry)
+
+    def _put_out(self, path: str, uses: dict[str, _Use]) -> None:
+        """Notes an output; it may be an input of another item by its name alone."""
+        use = uses.pop(path, None)
+        if use is not None or path in self._last:
+            self._log.append(Input(OUTPUT, "", path=path))
+        self._outputs[path] = None
+
+    def _is_output(self, path: str) -> bool:
+        """Whether the function made a file, or a folder that it lies in."""
+        path = path.removesuffix(WAL)
+        while self._outputs and path not in self._outputs:
+            above = os.path.dirname(path)
+            if above == path:
+                return False
+            path = above
+        return bool(self._outputs)
+
+    def _take_file(self, path: str, info: os.stat_result | None) -> None:
+        """Notes a file that was read by its absolute name."""
+        if self._is_input(path, info):
+            self._settle(path, _Use(stamp_at(info), {None: None}, {Kind.READ}))
+
+    def _take_module(self, path: str) -> None:
+        """A module that was loaded, or asked for by its name: it counts with all that it imports."""
+        if path in self._modules:
+            return
+        self._modules[path] = None
+        if self._places.of(path) is Place.SITE:
+            self._count_distribution(path)
+            return
+        files, top_levels = with_imports(path, self._places)
+        for one in files:
+            self._modules[one] = None
+            if (info := info_of(one)) is not None:
+                self._take_file(one, info)
+        self._top_levels.update(dict.fromkeys(top_levels))
+
+    def _take_listing(self, full: str, fact: Fact, watch: Watch) -> None:
+        if self._is_output(full) or self._is_ignored(full) or watch.owns(full):
+            return
+        if self._places.of(full + os.sep + "x") is Place.PROJECT:
+            digest = ABSENT if fact.other is None else digest_of_names(fact.other)
+            self._note(Input("folder", digest, path=full, folder=fact.folder), is_listing=True)
+
+    def _is_ignored(self, path: str) -> bool:
+        """Whether a path leads to what says nothing: of the system, or what Python keeps of a source."""
+        is_of_system = path.startswith(self._ignored) and not path.startswith(_SHARED_MEMORY)
+        return is_of_system or _CACHE_FOLDER in path
+
+    def _is_input(self, path: str, info: os.stat_result | None) -> bool:
+        """Whether what was used by its name counts. A library's file counts by its distribution."""
+        if info is not None:
+            if is_directory(info):
+                path = os.path.join(path, "x")  # as what is in it
+            elif not is_regular(info):
+                return False  # a device, a pipe, a socket
+        known, is_whole = self._scope.known, path not in self._scope.partly
+        is_edited = info is not None and known.get(path) not in (None, stamp_of(info))
+        if (path in known and is_whole and not is_edited) or self._is_ignored(path):
+            return False
+        place = self._places.of(path)
+        if place is Place.SITE and path.endswith(_MODULE_SUFFIXES):
+            self._count_distribution(path)
+        return place is Place.PROJECT
+
+    def _count_distribution(self, path: str) -> None:
+        if not self._scope.is_narrowed:
+            self._top_levels.update(dict.fromkeys(self._places.tops_of(path)))
+
+
+_loads: list[tuple[set[str], list[Input]]] = []
+"""The modules that items of this process loaded, and what was read meanwhile."""
 _used: dict[Observer, None] = {}
 """Observers that have watched an item in this process."""
 _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
@@ -261,45 +513,8 @@ def _of_this_process(scope: Scope, trust: Trust, given: list[Input]) -> Observer
     """The observer that stands here for a pickled one: what was seen once (a vocabulary that is loaded at
     the first call) counts for all that this process makes by that recipe."""
     if (found := _arrived.get((scope.digest, scope.roots))) is not None:
-        found._found.trust = trust
+        found._trust = trust
         return found
     made = Observer.__new__(Observer)
     made._begin(scope, user_stat_cache(), trust, given)
     return _arrived.setdefault((scope.digest, scope.roots), made)
-
-
-# -- unseen reads
-
-
-def _is_alone() -> bool:
-    """Whether no other thread than this one and prepcache's own runs."""
-    return sum(not is_own(thread) for thread in threading.enumerate()) == 1
-
-
-def _bytes_read() -> int | None:
-    """How many bytes this process has read so far; None where that is not told."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/io", "rb") as told:
-        return int(told.read(512).split(maxsplit=2)[1])
-    return None
-
-
-def _size_of(path: str) -> int:
-    """Of a file, or of the files in a folder."""
-    try:
-        info = os.stat(path)
-        if not stat.S_ISDIR(info.st_mode):
-            return info.st_size
-        return sum(_size_of(entry.path) for entry in os.scandir(path))
-    except OSError:
-        return 0
-
-
-def _open_bytes() -> int:
-    """Sizes of the files that are open: what is read of them was seen when they were opened."""
-    total = 0
-    with contextlib.suppress(OSError):
-        for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError, ValueError):
-                info = os.fstat(int(name))
-                total += info.st_size if stat.S_ISREG(info.st_mode) else 0
-    return total
