@@ -272,14 +272,6 @@ def test_what_appears_or_changes_in_a_directory_is_seen(here: Path) -> None:
     assert [stamps.changed(i) for i in range(3)] == [["d"], ["absent"], ["later.txt"]]
 
 
-def test_stamps_survive_pickling(here: Path) -> None:
-    _, stamps = hasher(here).digest_many([Path("a.txt")] * 10)
-    copy = pickle.loads(pickle.dumps(stamps))
-    assert copy.changed(3) == []
-    touch(here / "a.txt")
-    assert copy.changed(3) == ["a.txt"]
-
-
 def test_a_snapshot_of_sets_survives_another_hash_seed(here: Path) -> None:
     script = (
         "import pickle, sys; from pathlib import Path; from prepcache.keys.items import ItemHasher\n"

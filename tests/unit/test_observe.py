@@ -6,7 +6,6 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -250,15 +249,6 @@ def test_a_file_that_was_replaced_and_restored_never_matches(project: Project) -
     assert [row["digest"] for row in observer.taken()] == [CHANGED]
 
 
-def test_a_thread_pool_kept_between_items_is_seen(project: Project) -> None:
-    project.put("v.txt", "one")
-    observer, call = observing(project, "return x((HERE / 'v.txt').read_text)")
-    with ThreadPoolExecutor(1) as pool:
-        call(lambda _: pool.submit(int).result())
-        call(lambda read: pool.submit(read).result())
-    assert [row["name"] for row in observer.taken()] == ["project:v.txt"]
-
-
 @pytest.mark.parametrize("is_own", [False, True])
 def test_what_other_threads_open_meanwhile_is_not_seen(project: Project, is_own: bool) -> None:
     """A thread of the job's, or a data set that is opened side by side."""
@@ -299,26 +289,6 @@ def test_what_cannot_be_told_counts_as_changed() -> None:
         {"kind": "file", "name": "nowhere:v.txt", "digest": ABSENT},
     ]
     assert [still_true([row]) for row in rows] == [row["name"] for row in rows]
-
-
-def test_watches_nest(project: Project) -> None:
-    project.put("v.txt", "one")
-    project.write(prep=HERE + source("return (HERE / 'v.txt').read_text()"))
-    made = project.recipe()
-    outer, inner = Observer(made), Observer(made)
-    with outer.watching():
-        with inner.watching():
-            pass
-        made.preprocess(0)  # type: ignore[misc]
-    assert [len(observer.taken()) for observer in (outer, inner)] == [1, 0]
-
-
-def test_a_module_of_the_users_own_may_be_named_tokenize(project: Project) -> None:
-    """What it opens counts, unlike what the standard library's opens for who shows lines."""
-    project.put("words.py", "one")
-    project.write(package____init__="", package__tokenize="def read(path): open(path).close()\n")
-    watched = Watched(project, "from package import tokenize" + source("tokenize.read(HERE / 'words.py')"))
-    assert watched.names == ["project:words.py"]
 
 
 READS = {

@@ -102,15 +102,6 @@ def test_a_module_that_was_not_found_is_awaited(project: Project, place: str, wi
     assert watched.changed() == f"project:{within}{place}"
 
 
-def test_a_c_library_that_is_loaded_by_path_is_seen(project: Project) -> None:
-    project.put("fast.so.1", "no library")
-    source = (
-        "import ctypes\ndef f(x):\n    try: ctypes.CDLL('/'.join([str(HERE), 'fast.so.1']))\n"
-        "    except OSError: pass"
-    )
-    assert Watched(project, source).names == ["project:fast.so.1"]
-
-
 def test_a_distribution_that_is_imported_unforeseen_is_seen(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,20 +162,6 @@ def test_a_file_beside_an_item_is_named_relative_to_the_root(project: Project, t
     assert watched.changed(tmp_path / "two") == "items:a.json"
 
 
-def test_a_relative_name_is_checked_in_the_current_directory(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for place in ("one", "two"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "v.txt").write_text(place)
-    monkeypatch.chdir(tmp_path / "one")
-    watched = Watched(project, "def f(x): return pathlib.Path('v.txt').read_text()")
-    assert watched.names == ["cwd:v.txt"]
-    assert watched.changed() is None
-    monkeypatch.chdir(tmp_path / "two")
-    assert watched.changed() == "cwd:v.txt"
-
-
 def test_an_absolute_name_in_the_working_directory_counts(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,15 +175,3 @@ def test_an_absolute_name_in_the_working_directory_counts(
 def test_an_absolute_literal_in_the_code_stays_absolute(project: Project) -> None:
     path = project.put("v.txt", "one")
     assert Watched(project, f"def f(x): return pathlib.Path({str(path)!r}).read_text()").names == [str(path)]
-
-
-def test_a_copy_of_the_checkout_is_checked_against_its_own_files(tmp_path: Path) -> None:
-    taken: list[dict[str, str]] = []
-    for place, text in (("one", "a"), ("two", "b")):
-        made = Project(tmp_path / place)
-        made.put("v.txt", text)
-        with made.on_path():
-            watched = Watched(made, "def f(x): return (HERE / 'v.txt').read_text()")
-            taken = taken or watched.taken
-            answer = still_true(taken, roots=Roots.of(watched.recipe))
-        assert answer == (None if place == "one" else "project:v.txt")

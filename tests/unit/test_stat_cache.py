@@ -14,9 +14,8 @@ import pytest
 
 import prepcache
 from prepcache.keys.files import stamps, stat_cache
-from prepcache.keys.files.digest import digest_file
 from prepcache.keys.files.stamps import Stamp
-from prepcache.keys.files.stat_cache import StatCache, default_folder, user_stat_cache
+from prepcache.keys.files.stat_cache import StatCache
 from support.leaks import Leaks
 
 DAY_NS = 86_400 * 10**9
@@ -236,33 +235,6 @@ def test_a_forked_child_does_not_write_what_its_parent_learned(tmp_path: Path) -
     assert os.waitpid(child, 0)[1] == 0
     memo.flush()
     assert make(tmp_path).get(stamp(1)) == digest(1)
-
-
-def test_a_single_look_up_needs_no_numpy(tmp_path: Path) -> None:
-    script = (
-        "import sys; from prepcache.keys.files.digest import digest_file\n"
-        "from prepcache.keys.files.stat_cache import StatCache\n"
-        "memo = StatCache(sys.argv[1], window_ns=lambda d: -10**20)\n"
-        "assert StatCache(sys.argv[1]).get(digest_file(sys.executable, memo).stamp)\n"
-        "print('numpy' in sys.modules)"
-    )
-    memo = StatCache(tmp_path / "memo", window_ns=lambda device: -(10**20))
-    digest_file(sys.executable, memo)
-    memo.flush()
-    env = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
-    run = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "memo")], env=env, capture_output=True, check=True
-    )
-    assert run.stdout == b"False\n"
-
-
-def test_the_user_has_one_memo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "prepcache" / "digests-v4"
-    assert user_stat_cache() is user_stat_cache()
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert default_folder() == tmp_path / "home" / ".cache" / "prepcache" / "digests-v4"
 
 
 def test_a_segment_that_is_cut_short_in_use_knows_less(tmp_path: Path) -> None:

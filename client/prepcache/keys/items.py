@@ -3,9 +3,8 @@
 Invariants:
     1. An item's digest depends on the item alone (and `root=`, `read=`): not on other items, their order,
        the working directory or the time. `tests/golden` pins it.
-    2. A digest and its stamp come from one reading. `Stamps.changed(i)` is empty only if the files of item i
-       are those whose bytes its digest counts. Where the stamps alone cannot tell (they were young, or nobody
-       trusts them) the bytes are read again.
+    2. `Stamps.changed(i)` is empty only if the files of item i are those whose bytes its digest counts. Where
+       the stamps alone cannot tell (they were young, or nobody trusts them) the bytes are read again.
     3. Stamps take 4 bytes for each item and 8 for each path in it, beside the digest.
 """
 
@@ -98,7 +97,6 @@ class ItemHasher:
         self.stat_cache = stat_cache
         self.rules = PathRules(root, read)
         self.says_text_files = True
-        """Whether to say that str name files; said once."""
         self.classes: dict[type | FunctionType, None] = {}
         """Of the project's instances in all items so far, and functions that they hold."""
 

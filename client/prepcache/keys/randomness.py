@@ -92,7 +92,6 @@ def _is_quiet(thread: threading.Thread) -> bool:
 
 
 def describe(name: str, drawn: set[str]) -> str:
-    """The sentence to tell the user once: what was drawn from, and what to do."""
     return f"{name} draws from the global generator of {' and '.join(sorted(drawn))}: {REMEDY}"
 
 

@@ -31,7 +31,7 @@ Trust = Literal["stat", "content"]
 TREE_DOMAIN = b"prepcache tree v1\0"
 """Prefix of a directory's digest. Its number rises when what that is taken over changes."""
 READ_BYTES = 512 * 1024
-"""Bytes per read: fits a core's cache beside BLAKE3's state (measured best of 64 KiB to 4 MiB)."""
+"""Bytes per read: fits a core's cache beside BLAKE3's state."""
 MAX_THREADS = 8
 """More do not help: hashing is bound by memory, and small files by the interpreter's lock."""
 LARGE_BYTES = 128 * 1024
@@ -109,7 +109,7 @@ def digest_file(
 
 
 def read_file(name: str | bytes, stat_cache: StatCache | None) -> Digested:
-    """Read a file and record its digest in the stat cache. Raises as `digest_file` does."""
+    """Reads a file and records its digest in the stat cache."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except (OSError, ValueError) as error:
@@ -179,7 +179,6 @@ def digest_tree(name: str | bytes, stat_cache: StatCache | None, trust: Trust) -
 
 
 def tree_stamp(name: str | bytes) -> Stamp:
-    """The stamp of a directory by stats alone."""
     return _tree(name, lambda path, info: Digested(b"", stamp_of(info), False)).stamp
 
 

@@ -66,11 +66,7 @@ _MONITORING: Any = getattr(sys, "monitoring", None)
 
 
 class JobCode:
-    """The code objects of the modules that a recipe counts, and of a function.
-
-    Args:
-        files: the source files that the recipe counts.
-    """
+    """The code objects of the source files that a recipe counts, and of a function."""
 
     def __init__(self, files: Collection[str]) -> None:
         self.codes: dict[int, CodeType] = {}
@@ -293,7 +289,7 @@ class _Tool:
         self._id: int | None = None
         self._heard: dict[int, CodeType] = {}
         self._known: dict[JobCode, int] = {}
-        """How much of what is heard."""
+        """How many code objects of each are heard."""
 
     def begin(self, code: JobCode | None = None) -> bool:
         """Hears of the calls of the job's code, and of who asks; whether it does."""

@@ -53,24 +53,20 @@ def is_file_of_job(name: str) -> bool:
 
 
 class Fact(NamedTuple):
-    """What was seen.
-
-    Args:
-        path: as it was used; of a module that was only named, its name.
-        folder: the working directory then, if the path is a relative one.
-        info: what was there then; None for nothing.
-        other: of what was renamed, the former path; of a folder that was listed, the names in it.
-    """
+    """What was seen."""
 
     kind: str
     path: str
+    """As it was used; of a module that was only named, its name."""
     folder: str | None
+    """The working directory then, if the path is a relative one."""
     info: os.stat_result | None
+    """What was there then."""
     other: Any = None
+    """Of what was renamed, the former path; of a folder that was listed, the names in it."""
 
     @property
     def full(self) -> str:
-        """The path from the root."""
         return os.path.normpath(os.path.join(self.folder or os.sep, self.path))
 
 
@@ -87,11 +83,10 @@ class Watch:
 
     Args:
         items: the paths of the item, which count by its digest, also by where they link to.
-        facts: what was seen, in its order, each once, by kind, path and folder.
+        facts: in their order, each once, by kind, path and folder.
         failure: why something may have been missed, or "".
         opened_bytes: sizes of the files that were opened to be read, as often as they were.
-        programs: the first words of the command lines of processes that were started.
-        has_connected: whether it opened a connection to somewhere else.
+        programs: those that were started.
         older: the threads that ran when it began, and work for others.
     """
 

@@ -1,4 +1,4 @@
-"""Observed inputs, as rows that are checked at a look-up, and the roots that their names are relative to.
+"""Observed inputs, as rows that are checked at a look-up: how they are named, and where they lie.
 
     {"kind": "file", "name": "project:vocab.txt", "digest": "<64 hex>"}     also "items:", "cwd:", "/..."
     {"kind": "module", "name": "project:plugins/fast.py", "digest": "<64 hex>"}
@@ -20,15 +20,20 @@ NOTE [ Names of observed files ]
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from blake3 import blake3
 
+from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
-from prepcache.keys.code.project import is_checkout, working_folder
+from prepcache.keys.code.import_graph import ImportGraph
+from prepcache.keys.code.labels import space_of
+from prepcache.keys.code.project import Places, is_checkout, working_folder
 from prepcache.keys.environment import Environment
 from prepcache.keys.files.digest import Trust, digest_file, is_directory
 from prepcache.keys.files.stamps import stamp_of
@@ -58,10 +63,9 @@ class Input(NamedTuple):
 
     Args:
         name: what leads other jobs to it; "" until it is told.
-        path: of a file or folder, where it was found in this process.
         stamp: what was there when it was used first; None for nothing, and for a folder that was listed.
         is_read: it was not only named or asked for.
-        folder: the working directory in which it was used by a relative name; None for an absolute one.
+        folder: the working directory in which it was used by a relative name.
     """
 
     kind: str
@@ -142,8 +146,35 @@ class Roots:
 
 
 def _is_within(path: str, root: str) -> bool:
-    """Whether a path is a root, or lies below it."""
     return path == root or path.startswith(root + os.sep)
+
+
+class Scope(NamedTuple):
+    """What of a recipe tells inputs apart, alike in all processes.
+
+    Args:
+        known: project files that the recipe counts, and their stamps.
+        partly: those of which only some definitions count.
+        literals: absolute paths that stand in the code.
+        named_in_code: files that are there under paths that stand in the code.
+        distributions: those that count.
+        is_narrowed: whether these were named.
+        leaves_out: whether the recipe leaves out some of what the code reaches.
+    """
+
+    digest: RecipeDigest
+    roots: Roots
+    known: Mapping[str, tuple[int, ...] | None]
+    partly: frozenset[str]
+    literals: frozenset[str]
+    named_in_code: frozenset[str]
+    distributions: Mapping[str, str]
+    is_narrowed: bool
+    leaves_out: bool
+
+    def shares_code(self, other: Scope) -> bool:
+        """Whether a project file counts in both; where none counts, that is not known."""
+        return not (self.known and other.known and self.known.keys().isdisjoint(other.known))
 
 
 def still_true(
@@ -152,14 +183,8 @@ def still_true(
     roots: Roots | None = None,
     trust: Trust = "stat",
 ) -> str | None:
-    """Whether what an artifact's function observed is as it was: None, or the first name that is not.
-
-    What cannot be told has changed.
-
-    Args:
-        observed: as `Observer.taken` gave it.
-        roots: those of this job.
-    """
+    """Whether what was observed is as it was: None, or the first name that is not. What cannot be told has
+    changed."""
     roots = roots or Roots(cwd=working_folder())
     installed: Environment | None = None
     for row in observed:
@@ -203,7 +228,6 @@ def stamp_at(info: os.stat_result | None) -> Stamp | None:
 
 
 def digest_now(path: str, stat_cache: StatCache | None, trust: Trust) -> tuple[str, Stamp | None]:
-    """The digest and stamp of what is there."""
     info = info_of(path)
     if info is None:
         return ABSENT, None
@@ -225,7 +249,6 @@ def listing(path: str) -> str:
 
 
 def digest_of_names(names: Iterable[bytes]) -> str:
-    """The digest of names in a folder, in any order."""
     kept = sorted(name for name in names if name != b"__pycache__")
     return blake3(_LISTING_DOMAIN + b"\0".join(kept)).hexdigest()
 
@@ -235,3 +258,49 @@ def _distribution(name: str, installed: Environment) -> str | None:
         return installed.counted((), [name])[name]
     except UnkeyableError:
         return None
+
+
+# -- modules
+
+
+def with_imports(path: str, places: Places) -> tuple[list[str], set[str]]:
+    """A module's file, those of the project that it imports, and the top-level modules of distributions."""
+    graph = ImportGraph(places)
+    if path.endswith(".py"):
+        names = {_file_of(one): name for name, one in list(sys.modules.items())}
+        with contextlib.suppress(UnkeyableError):  # it can't be parsed: it counts, and imports nothing
+            graph.add_file(names.get(path, "__unknown__"), path)
+    return list(dict.fromkeys((path, *graph.files.values()))), set(graph.top_levels)
+
+
+def _file_of(module: Any) -> str | None:
+    """The file of a loaded module, if it says one."""
+    return space_of(module).get("__file__")
+
+
+def files_of_module(module: str) -> list[str]:
+    """The files of a loaded module and of the packages it lies in; of a package, also those of all loaded
+    modules in it: of "a.b.C" hydra imports `a`, and gets the rest by attributes."""
+    names = _names_down_to(module)
+    if hasattr(sys.modules.get(module), "__path__"):
+        names += [name for name in list(sys.modules) if name.startswith(module + ".")]
+    return [path for name in names if (path := _file_of(sys.modules.get(name))) is not None]
+
+
+def files_awaited(module: str) -> list[str]:
+    """Where a module that is not loaded would be found; of several in a dotted name, the outermost."""
+    missing = next((name for name in _names_down_to(module) if sys.modules.get(name) is None), None)
+    if missing is None:
+        return []
+    above, _, last = missing.rpartition(".")
+    folders = getattr(sys.modules[above], "__path__", ()) if above else sys.path
+    return [
+        os.path.join(os.path.abspath(folder), *ending)
+        for folder in folders
+        for ending in ((f"{last}.py",), (last, "__init__.py"))
+    ]
+
+
+def _names_down_to(module: str) -> list[str]:
+    parts = module.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]

@@ -28,9 +28,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from prepcache.digests import RecipeDigest
 from prepcache.keys.code.project import Place, Places
@@ -48,15 +48,17 @@ from prepcache.keys.observation.inputs import (
     OUTPUT,
     Input,
     Roots,
+    Scope,
     Stamp,
     digest_now,
     digest_of_names,
+    files_awaited,
+    files_of_module,
     info_of,
     stamp_at,
+    with_imports,
     without_empty_log,
 )
-from prepcache.keys.observation.modules import files_awaited, files_of_module, with_imports
-from prepcache.keys.observation.unseen import UnseenReads
 from prepcache.keys.outdated import is_other_machine_code, runs_as_written
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol.observed import in_order
@@ -75,34 +77,6 @@ _MODULE_SUFFIXES = (".py", ".so", ".pyd")
 _NO_INPUTS = ("/proc/", "/sys/", "/dev/")
 _SHARED_MEMORY = "/dev/shm/"
 _CACHE_FOLDER = f"{os.sep}__pycache__{os.sep}"
-
-
-class Scope(NamedTuple):
-    """What of a recipe tells inputs apart, alike in all processes.
-
-    Args:
-        known: project files that the recipe counts, and their stamps.
-        partly: those of which only some definitions count.
-        literals: absolute paths that stand in the code.
-        named_in_code: files that are there under paths that stand in the code.
-        distributions: those that count.
-        is_narrowed: whether these were named.
-        leaves_out: whether the recipe leaves out some of what the code reaches.
-    """
-
-    digest: RecipeDigest
-    roots: Roots
-    known: Mapping[str, tuple[int, ...] | None]
-    partly: frozenset[str]
-    literals: frozenset[str]
-    named_in_code: frozenset[str]
-    distributions: Mapping[str, str]
-    is_narrowed: bool
-    leaves_out: bool
-
-    def shares_code(self, other: Scope) -> bool:
-        """Whether a project file counts in both; where none counts, that is not known."""
-        return not (self.known and other.known and self.known.keys().isdisjoint(other.known))
 
 
 @dataclass(slots=True)
@@ -201,7 +175,7 @@ class Observer:
         self._all_outputs: dict[str | None, None] = {}
         self._code = calls.JobCode(scope.known)
         self._programs: dict[str, None] = {}
-        self._unseen = UnseenReads()
+        self._unseen = audit.UnseenReads()
         self._said: set[str] = set()
 
     def __reduce__(self) -> Any:
