@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from prepcache.errors import UnkeyableError
+from prepcache.fill.recipe_guard import drift
 from prepcache.keys.code import dependencies
 from prepcache.keys.encoding import encoder
 from prepcache.keys.recipes import recipe
@@ -132,6 +133,18 @@ def test_a_deep_graph_counts_beyond_the_rows(few_rows: None, in_config: bool) ->
         return digest_of([root])
 
     assert digest(1) == digest(1) != digest(2)
+
+
+def test_a_row_that_grows_moves_no_other_beyond_the_rows(project: Project, few_rows: None) -> None:
+    project.write(
+        prep="class C:\n    def __init__(self): self.n = 1\n"
+        "first, grown, held = ([C() for _ in range(9)] for _ in '123')\n"
+        "def f(x):\n    grown.append(C())\n    return first, held\n"
+    )
+    module = project.load("prep")
+    made = recipe(module.f)
+    module.f(1)
+    assert drift(made) == {"prep.grown": True}
 
 
 def test_a_module_named_config_is_not_the_config(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

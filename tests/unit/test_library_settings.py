@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import re
 import textwrap
@@ -95,6 +96,18 @@ def test_a_setting_that_the_code_names_counts(
 @pytest.mark.usefixtures("library")
 def test_what_is_no_setting_or_not_read_does_not_count(project: Project, name: str) -> None:
     assert not change_of(project, *OTHERS[name])
+
+
+@pytest.mark.usefixtures("library")
+def test_what_a_late_library_has_of_another_does_not_count(project: Project) -> None:
+    """It is loaded in one job, and not yet in the next."""
+    project.write(
+        prep="def f(x):\n    import library as lib\n    return lib.wrap(x), lib.search(x), lib.draw()\n"
+    )
+    function = project.load().f
+    before = recipe(function, code="function").digest
+    importlib.import_module("library")
+    assert recipe(function, code="function").digest == before
 
 
 @pytest.mark.parametrize(

@@ -276,9 +276,9 @@ class Dependencies:
         """The label of an object that was met, all of whose attributes count."""
         return self._whole_objects.get(id(value))
 
-    def give_label(self, value: Any) -> str:
-        """A label for an object without rows."""
-        label = self.labels.known(value) or self.labels.give(value, "object")
+    def give_label(self, value: Any, by: ValueEncoder) -> str:
+        """A label for an object without rows: its number in the row, since another row may grow."""
+        label = self.labels.known(value) or self.labels.give(value, f"object in {by.steps[0]}")
         self._whole_objects[id(value)] = label
         return label
 

@@ -127,7 +127,7 @@ def _library_attribute(walk: Dependencies, label: str, space: Any, chain: tuple[
             walk.count_value(label, setting, space)
     elif isinstance(value, type):
         _library_attribute(walk, label, vars(value), chain[1:])
-    elif isinstance(value, FunctionType):
+    elif isinstance(value, FunctionType) and not walk.modules.is_settling:
         home = str(value.__globals__.get("__name__"))
         if not _is_of_package(home, label):
             text = f"{home}.{value.__code__.co_qualname}"
@@ -144,8 +144,8 @@ def _is_put_there(walk: Dependencies, label: str, value: Any) -> bool:
     owner = value.__self__ if isinstance(value, MethodType | BuiltinFunctionType) else None
     if owner is not None and not isinstance(owner, type | ModuleType):
         # A library may hold methods of its own objects, which are the session's (`wandb.log`).
-        is_theirs = _is_of_package(labels.class_module(type(owner)), label)
-        is_own = not is_theirs or walk.labels.is_project(type(owner)) or is_generator(owner)
+        is_theirs = _is_of_package(labels.class_module(type(owner)), label) and not is_generator(owner)
+        is_own = walk.labels.is_project(type(owner)) or not (is_theirs or walk.modules.is_settling)
         return is_own or _is_put_there(walk, label, getattr(value, "__func__", None))
     if isinstance(value, MethodType):
         return _is_put_there(walk, label, value.__func__)

@@ -253,7 +253,7 @@ class ValueEncoder(Encoder):
             if self.inline_depth:
                 super().put_attributes(owner, pairs, put)
                 return
-            put(b"@" + text_bytes(self._walk.give_label(owner)))
+            put(b"@" + text_bytes(self._walk.give_label(owner, self)))
             self._labelled.append(owner)
             steps = tuple(self.steps[:_MOST_STEPS])
             self._waiting.append((self._depth + 1, owner, pairs, steps, self.is_key))
