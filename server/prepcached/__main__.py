@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-INTERRUPTED = 130
-"""128 + SIGINT, as a shell says it."""
+INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 
 
 def main() -> None:

@@ -29,10 +29,8 @@ from urllib.parse import SplitResultBytes, urlsplit
 from prepcache.errors import BadRequest, Forbidden, NotFound, Unauthorized
 from prepcached.store import scopes
 
-_UCRED = struct.Struct("=iII")
-"""pid, uid, gid."""
-TOKEN_UID = -1
-"""Owner, in the index, of what was committed with the TCP token."""
+_UCRED = struct.Struct("=iII")  # pid, uid, gid
+TOKEN_UID = -1  # owner, in the index, of what was committed with the TCP token
 TRUSTED_UID = -2
 """Owner, in scopes, of what trusted users share. Entries from before the isolation are not among them."""
 NOBODY_UID = 65534
@@ -44,8 +42,7 @@ _BROWSER = b"Mozilla/"
 """How every browser's User-Agent begins. Other clients of the unix socket may send any Host."""
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """Answered over TCP without a token: they say only that the daemon lives and works."""
-METRICS_PATHS = OPEN_PATHS | {"/metrics"}
-"""All that is answered at `metrics_listen`."""
+METRICS_PATHS = OPEN_PATHS | {"/metrics"}  # all that is answered at `metrics_listen`
 
 
 @dataclass(frozen=True)

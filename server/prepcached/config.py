@@ -28,8 +28,7 @@ from prepcache.protocol.units import parse_size
 PREFIX = "PREPCACHED_"
 MIN_TOKEN_CHARS = 16
 MIN_BUDGET_BYTES = 1 << 20
-NO_ID = 2**32 - 1
-"""chown(2) takes this for "as it is"."""
+NO_ID = 2**32 - 1  # chown(2) takes this for "as it is"
 
 
 def size_bytes(value: Any) -> int:

@@ -42,8 +42,7 @@ from prepcached.store import scopes
 if TYPE_CHECKING:
     from prepcached.tier.tier import Tier
 
-MAX_MISSES = 1024
-"""Kept in memory; after a restart the newest recipe of a name stands in."""
+MAX_MISSES = 1024  # kept in memory; after a restart the newest recipe of a name stands in
 KEPT_COMMITS = 2
 """Of a session, whose answers are kept: a fill and what is made on access each commit one after the other."""
 
@@ -116,10 +115,8 @@ class Coordinator:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self.tier: Tier | None = None
-        """The bucket that is shared with other machines."""
-        self.misses: defaultdict[str, Misses] = defaultdict(Misses)
-        """By scope."""
+        self.tier: Tier | None = None  # the bucket that is shared with other machines
+        self.misses: defaultdict[str, Misses] = defaultdict(Misses)  # by scope
         self._registered: set[str] = set()
         self._commits: dict[str, list[tuple[wire.CommitRequest, asyncio.Task[wire.Committed]]]] = {}
         self.served = Counters(daemon.registry, SERVED)

@@ -39,25 +39,20 @@ from prepcached.store.store import Store
 LOG = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
-IsGone = Callable[[], Awaitable[bool]]
-"""Whether the client has hung up."""
+IsGone = Callable[[], Awaitable[bool]]  # whether the client has hung up
 
 QUICK_THREADS = 4
 """For calls that only read the index or change memory. Nothing here waits for the store's writer."""
 SLOW_THREADS = 6
 """For calls that read or write artifacts, or wait for the writer: look-ups must not wait for them."""
-LIST_THREADS = 2
-"""For listings, which may look through the whole index."""
-LONG_THREADS = 1
-"""For calls that read the whole store."""
+LIST_THREADS = 2  # for listings, which may look through the whole index
+LONG_THREADS = 1  # for calls that read the whole store
 TICK_S = 0.5
 WATCHED_LAPSE_S = 1800.0
 """Silence after which even a live process is taken for one that forgot its session; as a hold weakens."""
 MAX_SESSIONS, MAX_PER_USER = 4096, 1024
-MAX_RECIPES = 64
-"""Recipes of which one session may report progress at a time."""
-SWEEP_S = 60.0
-"""The staging folder is looked through for what belongs to no open session this often."""
+MAX_RECIPES = 64  # recipes of which one session may report progress at a time
+SWEEP_S = 60.0  # the staging folder is looked through for what belongs to no open session this often
 
 
 @dataclass
@@ -129,8 +124,7 @@ class Daemon:
         self.sessions: dict[str, Session] = {}
         self.leases = LeaseTable(clock, self._ring)
         self.stopping = asyncio.Event()
-        self.commits: dict[str, int] = {}
-        """Commits under way, by session."""
+        self.commits: dict[str, int] = {}  # commits under way, by session
         self._bells: dict[str, asyncio.Event] = {}
         self._swept_at = clock()
         self._quick = ThreadPoolExecutor(QUICK_THREADS, "quick")

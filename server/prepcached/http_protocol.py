@@ -34,19 +34,14 @@ LOG = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = wire.MAX_HEADER_BYTES
 """Request line and headers together; what a client of ours sends is under 1 KiB."""
-HEAD_TIMEOUT_S = 10.0
-"""From a connection's or a request's first byte to the end of its head."""
-REST_TIMEOUT_S = 30.0
-"""From an answer that did not wait for the end of its request's body to that end."""
-STALL_TIMEOUT_S = 30.0
-"""Longest pause of a client in the middle of reading an answer."""
+HEAD_TIMEOUT_S = 10.0  # from a connection's or a request's first byte to the end of its head
+REST_TIMEOUT_S = 30.0  # from an answer that did not wait for the end of its request's body to that end
+STALL_TIMEOUT_S = 30.0  # longest pause of a client in the middle of reading an answer
 MAX_CONNECTIONS = 8192
 DESCRIPTOR_SHARE = 2
 """Connections may use one in so many of the process's descriptors; the store needs the others."""
-FLOOD_LOG_S = 60.0
-"""Between two log lines about refused connections."""
-BULK_BYTES = 1 << 20
-"""Send buffer of a connection that downloads; the system may grant less."""
+FLOOD_LOG_S = 60.0  # between two log lines about refused connections
+BULK_BYTES = 1 << 20  # send buffer of a connection that downloads; the system may grant less
 
 
 def is_look(scope: Mapping[str, Any]) -> bool:
@@ -61,8 +56,7 @@ class Slots:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.limit = limit or max(8, min(MAX_CONNECTIONS, soft // DESCRIPTOR_SHARE))
         self.open: Counter[int | None] = Counter()
-        self.refused = 0
-        """Connections closed for want of a slot, since the start."""
+        self.refused = 0  # connections closed for want of a slot, since the start
         self._logged_at = float("-inf")
 
     def take(self, uid: int | None) -> str | None:

@@ -32,15 +32,12 @@ from prepcache.protocol import wire
 MIN_SPAN_S = 15.0
 """Shortest life of a lease between beats: three beats, so that one lost beat costs nothing."""
 COST_FACTOR = 4.0
-STALL_S = 600.0
-"""How long beats alone keep a lease whose holder reports no progress."""
+STALL_S = 600.0  # how long beats alone keep a lease whose holder reports no progress
 STALL_COST_FACTOR = 40.0
-MAX_LEASES, MAX_LEASED_ITEMS = wire.MAX_LEASES, 1 << 20
-"""Of one session."""
+MAX_LEASES, MAX_LEASED_ITEMS = wire.MAX_LEASES, 1 << 20  # of one session
 TIER_SESSION = "tier-"
 """The sessions by which the shared tier leases the items that it fetches begin with this."""
-TIER_NAME = "the shared tier"
-"""What people read as the holder of those items."""
+TIER_NAME = "the shared tier"  # what people read as the holder of those items
 WAITING_S = 5.0
 """How long a wait is remembered: longer than one long poll and the pause between two."""
 

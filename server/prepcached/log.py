@@ -16,8 +16,7 @@ import time
 from collections.abc import Mapping
 from contextvars import ContextVar
 
-MAX_CHARS = 8000
-"""A traceback has some 3,000."""
+MAX_CHARS = 8000  # a traceback has some 3,000
 _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 3}
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 """Of the request that is being answered; empty outside of one."""

@@ -19,10 +19,8 @@ from prepcached.store.store import Store
 
 LOG = logging.getLogger(__name__)
 
-TURN_S = 1.0
-"""The pause between two turns."""
-DISK_BYTES_PER_S = 16 << 20
-"""200 GiB in four hours."""
+TURN_S = 1.0  # the pause between two turns
+DISK_BYTES_PER_S = 16 << 20  # 200 GiB in four hours
 SCRUB_STEP_BYTES = 256 << 10
 SCRUB_SHARE = 0.1
 MERGE_SHARE = 0.25
@@ -34,8 +32,7 @@ class Maintenance:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._stop = threading.Event()
-        self._merge_at = 0.0
-        """When the next merge may begin."""
+        self._merge_at = 0.0  # when the next merge may begin
         self._failed: dict[str, str] = {}
         """The last error of each kind of work; one that repeats is logged once."""
         self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)

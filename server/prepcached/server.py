@@ -46,18 +46,14 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-KEEP_ALIVE_S = 75
-"""Longer than clients keep idle connections, so that it is they who close."""
+KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that it is they who close
 STOP_TIMEOUT_S = 6
 """For requests under way at a stop. Clients offer again what is broken off."""
 STOP_LIMIT_S = 9
 """For the whole stop: then the process ends as by a crash, which costs no committed sample."""
-OVERDUE = 1
-"""Exit status of a stop that did not end in time: what was under way is lost."""
-START_TOLD_S = 1.0
-"""Systemd is told so often how far a start is, which reads every artifact where the index is lost,"""
-START_STEP_S = 600
-"""and asked for so much for the next 256th of the store."""
+OVERDUE = 1  # exit status of a stop that did not end in time: what was under way is lost
+START_TOLD_S = 1.0  # between two words to systemd about a start that reads every artifact
+START_STEP_S = 600  # what systemd is asked to allow for the next 256th of the store
 SWITCH_S = 0.0005
 """Longest time that a busy thread, such as a merge, keeps the interpreter from a request. A request takes it
 back some ten times: with Python's own 5 ms, answers took 50 ms while a merge ran."""
@@ -145,8 +141,7 @@ class Server(uvicorn.Server):
         self._environ = environ
         self._place = place
         self._watches: list[asyncio.Task[None]] = []
-        self.ends_with: BaseException | None = None
-        """What `serve` raises after the stop."""
+        self.ends_with: BaseException | None = None  # what `serve` raises after the stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.loop = loop = asyncio.get_running_loop()

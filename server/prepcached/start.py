@@ -31,8 +31,7 @@ from prepcached.store.root import Root
 
 LOG = logging.getLogger(__name__)
 
-ROOT_WAIT_S = 5.0
-"""For a daemon that is just stopping to give the root back."""
+ROOT_WAIT_S = 5.0  # for a daemon that is just stopping to give the root back
 LISTEN_FDS_START = 3
 BACKLOG = 1024
 STOPS = (signal.SIGTERM, signal.SIGINT)

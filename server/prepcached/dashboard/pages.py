@@ -47,15 +47,13 @@ HEADERS = {
     "x-content-type-options": "nosniff",
 }
 MAX_FORM_BYTES = 4096
-SORTED_NAMES = 2000
-"""Names that are sorted; the page shows the first of them."""
+SORTED_NAMES = 2000  # names that are sorted; the page shows the first of them
 MAX_SESSIONS = 30
 MAX_NAMES = 40
 MAX_ENTRIES = 20
 MAX_MISSES = 10
 MAX_USERS = 20
-REFRESH_S = 10
-"""Where scripts are off; else the page follows every second (dashboard.js)."""
+REFRESH_S = 10  # where scripts are off; else the page follows every second (dashboard.js)
 SORTS: Mapping[str, str] = {
     "name": "name",
     "recipes": "recipes",
@@ -66,12 +64,9 @@ SORTS: Mapping[str, str] = {
     "used": "used_at",
 }
 """Columns of the room by name, and the members that they sort by."""
-SPANS = (("last hour", 3600.0, 60), ("last day", 86400.0, 96))
-"""Of the charts: name, seconds, bars."""
-SAMPLE_S, KEPT = 60.0, 24 * 60
-"""Seconds that a sample counts, and samples that are kept."""
-WIDTH, HEIGHT = 300, 48
-"""Of a chart, in the units of its SVG."""
+SPANS = (("last hour", 3600.0, 60), ("last day", 86400.0, 96))  # of the charts: name, seconds, bars
+SAMPLE_S, KEPT = 60.0, 24 * 60  # seconds that a sample counts, and samples that are kept
+WIDTH, HEIGHT = 300, 48  # of a chart, in the units of its SVG
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -94,8 +89,7 @@ class Dashboard:
         self._secret = secrets.token_bytes(32)
         self._templates = _environment()
         self._samples: deque[Sample] = deque(maxlen=KEPT)
-        self._sampled = Sample(0.0, 0.0, 0.0, 0.0, 0.0)
-        """The counters at the last sample."""
+        self._sampled = Sample(0.0, 0.0, 0.0, 0.0, 0.0)  # the counters at the last sample
 
     async def record(self) -> None:
         """Samples the counters for the charts until it is cancelled."""

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from prepcached.tier.tier import Tier
 
 LOG = logging.getLogger(__name__)
-MAX_NAMES = 10_000
-"""Names that are summed up."""
-TOLD = 1000
-"""Keys, or names of objects, in an answer."""
+MAX_NAMES = 10_000  # names that are summed up
+TOLD = 1000  # keys, or names of objects, in an answer
 
 
 def router(daemon: Daemon) -> APIRouter:

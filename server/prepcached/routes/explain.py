@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -23,10 +22,8 @@ from prepcached.store import listing
 from prepcached.store.records import RecipeRecord
 from prepcached.store.store import Store
 
-SHOWN_TEXT = 1000
-"""Characters of a value in an answer; a line has fewer."""
-SUMMARY_TEXT = 4000
-"""Characters of a summary, less than a message's text may have."""
+SHOWN_TEXT = 1000  # characters of a value in an answer; a line has fewer
+SUMMARY_TEXT = 4000  # characters of a summary, less than a message's text may have
 WAS_THERE = "it was cached, but has been evicted, purged or found damaged"
 NOT_ALL = (
     "some items are new or changed, or an input that the function uses has changed; the line that the job "
@@ -35,15 +32,8 @@ NOT_ALL = (
 FORGOTTEN = "no job has missed it since the daemon started; the line that the job printed says why"
 
 
-@dataclass(frozen=True)
-class Subject:
-    """The recipe that is explained, of a scope (store/scopes.py)."""
-
-    digest: RecipeDigest | None
-    name: str
-    parts: Mapping[str, Any]
-    scope: str
-    entries: int = 0
+Subject = tuple[RecipeDigest | None, str, Mapping[str, Any], str, int]
+"""A recipe that is explained: digest, name, parts, scope (store/scopes.py), number of its entries."""
 
 
 def router(daemon: Daemon, all_misses: Mapping[str, Misses]) -> APIRouter:
@@ -81,27 +71,27 @@ async def explanation(
 def _explain(
     store: Store, asked: inspection.ExplainRequest, missed: Miss | None, caller: Caller
 ) -> inspection.Explanation:
-    subject = _subject(store, asked, None if missed is None else missed.recipe, caller)
-    recipe = None if subject.digest is None else subject.digest + subject.scope
+    digest, full_name, parts, scope, entries = _subject(store, asked, missed, caller)
+    recipe = None if digest is None else digest + scope
     with store.index.read() as conn:
         draws = () if recipe is None else listing.draws(conn, recipe)[: inspection.MAX_DRAWS]
-        name = shortened(subject.name, SHOWN_TEXT)
-        told = inspection.Explanation(subject.digest, name, subject.entries, False, None, draws=draws)
+        name = shortened(full_name, SHOWN_TEXT)
+        told = inspection.Explanation(digest, name, entries, False, None, draws=draws)
         if missed is not None and missed.is_partial:
             return replace(told, is_partial=True, summary=missed.why or NOT_ALL, cue=missed.cue)
-        was_there = recipe is not None and not subject.entries and listing.was_filled(conn, recipe)
+        was_there = recipe is not None and not entries and listing.was_filled(conn, recipe)
         if was_there or (missed is not None and missed.why == WAS_THERE):  # it may be filled again by now
             return replace(told, was_there=True, summary=WAS_THERE)
-        found = listing.relatives(conn, subject.digest, subject.name, subject.scope)
-        with_parts = {one.recipe: (one, parts) for one, parts in found}
+        found = listing.relatives(conn, digest, full_name, scope)
+        with_parts = {one.recipe: (one, its_parts) for one, its_parts in found}
     try:
-        best = explain.nearest(subject.parts, [(digest, parts) for digest, (_, parts) in with_parts.items()])
+        best = explain.nearest(parts, [(other, its_parts) for other, (_, its_parts) in with_parts.items()])
     except RecursionError:
         raise BadRequest("the recipe's parts are nested too deeply", field="parts") from None
     if best is None:
         is_guess = missed is None and asked.parts is None and asked.recipe is None and asked.key is None
-        nothing = "nothing else" if subject.entries else "nothing"
-        why = FORGOTTEN if is_guess and subject.entries else f"{nothing} of this name is cached yet"
+        nothing = "nothing else" if entries else "nothing"
+        why = FORGOTTEN if is_guess and entries else f"{nothing} of this name is cached yet"
         return replace(told, summary=why)
     nearest, differences = with_parts[RecipeDigest(best[0])][0], best[1]
     return replace(
@@ -113,19 +103,21 @@ def _explain(
     )
 
 
-def _subject(store: Store, asked: inspection.ExplainRequest, missed: str | None, caller: Caller) -> Subject:
+def _subject(store: Store, asked: inspection.ExplainRequest, missed: Miss | None, caller: Caller) -> Subject:
     """Whom the request is about; raises NotFound where the store has no such recipe, or not its parts."""
     if asked.parts is not None:
         name = asked.name or asked.parts.get("name")
         name = name if isinstance(name, str) else ""
-        return Subject(asked.recipe, name, asked.parts, caller.scope)
+        return asked.recipe, name, asked.parts, caller.scope, 0
     if asked.key is not None:
         digest: str | None = store.entry(asked.key, caller.confined_to).recipe
     elif asked.recipe is not None:
         digest = asked.recipe
     else:
         with store.index.read() as conn:
-            digest = missed or listing.newest_of(conn, asked.name, caller.scope)
+            digest = (
+                missed.recipe if missed is not None else listing.newest_of(conn, asked.name, caller.scope)
+            )
     if digest is None:
         what = "no job" if asked.name is None else f"no job of {asked.name!r}"
         raise NotFound(f"{what} has missed since the daemon started", name=asked.name)
@@ -134,7 +126,7 @@ def _subject(store: Store, asked: inspection.ExplainRequest, missed: str | None,
         raise NotFound(f"the readable parts of recipe {digest} are lost", recipe=digest)
     # Of a recipe that all shared others' entries are not told of to who sees his own alone.
     scope = record.scope if caller.confined_to is None else caller.scope
-    return Subject(record.digest, record.name, record.parts, scope, record.entries)
+    return record.digest, record.name, record.parts, scope, record.entries
 
 
 def _difference(one: explain.Difference) -> inspection.Difference:

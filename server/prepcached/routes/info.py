@@ -22,8 +22,7 @@ from prepcached.routes import messages
 from prepcached.routes.messages import endpoint
 from prepcached.store.records import Stats
 
-READY_TIMEOUT_S = 2.0
-"""An index that takes longer keeps jobs waiting."""
+READY_TIMEOUT_S = 2.0  # an index that takes longer keeps jobs waiting
 _HEALTH = {"type": "object", "properties": {"status": {"type": "string", "examples": ["ok"]}}}
 _NUMBERS = {"type": "object", "description": "numbers by name", "examples": [{"entries": 1}]}
 

@@ -31,8 +31,7 @@ from prepcached.problems import PROBLEM_TYPE, JsonResponse, document
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
-BODY_TIMEOUT_S = 30.0
-"""From the head to the body's end, for bodies of messages."""
+BODY_TIMEOUT_S = 30.0  # from the head to the body's end, for bodies of messages
 BIG_BYTES = 64 << 10
 """Bodies over this are parsed, and answers over about this written, in a worker thread."""
 BIG_ARTIFACTS = 200

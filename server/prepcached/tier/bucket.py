@@ -25,11 +25,9 @@ from prepcache.errors import ConfigError
 CONNECT_S = 2.0
 STALL_S = 2.0
 """Longest wait for an answer to a small request, or for the next piece of a large one; a job waits for it."""
-WRITE_S = 30.0
-"""Longest wait for a small write, for which no job waits."""
+WRITE_S = 30.0  # longest wait for a small write, for which no job waits
 PIECE_BYTES = 1 << 20
-UPLOAD_RATE = 256 << 10
-"""Bytes a second: an upload that is slower is given up."""
+UPLOAD_RATE = 256 << 10  # bytes a second: an upload that is slower is given up
 
 T = TypeVar("T")
 

@@ -26,25 +26,17 @@ from prepcached.tier.bucket import Absent, Bucket, CouldNotTell, Damaged
 LOG = logging.getLogger(__name__)
 
 PREFIX = "manifests/v1"
-FRESH_S = 10.0
-"""How long a manifest that was read counts as the newest."""
+FRESH_S = 10.0  # how long a manifest that was read counts as the newest
 KEPT_ITEMS = 4_000_000
 """Of all recipes together: about 600 MB; what was used longest ago is read again when it is asked for."""
 MAX_OBJECTS = 4096
-COMPACTED_AT = 16
-"""Objects of one recipe that are rewritten as one."""
-TRIES = 4
-"""Readings of a list whose objects are compacted away meanwhile."""
-MAX_OBJECT_BYTES = 32 << 20
-"""A larger object is not read: rows of about 500,000 items."""
-MAX_ROWS = 20_000
-"""Of one recipe, over all its objects."""
-MAX_ITEMS = 1 << 18
-"""Of one artifact, so that its row always fits into an object."""
-MAX_OBSERVED = 4096
-"""Chunks of observed inputs that one artifact names."""
-MAX_ARTIFACT_BYTES = 64 << 30
-"""Larger artifacts are ignored."""
+COMPACTED_AT = 16  # objects of one recipe that are rewritten as one
+TRIES = 4  # readings of a list whose objects are compacted away meanwhile
+MAX_OBJECT_BYTES = 32 << 20  # larger objects, of rows of over 500,000 items, are not read
+MAX_ROWS = 20_000  # of one recipe, over all its objects
+MAX_ITEMS = 1 << 18  # of one artifact, so that its row always fits into an object
+MAX_OBSERVED = 4096  # chunks of observed inputs that one artifact names
+MAX_ARTIFACT_BYTES = 64 << 30  # larger artifacts are ignored
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -80,8 +72,7 @@ class _Object(msgspec.Struct):
 
 _DECODER = msgspec.json.Decoder(_Object)
 """Made here, not by the first thread that reads a manifest: see `be_known` in protocol/wire.py."""
-Index = dict[bytes, tuple[Row, ...]]
-"""By item, the artifacts of its highest edition; mostly one."""
+Index = dict[bytes, tuple[Row, ...]]  # by item, the artifacts of its highest edition; mostly one
 
 
 def index(rows: Iterable[Row]) -> Index:

@@ -14,8 +14,7 @@ LOG = logging.getLogger(__name__)
 
 LOST_S = 5.0
 LOST_SPAN_S = 3600.0
-LONGEST_S = 2.0
-"""The longest that one failure costs a job."""
+LONGEST_S = 2.0  # the longest that one failure costs a job
 TICK_S = 0.5
 
 
@@ -25,8 +24,7 @@ class Outage:
     def __init__(self, name: str, meanwhile: str, retry_s: float, clock: Callable[[], float]) -> None:
         self.failures = 0
         self.last_failure = ""
-        self.is_on = False
-        """Whether it failed, and has not answered since."""
+        self.is_on = False  # whether it failed, and has not answered since
         self.was_asked = asyncio.Event()
         self._name = name
         self._meanwhile = meanwhile

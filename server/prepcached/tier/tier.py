@@ -44,12 +44,9 @@ from prepcached.tier.upstream import Upstream
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
-RETRY_S = 30.0
-"""How often a bucket that could not tell is asked until it answers."""
-DOWNLOADS = 4
-"""Artifacts that are fetched at once."""
-ASKED_S = 1.5
-"""Longest wait of a request for a lease for a manifest (see upstream.LOOK_S)."""
+RETRY_S = 30.0  # how often a bucket that could not tell is asked until it answers
+DOWNLOADS = 4  # artifacts that are fetched at once
+ASKED_S = 1.5  # longest wait of a request for a lease for a manifest (see upstream.LOOK_S)
 AGAIN_S = 600.0
 """How long an artifact that was fetched, or that the store declined, is not fetched again: if the job still
 asks for its items, they are no use to it."""
@@ -61,12 +58,9 @@ PUBLISH_S = 2.0
 PUBLISH_SHARE = 0.01
 """Jobs commit what they have leased for so long, or for this share of their time so far: another machine may
 wait for it or, without a lead, make the same. Without a lead manifests are read as often."""
-DRAIN_S = 3.0
-"""What a stop gives to what still waits to be copied,"""
-END_S = 1.0
-"""and to a task that it has cancelled."""
-MAX_LISTED = 1_000_000
-"""Objects that `garbage` looks at in one go."""
+DRAIN_S = 3.0  # what a stop gives to what still waits to be copied
+END_S = 1.0  # what it gives to a task that it has cancelled
+MAX_LISTED = 1_000_000  # objects that `garbage` looks at in one go
 MAX_RECIPE_BYTES = 8 << 20
 GARBAGE_AGE_S = 24 * 3600.0
 """Far longer than a copy takes from its bytes to its manifest, and than clocks differ."""
@@ -88,15 +82,13 @@ class Tier:
         self._counted = Counters(daemon.registry, TIER)
         self._slots = asyncio.Semaphore(DOWNLOADS)
         self._fetches: set[asyncio.Task[bool]] = set()
-        self._due: dict[str, float] = {}
-        """Recipes that wait to be copied, and from when on."""
+        self._due: dict[str, float] = {}  # recipes that wait to be copied, and from when on
         self._one_copy = asyncio.Lock()
         self._copying = ""
         self._is_closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self.upstream = None if lead is None else Upstream(daemon, self, *lead)
-        self.order = 0
-        """As in wire.SessionAnswer."""
+        self.order = 0  # as in wire.SessionAnswer
         if not is_read_only and lead is None:
             self.order = int.from_bytes(blake3(daemon.store.instance.encode()).digest(8)) >> 1 | 1
 

@@ -41,15 +41,12 @@ from prepcached.tier.outage import Outage
 if TYPE_CHECKING:
     from prepcached.tier.tier import Tier
 
-CALL_S = 1.0
-"""Longest wait for an answer of the lead, beyond what it was asked to wait."""
+CALL_S = 1.0  # longest wait for an answer of the lead, beyond what it was asked to wait
 MAX_ANSWER_BYTES = 8 << 20
-PIECE_S = 10.0
-"""Seconds of work that are leased at once, so that the lead is asked rarely."""
+PIECE_S = 10.0  # seconds of work that are leased at once, so that the lead is asked rarely
 FEWEST_PIECES = 4
 """A piece is at most this part of what the job says is missing, so that machines end together."""
-IDLE_S = 3.0
-"""A piece that no job here works on is given back after this, at the next beat."""
+IDLE_S = 3.0  # after which a piece that no job here works on is given back
 BEAT_S = 2.0
 HELD_AGE_S = 2.0
 """While other machines hold everything, the bucket is asked this often for what they have copied."""
@@ -92,8 +89,7 @@ class Upstream:
         }
         context = ssl.create_default_context() if url.startswith("https:") else None
         self._pool = httpcore.AsyncConnectionPool(ssl_context=context, keepalive_expiry=30.0)
-        self._session = ""
-        """As the header names it; empty where there is none."""
+        self._session = ""  # as the header names it; empty where there is none
         self._outage = Outage(f"the lead {self._url}", meanwhile, RETRY_S, daemon.clock)
         self._daemon = daemon
         self._tier = tier
