@@ -30,7 +30,6 @@ from prepcache.protocol.units import count_text, shortened, size_text, span_text
 from prepcache.settings import Mode
 
 if TYPE_CHECKING:
-    from prepcache.daemon.client import Client
     from prepcache.fill.filler import Filled
     from prepcache.index.artifact_set import ArtifactSet
     from prepcache.index.item_index import Catalogue
@@ -268,7 +267,7 @@ def ask(artifacts: ArtifactSet) -> str:
     from prepcache.protocol import inspection
 
     recipe, session = artifacts.recipe, artifacts.session
-    client: Client = session.client  # the process's one: another would keep a connection of its own open
+    client: Any = session.client  # the process's one: another would keep a connection of its own open
     parts = None if artifacts.mode.is_writing else fitting(recipe.parts)  # else they are registered
     asked = inspection.ExplainRequest(recipe=RecipeDigest(recipe.digest), parts=parts).to_json()
 

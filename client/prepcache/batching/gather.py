@@ -131,8 +131,6 @@ class Rows:
             for table, place in zip(table_of_group, place_of_group, strict=True)
         ]
         self._number_of = index if len(first) < 2 else np.array(first, np.int64)[group_of] + index
-        # One artifact, read in its own order: positions are numbers, and no cache miss finds them out.
-        self._is_straight = np.array_equal(self._number_of, np.arange(len(self._number_of)))
         self._table_of: Array | None = None
         if len(self.tables) > 1:
             self._table_of = np.array(table_of_group, np.int32)[group_of]
@@ -171,14 +169,10 @@ class Rows:
         at = positions(indices, self._row_of.size)
         if at.size == 0:
             return []
-        # (`max` would go through Python once more.)
-        if self._is_straight and int(np.maximum.reduce(at.view(np.uint64))) < self._row_of.size:
-            numbers = at
-        else:
-            try:
-                numbers = self._number_of.take(at)
-            except IndexError:
-                raise _out_of_range(at, len(self)) from None
+        try:
+            numbers = self._number_of.take(at)
+        except IndexError:
+            raise _out_of_range(at, len(self)) from None
         shown = at if shown is None else shown
         if self._table_of is None:
             return Batch(self.tables[0], numbers, shown, self.pool)

@@ -77,7 +77,7 @@ class NoSession:
 class _Opener:
     """Maps the artifacts that count."""
 
-    def __init__(self, session: Any, root: str | None, recipe: Recipe, trust: Any) -> None:
+    def __init__(self, session: Session | NoSession, root: str | None, recipe: Recipe, trust: Any) -> None:
         self.changed: dict[str, str] = {}
         self.has_mapped = False
         self.drawn: set[str] = set()
@@ -150,7 +150,9 @@ class ArtifactSet:
 
     def _connect(self) -> None:
         self.mode = self.client.mode
-        self.session: Any = NoSession() if self.mode is Mode.OFF else Session.current(self.client)
+        self.session: Session | NoSession = (
+            NoSession() if self.mode is Mode.OFF else Session.current(self.client)
+        )
         self._opener = _Opener(self.session, self._root, self.recipe, self._trust)
         self.filling = threading.Lock()
         self._claiming = threading.Lock()
@@ -319,7 +321,7 @@ class ArtifactSet:
         self.is_known = self.is_known and (not reason or is_declined)
 
     @property
-    def sharing(self) -> Any:
+    def sharing(self) -> Session | NoSession:
         """The session, for what makes samples; its leases are asked for by `lease`."""
         return self.session if self.mode.is_writing else NoSession()
 
