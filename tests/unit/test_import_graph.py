@@ -19,7 +19,7 @@ from prepcache.errors import UnkeyableError, all_errors
 from prepcache.keys.code import import_graph
 from prepcache.keys.code.import_graph import Import, ImportGraph, imports_in, read_source
 from prepcache.keys.code.project import Place, Places
-from prepcache.keys.outdated import runs_as_written
+from prepcache.keys.environment import runs_as_written
 from prepcache.keys.recipe_parts import static_key
 from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
@@ -214,7 +214,7 @@ def test_what_a_file_fills_itself_is_as_written_if_it_is_older(
     path = project.put("late.py", text)
     exec(change, vars(project.load("late")))
     age = 10**10 if is_older else -(10**10)
-    monkeypatch.setattr("prepcache.keys.outdated.started_ns", lambda: path.stat().st_ctime_ns + age)
+    monkeypatch.setattr("prepcache.keys.environment.started_ns", lambda: path.stat().st_ctime_ns + age)
     assert runs_as_written(str(path)) is (is_own and is_older)
 
 

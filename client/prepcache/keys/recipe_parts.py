@@ -24,10 +24,9 @@ from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.project import Places, dotted_name, package_root
 from prepcache.keys.code.values import Value, ValueEncoder, readable
 from prepcache.keys.encoding.encoder import ENCODING_VERSION, length, text_bytes
-from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment
+from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, check_machine_code
 from prepcache.keys.files.digest import digest_file
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
-from prepcache.keys.outdated import check_machine_code
 from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
 
 EDITED = "edited after it was loaded"

@@ -27,8 +27,8 @@ from prepcache.keys.code.import_graph import (
 )
 from prepcache.keys.code.names import SKIPPED_GLOBALS, all_names
 from prepcache.keys.code.project import file_name
+from prepcache.keys.environment import started_ns
 from prepcache.keys.files.stamps import Stamp
-from prepcache.keys.outdated import started_ns
 
 if TYPE_CHECKING:
     from prepcache.keys.code.dependencies import Dependencies

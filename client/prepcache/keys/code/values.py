@@ -32,8 +32,8 @@ from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.names import SCALARS, attributes_read
 from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Put, is_registered, text_bytes
 from prepcache.keys.encoding.objects import Parts, is_lock, kind_of, own_attributes, state_of
+from prepcache.keys.environment import check_machine_code
 from prepcache.keys.markers import Tree
-from prepcache.keys.outdated import check_machine_code
 from prepcache.keys.paths import looks_like_path, name_bytes
 from prepcache.keys.secrets import holds_secret
 

@@ -34,13 +34,12 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.labels import space_of
 from prepcache.keys.code.project import Places, is_checkout, working_folder
-from prepcache.keys.environment import Environment
+from prepcache.keys.environment import Environment, runs_as_written
 from prepcache.keys.files.digest import Trust, digest_file, is_directory
 from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation import context
 from prepcache.keys.observation.audit import WAL
-from prepcache.keys.outdated import runs_as_written
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol.observed import RANDOM
 

@@ -34,7 +34,7 @@ from typing import Any
 
 from prepcache.digests import RecipeDigest
 from prepcache.keys.code.project import Place, Places
-from prepcache.keys.environment import lately
+from prepcache.keys.environment import is_other_machine_code, lately, runs_as_written
 from prepcache.keys.files.digest import Trust, is_directory, is_regular
 from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
@@ -59,7 +59,6 @@ from prepcache.keys.observation.inputs import (
     with_imports,
     without_empty_log,
 )
-from prepcache.keys.outdated import is_other_machine_code, runs_as_written
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol.observed import in_order
 from prepcache.protocol.places import cache_folder
