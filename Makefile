@@ -129,6 +129,7 @@ peers:
 	$(PEERS_PIP) install --constraint constraints.txt torch==2.13.0 numpy pillow
 	$(PEERS_PIP) install --constraint constraints.txt --requirement benchmarks/requirements-peers.txt
 	$(PEERS_PIP) install --constraint constraints.txt --no-deps --requirement benchmarks/requirements-peers-bare.txt
+	$(PEERS_PIP) install --requirement benchmarks/requirements-key-peers.txt
 
 clean:
 	rm -rf .venv .venv-peers .venv-dist .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -2,8 +2,8 @@
 
     python -m benchmarks.keys [--peers PYTHON]
 
-PYTHON is an interpreter that has joblib, datasets, monai and torch (`make peers` makes one). A case counts as
-a stale sample if its key had to change and did not, as a needless miss if its key had to stay and did not.
+PYTHON is an interpreter that has the other caches and torch (`make peers` makes one). A case counts as a
+stale sample if its key had to change and did not, as a needless miss if its key had to stay and did not.
 """
 
 from __future__ import annotations
