@@ -25,10 +25,6 @@ from prepcache.keys.recipes import recipe
 from support.projects import Project, project_fixture  # noqa: F401
 
 
-def files(project: Project, target: str = "prep.f") -> set[str]:
-    return set(project.recipe(target).parts["code"]["files"])
-
-
 def test_two_files_known_by_one_name_both_count(tmp_path: Path) -> None:
     graph = ImportGraph(Places({}), [])
     for folder in ("one", "other"):
@@ -38,27 +34,24 @@ def test_two_files_known_by_one_name_both_count(tmp_path: Path) -> None:
     assert list(graph.files) == ["prep.py", "prep.py#2"]
 
 
-def test_import_module_with_a_relative_literal_is_resolved(project: Project) -> None:
+BROUGHT = {
+    "a relative name in a text": (
+        "pkg/two.py",
+        "import pkg.one\ndef f(x): return pkg.one.f(x)",
+        "import importlib\ndef f(x): return importlib.import_module('.two', __package__).g(x)",
+    ),
+    "what `__all__` lists": ("pkg/two.py", "from pkg import *\ndef f(x): return two.g(x)", ""),
+    "a name of the standard library's": ("this.py", "def f(x):\n    import this\n    return x", ""),
+}
+
+
+@pytest.mark.parametrize("how", BROUGHT)
+def test_what_an_import_brings_counts(project: Project, how: str) -> None:
+    file, prep, one = BROUGHT[how]
     project.write(
-        pkg____init__="",
-        pkg__one="import importlib\ndef f(x): return importlib.import_module('.two', __package__).g(x)",
-        pkg__two="def g(x): return x",
+        prep=prep, pkg____init__="__all__ = ['two']", pkg__one=one, pkg__two="g = len", this="K = 1"
     )
-    assert "pkg/two.py" in files(project, "pkg.one.f")
-
-
-def test_star_from_a_package_brings_the_submodules_of_its_all(project: Project) -> None:
-    project.write(
-        prep="from pkg import *\ndef f(x): return two.g(x)",
-        pkg____init__="__all__ = ['two']",
-        pkg__two="g = len",
-    )
-    assert "pkg/two.py" in files(project)
-
-
-def test_a_module_that_shadows_the_standard_library_counts(project: Project) -> None:
-    project.write(prep="def f(x):\n    import this\n    return x", this="K = 1")
-    assert files(project) == {"prep.py", "this.py"}
+    assert file in project.recipe().parts["code"]["files"]
 
 
 @pytest.mark.parametrize("code", ["script", "function"])
@@ -98,12 +91,6 @@ def test_a_static_key_reads_the_file_and_never_runs_it(project: Project) -> None
     assert "hidden" not in repr(key)
     assert "numpy" in key["distributions"]
     assert "tool" not in sys.modules
-
-
-def test_a_static_key_of_an_unknown_name_says_what_there_is(project: Project) -> None:
-    path = project.put("tool.py", "def f(x): return x")
-    with pytest.raises(UnkeyableError, match="does not define 'g'; it defines f"):
-        static_key(path, "g")
 
 
 def put(path: Path, text: str, *, age_s: float = 100) -> str:

@@ -37,26 +37,19 @@ def test_a_global_set_by_the_job_is_named(project: Project) -> None:
     assert steady.changed(is_due=True) == ["prep.SIZE"], "some was made with the other one"
 
 
-def test_an_environment_variable_set_by_the_job_is_named(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("reads", "is_named"),
+    [("return os.environ.get('PREP_MODE'), x", True), ("os.environ['PREP_MODE'] = str(x)", False)],
+)
+def test_a_variable_set_by_the_job_is_named(
+    project: Project, monkeypatch: pytest.MonkeyPatch, reads: str, is_named: bool
 ) -> None:
-    reads = "import os\ndef f(x):\n    return os.environ.get('PREP_MODE'), x\n"
-    project.write(prep=reads)
+    """And no variable that the function sets itself."""
+    project.write(prep=f"import os\ndef f(x):\n    {reads}\n")
     steady = Steady(recipe(project.load().f))
     assert steady.changed(is_due=True) == []
     monkeypatch.setenv("PREP_MODE", "fast")
-    assert steady.changed(is_due=True, is_filling=True) == ["$PREP_MODE"]
-
-
-def test_a_variable_set_by_the_function_is_no_change(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PREP_MODE", "1")
-    project.write(prep="import os\ndef f(x):\n    os.environ['PREP_MODE'] = str(x)\n    return x\n")
-    module = project.load()
-    steady = Steady(recipe(module.f))
-    module.f(2)
-    assert steady.changed(is_due=True, is_filling=True) == []
+    assert steady.changed(is_due=True, is_filling=True) == ["$PREP_MODE"] * is_named
 
 
 def test_a_default_dtype_set_by_the_job_is_named(project: Project) -> None:
