@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -222,6 +223,7 @@ def test_an_outage_takes_few_files(
 ) -> None:
     """Each has a descriptor: a job that trains on through a long outage would run out of them."""
     monkeypatch.setattr(commit, limit, value)
+    monkeypatch.setattr(commit, "_PENDING", weakref.WeakValueDictionary())  # of other tests' jobs
     job = AccessJob(daemon, list(range(20)))
     away(job)
     for index in range(3):

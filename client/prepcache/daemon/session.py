@@ -69,9 +69,11 @@ class Session:
 
     _all: ClassVar[dict[tuple[str, str | None], Session]] = {}  # by URL and token
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, is_mute: bool = False) -> None:
         self.client = client
-        self.budget = client.budget
+        self.is_mute = is_mute or client.mode is Mode.OFF
+        """Whether no daemon is to be asked: every request is answered by nobody."""
+        self.budget = WaitBudget(0.0, consequence="") if self.is_mute else client.budget
         self.heartbeat = Heartbeat(self)
         self._handover = Handover(client, self.run)
         self._begin()
@@ -97,6 +99,8 @@ class Session:
     @classmethod
     def current(cls, client: Client) -> Session:
         """This process's session with the daemon of `client`. Opens nothing yet."""
+        if client.mode is Mode.OFF:
+            return cls(client)
         key = client.url, client.token
         return cls._all.get(key) or cls._all.setdefault(key, cls(client))  # of two threads' one is used
 
@@ -135,7 +139,7 @@ class Session:
             hold=hold,
             register=fitting(recipe.parts) if register else None,
         )
-        call = self._call("POST", "/v1/resolve", asked, wire.Resolved)
+        call = self._call("POST", "/v1/resolve", wire.Resolved, asked)
         try:
             found: wire.Resolved = self.run(call, acts=hold, may_reopen=may_reopen)
         except FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
@@ -182,7 +186,7 @@ class Session:
                     want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s, left=left, lost=lost, why=why,
                     cue=cue,
                 )  # fmt: skip
-                call = self._call("POST", "/v1/leases", asked, wire.LeaseAnswer)
+                call = self._call("POST", "/v1/leases", wire.LeaseAnswer, asked)
                 return call(limit_s=limit_s, session=session)
 
         while True:
@@ -235,16 +239,12 @@ class Session:
         return max(0.0, self.budget.remaining_s - waits.FREE_S)
 
     def limits(self) -> Mapping[str, Any]:
-        call = functools.partial(self.client.transport.call, "GET", "/v1/info", gives=inspection.Info)
-        info: inspection.Info = self.run(call)
+        info: inspection.Info = self.run(self._call("GET", "/v1/info", inspection.Info))
         return info.limits
 
     def leased_by(self, pids: set[int]) -> int:
         """How many items processes of this machine make, or have made and not committed."""
-        call = functools.partial(
-            self.client.transport.call, "GET", "/v1/sessions", gives=inspection.SessionList
-        )
-        told: inspection.SessionList = self.run(call)
+        told: inspection.SessionList = self.run(self._call("GET", "/v1/sessions", inspection.SessionList))
         return sum(seen.leased_items for seen in told.sessions if seen.pid in pids)
 
     def path_of(self, ref: wire.ArtifactRef) -> Path:
@@ -301,8 +301,9 @@ class Session:
         Args:
             is_last: after the others, which hand over what they have.
         """
-        self._at_close.add(callback, is_first=is_last)
-        self._close_at_exit()
+        if not self.is_mute:
+            self._at_close.add(callback, is_first=is_last)
+            self._close_at_exit()
 
     def close(self) -> None:
         """Ends the session; it can be used again, and is a new one then."""
@@ -360,7 +361,7 @@ class Session:
         asked = wire.SessionRequest(job_name(), os.getpid(), socket.gethostname()[:256])
         try:
             answer: wire.SessionAnswer = self.run(
-                self._call("POST", "/v1/sessions", asked, wire.SessionAnswer)
+                self._call("POST", "/v1/sessions", wire.SessionAnswer, asked)
             )
             if answer.protocol != wire.PROTOCOL:
                 told = f"it speaks protocol {answer.protocol}, this client {wire.PROTOCOL}"
@@ -399,8 +400,16 @@ class Session:
         finally:
             self._reopening.release()
 
-    def _call(self, method: str, path: str, body: Message, gives: type[Message]) -> Callable[..., Any]:
-        return functools.partial(self.client.transport.call, method, path, body.to_json(), gives=gives)
+    def _call(
+        self, method: str, path: str, gives: type[Message], body: Message | None = None
+    ) -> Callable[..., Any]:
+        self._speak()
+        sent = None if body is None else body.to_json()
+        return functools.partial(self.client.transport.call, method, path, sent, gives=gives)
+
+    def _speak(self) -> None:
+        if self.is_mute:
+            raise DaemonUnreachable(f"PREPCACHE={self.client.mode.value}: no daemon is asked", why="off")
 
     def run(
         self, attempt: Callable[..., T], *, wait_s: float = 0.0, acts: bool = False, may_reopen: bool = True
@@ -414,8 +423,7 @@ class Session:
                 one is forgotten.
         """
         url, is_again = self.client.url, False
-        if self.client.mode is Mode.OFF:
-            raise DaemonUnreachable("PREPCACHE=off: no daemon is asked", url=url, why="off")
+        self._speak()
         while True:
             if self.client.has_started_empty:  # it has nothing yet that this job could use
                 self.budget.limit_first(waits.STARTING_WAIT_S)

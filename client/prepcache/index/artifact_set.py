@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from prepcache.daemon.client import Client
@@ -47,37 +47,10 @@ _ORPHANED: deque[list[wire.ArtifactRef]] = deque()
 """Artifacts of data sets that were collected. A finalizer may run inside any lock, so it only notes them."""
 
 
-class NoSession:
-    """Stands where no daemon is to be asked: every method is answered by nobody."""
-
-    is_gone = False
-    is_away = False
-    spare_s = 0.0
-    order = 0
-    header = None
-
-    def at_close(self, callback: Callable[[], None], *, is_last: bool = False) -> None:
-        """Nothing is to be handed over."""
-
-    at_return = at_close
-
-    def give_up_for_now(self, why: str) -> None:
-        """There is no daemon to come back."""
-
-    def waited_in_vain(self, seconds: float) -> None:
-        """Nobody was waited for."""
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        def nobody(*args: Any, **kwargs: Any) -> Any:
-            raise DaemonUnreachable("PREPCACHE=off: no daemon is asked")
-
-        return nobody
-
-
 class _Opener:
     """Maps the artifacts that count."""
 
-    def __init__(self, session: Session | NoSession, root: str | None, recipe: Recipe, trust: Any) -> None:
+    def __init__(self, session: Session, root: str | None, recipe: Recipe, trust: Any) -> None:
         self.changed: dict[str, str] = {}
         self.has_mapped = False
         self.drawn: set[str] = set()
@@ -150,9 +123,8 @@ class ArtifactSet:
 
     def _connect(self) -> None:
         self.mode = self.client.mode
-        self.session: Session | NoSession = (
-            NoSession() if self.mode is Mode.OFF else Session.current(self.client)
-        )
+        self.session = Session.current(self.client)
+        self.sharing = self.session if self.mode.is_writing else Session(self.client, is_mute=True)
         self._opener = _Opener(self.session, self._root, self.recipe, self._trust)
         self.filling = threading.Lock()
         self._claiming = threading.Lock()
@@ -161,12 +133,11 @@ class ArtifactSet:
 
     def _watch_over(self) -> None:
         _enlist(self)
-        if self.mode is not Mode.OFF:
-            self.session.on_removed(self.let_go)
-            weakref.finalize(self, _orphan, self.index).atexit = False
+        self.session.on_removed(self.let_go)
+        weakref.finalize(self, _orphan, self.index).atexit = False
 
     def __getstate__(self) -> dict[str, Any]:
-        stays = ("session", "_opener", "filling", "_claiming")
+        stays = ("session", "sharing", "_opener", "filling", "_claiming")
         return {name: value for name, value in self.__dict__.items() if name not in stays}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -212,14 +183,14 @@ class ArtifactSet:
     def look(self, *, not_within_s: float = 0.0) -> bool:
         """Takes in what has been committed since; whether anything was found."""
         now = time.monotonic()
-        if self.mode is Mode.OFF or (not_within_s and now - self._looked_at < not_within_s):
+        if not_within_s and now - self._looked_at < not_within_s:
             return False
         self._looked_at = now
         return bool(self._look(self.generation))
 
     def look_if_unknown(self) -> None:
         """Looks again where the daemon was not there, or had forgotten the recipe."""
-        if not self.is_known and self.mode is not Mode.OFF and not self.session.is_gone:
+        if not self.is_known and not self.session.is_gone:
             self._look(0)
 
     def _look(self, generation: int) -> bool | None:
@@ -279,7 +250,7 @@ class ArtifactSet:
             gone += _ORPHANED.popleft()
         others = _living()
         free = [ref for ref in gone if not any(s.index.knows(ref.digest) for s in others)]
-        if free and self.is_owner and self.mode is not Mode.OFF:
+        if free and self.is_owner:
             self.session.drop_hold(free)
 
     def let_go(self, digests: set[str]) -> None:
@@ -297,7 +268,7 @@ class ArtifactSet:
             self._lost += lost
 
     def found(self, items: int, saved_s: float) -> None:
-        if items and self.mode is not Mode.OFF:
+        if items:
             self.session.found(items, saved_s)
 
     def touch(self) -> None:
@@ -310,7 +281,7 @@ class ArtifactSet:
                 "prepcache: %s: %s purged or evicted while this job reads: %s", self.recipe.name, which, then
             )
         now = time.monotonic()
-        if now - self._touched_at > TOUCH_S and self.mode is not Mode.OFF:
+        if now - self._touched_at > TOUCH_S:
             self._touched_at = now
             self.session.touch([ref.digest for ref in self.index.refs])
 
@@ -319,11 +290,6 @@ class ArtifactSet:
         if self.mode.is_writing:
             self.reason = reason
         self.is_known = self.is_known and (not reason or is_declined)
-
-    @property
-    def sharing(self) -> Session | NoSession:
-        """The session, for what makes samples; its leases are asked for by `lease`."""
-        return self.session if self.mode.is_writing else NoSession()
 
     def budget_bytes(self) -> int:
         """How large the cache may get; 0 where that is not known."""
