@@ -18,7 +18,8 @@ from support.projects import Project, project_fixture  # noqa: F401
 
 LIBRARY = """
 import collections, enum
-import random, re, textwrap, threading
+import random, re, secrets, textwrap, threading
+from multiprocessing import get_start_method
 def made(text): return text
 class Log:
     def __init__(self): self.lock = threading.Lock()
@@ -63,6 +64,8 @@ OTHERS = {
     "what was counted": ("met", lambda lib: lib.met.update("a")),
     "what readers made": ("made", lambda lib: lib.made["a"]),
     "a method of its own object": ("log_write", lambda lib: setattr(lib, "log_write", lib.Log().write)),
+    "a method of an object beside it": ("secrets.choice", id),
+    "a method that another library has": ("get_start_method", lambda lib: lib.get_start_method()),
     "a generator's state": ("draw", lambda lib: lib.draw()),
     "what is no data": ("params", lambda lib: dict.__setitem__(lib.params, "made", object())),
 }

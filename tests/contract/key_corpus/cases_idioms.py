@@ -186,7 +186,7 @@ CALM = [
           "c = C(1)\n\ndef f(x):\n    return c.a\n"),
     keyed("an int of thousands of digits, global and config", "K = 10**6000\nL = [K]\n\ndef f(x, **k):\n    return K, L\n",
           JOB + "config = {'k': 10**6000, 'l': [10**6000]}\n"),
-    keyed("methods of the global generators", "from random import randint, random\nfrom numpy.random import rand\n\ndef f(x):\n    return random(), randint(1, 2), rand()\n"),
+    keyed("methods of the global generators", "import secrets\nfrom random import randint, random\nfrom numpy.random import rand\n\ndef f(x):\n    return random(), randint(1, 2), rand(), secrets.choice(x)\n"),
     keyed("typing's objects", "import typing\nT = typing.TypeVar('T')\nU = typing.Optional[list[int]]\n\ndef f(x):\n    return T, U\n"),
 ]  # fmt: skip
 

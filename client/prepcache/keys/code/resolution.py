@@ -118,7 +118,7 @@ def _library_attribute(walk: Dependencies, label: str, space: Any, chain: tuple[
         count_module(walk, value, chain[1:])
     elif walk.is_untracked(label):
         return
-    elif _is_put_there(walk, label, value):
+    elif _is_put_there(walk, label, value, space):
         walk.count_value(label, value, space)
     elif (setting := setting_of(label, value)) is not NONE:
         module, _, name = label.rpartition(".")
@@ -135,20 +135,28 @@ def _library_attribute(walk: Dependencies, label: str, space: Any, chain: tuple[
             walk.refer_library(home)
 
 
-def _is_put_there(walk: Dependencies, label: str, value: Any) -> bool:
+def _is_put_there(walk: Dependencies, label: str, value: Any, space: Any) -> bool:
     """Whether what a library holds is the project's, also wrapped, or in C and from elsewhere."""
     if isinstance(value, functools.partial):
         return True
     if isinstance(value, functools._lru_cache_wrapper):
         value = value.__wrapped__
-    owner = value.__self__ if isinstance(value, MethodType | BuiltinFunctionType) else None
+    is_of_c = isinstance(value, BuiltinFunctionType) and value.__module__ is None  # functions have a module
+    owner = value.__self__ if is_of_c or isinstance(value, MethodType) else None
     if owner is not None and not isinstance(owner, type | ModuleType):
-        # A library may hold methods of its own objects, which are the session's (`wandb.log`).
-        is_theirs = _is_of_package(labels.class_module(type(owner)), label) and not is_generator(owner)
+        # A library may hold methods of its own objects, which are the session's (`wandb.log`), of an object
+        # that stands beside it (`secrets.choice`), or of another library (`torch.multiprocessing.Lock`).
+        home = labels.class_module(type(owner))
+        is_theirs = any(one is owner for one in space.values())
+        if _is_of_package(home, label):
+            is_theirs |= not is_generator(owner)
+        else:
+            there = labels.space_of(sys.modules.get(home.partition(".")[0]))
+            is_theirs |= any(one is value for one in there.values())
         is_own = walk.labels.is_project(type(owner)) or not (is_theirs or walk.modules.is_settling)
-        return is_own or _is_put_there(walk, label, getattr(value, "__func__", None))
+        return is_own or _is_put_there(walk, label, getattr(value, "__func__", None), space)
     if isinstance(value, MethodType):
-        return _is_put_there(walk, label, value.__func__)
+        return _is_put_there(walk, label, value.__func__, space)
     if isinstance(value, FunctionType):
         return not walk.labels.is_library(value)
     if isinstance(value, BuiltinFunctionType) and isinstance(value.__module__, str):
