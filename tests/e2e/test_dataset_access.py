@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from support.jobs import OWN_PATIENCE, Jobs
+from support.jobs import Jobs
 
 INTERRUPTED = """
 import logging
@@ -248,27 +248,6 @@ def test_cached_functions_compute_whole_trees_once(jobs: Jobs) -> None:
     (folder / "1").write_bytes(b"edited")
     jobs.run(script, folder)
     assert jobs.calls() == Counter({3: 1})
-
-
-GONE = """
-def make(item):
-    called(item)
-    return np.full(4, item)
-
-began = time.monotonic()
-ds = prepcache.CachedDataset(list(range(40)), make, progress=False)
-for i in range(40):
-    assert (ds[i] == i).all()
-tell(ds, took_s=time.monotonic() - began)
-"""
-
-
-def test_without_a_daemon_a_job_loses_at_most_five_seconds(jobs: Jobs) -> None:
-    url = f"unix://{jobs.box.folder}/nobody.sock"
-    facts = jobs.run(jobs.write(GONE), PREPCACHE_URL=url, **OWN_PATIENCE)
-    assert facts["hit"] == 0
-    assert facts["took_s"] < 30  # for 40 items; not 5 s for each
-    assert set(jobs.calls()) == set(range(40))
 
 
 HOLDER = """

@@ -49,10 +49,6 @@ def tell(ds=None, **facts):
 '''
 
 
-OWN_PATIENCE = {"BUDGET_S": "5"}
-"""For jobs that are to lose as much to their daemon as any may, and no more."""
-
-
 @dataclass
 class Running:
     process: subprocess.Popen[str] | Forked
