@@ -18,13 +18,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
 from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
 from prepcache.forks import ForkLock
-from prepcache.index.recipe_index import Observed, RecipeIndex, Verdicts, open_or_miss
+from prepcache.index.recipe_index import Observed, OpenRef, RecipeIndex, Verdicts, open_or_miss
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.recipes import Recipe
 from prepcache.protocol import wire
@@ -47,46 +47,6 @@ _ORPHANED: deque[list[wire.ArtifactRef]] = deque()
 """Artifacts of data sets that were collected. A finalizer may run inside any lock, so it only notes them."""
 
 
-class _Opener:
-    """Maps the artifacts that count."""
-
-    def __init__(self, session: Session, root: str | None, recipe: Recipe, trust: Any) -> None:
-        self.changed: dict[str, str] = {}
-        self.has_mapped = False
-        self.drawn: set[str] = set()
-        self._session = session
-        self._root = root
-        self._recipe = recipe
-        self._trust = trust
-
-    def __call__(self, ref: wire.ArtifactRef, observed: Observed, verdicts: Verdicts) -> Any | None:
-        for chunk in ref.observed:
-            if (rows := observed.get(chunk)) is None:
-                return None
-            if chunk not in verdicts:
-                verdicts[chunk] = self._changed(rows)
-            if (name := verdicts[chunk]) is not None:
-                kinds = (str(row.get("kind")) for row in rows if row.get("name") == name)
-                self.changed[name] = next(kinds, "")
-                return None
-            self.drawn |= draws_in(rows)
-        mapped = open_or_miss(ref, self._session.path_of, self._recipe.digest)
-        self.has_mapped |= mapped is not None
-        return mapped
-
-    def accepts(self, rows: Sequence[Row]) -> bool:
-        """Whether all is as it was observed when samples were made that this process has."""
-        if (name := self._changed(rows)) is None:
-            self.drawn |= draws_in(rows)
-        return name is None
-
-    def _changed(self, rows: Sequence[Row]) -> str | None:
-        """The observed input that is not what it was."""
-        from prepcache.keys.observation.inputs import Roots, still_true
-
-        return still_true(rows, user_stat_cache(), Roots.of(self._recipe, self._root), self._trust)
-
-
 class ArtifactSet:
     """What the cache has of a recipe.
 
@@ -97,6 +57,9 @@ class ArtifactSet:
     Attributes:
         owner: the process that holds the artifacts: the one that opened the data set, or reads the stream.
         filling: held by the thread that fills it up.
+        has_mapped: any artifact that counts was there, with whatever items.
+        changed_inputs: observed inputs that are not what they were, and their kinds; replaced, never changed.
+        drawn: the generators that samples were drawn from; replaced, never changed.
         has_lost: items that were there are missing by now.
         is_known: the daemon answered the last look, so that it knows the recipe.
     """
@@ -118,14 +81,16 @@ class ArtifactSet:
         self.owner = os.getpid()
         self._leaving: set[str] = set()
         self._connect()
-        self.index = RecipeIndex(self._opener, keeps_all=keeps_all)
+        self.index = RecipeIndex(self._opens(), keeps_all=keeps_all)
         self._watch_over()
 
     def _connect(self) -> None:
         self.mode = self.client.mode
         self.session = Session.current(self.client)
         self.sharing = self.session if self.mode.is_writing else Session(self.client, is_mute=True)
-        self._opener = _Opener(self.session, self._root, self.recipe, self._trust)
+        self.has_mapped = False
+        self.changed_inputs: dict[str, str] = {}
+        self.drawn: set[str] = set()
         self.filling = threading.Lock()
         self._claiming = threading.Lock()
         self._touched_at = time.monotonic()
@@ -137,32 +102,51 @@ class ArtifactSet:
         weakref.finalize(self, _orphan, self.index).atexit = False
 
     def __getstate__(self) -> dict[str, Any]:
-        stays = ("session", "sharing", "_opener", "filling", "_claiming")
+        stays = ("session", "sharing", "filling", "_claiming")
         return {name: value for name, value in self.__dict__.items() if name not in stays}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._connect()
-        self.index.opens_with(self._opener)
+        self.index.opens_with(self._opens())
         self._watch_over()
 
     @property
     def is_owner(self) -> bool:
         return self.owner == os.getpid()
 
-    @property
-    def changed_inputs(self) -> dict[str, str]:
-        return dict(self._opener.changed)
+    def _opens(self) -> OpenRef:
+        """`_open` for the index, without a cycle: holds are given up when the last reference to this goes."""
+        method = weakref.WeakMethod(self._open)
+        return lambda *given: cast(OpenRef, method())(*given)
 
-    @property
-    def drawn(self) -> set[str]:
-        """The generators that samples were drawn from."""
-        return set(self._opener.drawn)
+    def _open(self, ref: wire.ArtifactRef, observed: Observed, verdicts: Verdicts) -> Any | None:
+        """Maps an artifact whose observed inputs are as they were."""
+        for chunk in ref.observed:
+            if (rows := observed.get(chunk)) is None:
+                return None
+            if chunk not in verdicts:
+                verdicts[chunk] = self._changed(rows)
+            if (name := verdicts[chunk]) is not None:
+                kinds = (str(row.get("kind")) for row in rows if row.get("name") == name)
+                self.changed_inputs = {**self.changed_inputs, name: next(kinds, "")}
+                return None
+            self.drawn = self.drawn | draws_in(rows)
+        mapped = open_or_miss(ref, self.session.path_of, self.recipe.digest)
+        self.has_mapped |= mapped is not None
+        return mapped
 
-    @property
-    def has_mapped(self) -> bool:
-        """Whether any artifact that counts was there, with whatever items."""
-        return self._opener.has_mapped
+    def accepts(self, rows: Sequence[Row]) -> bool:
+        """Whether all is as it was observed when samples were made that this process has."""
+        if (name := self._changed(rows)) is None:
+            self.drawn = self.drawn | draws_in(rows)
+        return name is None
+
+    def _changed(self, rows: Sequence[Row]) -> str | None:
+        """The observed input that is not what it was."""
+        from prepcache.keys.observation.inputs import Roots, still_true
+
+        return still_true(rows, user_stat_cache(), Roots.of(self.recipe, self._root), self._trust)
 
     def claim(self) -> None:
         """In a process that got it from another and reads by itself: takes its own holds."""
@@ -175,10 +159,6 @@ class ArtifactSet:
         if self.mode is Mode.REFRESH:
             self.index.refresh()
         self._look(0)
-
-    def accepts(self, rows: Sequence[Row]) -> bool:
-        """Whether all is as it was observed when samples were made that this process has."""
-        return self._opener.accepts(rows)
 
     def look(self, *, not_within_s: float = 0.0) -> bool:
         """Takes in what has been committed since; whether anything was found."""
