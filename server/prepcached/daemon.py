@@ -160,10 +160,6 @@ class Daemon:
         self._watch.close()
         await asyncio.to_thread(self._end)
 
-    def wall_time(self, at: float) -> float:
-        """A moment of the daemon's clock, in seconds since the epoch."""
-        return time.time() - (self.clock() - at)
-
     # -- threads
 
     async def quick(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -92,7 +92,7 @@ class PeerProtocol(HttpToolsProtocol):
         self.peer = Peer.of(transport.get_extra_info("socket"))
         refusal = self._slots.take(self.peer.uid)
         if refusal is None:
-            self._expect("head", HEAD_TIMEOUT_S, self._head_is_late)
+            self._expect_head()
         else:
             self._refuse(503, LimitExceeded, refusal)
 
@@ -119,7 +119,7 @@ class PeerProtocol(HttpToolsProtocol):
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(431, TooLarge, f"the request's head is over {MAX_HEAD_BYTES} bytes")
             elif "head" not in self._timers:
-                self._expect("head", HEAD_TIMEOUT_S, self._head_is_late)
+                self._expect_head()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -170,8 +170,9 @@ class PeerProtocol(HttpToolsProtocol):
         if timer is not None:
             timer.cancel()
 
-    def _head_is_late(self) -> None:
-        self._refuse(408, BadRequest, f"no whole request head within {HEAD_TIMEOUT_S:.0f} s")
+    def _expect_head(self) -> None:
+        late = f"no whole request head within {HEAD_TIMEOUT_S:.0f} s"
+        self._expect("head", HEAD_TIMEOUT_S, self._refuse, 408, BadRequest, late)
 
     def _await_reader(self) -> None:
         unread_bytes = self.transport.get_write_buffer_size()

@@ -34,7 +34,7 @@ from prepcache.protocol.inspection import NameSums
 from prepcache.protocol.units import age_text, count_text, size_text, span_text
 from prepcached.auth import Caller, user_name
 from prepcached.coordinator import Coordinator
-from prepcached.daemon import Daemon, Session
+from prepcached.daemon import Daemon
 from prepcached.routes import entries, explain, info, messages, sessions
 from prepcached.store.records import Filter
 
@@ -133,12 +133,14 @@ class Dashboard:
         )
         held = await daemon.listing(daemon.store.held)
         visible = sessions.visible(daemon.sessions.values(), caller)
-        shown = sorted(visible, key=_rank, reverse=True)[:MAX_SESSIONS]
+        # Who makes something comes first, then who came last.
+        shown = sorted(visible, key=lambda one: (not one.progress, -one.opened_at))[:MAX_SESSIONS]
         told = info.stats_of(daemon, self._coordinator, stats, caller)
         users = told["users"][:MAX_USERS]
         uids = {one.caller.uid for one in shown} | {entry.owner for entry in found.entries}
         uids |= {one.owner for one in stats.users[:MAX_USERS]}
-        users_named = await daemon.listing(_users, [uid for uid in uids if uid is not None and uid >= 0])
+        known = [uid for uid in uids if uid is not None and uid >= 0]
+        users_named = await daemon.listing(lambda: dict(zip(known, map(user_name, known), strict=True)))
         now, tier = time.time(), self._coordinator.tier
         what = f"{count_text(number, 'entry', 'entries')}, {size_text(nbytes)}"
         view = {
@@ -226,10 +228,10 @@ class Dashboard:
                 self._daemon.store.purge, await self._wanted(request, form.get("name"), key), dry_run=False
             )
             entries.log_purge(caller, gone)
-            return _back(f"done=purge&entries={gone.entries}&bytes={gone.disk_bytes}")
+            return RedirectResponse(f"/?done=purge&entries={gone.entries}&bytes={gone.disk_bytes}", 303)
         if action in ("pin", "unpin") and key is not None:
             await entries.set_pin(self._daemon, request, key, is_pinned=action == "pin")
-            return _back(f"done={action}")
+            return RedirectResponse(f"/?done={action}", 303)
         raise BadRequest("the form names no action", field="action")
 
     async def _wanted(self, request: Request, name: str | None, key: str | None) -> Filter:
@@ -270,18 +272,6 @@ def _asset(name: str, media_type: str) -> Callable[[], Awaitable[FileResponse]]:
         return FileResponse(HERE / name, media_type=media_type, headers={"cache-control": "no-cache"})
 
     return asset
-
-
-def _back(query: str) -> RedirectResponse:
-    return RedirectResponse(f"/?{query}", 303)
-
-
-def _rank(session: Session) -> tuple[bool, float]:
-    return bool(session.progress), session.opened_at
-
-
-def _users(uids: Iterable[int]) -> dict[int, str]:
-    return {uid: user_name(uid) for uid in uids}
 
 
 def printable(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
@@ -134,7 +135,7 @@ def seen(
             pid=session.reported_pid,
             owner=session.caller.uid,
             opened_at=session.opened_at,
-            seen_at=daemon.wall_time(session.beat_at),
+            seen_at=time.time() - (daemon.clock() - session.beat_at),
             leases=len(leases[session.id]),
             leased_items=sum(len(lease.items) for lease in leases[session.id]),
             holds=held.get(session.id, NOTHING_HELD).artifacts,
