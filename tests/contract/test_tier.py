@@ -17,11 +17,9 @@ from prepcached.config import load
 from prepcached.tier import bucket
 from prepcached.tier import tier as tiers
 from prepcached.tier.manifests import MAX_OBJECT_BYTES, Manifests
-from support.fleet import be_patient, box
-from support.serving import Job, Serving, serving, wait_until
+from support.fleet import ITEMS, asked, be_patient, box
+from support.serving import Serving, serving, wait_until
 from support.stores import OTHER_RECIPE, RECIPE, item
-
-ITEMS = ["a", "b", "c"]
 
 
 @pytest.fixture(autouse=True)
@@ -38,18 +36,6 @@ def filled(folder: Path, tier: Any, recipe: str = RECIPE) -> dict[str, Any]:
         job.fill(served.store.staging, ITEMS)
         assert served.http().post("/v1/tier/push").status_code == 200
         return dict(served.http().get("/v1/tier").json())
-
-
-def asked(job: Job, names: list[str] = ITEMS) -> tuple[int, int]:
-    """Asks for work until some is given or found: items granted, and items found by looking again."""
-    generation = job.resolve().json()["generation"]
-    for _ in range(30):
-        answer = job.lease(names, generation, wait_s=2.0).json()
-        if answer.get("granted"):
-            return len(answer["granted"]), 0
-        if found := answer.get("look_again"):
-            return 0, sum(one["items"] for one in found["artifacts"])
-    raise AssertionError("nothing was granted or found within a minute")
 
 
 def objects(tier: Path) -> list[Path]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from prepcached.tier import bucket, tier
 from support.fake_s3 import SECRETS, FakeS3, fake_s3
-from support.fleet import be_patient, box
+from support.fleet import asked, be_patient, box, status
 from support.serving import Job, Serving, wait_until
 
 URL = "s3://lab/prefix"
@@ -50,25 +49,6 @@ def items_here(job: Job) -> int:
     return sum(one["items"] for one in job.resolve().json()["artifacts"])
 
 
-def asked(job: Job, names: list[str]) -> dict[str, Any]:
-    """Asks for work as a job does: until some is granted, or found by looking again."""
-    answers: list[dict[str, Any]] = []
-
-    def is_answered() -> bool:
-        generation = job.resolve().json()["generation"]
-        answer = job.lease(names, generation, wait_s=2.0)
-        assert answer.status_code == 200, answer.text
-        answers.append(answer.json())
-        return bool(answers[-1]["granted"] or answers[-1]["look_again"])
-
-    assert wait_until(is_answered)
-    return answers[-1]
-
-
-def status(served: Serving) -> dict[str, Any]:
-    return dict(served.http().get("/v1/tier").json())
-
-
 @pytest.mark.nightly(daily=READING[4:6])
 @pytest.mark.parametrize("fault", READING)
 def test_a_bucket_that_fails_at_reading_stops_no_job(
@@ -85,7 +65,7 @@ def test_a_bucket_that_fails_at_reading_stops_no_job(
         monkeypatch.setattr(tier, "ASKED_S", 1.5)
     with box(tmp_path / "second", URL) as second:
         job = second.job()
-        assert len(asked(job, OLD)["granted"]) == 3
+        assert asked(job, OLD) == (3, 0)
         assert status(second)["hits"] == 0
         counted = "bad" if fault in ("flipped", "swapped", "truncated") else "could_not_tell"
         assert wait_until(lambda: status(second)[counted] >= 1)
@@ -95,7 +75,7 @@ def test_a_bucket_that_fails_at_reading_stops_no_job(
         assert wait_until(lambda: not status(second)["is_paused"])
     be_patient(monkeypatch)
     with box(tmp_path / "third", URL) as third:
-        assert asked(third.job(), OTHERS)["look_again"]
+        assert asked(third.job(), OTHERS) == (0, 3)
 
 
 @pytest.mark.nightly(daily=WRITING[-1:])
@@ -112,7 +92,7 @@ def test_a_bucket_that_fails_at_writing_loses_nothing(fault: str, s3: FakeS3, tm
         assert first.http().post("/v1/tier/push").json()["artifacts"] == 1
         assert [key.rsplit("/")[-1] for key in s3.artifacts()] == [digest]
     with box(tmp_path / "second", URL) as second:
-        assert asked(second.job(), OLD)["look_again"]
+        assert asked(second.job(), OLD) == (0, 3)
 
 
 @pytest.mark.parametrize("clock_s", [-3600.0, 3600.0])
@@ -124,7 +104,7 @@ def test_a_bucket_whose_clock_is_wrong_is_used(clock_s: float, s3: FakeS3, tmp_p
         s3.objects["prefix/cas/v1/ff/" + "f" * 64] = b"an upload that no manifest names yet"
         assert first.http().post("/v1/tier/gc", json={"delete": True}).json()["artifacts"] == 0
     with box(tmp_path / "second", URL) as second:
-        assert asked(second.job(), OLD)["look_again"]
+        assert asked(second.job(), OLD) == (0, 3)
 
 
 def test_no_credential_is_written_anywhere(

@@ -21,10 +21,8 @@ from prepcached.tier import upstream as upstreams
 from prepcached.tier.bucket import Bucket, CouldNotTell
 from prepcached.tier.manifests import Manifests
 from prepcached.tier.upstream import Upstream
-from support.fleet import TOKEN, be_patient, box, lead, upstream
+from support.fleet import ITEMS, TOKEN, be_patient, box, lead, status, upstream
 from support.serving import Job, Serving, wait_until
-
-ITEMS = ["a", "b", "c"]
 
 
 @pytest.fixture
@@ -53,10 +51,6 @@ def fleet(folder: Path, bucket: Path) -> Iterator[tuple[Serving, Serving, Servin
 def leased(job: Job, names: list[str] = ITEMS, **members: Any) -> dict[str, Any]:
     generation = job.resolve().json()["generation"]
     return dict(job.lease(names, generation, **members).json())
-
-
-def status(served: Serving) -> dict[str, Any]:
-    return dict(served.http().get("/v1/tier").json())
 
 
 @pytest.mark.usefixtures("patient")

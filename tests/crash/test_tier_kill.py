@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from support.fleet import be_patient
+from support.fleet import asked, be_patient
 from support.fork_processes import Running
-from support.serving import Serving, serving
+from support.serving import serving
 from support.tier_actor import FILLS
 
 TURNS = 16
@@ -45,16 +45,6 @@ def copying() -> Iterator[Copying]:
     made.close()
 
 
-def is_found(served: Serving, names: list[str]) -> bool:
-    """Whether a job here finds these items, and need not make them."""
-    job = served.job()
-    for _ in range(20):
-        answer = job.lease(names, job.resolve().json()["generation"], wait_s=2.0).json()
-        if answer["granted"] or answer["look_again"]:
-            return not answer["granted"]
-    raise AssertionError("nothing was granted or found")
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("turn", range(TURNS))
 def test_a_daemon_killed_while_it_copies_loses_nothing(copying: Copying, turn: int, tmp_path: Path) -> None:
@@ -70,7 +60,7 @@ def test_a_daemon_killed_while_it_copies_loses_nothing(copying: Copying, turn: i
             assert not again.store.check()
             assert again.http().post("/v1/tier/push").status_code == 200
         with serving(other, tier=tier) as fresh:
-            assert all(is_found(fresh, names) for names in FILLS[:commits])
+            assert all(asked(fresh.job(), names)[1] for names in FILLS[:commits])
             assert fresh.http().get("/v1/tier").json()["bad"] == 0
             assert not fresh.store.check()
         kill_at += TURNS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from prepcached.tier import bucket as bucket_module
 from prepcached.tier import outage
 from prepcached.tier import tier as tier_module
 from prepcached.tier import upstream as upstream_module
-from support.serving import Serving, serving
+from support.serving import Job, Serving, serving
 
 TOKEN = "correct-horse-battery-staple"
+ITEMS = ["a", "b", "c"]
 
 
 def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,3 +78,21 @@ def box(
     url = f"file://{bucket}" if isinstance(bucket, Path) else bucket
     with serving(folder, clock, tier={"url": url, **(upstream or {})}, **members) as served:
         yield served
+
+
+def asked(job: Job, names: Sequence[str] = ITEMS) -> tuple[int, int]:
+    """Asks for work until some is given or found: items granted, and items found by looking again."""
+    generation = job.resolve().json()["generation"]
+    for _ in range(30):
+        answer = job.lease(names, generation, wait_s=2.0)
+        assert answer.status_code == 200, answer.text
+        if granted := answer.json()["granted"]:
+            return len(granted), 0
+        if found := answer.json()["look_again"]:
+            return 0, sum(one["items"] for one in found["artifacts"])
+    raise AssertionError("nothing was granted or found within a minute")
+
+
+def status(served: Serving) -> dict[str, Any]:
+    """What a machine says of its tier."""
+    return dict(served.http().get("/v1/tier").json())
