@@ -72,41 +72,36 @@ def signature(sample: Any) -> tuple[Signature, list[Any]]:
     return tuple(parts), leaves
 
 
-def describe(sign: Signature) -> tuple[Tree, list[Leaf], list[str]]:
-    """The tree of the samples that have a signature, what their leaves are, and the leaves' dotted paths."""
-    parts = iter(sign)
+def describe(sample: Any) -> tuple[Tree, list[Leaf], list[str]]:
+    """The tree of a sample that has a signature, what its leaves are, and the leaves' dotted paths."""
     leaves: list[Leaf] = []
     names: list[str] = []
 
-    def leaf(kind: str, dtype: str = "", ndim: int = 0, *, path: tuple[str, ...]) -> Tree:
-        leaves.append(Leaf(kind, dtype, ndim))
-        names.append(".".join(path))
-        return len(leaves) - 1
-
-    def node(*path: str) -> Tree:
-        kind = next(parts)
+    def node(value: Any, *path: str) -> Tree:
+        kind = type(value)
         if kind is dict:
-            pairs = []
-            for _ in range(next(parts)):
-                key, _ = next(parts), next(parts)  # and its type
-                pairs.append([key, node(*path, str(key))])
-            return ["dict", pairs]
-        if kind == "tensor":
-            return leaf(kind, str(next(parts)).removeprefix("torch."), next(parts), path=path)
-        if kind == "ndarray":
-            return leaf(kind, cast(str, columns.describe_dtype(next(parts))), next(parts), path=path)
-        if isinstance(kind, str):
-            return leaf(kind, path=path)
-        if issubclass(kind, np.generic):
-            return leaf("scalar", cast(str, columns.describe_dtype(next(parts))), path=path)
-        count = next(parts)
-        fields = getattr(kind, "_fields", range(count))
-        children = [node(*path, str(field)) for field in fields]
+            return ["dict", [[key, node(child, *path, str(key))] for key, child in value.items()]]
+        if kind is not tuple and kind is not list and not is_namedtuple(kind):
+            leaves.append(_leaf(value))
+            names.append(".".join(path))
+            return len(leaves) - 1
+        fields = getattr(kind, "_fields", range(len(value)))
+        children = [node(child, *path, str(field)) for field, child in zip(fields, value, strict=True)]
         if kind is tuple or kind is list:
             return [kind.__name__, children]
         return ["named", kind.__module__, kind.__qualname__, list(fields), children]
 
-    return node(), leaves, names
+    return node(sample), leaves, names
+
+
+def _leaf(value: Any) -> Leaf:
+    kind = type(value)
+    if kind in _SIMPLE:
+        return Leaf(_SIMPLE[kind])
+    if kind is _torch_tensor():
+        return Leaf("tensor", str(value.dtype).removeprefix("torch."), value.dim())
+    dtype = cast(str, columns.describe_dtype(value.dtype))
+    return Leaf("ndarray", dtype, value.ndim) if kind in _ARRAYS else Leaf("scalar", dtype)
 
 
 def leaves_of(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

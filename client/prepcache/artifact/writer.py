@@ -81,7 +81,7 @@ class Writer:
         taken = []
         for sample in samples:  # all are looked at before the first is taken
             sign, leaves = sample_tree.signature(sample)
-            taken.append((self._groups.get(sign) or self._new_group(sign), leaves))
+            taken.append((self._groups.get(sign) or self._new_group(sign, sample), leaves))
         for group, leaves in taken:
             group.add(leaves)
             self._row_groups.append(group.number)
@@ -89,8 +89,8 @@ class Writer:
         self._row_counts.append(len(taken))
         self._costs.append(cost_s if 0.0 < cost_s <= MAX_ITEM_COST_S else 0.0)
 
-    def _new_group(self, sign: sample_tree.Signature) -> _Group:
-        spec, leaves, paths = sample_tree.describe(sign)
+    def _new_group(self, sign: sample_tree.Signature, sample: Any) -> _Group:
+        spec, leaves, paths = sample_tree.describe(sample)
         # Quoted twice, as the tree is in the file. Refused here, one item is lost; in `write`, all are.
         size = len(json.dumps(json.dumps(spec))) + len(leaves) * _COLUMN_HEADER_BYTES
         if len(self._groups) == MAX_GROUPS or self._tree_bytes + size > MAX_HEADER_BYTES // 2:
