@@ -199,7 +199,7 @@ class Daemon:
 
     async def check(self) -> list[Finding]:
         """Compares the index with the disk; a stop breaks it off. What is only under way is no finding."""
-        found = await self._in(self._long, partial(self.store.check, breaks_off=True))
+        found = await self._in(self._long, self.store.check)
         return [one for one in found if one.code not in ("temporary-file", "doomed-file")]
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -26,7 +26,7 @@ import sqlalchemy as sa
 from prepcache import artifact, errors
 from prepcache.artifact import Header
 from prepcache.artifact.header import WAY_OUT
-from prepcache.digests import Digest, RecipeDigest, entry_key
+from prepcache.digests import Digest
 from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of
 from prepcache.protocol.units import size_text
@@ -40,7 +40,7 @@ from prepcached.store.staging import Taken
 AllowedItems = Callable[["np.ndarray[Any, np.dtype[np.uint8]]"], "np.ndarray[Any, np.dtype[np.bool_]]"]
 """uint8[n, 32] item digests -> bool[n]: which of them the committer's leases name."""
 MAX_OBSERVED_BYTES = wire.MAX_ANSWER_BYTES // 2
-"""Of all chunks of a recipe, and their names: who looks it up is told of each, in one answer."""
+"""Of all chunks of a recipe, and their names, which one answer to a look-up has."""
 Items = np.ndarray[Any, np.dtype[Any]]
 """An item table: one digest an element."""
 _ITEM = np.dtype("V32")
@@ -59,17 +59,12 @@ def commit(
     """Takes staged files into the store, all or none (NOTE [ Commit order ] in durable.py).
 
     Args:
-        recipe: the registered recipe that every file must be of.
-        staged: what the client announced.
         owner_uid: whose files they must be, and who owns the entries.
-        allowed_items: uint8[n, 32] -> bool[n]: which items the leases name; None allows all.
+        allowed_items: which items the leases name; None allows all.
         holder: the session that takes holds on the new artifacts.
 
     Raises:
-        StagedFileRefused, TooLarge: a file is not what was announced, or may not be.
-        UnknownRecipe: nobody registered it.
-        Declined: no room can be made.
-        StoreError: the disk or the index failed; nothing was committed.
+        StagedFileRefused, TooLarge, UnknownRecipe, Declined, StoreError: nothing was committed.
     """
     with no_space_declined(core), io_told("a commit failed"), contextlib.ExitStack() as stack:
         files = [stack.enter_context(_checked(core, s, recipe, owner_uid, allowed_items)) for s in staged]
@@ -83,10 +78,8 @@ def commit(
 def _checked(
     core: Core, staged: StagedFile, recipe: str, owner_uid: int, allowed_items: AllowedItems | None
 ) -> Iterator[Taken]:
-    """One staged file, hashed, with room reserved for it and for a copy; its bytes no longer count as staged.
-
-    Its header is read first: what is no artifact, or not what was leased, makes no room and is not copied.
-    """
+    """One staged file, hashed, with room reserved for it and for a copy. Its header is read first: what is no
+    artifact, or not what was leased, makes no room and is not copied."""
     with staging.opened(core.layout, staged, owner_uid) as (fd, status), core.staged_area.busy(staged.name):
         _check_items(staged.name, staging.header_of(fd, staged), recipe, allowed_items)
         core.look_at_staging()
@@ -102,21 +95,15 @@ def _checked(
 
 
 def _check_items(name: str, header: Header, recipe: str, allowed_items: AllowedItems | None) -> None:
-    """Called twice: before any room is made or any byte copied, and with the header of what is kept."""
+    """Called twice: before any room is made, and with the header of what is kept."""
     if header.recipe != scopes.digest(recipe):
         raise errors.StagedFileRefused(
-            f"the staged file {name} is of recipe {header.recipe}, not of {scopes.digest(recipe)}",
-            name=name,
+            f"the staged file {name} is of recipe {header.recipe}, not of {scopes.digest(recipe)}", name=name
         )
-    if header.key != (key := entry_key(RecipeDigest(header.recipe), header.item_digests.tobytes())):
-        raise errors.StagedFileRefused(
-            f"the staged file {name} has key {header.key}, but its items give {key}", name=name
-        )
-    if allowed_items is None:
-        return
-    is_allowed = allowed_items(header.item_digests)
-    if not is_allowed.all():
-        foreign = header.item_digests[~is_allowed]
+    foreign = header.item_digests[:0]
+    if allowed_items is not None:
+        foreign = header.item_digests[~allowed_items(header.item_digests)]
+    if len(foreign):
         raise errors.StagedFileRefused(
             f"the staged file {name} holds {len(foreign)} items that its leases do not name, the first "
             f"{foreign[0].tobytes().hex()}",
@@ -134,7 +121,7 @@ def _commit(
     holder: str | None,
 ) -> tuple[int, list[Taken]]:
     digests = {bytes.fromhex(file.digest) for file in files}
-    keys = {bytes.fromhex(file.key) for file in files}
+    keys = {bytes.fromhex(file.header.key) for file in files}
     with core.index.read() as conn:
         row = queries.recipe(conn, recipe)
         if row is None:
@@ -155,7 +142,7 @@ def _commit(
     of_key: dict[str, Taken] = {}
     for file in files:
         if file.digest not in there:
-            of_key.setdefault(file.key, file)
+            of_key.setdefault(file.header.key, file)
     new = list(of_key.values())
     older = [r for r in rows_of_keys if r.key.hex() in of_key and r not in lost]
     pinned = {r.key for r in (*older, *lost) if r.is_pinned and r.recipe_id == row.id}
@@ -164,15 +151,10 @@ def _commit(
         pinned |= keys
     older += [r for r in replaced if r not in older]
     now = core.clock()
-    common = {"recipe_id": row.id, "owner": owner_uid, "created_at": now, "used_at": now}
-    rows = [
-        {
-            **row_values(file.header, file.digest, file.size_bytes),
-            **common,
-            "is_pinned": bytes.fromhex(file.key) in pinned,
-        }
-        for file in new
-    ]
+    rows = [row_values(file.header, file.digest, file.size_bytes) for file in new]
+    for values in rows:
+        values |= {"recipe_id": row.id, "owner": owner_uid, "created_at": now, "used_at": now}
+        values["is_pinned"] = values["key"] in pinned
     generation = _place_and_insert(core, row, new, rows, older, digests)
     eviction.finish(core, older)
     renamed = {file.name for file in new if not file.is_copy}
@@ -182,18 +164,15 @@ def _commit(
                 core.staged_area.unlink(file.name)
             except OSError as error:  # the commit is done
                 log.error("cannot unlink the staged file %s: %s; it goes with its session", file.name, error)
-    pinned_digests = {r.digest.hex() for r in known if r.is_pinned}
-    pinned_digests |= {r["digest"].hex() for r in rows if r["is_pinned"]}
-    answered = [of_key.get(file.key, file) for file in files]
+    held = [(r.digest, r.disk_bytes, r.is_pinned) for r in known]
+    held += [(values["digest"], values["disk_bytes"], values["is_pinned"]) for values in rows]
     with core.memory:
         for values in rows:
             eviction.account_new(core, values)
         core.counters.commits += 1
         if holder is not None:
-            found = [(file.digest, durable.artifact_bytes(file.size_bytes)) for file in answered]
-            taken = ((bytes.fromhex(digest), size, digest in pinned_digests) for digest, size in found)
-            core.holds.take(holder, taken, core.monotonic())
-    return generation, answered
+            core.holds.take(holder, held, core.monotonic())
+    return generation, [of_key.get(file.header.key, file) for file in files]
 
 
 def _of_other_editions(conn: sa.Connection, recipe_id: int, files: Sequence[Taken]) -> list[Doomable]:
@@ -205,7 +184,7 @@ def _of_other_editions(conn: sa.Connection, recipe_id: int, files: Sequence[Take
 
 
 def _item_tables(core: Core, recipe: str, files: Sequence[Taken]) -> dict[bytes, Items]:
-    """The item tables of the recipe's artifacts of other editions; without lost ones, which may come back."""
+    """Of the recipe's artifacts of other editions; without lost ones, which may come back."""
     with core.index.read() as conn:
         row = queries.recipe(conn, recipe)
         others = [] if row is None else _of_other_editions(conn, row.id, files)
@@ -216,11 +195,7 @@ def _item_tables(core: Core, recipe: str, files: Sequence[Taken]) -> dict[bytes,
 def _replaced(
     core: Core, others: Sequence[Doomable], new: Sequence[Taken], tables: Mapping[bytes, Items]
 ) -> list[Doomable]:
-    """Those of other editions that a refresh replaces by these.
-
-    Raises:
-        Declined: it was the other way round.
-    """
+    """Those of other editions that a refresh replaces by these; Declined if it was the other way round."""
     came_since = {r.digest: items_of(core, r) for r in others if r.digest not in tables}
     tables = {**tables, **came_since}
     found: list[tuple[int, Items, Doomable | None]] = [(r.edition, tables[r.digest], r) for r in others]
@@ -244,8 +219,7 @@ def superseded(found: Iterable[tuple[int, Items, T]]) -> list[T]:
 
 
 def remove_superseded(core: Core) -> None:
-    """Removes what files that were just indexed had replaced, or were replaced by. Call it with the writer
-    lock."""
+    """Removes what files that were just indexed had replaced, or were replaced by."""
     refreshed = sa.select(artifacts.c.recipe_id).where(queries.IS_REFRESHED).distinct()
     with core.index.read() as conn:
         ids = conn.execute(refreshed).scalars().all()
@@ -260,18 +234,13 @@ def remove_superseded(core: Core) -> None:
 
 
 def as_items(header: Header | None = None) -> Items:
-    """The item table of an artifact; an empty one of none."""
     if header is None:
         return np.empty(0, _ITEM)
     return np.ascontiguousarray(header.item_digests).view(_ITEM).ravel()
 
 
 def items_of(core: Core, row: Doomable) -> Items:
-    """The item table of an artifact; none where it is lost or damaged, which whoever reads it finds.
-
-    Raises:
-        OSError: it could not be read, so what it holds is not known.
-    """
+    """The item table of an artifact; none where it is lost or damaged, OSError where that cannot be told."""
     try:
         with open(core.layout.object_path(row.digest.hex()), "rb") as file:
             return as_items(artifact.read_header(file.fileno()))
@@ -280,10 +249,7 @@ def items_of(core: Core, row: Doomable) -> Items:
 
 
 def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Iterable[Taken]) -> None:
-    """
-    Raises:
-        TooLarge: clients would refuse the answer to a look-up.
-    """
+    """Refuses what would make clients refuse the answer to a look-up."""
     if not any(file.header.packed_observed for file in new):
         return
     size = queries.observed_bytes(conn, recipe.id)
@@ -325,7 +291,7 @@ def _place_and_insert(
 
 
 def row_values(header: Header, digest: str, size_bytes: int) -> dict[str, Any]:
-    """What a row says that comes from the file itself; what it observed as the file has it."""
+    """What a row says that comes from the file itself."""
     return {
         "key": bytes.fromhex(header.key),
         "digest": bytes.fromhex(digest),
@@ -342,7 +308,7 @@ def row_values(header: Header, digest: str, size_bytes: int) -> dict[str, Any]:
 def _ref(file: Taken) -> ArtifactRef:
     header = file.header
     return ArtifactRef(
-        key=file.key,
+        key=header.key,
         digest=file.digest,
         size_bytes=file.size_bytes,
         items=len(header.item_digests),

@@ -33,25 +33,17 @@ from prepcached.store.queries import Doomable
 
 FANOUT = 8
 """Artifacts of one tier that make a merge; also the factor between tiers."""
-TIER_BYTES = 1 << 20
-"""The lowest tier ends here."""
-LARGE_BYTES = 128 << 20
-"""From here on an artifact is large enough to be left alone: a gather over a few is as fast as over one."""
-MERGED_BYTES = 1 << 30
-"""A merge makes at most so much: it has to fit beside its parts until they are gone."""
-MERGED_SHARE = 8
-"""A merged file may be 1/8 larger than its parts: each of its large columns begins at a multiple of 2 MiB."""
+TIER_BYTES, LARGE_BYTES = 1 << 20, 128 << 20
+"""The lowest tier ends at the one; from the other on an artifact is left alone."""
+MERGED_BYTES, MERGED_SHARE = 1 << 30, 8
+"""A merge makes at most so much, and 1/8 more than its parts: large columns begin at a multiple of 2 MiB."""
 PUT_OFF_S = 30.0
 """A recipe whose parts are held, or found no room, is looked at again after this."""
-MAX_PARTS = 128
-"""Their headers are in memory together, 10 KiB each."""
-MAX_LOOK = 20_000
-"""Artifacts of a recipe that are looked at for one merge; a recipe with more has its oldest merged first."""
+MAX_PARTS, MAX_LOOK = 128, 20_000
+"""Of one merge, and artifacts of a recipe that are looked at for it, the oldest first."""
 
 
 class Part(NamedTuple):
-    """A live artifact that may be merged with those that are alike."""
-
     id: int
     size_bytes: int
     items: int = 1
@@ -59,7 +51,6 @@ class Part(NamedTuple):
 
 
 def tier(size_bytes: int) -> int:
-    """0 below TIER_BYTES, one more for each factor of FANOUT."""
     number = 0
     while size_bytes >= TIER_BYTES:
         size_bytes //= FANOUT
@@ -68,11 +59,8 @@ def tier(size_bytes: int) -> int:
 
 
 def plan(parts: Iterable[Part]) -> list[Part]:
-    """The parts to merge next, oldest first, or none. Pure.
-
-    The fullest of the tiers that have at least FANOUT parts, as many of them as fit in MERGED_BYTES and have
-    no more than MAX_ITEMS items.
-    """
+    """The parts to merge next, oldest first, or none: of the fullest tier that has at least FANOUT parts, as
+    many as fit in MERGED_BYTES and have no more than MAX_ITEMS items. Pure."""
     tiers: dict[tuple[Any, int], list[Part]] = {}
     for part in parts:
         if part.size_bytes < LARGE_BYTES:
@@ -121,7 +109,6 @@ class Merger:
         return False
 
     def _scattered_recipes(self) -> list[int]:
-        """Ids of recipes with enough small artifacts: one pass over the index, at the first call."""
         statement = (
             sa.select(artifacts.c.recipe_id)
             .where(artifacts.c.size_bytes < LARGE_BYTES)
@@ -132,11 +119,8 @@ class Merger:
             return list(conn.execute(statement).scalars())
 
     def _next(self, recipe_id: int) -> list[int] | None:
-        """Ids of what to merge next of a recipe; none of what is held just now.
-
-        Returns:
-            None where nothing would merge either if all of it were idle.
-        """
+        """Ids of what to merge next of a recipe, none of it held just now; None where nothing would merge
+        if all of it were idle, either."""
         alike = artifacts.c.owner, artifacts.c.edition, artifacts.c.observed
         of_part = artifacts.c.id, artifacts.c.size_bytes, artifacts.c["items"]
         statement = (
@@ -204,8 +188,8 @@ class Merger:
     def _opened(
         self, rows: Sequence[Doomable], stack: contextlib.ExitStack
     ) -> tuple[list[int], list[artifact.Header]]:
-        """The parts, open and read. One with an item of another is left out; so is one that fails, which
-        goes if it is lost or damaged."""
+        """The parts, open and read; without one that has an item of another, or that fails, which goes if it
+        is lost or damaged."""
         core = self._core
         fds, headers = [], []
         seen = as_items()
@@ -238,8 +222,7 @@ class Merger:
         header: artifact.Header,
         recipe: str,
     ) -> None:
-        """Places the merged file and swaps the rows, unless a part was evicted, purged, pinned or looked up
-        meanwhile. Call it with the writer lock."""
+        """Places the merged file and swaps the rows, unless a part was removed, pinned or held meanwhile."""
         core = self._core
         there = eviction.rows_of(core, artifacts.c.id, [row.id for row in rows])
         is_held = eviction.is_held_now(core)

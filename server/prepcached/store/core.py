@@ -13,6 +13,11 @@ NOTE [ Holds against removals ]
     So nobody waits for a writer. A taker may still come between the DELETE and the count of a removal, and
     finds a file gone: its session is told to let go, and its job makes the items again or, since the
     generation has risen (of a merge, the lease table knows by `on_merged`), looks again.
+
+NOTE [ Full disks ]
+    Whoever writes reserves room first (`eviction.room`), and is declined where none can be made. Where others
+    fill the disk all the same, ENOSPC becomes `Declined` in one place (`no_space_declined`). A removal has
+    to write its DELETE before it unlinks: it gives back the root's reserve, which housekeeping takes again.
 """
 
 from __future__ import annotations
@@ -36,13 +41,8 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Core:
-    """The shared state of one open store.
-
-    Args:
-        disk: the root.
-        clock: when something was: written down, and told.
-        monotonic: for how long: holds, above all, which no clock that is set may weaken.
-    """
+    """The shared state of one open store. `clock` says when something was, `monotonic` for how long: holds,
+    above all, which no clock that is set may weaken."""
 
     index: Index
 
@@ -66,8 +66,7 @@ class Core:
         self.recent_evictions: deque[float] = deque(maxlen=100_000)
         self.removals = 0
         self.on_merged: Callable[[str, int], None] = lambda recipe, generation: None
-        """Called with a recipe and its generation after each merge, by the thread that merges, before the
-        files of the parts go."""
+        """Called after each merge, by the thread that merges, before the files of the parts go."""
         self.set_limits(limits)
 
     def set_limits(self, limits: Limits) -> None:
@@ -96,16 +95,11 @@ class Core:
             self.ledger.unlinked_bytes = self.holds.unlinked_bytes()
 
     def check_not_stopping(self) -> None:
-        """Called between the pieces of long work.
-
-        Raises:
-            DaemonUnreachable: the daemon stops, and does not wait for the rest.
-        """
+        """Called between the pieces of long work; DaemonUnreachable where the daemon stops."""
         if self.stopping.is_set():
             raise errors.DaemonUnreachable("the daemon is stopping, and did not finish this")
 
     def look_at_staging(self) -> None:
-        """Counts what lies in the staging folder."""
         staged_bytes = self.staged_area.disk_bytes()
         with self.memory:
             self.ledger.staged_bytes = staged_bytes
@@ -131,11 +125,7 @@ def io_told(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_space_declined(core: Core, *, is_counted: bool = True) -> Iterator[None]:
-    """A full disk is no room, not a fault: whoever commits goes on without the cache.
-
-    Args:
-        is_counted: among what was made and found no room.
-    """
+    """NOTE [ Full disks ]: no room, not a fault; counted as what was made and declined, or not."""
     try:
         yield
     except errors.StoreError as error:

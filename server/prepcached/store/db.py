@@ -3,20 +3,17 @@
 Invariants:
     1. Writers begin with BEGIN IMMEDIATE: a deferred transaction that reads, then writes, fails under
        other writers. Readers get a snapshot and cannot write.
-    2. WAL with synchronous=FULL (NOTE [ Commit order ] in durable.py).
+    2. WAL with synchronous=FULL, and a row names a file that is there: NOTE [ Commit order ] in durable.py.
     3. An index that is damaged, or of another version, is `IndexCorrupt`, any other failure `StoreError`;
        neither is ever "no rows".
-    4. A row of `artifacts` names a file that is there (NOTE [ Commit order ] in durable.py).
-    5. Among a recipe's rows a key is unique, and so is a digest among all rows. Recipes of several
-       scopes (scopes.py) may have rows of one key.
-    6. `recipes.generation` rises in the same transaction as every commit and every removal;
+    4. Among a recipe's rows a key is unique, and so is a digest among all rows.
+    5. `recipes.generation` rises in the same transaction as every commit and every removal;
        `removed_generation` is its value at the last removal: who has seen less must take the whole list.
-    7. `doomed` names files whose rows were deleted and which may not have been unlinked yet.
+    6. `doomed` names files whose rows were deleted and which may not have been unlinked yet.
 
-Keys and digests are BLOBs of 32 bytes: half of hex, and the index has up to millions. Everything here can be
-made again from the files.
+Everything here but pins and times of use can be made again from the files.
 
-Locking: none here. SQLite serialises writers; the store's writer lock comes before (see core.py).
+Locking: SQLite serialises writers; the store's writer lock comes before (core.py).
 """
 
 from __future__ import annotations
@@ -46,25 +43,27 @@ _OTHER_SCHEMA = re.compile(r"no such (table|column)|table \S+ has no column")
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
 
 
-VERSION = 9
+VERSION = 10
 """`PRAGMA user_version`; an index of another version is deleted and made again."""
 
 metadata = sa.MetaData()
+
+
+def _columns(kind: Any, *names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, kind, nullable=False) for name in names]
+
 
 recipes = sa.Table(
     "recipes",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("digest", sa.LargeBinary(32), nullable=False),
-    sa.Column("scope", sa.Text, nullable=False),  # scopes.py
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("generation", sa.Integer, nullable=False),
-    sa.Column("removed_generation", sa.Integer, nullable=False),
-    sa.Column("created_at", sa.Float, nullable=False),
+    *_columns(sa.LargeBinary(32), "digest"),
+    *_columns(sa.Text, "scope", "name"),  # scopes.py
+    *_columns(sa.Integer, "generation", "removed_generation"),
+    *_columns(sa.Float, "created_at"),
     sa.Column("parts", sa.LargeBinary),  # JSON, compressed; NULL where only artifacts are known
     sqlite_autoincrement=True,
 )
-
 sa.Index("recipes_digest", recipes.c.digest, recipes.c.scope, unique=True)
 
 producers = sa.Table(
@@ -78,27 +77,15 @@ artifacts = sa.Table(
     "artifacts",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("key", sa.LargeBinary(32), nullable=False),
-    sa.Column("digest", sa.LargeBinary(32), nullable=False),
-    sa.Column("recipe_id", sa.Integer, nullable=False),
-    sa.Column("generation", sa.Integer, nullable=False),
-    sa.Column("size_bytes", sa.Integer, nullable=False),
-    sa.Column("disk_bytes", sa.Integer, nullable=False),
-    sa.Column("items", sa.Integer, nullable=False),
-    sa.Column("rows", sa.Integer, nullable=False),
-    sa.Column("cost_s", sa.Float, nullable=False),
-    sa.Column("owner", sa.Integer, nullable=False),
-    sa.Column("producer_id", sa.Integer, nullable=False),
-    sa.Column(
-        "edition", sa.Integer, nullable=False
-    ),  # refreshes before it: index/recipe_index.py of the client
+    *_columns(sa.LargeBinary(32), "key", "digest"),
+    *_columns(sa.Integer, "recipe_id", "generation", "size_bytes", "disk_bytes", "items", "rows"),
+    *_columns(sa.Integer, "owner", "producer_id"),
+    *_columns(sa.Integer, "edition"),  # refreshes before it
+    *_columns(sa.Float, "cost_s", "created_at", "used_at"),
+    *_columns(sa.Boolean(create_constraint=False), "is_pinned"),
     sa.Column("observed", sa.Text),  # ids of chunks: queries.py; NULL when nothing was observed
-    sa.Column("created_at", sa.Float, nullable=False),
-    sa.Column("used_at", sa.Float, nullable=False),
-    sa.Column("is_pinned", sa.Boolean(create_constraint=False), nullable=False),
     sqlite_autoincrement=True,
 )
-
 sa.Index("artifacts_digest", artifacts.c.digest, unique=True)
 sa.Index("artifacts_key", artifacts.c.key, artifacts.c.recipe_id, unique=True)
 sa.Index("artifacts_recipe", artifacts.c.recipe_id, artifacts.c.generation)
@@ -112,47 +99,29 @@ observed = sa.Table(
     "observed",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("recipe_id", sa.Integer, nullable=False),
-    sa.Column("digest", sa.LargeBinary(32), nullable=False),
-    sa.Column("json", sa.Text, nullable=False),
+    *_columns(sa.Integer, "recipe_id"),
+    *_columns(sa.LargeBinary(32), "digest"),
+    *_columns(sa.Text, "json"),
 )
-
 sa.Index("observed_recipe", observed.c.recipe_id, observed.c.digest, unique=True)
 
-doomed = sa.Table(
-    "doomed",
-    metadata,
-    sa.Column("digest", sa.LargeBinary(32), primary_key=True),
-)
-
+doomed = sa.Table("doomed", metadata, sa.Column("digest", sa.LargeBinary(32), primary_key=True))
 history = sa.Table(
     "history",
     metadata,
     sa.Column("at", sa.Float, primary_key=True),
-    sa.Column("hit_items", sa.Float, nullable=False),
-    sa.Column("miss_items", sa.Float, nullable=False),
-    sa.Column("saved_s", sa.Float, nullable=False),
-    sa.Column("disk_bytes", sa.Float, nullable=False),
+    *_columns(sa.Float, "hit_items", "miss_items", "saved_s", "disk_bytes"),
 )
-
 notes = sa.Table(
     "notes",
     metadata,
     sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("value", sa.Integer, nullable=False),
+    *_columns(sa.Integer, "value"),
 )
 
 
 class Index:
-    """An open index.
-
-    Args:
-        path: the SQLite file; made if absent. `is_new` until `finish`: a crash may come in between.
-
-    Raises:
-        IndexCorrupt: not a database, damaged, or written by another version.
-        StoreError: it cannot be read or written.
-    """
+    """An open index, made if absent. `is_new` until `finish`: a crash may come in between."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -194,7 +163,6 @@ class Index:
 
     @contextlib.contextmanager
     def errors_told(self) -> Iterator[None]:
-        """Turns SQLite's errors into the tree's."""
         try:
             yield
         except sa.exc.DBAPIError as error:
@@ -219,7 +187,6 @@ class Index:
             raise errors.StoreError(f"the index {self.path} is too busy: {error}", path=self.path) from error
 
     def disk_bytes(self) -> int:
-        """What the index and its log take on disk."""
         total = 0
         for suffix in _FILES:
             with contextlib.suppress(FileNotFoundError):
@@ -240,14 +207,7 @@ class Index:
             **data,
         )
 
-    def _engine(
-        self,
-        begin: str,
-        *,
-        cache_kib: int,
-        query_only: bool = False,
-        **pool: Any,
-    ) -> sa.Engine:
+    def _engine(self, begin: str, *, cache_kib: int, query_only: bool = False, **pool: Any) -> sa.Engine:
         engine = sa.create_engine(
             sa.URL.create("sqlite", database=self.path),
             poolclass=QueuePool,
@@ -271,10 +231,7 @@ class Index:
 
 
 def _make_private(path: str) -> None:
-    """Makes the file if it is not there; its log has its mode. What does not work, SQLite tells of.
-
-    The index names all artifacts, and who knows an artifact's name may read it (root.py).
-    """
+    """Makes the file, whose mode its log has: it names all artifacts, and who knows a name may read them."""
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -285,15 +242,14 @@ def _make_private(path: str) -> None:
 
 
 def _is_damage(error: BaseException | None) -> bool:
-    """A page of zeros reads as a database without tables: SQLite then says "no such table". What it says of a
-    damaged schema names it, byte by byte."""
+    """A page of zeros reads as a database without tables: SQLite then says "no such table"."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     is_schema = isinstance(error, sqlite3.OperationalError) and _OTHER_SCHEMA.match(str(error)) is not None
     return code in _DAMAGED or is_schema
 
 
 def discard(path: str) -> None:
-    """Deletes an index and its log, so that a new one can be made: it is disposable."""
+    """Deletes an index and its log."""
     for suffix in _FILES:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path + suffix)

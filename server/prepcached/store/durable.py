@@ -1,18 +1,15 @@
-"""Writing so that it is still there after a power cut.
+"""Writing so that it is still there after a power cut. Errors are OSErrors, for callers to name.
 
 NOTE [ Commit order ]
-    Commit: the bytes go to a name in `tmp/` (or lie in `staging/`), on the same filesystem; fsync of
-    the file; rename into `objects/<2 hex>/`; fsync of that folder; only then the row, in one
-    transaction with what depends on it (leases freed, generation raised).
-    Delete: row first, noted in the table `doomed` by the same transaction; the file is unlinked
-    after COMMIT. Housekeeping fsyncs the folders of `doomed` digests whose files are gone, and only then
-    forgets them: else a power loss might bring back the file, and a start would index it.
-    So a crash leaves files without rows, never rows without files. At start such a file is unlinked
-    if it is doomed (a delete was under way) and indexed otherwise (a commit was).
-    The index runs with synchronous=FULL: were a committed DELETE lost with the power while the
-    unlink was not, there would be a row without its file.
-
-Everything here is a function of descriptors and paths; errors are OSErrors, for callers to name.
+    Commit: the bytes go to a name in `tmp/` (or lie in `staging/`), on the same filesystem; fsync of the
+    file; rename into `objects/<2 hex>/`; fsync of that folder; only then the row, in one transaction.
+    Delete: row first, noted in the table `doomed` by the same transaction; the file is unlinked after COMMIT.
+    Housekeeping fsyncs the folders of `doomed` digests whose files are gone, and only then forgets them: else
+    a power loss might bring back the file, and a start would index it.
+    So a crash leaves files without rows, never rows without files. At start such a file is unlinked if it is
+    doomed (a delete was under way) and indexed otherwise (a commit was).
+    The index runs with synchronous=FULL: were a committed DELETE lost with the power while the unlink was
+    not, there would be a row without its file.
 """
 
 from __future__ import annotations
@@ -31,7 +28,6 @@ BLOCK_BYTES = 4096
 
 
 def fsync_folder(path: str) -> None:
-    """Makes the names in a folder durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -70,11 +66,7 @@ def temporary(folder: str) -> Iterator[tuple[int, str]]:
 
 
 def is_there(path: str) -> bool:
-    """Whether a name is taken. What cannot be told raises: `os.path.lexists` takes that for absent.
-
-    Raises:
-        OSError: it cannot be told.
-    """
+    """Whether a name is taken; raises where that cannot be told, which `os.path.lexists` takes for absent."""
     try:
         os.lstat(path)
     except FileNotFoundError:
@@ -83,11 +75,8 @@ def is_there(path: str) -> bool:
 
 
 def delete(path: str) -> os.stat_result:
-    """Deletes a file, or a folder with all that is in it; returns what it was.
-
-    Raises:
-        OSError: also where folders are nested deeper than Python descends.
-    """
+    """Deletes a file, or a folder with all that is in it (an OSError too where folders are nested deeper than
+    Python descends); returns what it was."""
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode):
         os.unlink(path)
@@ -116,5 +105,5 @@ def artifact_bytes(size_bytes: int) -> int:
 
 
 def disk_bytes(status: os.stat_result) -> int:
-    """Bytes that a file takes on disk. Source: stat(2), st_blocks counts 512-byte units."""
+    """Bytes that a file takes on disk; st_blocks counts 512-byte units: stat(2)."""
     return status.st_blocks * 512

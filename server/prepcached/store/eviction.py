@@ -36,10 +36,8 @@ MAX_KEYS = 10_000
 """Keys that the answer to a purge names; the counts are of all."""
 ATTEMPTS = 5
 """Others take what was made free in between, but not this often in a row."""
-HEADROOM_ENTRIES = 32
-"""Evicted ahead at once, where much has to go: commits and new recipes wait no longer than for so many..."""
-HEADROOM_PIECE_BYTES = 16 << 20
-"""...and after the entry that reaches this, a piece ends: unlinking a large file takes its time."""
+HEADROOM_ENTRIES = 8
+"""Evicted ahead at once, where much has to go: commits and new recipes wait no longer than for so many."""
 
 
 # Removals
@@ -72,11 +70,7 @@ def remove_damaged(core: Core, rows: Sequence[Doomable], why: str) -> None:
 
 
 def lose(core: Core, row: Doomable) -> bool:
-    """A row's file is not there: looks again with the writer lock, then drops the row; whether it did.
-
-    Raises:
-        OSError: the second look could not tell.
-    """
+    """A row's file is not there: looks again with the writer lock, then drops the row; whether it did."""
     with core.writer:
         rows = rows_of(core, artifacts.c.id, [row.id])
         is_lost = bool(rows) and not durable.is_there(core.layout.object_path(row.digest.hex()))
@@ -179,12 +173,8 @@ def write_recency(core: Core) -> None:
 def idle_of(
     coldest: Iterable[Doomable], need_bytes: int, is_protected: Callable[[bytes], bool]
 ) -> list[Doomable]:
-    """The entries to evict for so many bytes, or all idle ones where they are not enough. Pure.
-
-    Args:
-        coldest: least recently used first; read only as far as needed.
-        is_protected: whether a digest is held.
-    """
+    """The entries to evict for so many bytes, or all idle ones where they are not enough. Pure; reads no more
+    of the coldest than it needs."""
     chosen: list[Doomable] = []
     for candidate in coldest if need_bytes > 0 else ():
         if is_protected(candidate.digest):
@@ -260,15 +250,9 @@ def _evict_pieces(core: Core, need_bytes: int, owner: int | None = None) -> None
     if need_bytes <= 0:
         return
     write_recency(core)
-    chosen = idle(core, need_bytes, owner)
-    while chosen:
-        count = size_bytes = 0
-        while count < min(HEADROOM_ENTRIES, len(chosen)) and size_bytes < HEADROOM_PIECE_BYTES:
-            size_bytes += chosen[count].disk_bytes
-            count += 1
+    for piece in queries.chunks(idle(core, need_bytes, owner), HEADROOM_ENTRIES):
         core.check_not_stopping()
-        evict_chosen(core, chosen[:count])
-        chosen = chosen[count:]
+        evict_chosen(core, piece)
 
 
 def evict_chosen(core: Core, chosen: Sequence[Doomable]) -> None:
@@ -312,14 +296,8 @@ def refusal(core: Core, size_bytes: int, owner: int | None = None) -> str:
 def room(
     core: Core, size_bytes: int, owner: int | None = None, *, placed_bytes: int = 0, may_evict: bool = True
 ) -> Iterator[None]:
-    """Reserves room for a write, of a user's quota too, evicting if needed; gives it back.
-
-    Args:
-        placed_bytes: so much of these is on the disk already.
-
-    Raises:
-        Declined: what is left is held or pinned, or this is larger than the budget, or than his quota.
-    """
+    """Reserves room for a write, of a user's quota too, evicting if needed, or declines; gives it back.
+    `placed_bytes` of these are on the disk already."""
     _reserve(core, size_bytes, owner, placed_bytes, may_evict)
     try:
         yield
@@ -356,11 +334,7 @@ def _promise(core: Core, size_bytes: int, owner: int | None, placed_bytes: int) 
 @contextlib.contextmanager
 def uploading(core: Core, name: str, size_bytes: int) -> Iterator[int]:
     """A descriptor of a new staged file, and room for all its bytes until the block ends; the caller closes
-    it. Inside, a full disk declines, and other trouble is a StoreError.
-
-    Raises:
-        Declined: no room can be made.
-    """
+    it. Inside, too, a full disk declines, and other trouble is a StoreError."""
     with no_space_declined(core), io_told("a staged file could not be written"):
         core.look_at_staging()
         with room(core, size_bytes), core.staged_area.busy(name):

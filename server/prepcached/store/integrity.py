@@ -66,11 +66,7 @@ _NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENXIO)
 
 
 def open_index(core: Core, *, recover: bool, progress: Progress | None) -> None:
-    """Opens the core's index, and makes it agree with the disk, unless `recover` is False.
-
-    Raises:
-        IndexCorrupt: the index is damaged, and must be left as it is, or a new one is damaged too.
-    """
+    """Opens the core's index, and makes it agree with the disk, unless `recover` is False."""
     core.disk.free_reserve()
     try:
         _open(core, recover, progress)
@@ -120,30 +116,23 @@ def _begin(core: Core) -> Counter[str]:
 # The walk
 
 
-def check(core: Core, *, repair: bool = False, breaks_off: bool = False) -> list[Finding]:
-    """Compares index and disk, and mends if asked; a stop of the daemon may break it off. The writer lock is
-    held for one folder of 256 at a time."""
+def check(core: Core, *, repair: bool = False) -> list[Finding]:
+    """Compares index and disk, and mends if asked. The writer lock is held for a folder of 256 at a time."""
     with io_told("the check could not look"):
-        findings = list(_walk(core, repair=repair, is_check=True, breaks_off=breaks_off))
+        findings = list(_walk(core, repair=repair, is_check=True))
         with core.writer:
             return findings + list(_sums(core, repair))
 
 
 def _walk(
-    core: Core,
-    *,
-    repair: bool,
-    is_check: bool = False,
-    breaks_off: bool = False,
-    progress: Progress | None = None,
+    core: Core, *, repair: bool, is_check: bool = False, progress: Progress | None = None
 ) -> Iterator[Finding]:
     with core.writer:
         found = [*_temporary(core, repair), *_doomed(core, repair)]
     yield from found
     indexed = 0
     for number, (prefix, folder) in enumerate(core.layout.object_folders(), 1):
-        if breaks_off:
-            core.check_not_stopping()
+        core.check_not_stopping()
         with core.writer:
             found = list(_folder(core, prefix, folder, repair, is_check))
         yield from found
@@ -255,11 +244,7 @@ def _adopted(core: Core, folder: str, names: Sequence[str], repair: bool) -> Ite
 
 
 def _read(path: str, name: str) -> _Found:
-    """
-    Raises:
-        ArtifactError: it is not an artifact of this name.
-        OSError: it could not be told.
-    """
+    """ArtifactError where it is not an artifact of this name, OSError where that could not be told."""
     if not is_hex64(name) or name[:2] != os.path.basename(os.path.dirname(path)):
         raise errors.ArtifactError("its name is not a digest")
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

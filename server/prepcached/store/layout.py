@@ -47,11 +47,7 @@ _OTHER_LAYOUT = re.compile(r"v(\d{1,6})\Z")
 
 
 def staged_name(name: str) -> str:
-    """`name` if it may name a staged file: `<session id>.<anything>`, one path component.
-
-    Raises:
-        StagedFileRefused: it may not.
-    """
+    """`name` if it may name a staged file: `<session id>.<anything>`, one path component."""
     if not is_staged_name(name):
         raise errors.StagedFileRefused(
             f"{name[:120]!r} cannot name a staged file; it must be <session id>.<name> of letters, "
@@ -62,12 +58,10 @@ def staged_name(name: str) -> str:
 
 
 def is_staged_name(name: str) -> bool:
-    """Whether a client may have staged a file under this name."""
     return _STAGED.match(name) is not None
 
 
 def session_of(staged: str) -> str:
-    """The session that a staged file's name says it belongs to."""
     return staged.partition(".")[0]
 
 
@@ -99,7 +93,6 @@ class Layout:
         return os.path.join(self.object_folder(digest), digest)
 
     def object_folders(self) -> Iterator[tuple[str, str]]:
-        """(two hex digits, path) of all object folders, in order."""
         for n in range(OBJECT_FOLDERS):
             yield f"{n:02x}", os.path.join(self.objects, f"{n:02x}")
 

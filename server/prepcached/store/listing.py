@@ -29,9 +29,8 @@ from prepcached.store.db import artifacts, producers, recipes
 from prepcached.store.records import Filter, RecipeRecord
 
 _NO_FILTER = Filter()
-MAX_RELATIVES = 32
-MAX_READ_BYTES = 1 << 20
-"""Of relatives' packed parts, which take some 5 kB as a rule."""
+MAX_RELATIVES, MAX_PARTS_BYTES = 16, 1 << 18
+"""How many are compared for an explanation, and packed parts of one, which take some 5 kB as a rule."""
 
 _SORTS: dict[str, sa.Column[Any]] = {name: artifacts.c[name] for name in (*SORTS, "key")}
 """A leading "-" turns the order around."""
@@ -42,6 +41,10 @@ def _of_recipe(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
     return query.correlate(artifacts).scalar_subquery()
 
 
+_AS_THEY_ARE = (
+    *("name", "size_bytes", "disk_bytes", "items", "rows", "cost_s"),
+    *("owner", "created_at", "used_at", "is_pinned"),
+)
 _COLUMNS = (
     *(column for column in artifacts.c if column.name not in ("recipe_id", "producer_id")),
     _of_recipe(recipes.c.digest).label("recipe"),
@@ -82,7 +85,7 @@ def conditions(filter: Filter, now: float) -> list[queries.Where]:
 
 
 def is_called(name: str) -> sa.ColumnElement[bool]:
-    """A recipe has this name, or one that begins so where it ends in `*`."""
+    """A `*` at the end stands for anything."""
     prefix = name.removesuffix("*")
     if prefix == name:
         return recipes.c.name == name
@@ -90,7 +93,6 @@ def is_called(name: str) -> sa.ColumnElement[bool]:
 
 
 def owned_by(owner: int | None) -> list[sa.ColumnElement[bool]]:
-    """The condition that an entry is this owner's; none for None."""
     return [] if owner is None else [artifacts.c.owner == owner]
 
 
@@ -105,13 +107,8 @@ def page(
     cursor: str | None = None,
     limit: int = 100,
 ) -> EntryPage:
-    """One page of entries and the cursor of the next.
-
-    What they observed, which may be a hundred thousand files each, is told of one entry at a time.
-
-    Args:
-        sort: one of `SORTS` or "key", with "-" for descending.
-    """
+    """One page of entries, without what they observed, and the cursor of the next. Sorted by one of `SORTS`
+    or "key", with "-" for descending."""
     column = _SORTS.get(sort.removeprefix("-"))
     if column is None:
         raise errors.BadRequest(f"cannot sort by {sort[:40]!r}; use one of {', '.join(_SORTS)}", field="sort")
@@ -133,14 +130,8 @@ def page(
 def entry(
     core: Core, key: str, owner: int | None = None, scope: str = "", digest: str | None = None
 ) -> Entry:
-    """One entry; of several users' that have this key, that of this scope (scopes.py), else the oldest.
-
-    Args:
-        digest: only the one that is this artifact.
-
-    Raises:
-        NotFound: the index knows of none, or of none of this owner.
-    """
+    """One entry, if asked of this owner or artifact; of several users' that have this key, that of this scope
+    (scopes.py), else the oldest."""
     statement = sa.select(*_COLUMNS).where(artifacts.c.key == key_bytes(key), *owned_by(owner))
     if digest is not None:
         statement = statement.where(artifacts.c.digest == bytes.fromhex(digest))
@@ -160,16 +151,7 @@ def _entry(core: Core, row: Any, seen: Iterable[Mapping[str, Any]]) -> Entry:
         key=Key(row.key.hex()),
         digest=Digest(row.digest.hex()),
         recipe=RecipeDigest(row.recipe.hex()),
-        name=row.name,
-        size_bytes=row.size_bytes,
-        disk_bytes=row.disk_bytes,
-        items=row.items,
-        rows=row.rows,
-        cost_s=row.cost_s,
-        owner=row.owner,
-        created_at=row.created_at,
-        used_at=row.used_at,
-        is_pinned=row.is_pinned,
+        **{name: getattr(row, name) for name in _AS_THEY_ARE},
         holds=holds,
         producer=json.loads(row.producer),
         observed=tuple(seen),
@@ -177,7 +159,7 @@ def _entry(core: Core, row: Any, seen: Iterable[Mapping[str, Any]]) -> Entry:
 
 
 def name_sums(core: Core, limit: int, owner: int | None = None) -> list[NameSums]:
-    """What the entries of each name come to, latest used first."""
+    """By name, latest used first."""
     live = (
         sa.select(
             artifacts.c.recipe_id,
@@ -242,12 +224,7 @@ def recipe_page(
     scope: str | None = None,
     prefix: str | None = None,
 ) -> tuple[list[RecipeRecord], str | None]:
-    """Recipes without their parts, newest first.
-
-    Args:
-        scope: only of this one; None for all.
-        prefix: the first hex digits of their digests; None for all.
-    """
+    """Recipes without their parts, newest first; of one scope, or with these first digits, if asked."""
     limit = max(1, min(limit, MAX_PAGE_SIZE))
     chosen = sa.select(recipes.c.id)
     if scope is not None:
@@ -264,16 +241,8 @@ def recipe_page(
 
 
 def recipe(core: Core, recipe: str, *, any_scope: bool = False, owner: int | None = None) -> RecipeRecord:
-    """One recipe with its readable parts.
-
-    Args:
-        any_scope: the shared one of this digest, or else one of some user's own.
-        owner: one of this digest in which he has entries, as it would be were these all: a recipe that is
-            shared tells nobody of the others who share it.
-
-    Raises:
-        NotFound.
-    """
+    """One recipe with its readable parts. With `any_scope`, the shared one of this digest, or else one of
+    some user's own; `owner` is as in `_sums`."""
     digest = scopes.digest(recipe)
     is_own = queries.is_recipe(recipe)
     if any_scope or owner is not None:
@@ -286,7 +255,6 @@ def recipe(core: Core, recipe: str, *, any_scope: bool = False, owner: int | Non
 
 
 def _unpacked(packed: bytes | None) -> Mapping[str, Any] | None:
-    """A recipe's readable parts; None where they are not known, or damaged."""
     try:
         found: Mapping[str, Any] | None = None if packed is None else json.loads(zlib.decompress(packed))
     except zlib.error:
@@ -298,7 +266,6 @@ def _unpacked(packed: bytes | None) -> Mapping[str, Any] | None:
 
 
 def newest_of(conn: sa.Connection, name: str | None, scope: str) -> RecipeDigest | None:
-    """The recipe of this name (or of any) that was registered last, of one scope."""
     chosen = sa.select(recipes.c.digest).where(recipes.c.scope == scope)
     if name is not None:
         chosen = chosen.where(is_called(name))
@@ -307,13 +274,11 @@ def newest_of(conn: sa.Connection, name: str | None, scope: str) -> RecipeDigest
 
 
 def was_filled(conn: sa.Connection, recipe: str) -> bool:
-    """Whether a recipe has, or has had, entries."""
     row = queries.recipe(conn, recipe)
     return row is not None and row.generation > queries.note(conn, "generation_base")
 
 
 def draws(conn: sa.Connection, recipe: str) -> tuple[str, ...]:
-    """The random generators that samples of a recipe were drawn from."""
     inputs = db.observed
     statement = sa.select(inputs.c.json).join(recipes, recipes.c.id == inputs.c.recipe_id)
     statement = statement.where(queries.is_recipe(recipe), inputs.c.json.contains(f'"kind": "{RANDOM}"'))
@@ -324,22 +289,15 @@ def draws(conn: sa.Connection, recipe: str) -> tuple[str, ...]:
 def relatives(
     conn: sa.Connection, digest: str | None, name: str, scope: str
 ) -> Iterator[tuple[NearestRecipe, Mapping[str, Any]]]:
-    """Recipes with entries that a recipe may be compared with, and their parts, the last used first, as far
-    as the bounds go.
-
-    Only those of its full name: `prep.load` and `train.load` are two functions that have nothing in common.
-    Of a recipe that is known, older ones if there are any: a later job's recipe is no reason for its miss.
-
-    Args:
-        digest: the recipe itself, which is left out; None where it is not known.
-        scope: its own, and that of those others (scopes.py).
-    """
+    """Recipes of the same full name that have entries, and their parts, the last used first, but for a recipe
+    itself. Of one that is known, older ones if there are any: a later one is no reason for its miss."""
     used_at = sa.func.max(artifacts.c.used_at)
     sums = [sa.func.sum(artifacts.c[of]) for of in ("items", "size_bytes", "cost_s")]
     statement = (
-        sa.select(recipes.c.digest, recipes.c.name, used_at, sa.func.count(), *sums)
+        sa.select(recipes.c.parts, recipes.c.digest, recipes.c.name, used_at, sa.func.count(), *sums)
         .select_from(recipes.join(artifacts, artifacts.c.recipe_id == recipes.c.id))
         .where(recipes.c.name == name, recipes.c.scope == scope)
+        .where(sa.func.length(recipes.c.parts) <= MAX_PARTS_BYTES)
         .group_by(recipes.c.id)
         .order_by(used_at.desc(), recipes.c.id.desc())
         .limit(MAX_RELATIVES)
@@ -349,12 +307,7 @@ def relatives(
         own = queries.recipe(conn, digest + scope)
         statement = statement.where(recipes.c.digest != bytes.fromhex(digest))
     rows = [] if own is None else conn.execute(statement.where(recipes.c.id < own.id)).all()
-    left = MAX_READ_BYTES
-    for found, *rest in rows or conn.execute(statement).all():
-        packed = queries.parts(conn, found.hex() + scope)
-        left -= len(packed or b"")
-        if left < 0:
-            return
+    for packed, found, *rest in rows or conn.execute(statement).all():
         if (parts := _unpacked(packed)) is not None:
             yield NearestRecipe(RecipeDigest(found.hex()), *rest), parts
 
@@ -376,7 +329,6 @@ def _starts_with(column: sa.Column[bytes], prefix: str, field: str) -> sa.Column
 
 
 def key_bytes(key: str) -> bytes:
-    """A key's bytes; BadRequest when it is not 64 hex digits."""
     if not is_hex64(key):
         raise errors.BadRequest(f"{key[:80]!r} is not a key: 64 lower-case hex digits", field="key")
     return bytes.fromhex(key)

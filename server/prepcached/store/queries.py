@@ -21,10 +21,8 @@ from prepcached.store.db import artifacts, doomed, notes, observed, producers, r
 
 CHUNK = 500
 """Values in one IN (...) list; SQLite allows 32,766 in a statement."""
-
 NAME_BYTES = 68
 """Of a chunk's name in an answer."""
-
 Chunks = dict[str, tuple[Mapping[str, Any], ...]]
 """Chunks of inputs by their names."""
 
@@ -36,15 +34,10 @@ IS_REFRESHED = sa.text("artifacts.edition > 0")
 
 
 class RecipeRow(NamedTuple):
-    """A recipe, without its parts."""
-
     id: int
-    digest: bytes
-    scope: str
     name: str
     generation: int
     removed_generation: int
-    created_at: float
 
 
 class Doomable(NamedTuple):
@@ -69,8 +62,6 @@ _DOOMABLE = sa.select(*(artifacts.c[name] for name in Doomable._fields))
 
 
 class Totals(NamedTuple):
-    """Sums over all rows, from which the store's counters start."""
-
     entries: int
     size_bytes: int
     live_bytes: int
@@ -82,13 +73,11 @@ class Totals(NamedTuple):
 
 
 def is_recipe(recipe: str) -> sa.ColumnElement[bool]:
-    """A row is of this scoped recipe (scopes.py)."""
     digest, scope = scopes.split(recipe)
     return sa.and_(recipes.c.digest == digest, recipes.c.scope == scope)
 
 
 def recipe(conn: sa.Connection, recipe: str) -> RecipeRow | None:
-    """The row of a scoped recipe."""
     row = conn.execute(_RECIPE.where(is_recipe(recipe))).one_or_none()
     return None if row is None else RecipeRow(*row)
 
@@ -112,13 +101,11 @@ def add_recipe(
 
 
 def has_parts(conn: sa.Connection, recipe: str) -> bool:
-    """Whether a recipe is there with its parts, which are not read."""
     statement = sa.select(recipes.c.id).where(is_recipe(recipe), recipes.c.parts.is_not(None))
     return conn.execute(statement).first() is not None
 
 
 def parts(conn: sa.Connection, recipe: str) -> bytes | None:
-    """A recipe's readable parts, packed; None where they, or the recipe, are not known."""
     return conn.execute(sa.select(recipes.c.parts).where(is_recipe(recipe))).scalar_one_or_none()
 
 
@@ -135,7 +122,6 @@ def drop_idle_recipes(conn: sa.Connection, before: float) -> None:
 
 
 def raise_generation(conn: sa.Connection, recipe_id: int, *, is_removal: bool) -> int:
-    """Raises a recipe's generation by one; returns it."""
     values: dict[str, Any] = {"generation": recipes.c.generation + 1}
     if is_removal:
         values["removed_generation"] = recipes.c.generation + 1
@@ -180,7 +166,6 @@ def of_recipe(
 def doomable_in(
     conn: sa.Connection, column: sa.Column[Any], values: Iterable[Any], *where: Where
 ) -> list[Doomable]:
-    """The rows whose column has one of these values."""
     rows: list[Doomable] = []
     for chunk in chunks(values):
         rows += map(Doomable._make, conn.execute(_DOOMABLE.where(column.in_(chunk), *where)))
@@ -190,11 +175,8 @@ def doomable_in(
 def after(
     conn: sa.Connection, row_id: int, limit: int, *where: Where, used_at: float | None = None
 ) -> list[Doomable]:
-    """The next rows with higher ids: how millions are walked through in bounded memory.
-
-    Args:
-        used_at: the next unpinned rows instead, least recently used first, after this time of use and id.
-    """
+    """The next rows with higher ids; with `used_at` the next unpinned ones after this time of use and id,
+    least recently used first. So millions are walked through in bounded memory."""
     statement = _DOOMABLE.where(*where).limit(limit)
     if used_at is None:
         statement = statement.where(artifacts.c.id > row_id).order_by(artifacts.c.id)
@@ -256,7 +238,7 @@ def delete(conn: sa.Connection, rows: Sequence[Doomable]) -> None:
 
 
 def doom(conn: sa.Connection, digests: Iterable[bytes]) -> None:
-    """Notes that files without rows are to be unlinked, should they be there at the next start."""
+    """Notes that files are to be unlinked."""
     for chunk in chunks(digests):
         conn.execute(doomed.insert().prefix_with("OR IGNORE"), [{"digest": digest} for digest in chunk])
 
@@ -285,11 +267,8 @@ def touch(conn: sa.Connection, used: Mapping[bytes, float]) -> None:
 
 
 def use_by(conn: sa.Connection, now: float) -> None:
-    """Brings the latest time of use back to now where it lies ahead, and all others by as much.
-
-    A clock that was ahead, or is behind just now, leaves such times. They would stay the warmest whatever is
-    used from now on; were they alone brought back, they would lose their order.
-    """
+    """Brings the latest time of use back to now where it lies ahead, and all others by as much: what a clock
+    that was ahead left would stay the warmest, and alone brought back would lose its order."""
     latest = latest_used_at(conn)
     if latest is not None and latest > now:
         conn.execute(artifacts.update().values(used_at=artifacts.c.used_at - (latest - now)))
@@ -311,11 +290,7 @@ def digests_between(conn: sa.Connection, prefix: str) -> set[str]:
 
 
 def keep_observed(conn: sa.Connection, recipe_id: int, lists: Iterable[str]) -> dict[str, str]:
-    """Keeps lists of inputs, as artifacts have them, for rows to be added; what the rows name each by.
-
-    Raises:
-        ValueError: a list is malformed.
-    """
+    """Keeps lists of inputs, as artifacts have them, for rows to be added; what the rows name each by."""
     wanted: dict[str, Chunk] = {}  # each once: a list may have a hundred thousand inputs, as the next one
     names: dict[str, list[str]] = {}
     for packed in dict.fromkeys(lists):
@@ -383,7 +358,6 @@ def _sweep_observed(conn: sa.Connection, recipe_id: int, kept: Collection[int]) 
 
 
 def totals(conn: sa.Connection) -> Totals:
-    """One pass over all rows."""
     statement = sa.text(
         "SELECT count(*), sum(size_bytes), sum(disk_bytes), sum(disk_bytes * is_pinned), sum(cost_s) "
         "FROM artifacts"
@@ -392,13 +366,12 @@ def totals(conn: sa.Connection) -> Totals:
 
 
 def owner_bytes(conn: sa.Connection) -> Counter[int]:
-    """Bytes on disk of each owner's entries."""
     sums = sa.select(artifacts.c.owner, sa.func.sum(artifacts.c.disk_bytes)).group_by(artifacts.c.owner)
     return Counter({row[0]: row[1] for row in conn.execute(sums)})
 
 
 def note(conn: sa.Connection, name: str) -> int:
-    """A number that the store remembers; 0 when it never wrote it."""
+    """A number that the store remembers; 0 at first."""
     return conn.execute(sa.select(notes.c.value).where(notes.c.name == name)).scalar_one_or_none() or 0
 
 

@@ -53,14 +53,12 @@ class Filter(inspection.EntryFilter, frozen=True):
 
 
 class RecipeRecord(inspection.Recipe, frozen=True):
-    """A recipe, and whose it is (scopes.py)."""
-
     scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that `check` or a start found wrong, whether it was mended, and how."""
+    """What `check` or a start found wrong."""
 
     code: str
     what: str
@@ -122,7 +120,7 @@ class Stats(Counters):
 
 @dataclass(slots=True)
 class Ledger:
-    """Bytes on disk by what they are, and the limits; `placed_bytes` are reserved and on the disk already."""
+    """Bytes on disk by what they are, and the limits; `placed_bytes` are reserved and on disk already."""
 
     max_bytes: int
     min_free_bytes: int
@@ -137,7 +135,6 @@ class Ledger:
         return self.live_bytes + self.unlinked_bytes + self.staged_bytes
 
     def limit(self, free_bytes: int, placed_bytes: int = 0) -> int:
-        """The effective limit, given what the filesystem has free."""
         on_disk = self.on_disk + self.placed_bytes + placed_bytes
         return max(0, min(self.max_bytes, on_disk + free_bytes - self.min_free_bytes))
 
@@ -196,13 +193,11 @@ class Quotas:
         )
 
     def told(self) -> list[tuple[int, int, int | None]]:
-        """(owner, bytes on disk, quota) of those who have entries, the largest first."""
+        """(owner, bytes on disk, quota), the largest first."""
         return [(owner, size, self.of(owner)) for owner, size in self.used.most_common(MAX_TOLD) if size]
 
 
 class Held(NamedTuple):
-    """What one session holds."""
-
     artifacts: int
     disk_bytes: int
 
@@ -232,14 +227,12 @@ class Holds:
                 self._pinned.add(digest)
 
     def touch(self, session: str, digests: Iterable[bytes], now: float) -> list[bytes]:
-        """Marks holds as used; returns those that the session does hold."""
         held = self._held.get(session, {})
         touched = [digest for digest in digests if digest in held]
         held.update(dict.fromkeys(touched, now))
         return touched
 
     def drop(self, session: str, digests: Iterable[bytes] | None = None) -> None:
-        """Lets go of some holds, or of all that the session has."""
         held, gone = self._held.get(session, {}), self._gone.get(session, {})
         free = set()
         for digest in list(held) + list(gone) if digests is None else list(digests):
@@ -264,7 +257,6 @@ class Holds:
         return any(now - held[digest] < self.idle_s for held in self._held.values() if digest in held)
 
     def count(self, digest: bytes) -> int:
-        """How many sessions hold it."""
         return sum(digest in held for held in self._held.values())
 
     def removed(self, digests: Collection[bytes]) -> None:
@@ -284,11 +276,9 @@ class Holds:
             self._pinned.discard(digest)
 
     def to_let_go(self, session: str) -> list[bytes]:
-        """What this session has and should drop."""
         return list(self._gone.get(session, {}))
 
     def by_session(self) -> dict[str, Held]:
-        """What each session has, removed files that it still has mapped among them."""
         found = {}
         for name in self._held.keys() | self._gone.keys():
             held, gone = self._held.get(name, {}), self._gone.get(name, {})

@@ -27,12 +27,10 @@ from prepcached.store.layout import CACHEDIR_TAG, README, Layout, other_layout
 from prepcached.store.records import Limits
 
 GIB = 1 << 30
-RESERVE_BYTES = 16 << 20
-"""At most: 500 rows, each with its pages of the table and its indexes."""
+RESERVE_BYTES, RESERVE_SHARE = 16 << 20, 4
+"""At most: 500 rows, each with its pages of the table and its indexes; and that part of what is free."""
 RESERVE_MIN_BYTES = 2 << 20
 """What an index of any size needs: new files of the log, and the folders' own blocks."""
-RESERVE_SHARE = 4
-"""No more than this part of what is free."""
 NETWORK_FILESYSTEMS = frozenset(
     (
         *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "afs", "kafs", "9p", "coda", "gfs2"),
@@ -46,7 +44,7 @@ NETWORK_FILESYSTEMS = frozenset(
 
 
 def network_filesystem(path: str) -> str | None:
-    """The name of the filesystem that holds `path`, if other machines may write to it."""
+    """The filesystem's name, if other machines may write to it."""
     device = os.stat(path).st_dev
     number = f"{os.major(device)}:{os.minor(device)}".encode()
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
@@ -58,10 +56,7 @@ def network_filesystem(path: str) -> str | None:
 
 
 class Root:
-    """A root that this process has for itself.
-
-    Args:
-        path: the folder; made if absent.
+    """A root that this process has for itself, made if absent.
 
     Raises:
         RootUnusable: not writable, or on a network filesystem.
@@ -74,69 +69,57 @@ class Root:
             os.makedirs(self.layout.root, mode=0o2750, exist_ok=True)
             network = network_filesystem(self.layout.root)
             if network is not None:
-                raise errors.RootUnusable(
-                    f"{self.layout.root} is on a network filesystem ({network}), where SQLite and shared "
-                    "maps are unsafe; choose a root on a local disk (--root, PREPCACHED_ROOT)",
-                    root=self.layout.root,
+                raise _unusable(
+                    self.layout,
+                    f"is on a network filesystem ({network}), where SQLite and shared maps are unsafe; "
+                    "choose a root on a local disk (--root, PREPCACHED_ROOT)",
                 )
-            self._lock = self._take_lock()
+            with contextlib.ExitStack() as undo:
+                self._lock = self._take_lock()
+                undo.callback(self.close)
+                self._check_no_other_layout()
+                self._make_folders()
+                self._objects = os.stat(self.layout.objects)
+                self.is_new = not durable.is_there(self.layout.instance)
+                self.instance = self._remember(self.layout.instance, lambda: secrets.token_hex(16))
+                undo.pop_all()
         except OSError as error:
-            raise self._unusable(error) from error
-        try:
-            self._check_no_other_layout()
-            self._make_folders()
-            self._objects = os.stat(self.layout.objects)
-            self.is_new = not durable.is_there(self.layout.instance)
-            self.instance = self._remember(self.layout.instance, lambda: secrets.token_hex(16))
-        except OSError as error:
-            os.close(self._lock)
-            raise self._unusable(error) from error
-        except BaseException:
-            os.close(self._lock)
-            raise
+            mend = "it must be a folder that the daemon can write to"
+            if error.errno == errno.EROFS:  # so ProtectSystem=strict of the unit looks to the daemon
+                mend += f"; under systemd its unit must name it: ReadWritePaths={self.layout.root}"
+            what = f"cannot hold a store: {error.strerror} ({error.filename or 'root'}); {mend}"
+            raise _unusable(self.layout, what) from error
 
     @classmethod
     def existing(cls, path: str | PathLike[str]) -> Root:
-        """The root of a store that no daemon has open, for this user to work on.
-
-        Raises:
-            RootUnusable: also where the folder holds no store, which stays as it is, or where it is another
-                user's: its daemon could not write what is made here.
-            RootInUse: a daemon has it.
-        """
+        """The root of a store that no daemon has open. What is no store stays as it is; another user's root
+        is refused: its daemon could not write what is made here."""
         layout = Layout(os.path.abspath(path))
         try:
             found = os.stat(layout.versioned)
         except (FileNotFoundError, NotADirectoryError):
             found = None
         except OSError as error:
-            raise errors.RootUnusable(
-                f"{layout.root} cannot be read ({error.strerror}): run this as the user of its daemon "
+            raise _unusable(
+                layout,
+                f"cannot be read ({error.strerror}): run this as the user of its daemon "
                 "(sudo -u prepcache prepcached ...)",
-                root=layout.root,
             ) from None
         if found is None or not stat.S_ISDIR(found.st_mode):
-            raise errors.RootUnusable(
-                f"{layout.root} is not a store: give --root, or its daemon's --config", root=layout.root
-            )
+            raise _unusable(layout, "is not a store: give --root, or its daemon's --config")
         if os.geteuid() != found.st_uid:
-            try:
+            user = f"'#{found.st_uid}'"
+            with contextlib.suppress(KeyError):
                 user = pwd.getpwuid(found.st_uid).pw_name
-            except KeyError:
-                user = f"'#{found.st_uid}'"
-            raise errors.RootUnusable(
-                f"{layout.root} belongs to {user}: run this as that user (sudo -u {user} prepcached ...), "
-                "or its daemon cannot write the files that root creates",
-                root=layout.root,
+            raise _unusable(
+                layout,
+                f"belongs to {user}: run this as that user (sudo -u {user} prepcached ...), or its daemon "
+                "cannot write the files that root creates",
             )
         return cls(layout.root)
 
     def is_there(self) -> bool:
-        """Whether the root still lies where it was opened: nobody removed it, or put another in its place.
-
-        Raises:
-            OSError: that cannot be told.
-        """
+        """Whether the root still lies where it was opened; OSError where that cannot be told."""
         try:
             lock, objects = os.stat(self.layout.lock), os.stat(self.layout.objects)
         except (FileNotFoundError, NotADirectoryError):
@@ -145,31 +128,29 @@ class Root:
 
     @property
     def is_open(self) -> bool:
-        """Whether this process still has it."""
         return self._lock >= 0
 
     def close(self) -> None:
         """Lets the root go. The lock file stays: unlinking it would let two daemons lock two files."""
-        if self._lock >= 0:
+        if self.is_open:
             os.close(self._lock)
             self._lock = -1
 
     def filled_in(self, limits: Limits) -> tuple[int, int]:
         """(max_bytes, min_free_bytes), with the defaults for what `limits` leaves open."""
         fs = os.statvfs(self.layout.versioned)
-        total, free = fs.f_blocks * fs.f_frsize, fs.f_bavail * fs.f_frsize
-        max_bytes = limits.max_bytes
+        first = str(min(200 * GIB, fs.f_bavail * fs.f_frsize // 4))
+        max_bytes, min_free = limits.max_bytes, limits.min_free_bytes
         if max_bytes is None:
             try:
-                max_bytes = int(self._remember(self.layout.budget, lambda: str(min(200 * GIB, free // 4))))
+                max_bytes = int(self._remember(self.layout.budget, lambda: first))
             except ValueError:
-                raise errors.RootUnusable(
-                    f"{self.layout.budget} is damaged: it must hold a number, the budget in bytes; delete it "
+                raise _unusable(
+                    self.layout,
+                    f"has a damaged budget: {self.layout.budget} must hold a number, in bytes; delete it "
                     "(the next start chooses one), or give --max-bytes",
-                    root=self.layout.root,
                 ) from None
-        min_free = limits.min_free_bytes
-        return max_bytes, max(total // 20, 10 * GIB) if min_free is None else min_free
+        return max_bytes, max(fs.f_blocks * fs.f_frsize // 20, 10 * GIB) if min_free is None else min_free
 
     def free_bytes(self) -> int:
         """What the filesystem would still give to this process."""
@@ -177,8 +158,7 @@ class Root:
         return fs.f_bavail * fs.f_frsize
 
     def take_reserve(self) -> None:
-        """Takes space that a full disk gives back: what one transaction may write, at most the whole index,
-        as far as the disk has room."""
+        """NOTE [ Full disks ] in core.py: what one transaction may write, as far as the disk has room."""
         needed = os.path.getsize(self.layout.index) + RESERVE_MIN_BYTES
         size_bytes = min(needed, RESERVE_BYTES, self.free_bytes() // RESERVE_SHARE)
         with contextlib.suppress(OSError):  # others were quicker, or a quota: tried again next turn
@@ -190,7 +170,7 @@ class Root:
                 os.close(fd)
 
     def free_reserve(self) -> None:
-        """Gives the reserve back where the disk is full: the DELETE before an unlink could not be written."""
+        """Gives the reserve back where the disk is full."""
         if self.free_bytes() >= RESERVE_BYTES:
             return
         with contextlib.suppress(FileNotFoundError):
@@ -202,18 +182,14 @@ class Root:
                 os.close(fd)
 
     def _check_no_other_layout(self) -> None:
-        """
-        Raises:
-            RootUnusable: another version of the daemon has its folder here.
-        """
         for name in os.listdir(self.layout.root):
             path = os.path.join(self.layout.root, name)
             if other_layout(name) is not None and os.path.isdir(path):
-                raise errors.RootUnusable(
-                    f"{path} was written by another version of prepcached, and this one cannot use it: "
+                raise _unusable(
+                    self.layout,
+                    f"has a folder {name} of another version of prepcached, which this one cannot use: "
                     f"remove it (`rm -rf {shlex.quote(path)}`; its entries are preprocessed again), or "
                     "choose another root (--root)",
-                    root=self.layout.root,
                 )
 
     def _take_lock(self) -> int:
@@ -259,14 +235,9 @@ class Root:
         durable.write_file(self.layout.root, os.path.basename(path), text.encode(), tmp=self.layout.tmp)
         return text
 
-    def _unusable(self, error: OSError) -> errors.RootUnusable:
-        mend = "it must be a folder that the daemon can write to"
-        if error.errno == errno.EROFS:  # so ProtectSystem=strict of the unit looks to the daemon
-            mend += f"; under systemd its unit must name it: ReadWritePaths={self.layout.root}"
-        return errors.RootUnusable(
-            f"{self.layout.root} cannot hold a store: {error.strerror} ({error.filename or 'root'}); {mend}",
-            root=self.layout.root,
-        )
+
+def _unusable(layout: Layout, what: str) -> errors.RootUnusable:
+    return errors.RootUnusable(f"{layout.root} {what}", root=layout.root)
 
 
 def _folder(path: str, mode: int) -> None:
@@ -283,9 +254,7 @@ def _folder(path: str, mode: int) -> None:
 
 def give(layout: Layout, group: int) -> None:
     """Gives a group what jobs read and write by path, as far as this user may; `closed_to` tells the rest.
-
-    Folders that hold its files are given with them, and hand the group on to what is made in them (setgid).
-    """
+    Folders hand it on to what is made in them (setgid)."""
     root = os.path.realpath(layout.root)  # a link to it has a group of its own
     for path in (root, layout.instance, layout.versioned, layout.objects, layout.staging, layout.tmp):
         _give(path, group)
@@ -303,7 +272,7 @@ def give(layout: Layout, group: int) -> None:
 
 
 def closed_to(layout: Layout, group: int) -> str | None:
-    """The first folder, from `/` on, that who is in this group and has no other right cannot pass."""
+    """The first folder, from `/` on, that the group cannot pass."""
     objects = Path(os.path.realpath(layout.objects))
     for path in (*reversed(objects.parents), Path(layout.staging)):
         status = os.stat(path)

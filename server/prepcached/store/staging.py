@@ -16,8 +16,7 @@ Attacks, and the check that stops each:
     gigabytes of zeros                its header is read before room is made for it and before it is copied
 
 The client's file stays in the staging folder until the commit succeeded; what is refused or declined
-is the client's to delete, or is swept with its session. Clients write there without asking, so the bytes are
-counted by looking (`StagedArea`).
+is the client's to delete, or is swept with its session.
 """
 
 from __future__ import annotations
@@ -35,18 +34,15 @@ from typing import NamedTuple
 from blake3 import blake3
 
 from prepcache import artifact, errors
-from prepcache.digests import Digest, Key, RecipeDigest, entry_key
+from prepcache.digests import Digest
 from prepcache.protocol.wire import StagedFile
 from prepcached.store import durable
 from prepcached.store.layout import Layout, is_staged_name, session_of, staged_name
 from prepcached.store.scopes import is_scope
 
-READ_BYTES = 4 << 20
-"""One read of the hash loop: large enough for blake3's SIMD, small enough for the cache."""
-HASH_THREADS = 2
+READ_BYTES, HASH_THREADS = 4 << 20, 2
 MAX_ITEMS = 1 << 20
-"""Of any artifact: as many as one session may have leased (leases.py), and so as a commit can bring. Merges
-keep to it, too."""
+"""Of any artifact: as many as one session may have leased (leases.py). Merges keep to it, too."""
 OWNER_XATTR = "user.prepcache.owner"
 """Who committed a file that belongs to the daemon (a copy, an upload): a rebuild asks for the owner."""
 SCOPE_XATTR = "user.prepcache.scope"
@@ -64,10 +60,8 @@ class Swept(NamedTuple):
 class StagedArea:
     """What lies in the staging folder: how many bytes, and what is swept.
 
-    A file stays as long as the session that its name says is open; what names no open session, and every
-    folder, is swept. A file that is being committed or uploaded is left out: its bytes are reserved.
-
-    Locking: its own, over names only; never held over I/O on file contents.
+    What names no open session, and every folder, is swept. A file that is being committed or uploaded is left
+    out: its bytes are reserved. Clients write here without asking, so bytes are counted by looking.
     """
 
     def __init__(self, folder: str) -> None:
@@ -76,7 +70,6 @@ class StagedArea:
         self._busy: Counter[str] = Counter()
 
     def disk_bytes(self) -> int:
-        """Bytes on disk of the files here for which nothing is reserved."""
         size = 0
         with os.scandir(self._folder) as entries:
             for entry in entries:
@@ -87,7 +80,7 @@ class StagedArea:
 
     @contextlib.contextmanager
     def busy(self, name: str) -> Iterator[None]:
-        """A commit or an upload has this file: it is not counted here, and not swept."""
+        """A commit or an upload has this file: it is neither counted nor swept."""
         with self._lock:
             self._busy[name] += 1
         try:
@@ -104,28 +97,20 @@ class StagedArea:
         return os.open(os.path.join(self._folder, staged_name(name)), flags, 0o640)
 
     def unlink(self, name: str) -> None:
-        """Deletes one staged file, if it is there."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(self._folder, staged_name(name)))
 
     def discard(self, sessions: Collection[str]) -> int:
-        """Deletes the files of sessions that ended; returns how many.
-
-        Raises:
-            OSError: the first that could not be deleted; the others are.
-        """
+        """Deletes the files of these sessions; returns how many. One that cannot be deleted raises after the
+        others are."""
         swept = self._remove(name for name in os.listdir(self._folder) if session_of(name) in sessions)
         if swept.failed is not None:
             raise swept.failed
         return swept.files
 
     def sweep(self, is_live: Callable[[str], bool]) -> Swept:
-        """Removes what belongs to no open session.
-
-        Args:
-            is_live: whether a session is open, or a commit of it under way. It is asked once a file was seen:
-                a session that opened before it staged the file is known by then.
-        """
+        """Removes what belongs to no open session. Whether one is live is asked once its file was seen: who
+        opened before he staged it is known by then."""
         with os.scandir(self._folder) as entries:
             return self._remove(
                 entry.name
@@ -157,16 +142,12 @@ class StagedArea:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A staged file that was checked and hashed, ready to be placed.
-
-    `path` is what to rename; `name` what to delete from staging afterwards, when `path` is a copy.
-    """
+    """A staged file that was checked and hashed; `path`, which may be a copy, is what to rename."""
 
     name: str
     path: str
     is_copy: bool
     digest: Digest
-    key: Key
     header: artifact.Header
     size_bytes: int
     identity: tuple[int, ...]
@@ -174,12 +155,8 @@ class Taken:
 
 @contextlib.contextmanager
 def opened(layout: Layout, staged: StagedFile, owner_uid: int) -> Iterator[tuple[int, os.stat_result]]:
-    """The staged file's descriptor and status, when it is what was announced.
-
-    Raises:
-        StagedFileRefused: it is not; the message says in what.
-        OSError: it could not be told, as without a descriptor left.
-    """
+    """The staged file's descriptor and status; StagedFileRefused where it is not what was announced, OSError
+    where that could not be told."""
     name = staged_name(staged.name)
     folder = os.open(layout.staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -211,11 +188,8 @@ def opened(layout: Layout, staged: StagedFile, owner_uid: int) -> Iterator[tuple
 
 @contextlib.contextmanager
 def taken(layout: Layout, staged: StagedFile, fd: int, owner_uid: int, scope: str) -> Iterator[Taken]:
-    """Makes an opened staged file durable and hashes it: in place, or a copy of it.
-
-    Raises:
-        StagedFileRefused: it changed meanwhile, or is not an artifact.
-    """
+    """Makes an opened staged file durable and hashes it, in place or a copy of it; StagedFileRefused where it
+    changed meanwhile, or is not an artifact."""
     with contextlib.ExitStack() as stack:
         path, is_copy = os.path.join(layout.staging, staged.name), False
         if os.fstat(fd).st_uid != os.geteuid():
@@ -239,7 +213,6 @@ def taken(layout: Layout, staged: StagedFile, fd: int, owner_uid: int, scope: st
             path=path,
             is_copy=is_copy,
             digest=digest,
-            key=entry_key(RecipeDigest(header.recipe), header.item_digests.tobytes()),
             header=header,
             size_bytes=after.st_size,
             identity=identity(after),
@@ -247,11 +220,8 @@ def taken(layout: Layout, staged: StagedFile, fd: int, owner_uid: int, scope: st
 
 
 def mark(fd: int, owner_uid: int, scope: str) -> None:
-    """Notes whose an artifact's file is, for a rebuild.
-
-    Raises:
-        OSError: a scope cannot be noted: unmarked, the file would be taken for everybody's.
-    """
+    """Notes whose an artifact's file is, for a rebuild. A scope that cannot be noted is an OSError: unmarked,
+    the file would be taken for everybody's."""
     if owner_uid != os.geteuid():
         with contextlib.suppress(OSError):
             os.setxattr(fd, OWNER_XATTR, str(owner_uid).encode())
@@ -269,11 +239,7 @@ def owner_of(fd: int) -> int:
 
 
 def scope_of(file: int | str) -> str:
-    """The scope that an artifact's file is marked with; "" without a mark.
-
-    Raises:
-        OSError: it could not be told.
-    """
+    """The scope that a file is marked with; "" without a mark, OSError where that cannot be told."""
     try:
         scope = os.getxattr(file, SCOPE_XATTR).decode("ascii", "replace")
     except OSError as error:
@@ -286,11 +252,7 @@ def scope_of(file: int | str) -> str:
 
 
 def keeps_marks(path: str) -> bool:
-    """Whether the filesystem has extended attributes, without which users cannot be isolated.
-
-    Raises:
-        OSError: it could not be told.
-    """
+    """Whether the filesystem has extended attributes; OSError where that cannot be told."""
     try:
         os.getxattr(path, SCOPE_XATTR)
     except OSError as error:
@@ -301,11 +263,7 @@ def keeps_marks(path: str) -> bool:
 
 
 def still_the_same(file: Taken) -> None:
-    """Looks once more, right before the rename: the name must still mean the file that was hashed.
-
-    Raises:
-        StagedFileRefused: it does not.
-    """
+    """Refuses a file whose name does not mean what was hashed any more, right before the rename."""
     try:
         now = identity(os.lstat(file.path))
     except FileNotFoundError:
@@ -314,16 +272,8 @@ def still_the_same(file: Taken) -> None:
         raise _changed(StagedFile(file.name, file.size_bytes))
 
 
-def _go_on() -> None:
-    """Nothing ends the work."""
-
-
-def hash_file(fd: int, check: Callable[[], None] = _go_on) -> Digest:
-    """BLAKE3 of a file's bytes, read by descriptor from its start.
-
-    Args:
-        check: called before each piece; its exception ends the work.
-    """
+def hash_file(fd: int, check: Callable[[], None] = lambda: None) -> Digest:
+    """BLAKE3 of a file's bytes; `check` is called before each piece, and may end the work."""
     hasher = blake3(max_threads=HASH_THREADS)
     buffer = memoryview(bytearray(min(READ_BYTES, os.fstat(fd).st_size + 1)))
     offset = 0
@@ -336,14 +286,8 @@ def hash_file(fd: int, check: Callable[[], None] = _go_on) -> Digest:
 
 def identity(status: os.stat_result) -> tuple[int, ...]:
     """What changes when somebody touches a file."""
-    return (
-        status.st_dev,
-        status.st_ino,
-        status.st_nlink,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
+    file = status.st_dev, status.st_ino, status.st_nlink
+    return (*file, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _what_is_wrong(status: os.stat_result, staged: StagedFile, owner_uid: int) -> str | None:
@@ -359,11 +303,7 @@ def _what_is_wrong(status: os.stat_result, staged: StagedFile, owner_uid: int) -
 
 
 def header_of(fd: int, staged: StagedFile) -> artifact.Header:
-    """The header and item table of a staged file.
-
-    Raises:
-        StagedFileRefused: it is not an artifact.
-    """
+    """The header and item table of a staged file; StagedFileRefused where it is not an artifact."""
     try:
         return artifact.check(fd, max_items=MAX_ITEMS)
     except errors.ArtifactError as error:

@@ -3,16 +3,13 @@
 Invariants:
     1. What `resolve` and `commit` name is a whole artifact on disk, as long as the caller holds it.
     2. "Absent" is answered only when absence is known; a failure to look is a `StoreError`.
-    3. Disk use of artifacts is the index's sum (`check` compares).
-    4. What is answered or touched was used just now; that is kept in memory, and written behind. So nothing
-       that is shown needs a write, or waits for one.
-    5. The first registration of a recipe stands: the digest says that later ones mean the same. One without
-       artifacts goes `IDLE_S` after it. Should it come again, its generation is beyond any that it had.
+    3. When something was used is kept in memory, and written behind: nothing that is shown waits for a write.
+    4. The first registration of a recipe stands. A recipe that was dropped and comes again has a generation
+       beyond any that it had.
 
 Recipes are scoped (scopes.py) in all calls here.
 
-Locking: see core.py. Every method may be called from any thread; `maintain`, `merge_some` and
-`scrub_some` from one thread each.
+Locking: see core.py. `maintain`, `merge_some` and `scrub_some` are called from one thread each.
 """
 
 from __future__ import annotations
@@ -46,10 +43,8 @@ from prepcached.store.staging import Swept, keeps_marks
 
 RATE_S = 60.0
 """The eviction rate is that of the last minute."""
-RECENCY_S = 5.0
-"""Recency is written this often: an eviction writes it first anyway."""
-RECIPES_S = 3600.0
-"""Recipes are looked through this often, and at the start."""
+RECENCY_S, RECIPES_S = 5.0, 3600.0
+"""Recency is written, and idle recipes are dropped, this often."""
 IDLE_S = 30 * 86_400.0
 """Seconds from its registration after which a recipe without artifacts is deleted; jobs register it again."""
 _OF_LEDGER = "unlinked_bytes", "staged_bytes", "reserved_bytes", "max_bytes", "min_free_bytes"
@@ -62,9 +57,7 @@ class Store(Core):
     Args:
         root: the folder, made if absent; or one that this process has already taken. The store closes it.
         limits: the budget; may be changed later by `set_limits`.
-        clock, monotonic: seconds since the epoch; seconds that nobody sets, for spans.
         recover: False leaves everything as a crash left it, for `check` to look at.
-        progress: of recovery, which takes long where the index is lost.
 
     Raises:
         RootUnusable, RootInUse, IndexCorrupt, StoreError.
@@ -107,14 +100,12 @@ class Store(Core):
     check = integrity.check
 
     def is_there(self) -> bool:
-        """Whether the root still lies where it was opened; StoreError where that cannot be told."""
         with io_told("the root could not be accessed"):
             return self.disk.is_there()
 
     # The client's protocol
 
     def register(self, recipe: str, name: str, parts: Mapping[str, Any]) -> None:
-        """Makes a recipe known, with its readable parts."""
         if self.is_registered(recipe):
             return
         packed = zlib.compress(json.dumps(dict(parts)).encode())
@@ -130,7 +121,6 @@ class Store(Core):
                 queries.add_recipe(conn, recipe, name, self.clock(), packed)
 
     def is_registered(self, recipe: str) -> bool:
-        """Whether the store knows the recipe and its parts."""
         with self.index.read() as conn:
             return queries.has_parts(conn, recipe)
 
@@ -144,11 +134,8 @@ class Store(Core):
         """The recipe's artifacts: new since a generation, or all when something was removed since.
 
         Args:
-            since: the generation that the client has seen; 0 for none.
+            since: what the client has seen; 0 for nothing, FutureGeneration for what never was.
             holder: the session that takes holds on all that is answered, in the same step.
-
-        Raises:
-            FutureGeneration: this index was never there: the client must ask from 0.
         """
         while True:
             removals = self.removals
@@ -178,24 +165,20 @@ class Store(Core):
     # Staging
 
     def unstage(self, name: str) -> None:
-        """Deletes one staged file, if it is there."""
         with io_told("a staged file could not be deleted"):
             self.staged_area.unlink(name)
 
     def sweep_staging(self, is_live: Callable[[str], bool]) -> Swept:
-        """Removes from the staging folder what belongs to no open session; see `StagedArea.sweep`."""
         with io_told("staging could not be swept"):
             return self.staged_area.sweep(is_live)
 
     def discard_staged(self, *session_ids: str) -> int:
-        """Deletes all staged files of these sessions; returns how many."""
         with io_told("staging could not be swept"):
             return self.staged_area.discard(session_ids)
 
     # Holds
 
     def touch(self, session_id: str, digests: Iterable[str]) -> None:
-        """The session used these since its last beat: their holds do not weaken."""
         now = self.clock()
         with self.memory:
             wanted = (bytes.fromhex(digest) for digest in digests if is_hex64(digest))
@@ -215,7 +198,6 @@ class Store(Core):
             return [digest.hex() for digest in self.holds.to_let_go(session_id)]
 
     def held(self) -> dict[str, Held]:
-        """What each session holds; who holds nothing is not in it."""
         with self.memory:
             return self.holds.by_session()
 
@@ -224,11 +206,7 @@ class Store(Core):
     def open_entry(
         self, key: str, owner: int | None = None, scope: str = "", digest: str | None = None
     ) -> tuple[int, Entry]:
-        """An entry, as `entry` finds it, and its artifact, open for reading; the caller closes it.
-
-        Raises:
-            NotFound: it is not there, or removed just now.
-        """
+        """An entry, as `entry` finds it, and its artifact, open for reading; the caller closes it."""
         found = self.entry(key, owner, scope, digest)
         with io_told(f"artifact {found.digest} could not be opened"):
             try:
@@ -242,7 +220,7 @@ class Store(Core):
             return keeps_marks(self.layout.versioned)
 
     def history(self) -> list[tuple[float, ...]]:
-        """The samples that were kept, oldest first: what the dashboard draws."""
+        """What the dashboard draws, oldest first."""
         with self.index.read() as conn:
             kept = sa.select(history).where(history.c.at <= self.clock()).order_by(history.c.at)
             return [tuple(row) for row in conn.execute(kept)]
@@ -254,7 +232,6 @@ class Store(Core):
             conn.execute(history.insert().prefix_with("OR REPLACE").values(sample))
 
     def stats(self) -> Stats:
-        """Counters and gauges."""
         with io_told("the disk could not be read"):
             self.look_at_staging()
             free = self.disk.free_bytes()
@@ -281,7 +258,6 @@ class Store(Core):
     # Care
 
     def set_pin(self, key: str, is_pinned: bool, owner: int | None = None, scope: str = "") -> Entry:
-        """Keeps an entry, of this owner or of all, from being evicted, or lets it be; raises NotFound."""
         with self.writer:
             named = [listing.key_bytes(key)]
             for row in eviction.rows_of(self, artifacts.c.key, named, *listing.owned_by(owner)):
@@ -294,7 +270,7 @@ class Store(Core):
         return self.entry(key, owner, scope)
 
     def remove_differing(self, keys: Iterable[str], why: str, owner: int | None = None) -> tuple[Key, ...]:
-        """Removes entries whose samples a job made again and found to be others; those removed."""
+        """Removes entries whose samples a job computed again and found to differ; those removed."""
         wanted = [listing.key_bytes(key) for key in keys]
         with io_told("entries could not be removed"), self.writer:
             rows = eviction.rows_of(self, artifacts.c.key, wanted, *listing.owned_by(owner))
@@ -304,8 +280,7 @@ class Store(Core):
     # Background work, a bounded piece a call
 
     def maintain(self) -> None:
-        """Call it about every second. Recency is written behind. Files that could not be unlinked before are
-        unlinked. Room is made ahead of commits. Recipes that have no artifacts are deleted."""
+        """Call it about every second."""
         now = self.monotonic()
         with io_told("housekeeping failed"):
             if now - self._recency_at >= RECENCY_S:
@@ -322,7 +297,7 @@ class Store(Core):
                     queries.drop_idle_recipes(conn, self.clock() - IDLE_S)
 
     def close(self) -> None:
-        """Writes behind what is in memory and lets the root go. A second call does nothing."""
+        """Writes behind what is in memory and lets the root go."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -339,11 +314,7 @@ class Store(Core):
 
 
 def rebuild(root: str | PathLike[str]) -> dict[str, int]:
-    """Makes a root's index again from its artifacts; returns what was done, by name.
-
-    Raises:
-        RootUnusable, RootInUse, StoreError.
-    """
+    """Makes a root's index again from its artifacts; returns what was done, by name."""
     disk = Root.existing(root)
     try:
         with io_told("the old index could not be deleted"):
@@ -356,11 +327,7 @@ def rebuild(root: str | PathLike[str]) -> dict[str, int]:
 
 
 def check_root(root: str | PathLike[str], *, repair: bool = False) -> list[Finding]:
-    """Checks a root that no daemon has open, as it lies.
-
-    Raises:
-        RootUnusable, RootInUse, IndexCorrupt, StoreError.
-    """
+    """Checks a root that no daemon has open, as it lies."""
     store = Store(Root.existing(root), recover=False)
     try:
         return store.check(repair=repair)

@@ -244,20 +244,6 @@ def test_a_file_that_cannot_be_marked_is_not_shared(store: Store, monkeypatch: p
     assert put(store, "a").artifacts
 
 
-@pytest.mark.parametrize(
-    ("number", "told"), [(errno.ENOTSUP, False), (errno.ENODATA, True), (errno.EIO, None)]
-)
-def test_a_disk_that_fails_is_not_one_without_marks(
-    store: Store, monkeypatch: pytest.MonkeyPatch, number: int, told: bool | None
-) -> None:
-    unmarked(monkeypatch, number)
-    if told is not None:
-        assert store.keeps_marks() is told
-        return
-    with pytest.raises(errors.StoreError, match="Input/output error"):
-        store.keeps_marks()
-
-
 def test_a_file_whose_mark_is_damaged_is_not_shared(root: Path, open_store: Callable[..., Store]) -> None:
     marked = objects(root)[0]
     os.setxattr(marked, staging.SCOPE_XATTR, b".10x1")

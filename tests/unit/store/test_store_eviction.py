@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +12,10 @@ import pytest
 
 from prepcache import errors
 from prepcached.store import eviction
-from prepcached.store.records import Filter, Limits
+from prepcached.store.records import Limits
 from prepcached.store.staging import StagedArea
 from prepcached.store.store import Store
 from support import stores
-from support.serving import READY_S
 from support.stores import BLOCK, Clock, item, put, stage
 
 THREE = Limits(max_bytes=3 * BLOCK + BLOCK // 2, min_free_bytes=0, hold_idle_s=100)
@@ -48,15 +46,6 @@ def test_the_least_recently_used_goes(small: Store, clock: Clock) -> None:
     assert stats.coldest_age_s == 2.0
 
 
-@pytest.mark.parametrize("how", ["pinned", "held"])
-def test_pinned_and_held_entries_are_not_evicted(small: Store, clock: Clock, how: str) -> None:
-    small.set_pin(put(small, 0).artifacts[0].key, True) if how == "pinned" else put(small, 0, holder="job")
-    for name in (1, 2, 3):
-        clock.now += 1
-        put(small, name)
-    assert names(small) == sorted([item(0), item(2), item(3)])
-
-
 def test_a_write_is_declined_when_everything_is_held_or_pinned(small: Store) -> None:
     put(small, 0, holder="job")
     put(small, 1, holder="job")
@@ -71,18 +60,6 @@ def test_a_write_is_declined_when_everything_is_held_or_pinned(small: Store) -> 
     assert not small.refusal(BLOCK)
     put(small, 3)
     assert item(2) in names(small)
-
-
-def test_evictions_are_told_and_protected_bytes_count_once(small: Store) -> None:
-    small.set_pin(put(small, 0).artifacts[0].key, True)
-    small.set_pin(put(small, 1, holder="job").artifacts[0].key, True)
-    ref = put(small, 2, holder="job").artifacts[0]
-    assert small.stats().yielding_bytes == 0
-    small.purge(Filter(keys=(ref.key,)))
-    assert small.stats().yielding_bytes == 0, "the job has it open"
-    small.release("job")
-    put(small, 3)
-    assert small.stats().yielding_bytes == BLOCK
 
 
 def test_a_clock_that_is_set_forward_weakens_no_hold(tmp_path: Path, clock: Clock) -> None:
@@ -165,27 +142,6 @@ def test_the_background_makes_room_ahead(open_store: Callable[..., Store]) -> No
     assert store.stats().entries == 98
 
 
-def test_a_large_eviction_goes_in_pieces(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = open_store(Limits(max_bytes=20 * BLOCK, min_free_bytes=0))
-    for name in range(20):
-        put(store, name)
-    left: list[int] = []
-
-    def is_registered() -> None:
-        left.append(store.stats().entries)
-        other = threading.Thread(target=store.register, args=(f"{len(left):064x}", "other", {}))
-        other.start()
-        other.join(READY_S)
-        assert not other.is_alive()
-
-    after_each_piece(monkeypatch, is_registered)
-    store.set_limits(Limits(max_bytes=10 * BLOCK, min_free_bytes=0))
-    store.maintain()
-    assert left == [17, 14, 11, 9], "a block is kept free ahead of commits"
-
-
 def after_each_piece(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> None:
     """Room is made by three entries at a time."""
     evict = eviction.evict_chosen
@@ -225,16 +181,3 @@ def test_what_comes_to_be_wanted_between_two_pieces_stays(
     store.set_limits(Limits(max_bytes=10 * BLOCK, min_free_bytes=0))
     eviction.make_room_ahead(store)
     assert names(store) == sorted(item(name) for name in (4, *range(11, 20)))
-
-
-def test_a_reservation_is_given_back_when_the_commit_fails(small: Store) -> None:
-    put(small, 0)
-
-    def fail(_: object) -> None:
-        raise errors.LeaseLapsed("no")
-
-    for _ in range(5):
-        with pytest.raises(errors.LeaseLapsed):
-            put(small, 1, in_transaction=fail)
-    assert small.stats().reserved_bytes == 0
-    assert small.stats().disk_bytes == BLOCK

@@ -66,14 +66,6 @@ def test_what_no_artifact_names_goes_when_other_inputs_come(store: Store) -> Non
     assert seen(store) == [masks(3)] and kept_bytes(store) < before / 100
 
 
-def test_an_edited_input_does_not_keep_what_it_was(store: Store) -> None:
-    for number in range(20):
-        put(store, 1, observed=masks(2000, edited=1000), seed=number)
-        put(store, 1, observed=masks(2000, edited=number), seed=number + 100)
-    assert seen(store) == [masks(2000, edited=19)]
-    assert kept_bytes(store) < 2 * len(str(masks(2000)))
-
-
 def test_chunks_go_with_their_recipe(store: Store, clock: Clock) -> None:
     key = put(store, 1, observed=masks(FEW)).artifacts[0].key
     put(store, 2, observed=masks(FEW), recipe=OTHER_RECIPE)
@@ -96,15 +88,6 @@ def test_a_rebuilt_index_tells_the_same(open_store: Callable[..., Store]) -> Non
     store.close()
     rebuild(root)
     assert sorted(seen(open_store()), key=len) == before == [[], masks(10), odd, masks(700), masks(1500)]
-
-
-def test_only_artifacts_that_observed_the_same_merge_and_keep_it(store: Store) -> None:
-    for number in range(8):
-        put(store, number, observed=masks(700))
-        put(store, ("other", number), observed=masks(700, edited=3))
-    while store.merge_some():
-        pass
-    assert sorted(seen(store), key=lambda rows: rows[3]["digest"]) == [masks(700), masks(700, edited=3)]
 
 
 def test_what_a_recipe_observed_fits_into_one_answer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

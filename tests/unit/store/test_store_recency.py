@@ -13,7 +13,7 @@ from prepcached.store.db import Index
 from prepcached.store.records import Filter
 from prepcached.store.store import RECENCY_S, Store
 from support import stores
-from support.stores import RECIPE, Clock, put
+from support.stores import Clock, put
 
 
 def test_recency_is_written_behind(store: Store, clock: Clock) -> None:
@@ -33,14 +33,6 @@ def test_a_purge_by_size_takes_what_a_fast_clock_left(store: Store, clock: Clock
         put(store, name)
     clock.now -= 3600  # somebody set it right
     assert store.purge(Filter(), free_bytes=1 << 30).entries == 3
-
-
-def test_a_resolve_uses_and_holds_all_that_it_answers(store: Store, clock: Clock) -> None:
-    refs = [put(store, name).artifacts[0] for name in range(2)]
-    clock.now += 10
-    store.resolve(RECIPE, holder="job")
-    store.maintain()
-    assert {(store.entry(ref.key).used_at, store.entry(ref.key).holds) for ref in refs} == {(clock.now, 1)}
 
 
 def test_what_was_used_last_is_written_at_the_end(open_store: Callable[..., Store], clock: Clock) -> None:

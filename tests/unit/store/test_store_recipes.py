@@ -68,9 +68,9 @@ def test_damaged_parts_of_a_recipe_are_not_known(store: Store) -> None:
 
 
 def test_what_is_read_of_relatives_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("a", "b"):
-        parts = {"text": random.Random(name).randbytes(500).hex()}
+    for name, size in (("a", 100), ("b", 1000)):
+        parts = {"text": random.Random(name).randbytes(size).hex()}
         put(store, name, recipe=RecipeDigest(blake3(name.encode()).hexdigest()), parts=parts)
-    monkeypatch.setattr(listing, "MAX_READ_BYTES", 1000)
+    monkeypatch.setattr(listing, "MAX_PARTS_BYTES", 500)
     with store.index.read() as conn:
         assert len(list(listing.relatives(conn, None, "tests.recipe", ""))) == 1
