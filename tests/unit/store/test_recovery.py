@@ -49,14 +49,6 @@ def test_what_is_no_artifact_is_removed(root: Path, open_store: Callable[..., St
     assert store.stats().entries == len(objects(root)) == 3
 
 
-def test_what_was_copied_for_its_owner_stays_his(root: Path, open_store: Callable[..., Store]) -> None:
-    os.setxattr(objects(root)[0], staging.OWNER_XATTR, b"1001")
-    sql(root, "DELETE FROM artifacts")
-    assert sorted(entry.owner for entry in open_store().entries().entries) == sorted(
-        [os.getuid()] * 2 + [1001]
-    )
-
-
 @pytest.mark.parametrize("digest", ["00", "ff"])
 def test_a_file_of_another_digest_is_not_taken_for_its_row(
     root: Path, open_store: Callable[..., Store], digest: str
@@ -170,29 +162,23 @@ def test_a_folder_without_a_store_is_refused_and_stays_as_it_is(
     assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
 
 
-@pytest.mark.parametrize("work", [check_root, rebuild])
-def test_an_unreadable_root_is_not_called_empty(
-    root: Path, work: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_root_is_not_called_empty(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: str) -> os.stat_result:
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "stat", fail)
         with pytest.raises(errors.RootUnusable, match=r"cannot be read \(Permission denied\).*sudo -u"):
-            work(root)
+            check_root(root)
 
 
-@pytest.mark.parametrize("work", [check_root, rebuild])
-def test_root_is_told_whose_store_it_is(
-    root: Path, work: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_is_told_whose_store_it_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() == 0:
         os.chown(root / "v1", 54321, 54321)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(errors.RootUnusable, match=r"run this as that user \(sudo -u"):
-        work(root)
+        check_root(root)
 
 
 def test_a_folder_that_cannot_be_listed_is_an_error(

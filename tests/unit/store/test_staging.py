@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from prepcache import artifact, errors
+from prepcache import errors
 from prepcache.artifact import header as artifact_format
 from prepcache.protocol.wire import StagedFile
 from prepcached.leases import MAX_LEASED_ITEMS
@@ -21,7 +21,6 @@ from prepcached.store import staging
 from prepcached.store.layout import Layout
 from prepcached.store.store import Store
 from support import stores
-from support.artifacts import patch_tensor
 from support.stores import RECIPE, item, stage
 
 ME = os.getuid()
@@ -175,18 +174,6 @@ def test_another_users_file_is_copied_and_the_copy_counts(store: Store) -> None:
     assert os.getxattr(Path(store.objects) / digest[:2] / digest, staging.OWNER_XATTR) == b"1001"
     assert store.entries().entries[0].owner == 1001
     assert not os.listdir(store.staging)
-
-
-def test_an_artifact_whose_rows_lead_outside_is_refused(ready: Store) -> None:
-    name = "s.ragged"
-    path = Path(ready.staging) / name
-    writer = artifact.Writer(RECIPE)
-    for length in (2, 3):
-        writer.add(item(length), [{"x": np.zeros(length, np.uint8)}], 1.0)
-    with open(path, "wb") as file:
-        writer.write(file.fileno(), producer={})
-    patch_tensor(path, "x.offsets", np.array([0, 99]))
-    refused(ready, StagedFile(name, path.stat().st_size), "not a whole artifact")
 
 
 def test_an_item_table_over_its_bound_is_not_read(ready: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,19 +44,6 @@ def test_what_was_used_last_is_written_at_the_end(open_store: Callable[..., Stor
     assert open_store().entry(ref.key).used_at == clock.now
 
 
-def test_recency_is_not_written_each_second(store: Store, clock: Clock) -> None:
-    """Each is a transaction that waits for the disk."""
-    ref = put(store, 1).artifacts[0]
-    store.maintain()
-    clock.now += RECENCY_S - 1
-    stores.hold(store, "job", ref.digest)
-    store.maintain()
-    assert store.entry(ref.key).used_at == clock.now - (RECENCY_S - 1)
-    clock.now += 1
-    store.maintain()
-    assert store.entry(ref.key).used_at == clock.now - 1
-
-
 def test_recency_that_could_not_be_written_is_written_later(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
