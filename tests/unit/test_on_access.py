@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import multiprocessing
 import threading
@@ -239,6 +240,25 @@ def test_an_outage_takes_few_files(
     job.committer.flush()
     assert job.committer.is_idle and job.made.wants_more
     assert Bench(daemon, list(range(20)), "after").missing() == list(range(4, 20))
+    assert left_behind(daemon) == 0
+
+
+def test_a_data_set_dropped_in_an_outage_loses_nothing(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that is opened before the daemon answers finds what it made."""
+    monkeypatch.setattr(commit, "RETRY_S", 0.05)
+    job = AccessJob(daemon, [1, 2])
+    away(job)
+    job.samples(0)
+    session, catalogue = job.bench.session, job.bench.catalogue
+    del job
+    gc.collect()
+    for batch in commit.waiting_of(RECIPE.digest):
+        catalogue.add_local(batch.files)
+    assert not catalogue.is_missing(0)
+    session.fail, session.is_gone, session.is_away = (lambda method: None), False, False
+    assert wait_until(lambda: Bench(daemon, [1, 2], "after").missing() == [1])
     assert left_behind(daemon) == 0
 
 

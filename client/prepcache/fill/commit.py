@@ -105,6 +105,12 @@ class _Thread:
             self._due[one] = at
             self._changed.notify_all()
 
+    def collect(self, recipe: str) -> None:
+        """Has data sets of a recipe submit what they have made on access."""
+        for one in list(self._due):
+            if one.recipe == recipe and one.collect is not None:
+                one.collect()
+
     def _run(self) -> None:
         while (one := self._next()) is not None:
             try:
@@ -146,7 +152,8 @@ def is_full() -> bool:
 
 
 def waiting_of(recipe: str) -> list[Batch]:
-    """What waits in files of this process, of one recipe: batches of any data set's."""
+    """What waits in this process, of one recipe, in files from now on: batches of any data set's."""
+    THREAD.collect(recipe)
     return [batch for batch in _pending() if all(file.artifact.recipe == recipe for file in batch.files)]
 
 
@@ -168,6 +175,7 @@ class Committer:
 
     def __init__(self, artifacts: Any, task: Task, *, is_heir: bool = True) -> None:
         self.pid = os.getpid()
+        self.recipe: str = artifacts.recipe.digest
         self.changed = threading.Condition()
         self.reason = ""
         self.is_declined = self.is_filling = False
@@ -269,10 +277,11 @@ class Committer:
         """Commits what there is; what is offered once more only where the daemon answers."""
         session = self._artifacts.session
         with on_own_time(waits.COMMITTER_S):
+            # In an outage nobody needs it in a file, which takes a descriptor.
             if self.collect is not None and not session.is_away:
                 self.collect()
             self.flush(is_retrying=False)
-        if self._todo and (session.is_away or not session.is_gone):
+        if (self._todo or self.collect is not None) and (session.is_away or not session.is_gone):
             THREAD.schedule(self, RETRY_S)
             session.heartbeat.look()  # a child that was forked in an outage has no thread that looks
 
@@ -462,7 +471,7 @@ class Committer:
     def _leave(self) -> None:
         """Leaves what was not committed to processes of this user that open the recipe, as the job does."""
         lost, why = {id(batch): len(batch.indices) for batch in list(self._todo)}, "the daemon is away"
-        folder, recipe = cache_folder(os.environ) / "left", self._artifacts.recipe.digest
+        folder = cache_folder(os.environ) / "left"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in folder.iterdir():
@@ -472,7 +481,7 @@ class Committer:
             for batch in list(self._todo) if self._is_heir else ():
                 if len(batch.files) == 1:  # pieces of one item are taken together, or not at all
                     if batch.left is None:
-                        _write(batch.files[0], folder / f"{recipe}-{secrets.token_hex(8)}")
+                        _write(batch.files[0], folder / f"{self.recipe}-{secrets.token_hex(8)}")
                     lost.pop(id(batch), None)
         except OSError as error:
             why = str(error)
@@ -483,7 +492,7 @@ class Committer:
     def inherit(self) -> None:
         """Takes what workers could not commit. Their files stay for other processes until it is stored."""
         folder, catalogue = cache_folder(os.environ) / "left", self._task.catalogue
-        for path in folder.glob(f"{self._artifacts.recipe.digest}-*") if self._is_heir else ():
+        for path in folder.glob(f"{self.recipe}-*") if self._is_heir else ():
             if path.name in self._met or (file := LocalFile.at(path)) is None:
                 continue
             observed, table = list(file.artifact.header.observed), file.artifact.item_digests

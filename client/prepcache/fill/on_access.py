@@ -177,9 +177,7 @@ class OnAccess:
         self.committer.collect = self.run
         if self._is_commit_due():
             self.run()
-        elif (
-            not self._artifacts.session.is_away
-        ):  # then nobody sees it sooner in a file, which takes a descriptor
+        else:
             self.committer.soon(SOON_S)
 
     def _is_commit_due(self) -> bool:
