@@ -3,7 +3,8 @@
 Invariants:
     1. What was made while something that counts in the recipe changed is given to the job, and not stored.
     2. An error in the function names the item; what was done before it stays done.
-    3. The threads of a process have one `OnAccess` and one `Committer`: of two, one would keep what it made.
+    3. The threads of a process have one of these, with one `OnAccess` and one `Committer`: of two, one would
+       keep what it made.
     4. Where items expand, a preparation ends with a view of all samples, or raises.
 """
 
@@ -14,6 +15,7 @@ import errno
 import hashlib
 import os
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -33,7 +35,6 @@ from prepcache.fill.on_access import OnAccess
 from prepcache.fill.pacing import commit_bytes
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.workers import crew_of
-from prepcache.forks import ForkLock
 from prepcache.index.item_index import MISSING, Array, Catalogue, rows_of
 from prepcache.index.view import View
 from prepcache.keys.randomness import Guard, describe
@@ -84,7 +85,7 @@ class _Watched:
 
 
 class Making:
-    """Makes what is missing of some samples."""
+    """Makes what is missing of some samples, for one process."""
 
     def __init__(self, samples: Samples) -> None:
         # No cycle: the files of a chunk that was read are closed at once, not when garbage is collected. What
@@ -95,9 +96,11 @@ class Making:
         self._originals = samples.originals
         self._tally = samples.tally
         self._watched = _Watched(samples.by.job)
-        self._beginning = ForkLock()
-        self._on_access: OnAccess | None = None
-        self._committer: Committer | None = None
+        self._beginning = threading.Lock()
+        is_heir = self._by.artifacts.mode.is_writing and not self._by.is_stream
+        self.pid = os.getpid()
+        self.committer = Committer(self._by.artifacts, self._task(), is_heir=is_heir)
+        self.on_access: OnAccess | None = None
 
     # -- all that is missing
 
@@ -210,7 +213,13 @@ class Making:
         if drifted and by.steady.is_news():
             by.say_of_it(line(drifted), "drifted")
         is_keeping = self._of.keeps or by.artifacts.has_lost
-        here = self._begun_on_access() if is_keeping and is_writing and not drifted else None
+        here = None
+        if is_keeping and is_writing and not drifted:
+            with self._beginning:
+                here = self.on_access or OnAccess(
+                    by.artifacts, self._task(), self.committer, self._watched.observed
+                )
+                self.on_access = here
         with self._watched.guarded() as watched:
             if here is not None and here.wants_more:
                 made = here.samples(indices, self._kept_call, is_single=is_single)
@@ -221,28 +230,6 @@ class Making:
         if watched.drawn and self._tally.note_once("drawn"):
             by.say(describe(by.name, watched.drawn), "drawn")
         return made
-
-    @property
-    def on_access(self) -> OnAccess | None:
-        here = self._on_access
-        return here if here is not None and here.pid == os.getpid() else None
-
-    def _begun_on_access(self) -> OnAccess:
-        by, committer = self._by, self.committer
-        with self._beginning:
-            here = self.on_access
-            if here is None:
-                here = OnAccess(by.artifacts, self._task(), committer, self._watched.observed)
-                self._on_access = here
-            return here
-
-    @property
-    def committer(self) -> Committer:
-        with self._beginning:
-            if self._committer is None or self._committer.pid != os.getpid():
-                is_heir = self._by.artifacts.mode.is_writing and not self._by.is_stream
-                self._committer = Committer(self._by.artifacts, self._task(), is_heir=is_heir)
-            return self._committer
 
     def _made(self, index: int) -> Any:
         """The sample of an item, which is made if it is missing, and not kept."""

@@ -173,12 +173,19 @@ class Samples:
     @property
     def making(self) -> Making:
         """What makes missing samples; loaded late, as a job whose samples are all there needs none of it."""
-        if self._making is None:
+        if self._made_here is None:
             from prepcache.making import Making
 
             with _BEGINNING:
-                self._making = self._making or Making(self)
+                self._making = self._made_here or Making(self)
+        assert self._making is not None
         return self._making
+
+    @property
+    def _made_here(self) -> Making | None:
+        """What makes missing samples, if this process, and not the one that forked it, has begun to."""
+        making = self._making
+        return making if making is not None and making.pid == os.getpid() else None
 
     @property
     def may_fill(self) -> bool:
@@ -215,7 +222,8 @@ class Samples:
     @property
     def on_access(self) -> OnAccess | None:
         """What makes samples on access, if this process has made any."""
-        return None if self._making is None else self._making.on_access
+        making = self._made_here
+        return None if making is None else making.on_access
 
     def set_view(self, view: View) -> None:
         self._view = view

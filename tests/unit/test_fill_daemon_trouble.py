@@ -100,32 +100,26 @@ def test_items_taken_by_others_do_not_cost_the_rest(daemon: FakeDaemon) -> None:
     assert Bench(daemon, list(range(10)), "after").missing() == [7], "it is the other's to make"
 
 
-def test_a_staged_file_that_is_gone_is_written_once_more(daemon: FakeDaemon) -> None:
+def refuse(bench: Bench, error: Exception, times: int) -> None:
+    """So many commits are refused."""
+    left = itertools.repeat(error, times)
+
+    def fail(method: str) -> None:
+        if method == "commit" and (refusal := next(left, None)) is not None:
+            raise refusal
+
+    bench.session.fail = fail
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_refused_staged_file_is_written_once_more(daemon: FakeDaemon, times: int) -> None:
+    """As the daemon may have been killed after it had moved it; then it stays with the job."""
     bench = Bench(daemon, list(range(10)))
-    losses = iter([True])
-
-    def lose(method: str) -> None:
-        if method == "commit" and next(losses, False):
-            raise StagedFileRefused("the staged file is not there")
-
-    bench.session.fail = lose
+    refuse(bench, StagedFileRefused("no"), times)
     filled = bench.fill()
-    assert not filled.reason and bench.called == list(range(10))
-    assert Bench(daemon, list(range(10)), "after").missing() == []
-    assert left_behind(daemon) == 0
-
-
-def test_a_staged_file_that_is_refused_again_stays_with_the_job(daemon: FakeDaemon) -> None:
-    bench = Bench(daemon, list(range(10)))
-
-    def refuse(method: str) -> None:
-        if method == "commit":
-            raise StagedFileRefused("no")
-
-    bench.session.fail = refuse
-    filled = bench.fill()
-    assert filled.reason == "no" and bench.samples() == [i * i for i in range(10)]
-    assert bench.session.calls.count("commit") == 2
+    assert bench.called == list(range(10)) and bench.samples() == [i * i for i in range(10)]
+    assert (filled.reason == "no") == (times == 2)
+    assert bool(Bench(daemon, list(range(10)), "after").missing()) == (times == 2)
     assert left_behind(daemon) == 0
 
 
@@ -170,33 +164,15 @@ MANY = 100
 """As often as a test's daemon lies, so that a fill that goes on for ever ends."""
 
 
-def test_a_daemon_that_lapses_every_lease_is_given_up(daemon: FakeDaemon) -> None:
+@pytest.mark.parametrize("times", [1, MANY])
+def test_a_lease_that_lapsed_by_the_daemons_word_is_given_back(daemon: FakeDaemon, times: int) -> None:
+    """Else a job waits for itself where the daemon goes on counting it. One that lapses all is given up."""
     bench = Bench(daemon, list(range(10)))
-    count = itertools.count()
-
-    def lapse(method: str) -> None:
-        if method == "commit" and next(count) < MANY:
-            raise LeaseLapsed("it lapsed")
-
-    bench.session.fail = lapse
+    refuse(bench, LeaseLapsed("it lapsed"), times)
     filled = bench.fill()
-    assert "keep lapsing" in filled.reason
-    assert left_behind(daemon) == 0
-
-
-def test_a_lease_that_lapsed_by_the_daemons_word_is_given_back(daemon: FakeDaemon) -> None:
-    """Else a job waits for itself where the daemon goes on counting it."""
-    bench = Bench(daemon, list(range(10)))
-    lapses = iter([True])
-
-    def lapse(method: str) -> None:
-        if method == "commit" and next(lapses, False):
-            raise LeaseLapsed("it lapsed")
-
-    bench.session.fail = lapse
-    bench.fill()
-    assert bench.called == list(range(10)), "no work is lost"
-    assert bench.watcher.waits == []
+    assert ("keep lapsing" in filled.reason) == (times == MANY)
+    assert times == MANY or bench.called == list(range(10)), "no work is lost"
+    assert bench.watcher.waits == [] and left_behind(daemon) == 0
 
 
 @pytest.mark.parametrize("when", ["always", "at a commit"])
