@@ -262,6 +262,22 @@ def test_a_data_set_dropped_in_an_outage_loses_nothing(
     assert left_behind(daemon) == 0
 
 
+def test_what_two_jobs_made_in_part_in_an_outage_is_stored_whole(daemon: FakeDaemon) -> None:
+    """As where neither saw the other's locks."""
+    first, second = AccessJob(daemon, [1, 2, 3], "first"), AccessJob(daemon, [1, 2, 3], "second")
+    for job, indices in ((first, (0, 1)), (second, (1, 2))):
+        away(job)
+        job.samples(*indices)
+        job.made.run()
+        job.committer.flush()
+        assert not job.committer.is_idle
+    for job in (first, second):
+        back(job)
+        job.committer.flush()
+        assert job.committer.is_idle
+    assert Bench(daemon, [1, 2, 3], "after").missing() == [] and left_behind(daemon) == 0
+
+
 @pytest.mark.parametrize("is_own", [False, True], ids=["of others", "its own item"])
 def test_a_function_may_read_its_data_set_in_its_threads(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, is_own: bool

@@ -374,9 +374,9 @@ class Committer:
         """Commits a batch, or what others have not taken of it; None where that is nothing."""
         before, is_refused = batch.leases, False
         try:
-            for _ in range(2 + len(before)):  # see NOTE [ Lapsed leases ]; they may lapse one by one
+            for _ in range(2 + len(before)):  # see invariant 5; they may lapse one by one
                 if lost := self._lease_bare(batch):
-                    if batch.share is None and not self._task.catalogue.is_shared(batch.indices).all():
+                    if batch.share is None and lost - self._made_by_others(batch):
                         raise _NotYet
                     if batch.share is not None:
                         batch.share.has_lost = True
@@ -392,7 +392,7 @@ class Committer:
                 except (LeaseLapsed, UnknownSession, StagedFileRefused) as error:
                     if is_refused and isinstance(error, StagedFileRefused):
                         raise
-                    is_refused |= isinstance(error, StagedFileRefused)  # see NOTE [ Staged files ]
+                    is_refused |= isinstance(error, StagedFileRefused)  # see invariant 6
                     lapsed = [held for held in batch.leases if held.lease.id == error.data.get("lease")]
                     forsake(self._session, lapsed or batch.leases)  # else it may wait for itself
                     if not isinstance(error, LeaseLapsed):
@@ -420,10 +420,7 @@ class Committer:
                     raise DaemonError("the daemon keeps announcing new artifacts")
                 artifacts.absorb(answer.look_again)
                 generation = answer.look_again.generation
-                is_made = self._task.catalogue.is_shared(batch.indices)
-                for row, digest in enumerate(batch.cover):
-                    if is_made[min(row, len(is_made) - 1)]:  # one item may be in pieces
-                        lost.add(digest)
+                lost |= self._made_by_others(batch)
                 continue
             if answer.is_declined:
                 raise Declined(answer.reason or "the cache has no room")
@@ -432,6 +429,11 @@ class Committer:
                 batch.cover.update(dict.fromkeys(granted, HeldLease(answer.lease, generation)))
             lost.update(set(asked).difference(granted))
         return lost
+
+    def _made_by_others(self, batch: Batch) -> set[bytes]:
+        is_made = self._task.catalogue.is_shared(batch.indices)
+        last = len(is_made) - 1  # one item may be in pieces
+        return {digest for row, digest in enumerate(batch.cover) if is_made[min(row, last)]}
 
     # -- at the end of the process
 
