@@ -200,6 +200,7 @@ def test_data_of_twice_the_budget_keep_a_steady_half(jobs: Jobs, how: str) -> No
         if how == "expand":
             assert facts["epochs"] == [0, 0, 0], "what was declined is kept in the job's own file"
         jobs.forget()
+        assert serving.wait_until(lambda: client.stats()["sessions"] == 0), "what it holds is not evicted"
         later = jobs.run(script, how, COUNT // 4, 10_000, PREPCACHE_URL=url_of(jobs))
         assert set(jobs.calls()) == set(range(10_000, 10_000 + COUNT // 4))
         assert serving.wait_until(lambda: client.stats()["staged_bytes"] == 0), "a slow commit is left behind"

@@ -69,7 +69,7 @@ AWAY_FILES = 256
 """What may wait in files of one process, each with a descriptor; beyond that nothing more is kept."""
 WORKERS_S = 2.0
 """What a job at its end gives its workers, which commit a second after they have made something."""
-LEFT_S = 2 * 24 * 3600.0
+FORGOTTEN_S = 2 * 24 * 3600.0
 """What was left for another process is deleted then, if none has taken it."""
 RETRY_S = 5.0
 """How often what waits for the daemon is offered to it."""
@@ -478,7 +478,7 @@ class Committer:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in folder.iterdir():
                 with contextlib.suppress(FileNotFoundError):
-                    if path.stat().st_mtime < time.time() - LEFT_S:
+                    if path.stat().st_mtime < time.time() - FORGOTTEN_S:
                         path.unlink()
             for batch in list(self._todo) if self._is_heir else ():
                 if len(batch.files) == 1:  # pieces of one item are taken together, or not at all
