@@ -36,6 +36,9 @@ def test_a_dropped_lazy_data_set_commits_what_waits(jobs: Jobs) -> None:
 DROPPED_IN_WORKERS = """
 import torch
 from torch.utils.data import DataLoader
+from prepcache.fill import commit
+
+commit.WORKERS_S = 60.0  # a disk may be busy
 
 def make(item):
     called(item)
