@@ -38,23 +38,6 @@ tell(ds, cached=ds.cached())
 """
 
 
-def test_a_job_does_not_wait_for_a_lease_it_never_heard_of(jobs: Jobs) -> None:
-    script, items, folder = jobs.write(STEPS), list(range(40)), jobs.box.folder
-    asked = 0
-
-    def lose(request: Request) -> Loss:
-        nonlocal asked
-        asked += request.path == "/v1/leases"
-        return "answer" if request.path == "/v1/leases" and asked in (1, 3) else "nothing"
-
-    relay = Relay(f"{folder}/s.sock", lose)
-    with serving.process(folder), FakeDaemon(f"{folder}/relay.sock", relay):
-        one = jobs.begin(script, json.dumps(items), 0.02, PREPCACHE_URL=f"unix://{folder}/relay.sock")
-        facts = one.facts()
-    assert (facts["computed"], facts["cached"], asked > 3) == (40, 40, True)
-    assert jobs.calls() == Counter(dict.fromkeys(items, 1))
-
-
 LAZY = """
 def make(item):
     called(item)

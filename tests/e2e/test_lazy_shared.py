@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from contextlib import closing
 
@@ -10,9 +9,7 @@ import pytest
 
 from prepcache.daemon.client import Client
 from support import serving
-from support.fake_daemon import FakeDaemon, Request
 from support.jobs import Jobs
-from support.lossy_relay import Loss, Relay
 
 LAZY = """
 import signal
@@ -66,44 +63,6 @@ if __name__ == "__main__":
 """
 
 
-FULL = """
-from prepcache.fill import on_access
-
-on_access.SOON_S = 0.01
-data = os.urandom(1 << 16)
-
-def make(item):
-    return data + bytes([item])
-
-ds = prepcache.CachedDataset(list(range(40)), make, version="1", code=None, lazy=True, progress=False)
-for item in range(40):
-    assert ds[item][-1] == item
-    if item % 10 == 9:  # what was collected is committed, or declined
-        here = ds._samples.on_access
-        while here is not None and here._made and not here.committer.reason:
-            threading.Event().wait(0.01)
-print("done", flush=True)
-sys.stdin.readline()
-tell(ds)
-"""
-
-
-CUT_OFF = """
-from prepcache.fill import commit, on_access
-
-on_access.SOON_S, commit.RETRY_S = 0.01, 0.1
-
-def make(item):
-    called(item)
-    return np.full(8, item)
-
-ds = prepcache.CachedDataset(list(range(8)), make, version="1", code=None, lazy=True, progress=False)
-assert [int(ds[i][0]) for i in range(8)] == list(range(8))
-print("done", flush=True)
-sys.stdin.readline()
-"""
-
-
 def check_each_item_is_stored_once(client: Client) -> None:
     """And nothing that a lazy job or its workers had is left."""
 
@@ -125,47 +84,6 @@ def test_lazy_jobs_and_workers_make_each_item_once(jobs: Jobs) -> None:
         jobs.forget()
         jobs.begin(script, "without workers", PREPCACHE_URL=url).facts()
         assert jobs.calls() == Counter()
-
-
-def test_a_lazy_job_without_room_keeps_no_lease(jobs: Jobs) -> None:
-    script, url = jobs.write(FULL), f"unix://{jobs.box.folder}/s.sock"
-    options = ("--max-bytes", "1MiB", "--min-free", "0")
-    with serving.process(jobs.box.folder, *options), closing(Client(url)) as client:
-        job = jobs.start(script, PREPCACHE_URL=url)
-        job.says("done")
-        stored = sum(entry.items for entry in client.entries())
-        assert 0 < stored < 40, "there was room for some"
-        assert serving.wait_until(lambda: client.stats()["leases"] == 0, 30), client.sessions()
-        job.go()
-        job.facts()
-
-
-def test_a_lazy_job_commits_later_what_it_could_not_commit(jobs: Jobs) -> None:
-    script, folder = jobs.write(CUT_OFF), jobs.box.folder
-    lost: list[str] = []
-    is_healed = threading.Event()
-
-    def lose(request: Request) -> Loss:
-        if not request.path.endswith("/commit") or is_healed.is_set():
-            return "nothing"
-        lost.append(request.path)
-        return "request"
-
-    relay = Relay(f"{folder}/s.sock", lose)
-    with (
-        serving.process(folder),
-        FakeDaemon(f"{folder}/relay.sock", relay),
-        closing(Client(f"unix://{folder}/s.sock")) as client,
-    ):
-        job = jobs.start(script, PREPCACHE_URL=f"unix://{folder}/relay.sock")
-        job.says("done")
-        assert serving.wait_until(lambda: len(set(lost)) > 1, 30), "it tries again, with another lease"
-        is_healed.set()
-        assert serving.wait_until(lambda: sum(entry.items for entry in client.entries()) == 8, 30)
-        assert serving.wait_until(lambda: client.stats()["leases"] == 0, 30), client.sessions()
-        job.go()
-        job.facts(exit_code=0)
-    assert jobs.calls() == Counter(range(8))
 
 
 def test_a_killed_lazy_workers_items_are_made_by_others(jobs: Jobs) -> None:

@@ -25,13 +25,6 @@ class Scale:
         return value * self.factor
 
 
-class Flip:
-    """A random augmentation."""
-
-    def __call__(self, value: torch.Tensor) -> torch.Tensor:
-        return -value if torch.rand(1) < 0.5 else value
-
-
 class Numbers(Dataset[tuple[torch.Tensor, int]]):
     """As people write them: `__getitem__(i)` reads file i and applies a transform."""
 
@@ -142,14 +135,6 @@ def test_a_dataset_that_draws_is_refused_in_words(tmp_path: Path) -> None:
         box.start_daemon()
         said = box.python(script).stdout
     assert re.search(r"Flips draws random numbers \(numpy.random\).* as transform=", said)
-
-
-def test_random_transforms_run_after_the_cache(client: Client, paths: list[Path]) -> None:
-    old = Numbers(paths, [0] * 5, Scale(1))
-    options: Any = {"untracked": ("CALLS",), "client": client, "progress": False}
-    ds = CachedDataset.wrap(old, key=old.name, transform=lambda sample: Flip()(sample[0]), **options)
-    drawn = {int(ds[4]) for _ in range(64)}
-    assert drawn == {5, -5}
 
 
 def test_what_cannot_be_wrapped_is_refused(paths: list[Path]) -> None:

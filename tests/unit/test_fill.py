@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from prepcache.errors import PreprocessError, SampleError
 from prepcache.fill import pacing
@@ -74,21 +73,6 @@ def test_expanded_items_that_are_not_stored_share_a_file(daemon: FakeDaemon) -> 
     bench.fill()
     assert bench.samples() == items and daemon.artifacts == {}
     assert len(bench.catalogue.slots) == 1
-
-
-CYCLE: list[Any] = []
-CYCLE.append(CYCLE)
-
-
-@pytest.mark.parametrize(
-    "held", [object(), torch.eye(2).to_sparse(), CYCLE], ids=["object", "sparse", "cycle"]
-)
-def test_a_sample_that_no_column_holds_names_the_item(daemon: FakeDaemon, held: Any) -> None:
-    bench = Bench(daemon, [1, 2, 3], function=lambda item: np.int64(1) if item < 3 else {"x": held})
-    with pytest.raises(SampleError, match=r"item 2 \(3\).*x"):
-        bench.fill()
-    assert Bench(daemon, [1, 2, 3], "after").missing() == [2]
-    assert left_behind(daemon) == 0
 
 
 @pytest.mark.parametrize(
