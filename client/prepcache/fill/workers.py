@@ -24,7 +24,7 @@ import traceback
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from contextvars import copy_context
@@ -123,7 +123,7 @@ class Alone(Crew):
     def __init__(self, job: Job, item_of: Callable[[int], Any]) -> None:
         super().__init__(job, item_of)
         self._todo: deque[int] = deque()
-        self._current: Iterator[Part] | None = None
+        self._parts = self._made()
         self._around = ExitStack()
         self._guard: Guard | None = None
 
@@ -135,17 +135,16 @@ class Alone(Crew):
         super().submit(chunk)
         self._todo.extend(chunk)
 
+    def _made(self) -> Generator[Part]:
+        while True:
+            index = self._todo.popleft()
+            yield from self._job.parts(index, self._item_of(index))
+
     def _receive(self) -> None:
         if self._guard is None:
             self._around.enter_context(self._job.filling())
             self._guard = self._around.enter_context(Guard())
-        if self._current is None:
-            index = self._todo.popleft()
-            self._current = self._job.parts(index, self._item_of(index))
-        part = next(self._current)
-        if part.is_last:
-            self._current = None
-        self._ready.append(part)
+        self._ready.append(next(self._parts))
 
     def observed(self) -> list[dict[str, Any]]:
         if self._guard is not None:
@@ -155,7 +154,7 @@ class Alone(Crew):
     def close(self) -> None:
         super().close()
         self._todo.clear()
-        self._current = None
+        self._parts.close()
         if self._guard is not None:
             self.drawn |= self._guard.check()
         self._around.close()
