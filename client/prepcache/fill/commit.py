@@ -88,11 +88,6 @@ class _Thread:
         self._thread: threading.Thread | None = None
         _LATE.clear()
 
-    @property
-    def is_there(self) -> bool:
-        """Whether it runs; it does not where no thread can be started."""
-        return self._thread is not None
-
     def schedule(self, one: Committer, after_s: float = 0.0) -> None:
         at = time.monotonic() + after_s
         if self._due.get(one, math.inf) <= at:  # to wake it for each sample costs more than the sample
@@ -253,8 +248,6 @@ class Committer:
     def wait(self, most: int = 0) -> None:
         """Waits until at most so many batches are under way, or they take too long."""
         began = time.monotonic()
-        if not THREAD.is_there and self._todo:
-            self.flush()
         with self.changed:
             nbytes, allowed_s = self.nbytes, self._allowed_s(self.nbytes)
             if not self.changed.wait_for(lambda: len(self._todo) <= most or self._retry_at, allowed_s):
