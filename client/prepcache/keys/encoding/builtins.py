@@ -25,16 +25,14 @@ import array
 import contextlib
 import enum
 import functools
-import math
 import os
 import struct
 import types
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
-from itertools import repeat
 from typing import Any
 
-from prepcache.keys.encoding.encoder import Encoder, Put, Writer, is_registered, length, text_bytes
+from prepcache.keys.encoding.encoder import Encoder, Put, Writer, length, text_bytes
 from prepcache.keys.markers import Plain, Tree
 from prepcache.namedtuples import is_namedtuple
 
@@ -42,8 +40,6 @@ _INT = struct.Struct(">cq").pack
 _FLOAT = struct.Struct(">cd").pack
 _NAN = b"f" + bytes.fromhex("7ff8000000000000")
 _PLAIN = Encoder()
-_LONG_LIST = 64
-"""Elements from which a list of one number type is written in bulk: a config may be 50 MB."""
 
 
 def _none(_: Encoder, __: Any, put: Put) -> None:
@@ -92,8 +88,6 @@ def _bytes(_: Encoder, value: bytes, put: Put) -> None:
 
 def _put_elements(encoder: Encoder, tag: bytes, value: Any, put: Put) -> None:
     put(tag + length(len(value)))
-    if len(value) >= _LONG_LIST and _in_bulk(value, put):
-        return
     is_mutable = type(value) is not tuple  # a circle of tuples alone cannot be made
     if is_mutable:
         encoder.enter(value)
@@ -105,22 +99,6 @@ def _put_elements(encoder: Encoder, tag: bytes, value: Any, put: Put) -> None:
     steps.pop()
     if is_mutable:
         encoder.leave(value)
-
-
-def _in_bulk(value: Any, put: Put) -> bool:
-    kinds = set(map(type, value))
-    if any(map(is_registered, kinds)):
-        return False
-    if kinds == {int}:
-        try:
-            put(b"".join(map(_INT, repeat(b"i"), value)))
-        except struct.error:
-            return False
-        return True
-    if kinds == {float} and not any(map(math.isnan, value)):
-        put(b"".join(map(_FLOAT, repeat(b"f"), value)))
-        return True
-    return False
 
 
 def _list(encoder: Encoder, value: Any, put: Put) -> None:

@@ -112,9 +112,9 @@ class Encoder:
 
     def encode(self, value: Any, path: str = "config") -> bytes:
         """The canonical bytes of a value; `path` starts the place named in errors."""
-        chunks: list[Any] = [bytes([ENCODING_VERSION])]
-        self.write(value, chunks.append, path)
-        return b"".join(chunks)
+        found = bytearray([ENCODING_VERSION])
+        self.write(value, found.extend, path)
+        return bytes(found)
 
     def write(self, value: Any, put: Put, path: str, *, opaque_depth: int = 0, is_key: bool = False) -> None:
         """Write the bytes of `value` by `put(bytes-like)`, without the version byte."""
