@@ -37,18 +37,35 @@ def test_a_global_set_by_the_job_is_named(project: Project) -> None:
     assert steady.changed(is_due=True) == ["prep.SIZE"], "some was made with the other one"
 
 
-@pytest.mark.parametrize(
-    ("reads", "is_named"),
-    [("return os.environ.get('PREP_MODE'), x", True), ("os.environ['PREP_MODE'] = str(x)", False)],
-)
+VARIABLES = {
+    "by a literal": ("return os.environ.get('PREP_MODE')", True),
+    "by what an argument holds": ("return read()", True),
+    "and set": ("os.environ['PREP_MODE'] = str(x)", False),
+}
+
+
+@pytest.mark.parametrize("how", VARIABLES)
+@pytest.mark.parametrize("values", [("1", "2"), ("1", None), (None, "2")])
 def test_a_variable_set_by_the_job_is_named(
-    project: Project, monkeypatch: pytest.MonkeyPatch, reads: str, is_named: bool
+    project: Project, monkeypatch: pytest.MonkeyPatch, how: str, values: tuple[str | None, str | None]
 ) -> None:
-    """And no variable that the function sets itself."""
-    project.write(prep=f"import os\ndef f(x):\n    {reads}\n")
-    steady = Steady(recipe(project.load().f))
+    """Or unset; and no variable that the function sets itself."""
+
+    def put(value: str | None) -> None:
+        monkeypatch.delenv("PREP_MODE", raising=False) if value is None else monkeypatch.setenv(
+            "PREP_MODE", value
+        )
+
+    read, is_named = VARIABLES[how]
+    project.write(
+        prep=f"import os\ndef read(name='PREP_MODE'): return os.environ.get(name)\ndef f(x): {read}\n"
+    )
+    put(values[0])
+    module = project.load()
+    steady = Steady(recipe(module.f))
+    steady.settle()
     assert steady.changed(is_due=True) == []
-    monkeypatch.setenv("PREP_MODE", "fast")
+    put(values[1])
     assert steady.changed(is_due=True, is_filling=True) == ["$PREP_MODE"] * is_named
 
 

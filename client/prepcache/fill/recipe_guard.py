@@ -230,12 +230,13 @@ def _may_be_own(label: str, reach: Dependencies, alters: Alters) -> bool:
 def differing(before: State, now: State, *, own: Iterable[str] = ()) -> list[str]:
     """The labels of rows that differ, but for those in `own`, with all that is in them.
 
-    An attribute that an object has got or lost differs, and a leaf of the config; another row that came up
-    does not.
+    An attribute that an object has got or lost differs, and so do a leaf of the config and a variable that
+    was set or unset; another row that came up does not.
     """
     objects = before.objects & now.objects
     moved = before.rows.keys() ^ now.rows.keys()
     found = {label for label in moved if label.startswith("config.") or not objects.isdisjoint(_above(label))}
+    found |= moved & {f"${name}" for name in before.variables ^ now.variables}
     found |= {
         label for label in before.rows.keys() & now.rows.keys() if before.rows[label] != now.rows[label]
     }

@@ -66,11 +66,13 @@ class State(NamedTuple):
         rows: digests by label, of leaves of the config by `config.path`, and environment variables by
             `$NAME`.
         objects: labels of objects, whose attributes have rows.
+        variables: names of the environment variables that were set.
     """
 
     digest: RecipeDigest
     rows: dict[str, str | None]
     objects: frozenset[str]
+    variables: frozenset[str] = frozenset()
 
 
 changed_states: dict[RecipeDigest, dict[str, Any] | list[str]] = {}
@@ -314,7 +316,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
         notes=tuple(notes),
         asked={**asked, "config": given},
         leaves_out=bool(reach.ignored) or reach.leaves_out or code is None,
-        state=State(digest, rows, frozenset(reach.objects)),
+        state=State(digest, rows, frozenset(reach.objects), frozenset(os.environ)),
     )
     return made, reach
 
