@@ -22,10 +22,10 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
+from prepcache.daemon import waits
 from prepcache.daemon.wait_budget import on_own_time
-from prepcache.daemon.waits import CLOSE_S
 from prepcache.fill.pacing import Pace
 from prepcache.keys.randomness import is_alone
 from prepcache.protocol import wire
@@ -265,6 +265,8 @@ class LazyProgress:
     time.
     """
 
+    _closes_at: ClassVar[float] = 0.0
+
     def __init__(self, artifacts: Any, catalogue: Any, name: str, is_shown: bool | None) -> None:
         self._of = weakref.ref(artifacts), weakref.ref(catalogue)
         self._name, self._is_shown = name, is_shown
@@ -285,17 +287,20 @@ class LazyProgress:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _end(self) -> None:
-        """As the job ends, by Ctrl-C too: what it leaves to the next one."""
+        """As the job ends, by Ctrl-C too: what it leaves to the next one. All data sets ask for `CLOSE_S`."""
         if not self._is_over.is_set():
-            self._tell(CLOSE_S)
+            now = time.monotonic()
+            LazyProgress._closes_at = LazyProgress._closes_at or now + waits.CLOSE_S
+            self._tell(LazyProgress._closes_at - now)
 
     def _tell(self, limit_s: float) -> bool:
         """Says how much is cached, if that changed; whether all is."""
         artifacts, catalogue = (ref() for ref in self._of)
         if artifacts is None or catalogue is None:
             return True
-        with on_own_time(limit_s):
-            artifacts.look()
+        if limit_s > 0:
+            with on_own_time(limit_s):
+                artifacts.look()
         total, there = len(catalogue.distinct), len(catalogue.distinct) - len(catalogue.missing)
         with self._lock:
             if there != self._last:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -14,7 +15,9 @@ from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
 from prepcache.daemon.wait_budget import WaitBudget, on_own_time
 from prepcache.errors import DaemonUnreachable, UnknownSession
+from prepcache.progress import LazyProgress
 from prepcache.protocol import wire
+from prepcache.settings import Mode
 from support.fake_daemon import Hang, Request, problem, reply
 from support.sessions import RECIPE, Bench, SomeRecipe, bench_fixture, items, ref, wait_until  # noqa: F401
 
@@ -291,6 +294,37 @@ def test_closing_says_goodbye_after_what_is_left_to_do(bench: Bench) -> None:
     assert done == [("last", 0), ("first", 0)]
     assert len(bench.sent("DELETE", "/v1/sessions/s1")) == 1
     assert Session.current(bench.session.client) is not bench.session
+
+
+class LazyArtifacts:
+    """The artifacts and the catalogue of a lazy data set, nothing of which is there."""
+
+    mode = Mode.ON
+    missing = distinct = range(5)
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def look(self) -> None:
+        with contextlib.suppress(DaemonUnreachable):
+            self.session.resolve(SomeRecipe())
+
+
+def test_lazy_sets_wait_once_for_a_daemon_that_hangs_at_the_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def hang(request: Request) -> Any:
+        raise Hang
+
+    monkeypatch.setattr(LazyProgress, "_closes_at", 0.0)
+    monkeypatch.setattr(waits, "CLOSE_S", 0.2)
+    bench.session.resolve(SomeRecipe())
+    bench.world.said["POST resolve"] = hang
+    sets = [LazyArtifacts(bench.session) for _ in range(3)]
+    told = [LazyProgress(one, one, "ds", None) for one in sets]
+    bench.session.close()
+    assert len(bench.sent("POST", "/resolve")) <= 2, "the first one has waited for all of them"
+    assert capsys.readouterr().err == "prepcache: ds: 0 of 5 items are cached\n" * len(told)
 
 
 def test_an_outage_ends_when_the_daemon_answers_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
