@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from blake3 import blake3
 
-from prepcache.daemon.transfer import FREE_SHARE, KEEP_DOWNLOADS_S, Downloads, SharedFolder, Staged
+from prepcache.daemon.transfer import FREE_SHARE, KEEP_DOWNLOADS_S, SharedFolder, Staged, downloaded
 from prepcache.digests import Digest
 from prepcache.errors import ArtifactError
 
@@ -95,33 +97,32 @@ def test_a_staged_file_has_no_name_without_a_shared_folder(root: Path, tmp_path:
     assert list(scratch.iterdir()) == []
 
 
-def test_a_download_is_made_once_and_found_again(tmp_path: Path) -> None:
-    downloads = Downloads(tmp_path / "d")
-    fetched = []
+def given(data: bytes) -> Callable[[int], None]:
+    return lambda fd: os.write(fd, data) and None
 
-    def fetch(fd: int) -> None:
-        fetched.append(os.write(fd, DATA))
 
-    paths = {downloads.path_of(DIGEST, len(DATA), fetch) for _ in range(2)}
-    assert [path.read_bytes() for path in paths] == [DATA]
-    assert len(fetched) == 1
-    assert stat.S_IMODE((tmp_path / "d").stat().st_mode) == 0o700
+def refused(fd: int) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_download_is_made_once_and_those_of_old_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir()
+    for name in ("old", "new"):
+        (folder / name).write_bytes(b"x")
+    os.utime(folder / "old", (time.time() - 2 * KEEP_DOWNLOADS_S,) * 2)
+    assert downloaded(folder, DIGEST, len(DATA), given(DATA)).read_bytes() == DATA
+    assert downloaded(folder, DIGEST, len(DATA), refused) == folder / DIGEST
+    assert {one.name for one in folder.iterdir()} == {"new", DIGEST}
 
 
 @pytest.mark.parametrize("came", [DATA[:-1], DATA + b"x", DATA[:-1] + b"?", b""])
 def test_a_download_of_other_bytes_is_refused_and_leaves_nothing(tmp_path: Path, came: bytes) -> None:
-    def fetch(fd: int) -> None:
-        os.write(fd, came)
-
-    def interrupted(fd: int) -> None:
-        raise KeyboardInterrupt
-
-    downloads = Downloads(tmp_path / "d")
     with pytest.raises(ArtifactError, match=DIGEST):
-        downloads.path_of(DIGEST, len(DATA), fetch)
+        downloaded(tmp_path / "d", DIGEST, len(DATA), given(came))
     with pytest.raises(KeyboardInterrupt):
-        downloads.path_of(DIGEST, len(DATA), interrupted)
-    assert list((tmp_path / "d").iterdir()) == []
+        downloaded(tmp_path / "d", DIGEST, len(DATA), refused)
+    assert list((tmp_path / "d").iterdir()) == [] and stat.S_IMODE((tmp_path / "d").stat().st_mode) == 0o700
 
 
 def test_downloads_leave_a_part_of_the_disk_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,21 +134,9 @@ def test_downloads_leave_a_part_of_the_disk_free(tmp_path: Path, monkeypatch: py
         return SimpleNamespace(f_bavail=free, f_blocks=blocks, f_frsize=len(DATA))
 
     monkeypatch.setattr(os, "statvfs", statvfs)
-    downloads = Downloads(tmp_path / "d")
-    assert downloads.path_of(DIGEST, len(DATA), lambda fd: os.write(fd, DATA) and None).read_bytes() == DATA
-    free -= 1
-    with pytest.raises(OSError, match=rf"kept free of downloads, in {tmp_path}/d: free space there or "):
-        downloads.path_of(Digest("0" * 64), len(DATA), lambda fd: os.write(fd, DATA) and None)
-    assert [one.name for one in (tmp_path / "d").iterdir()] == [DIGEST]
-
-
-def test_downloads_that_nobody_opens_any_more_are_removed(tmp_path: Path) -> None:
     folder = tmp_path / "d"
-    folder.mkdir()
-    (folder / "old").write_bytes(b"x")
-    (folder / "new").write_bytes(b"x")
-    now = (folder / "new").stat().st_mtime
-    os.utime(folder / "old", (now - 2 * KEEP_DOWNLOADS_S,) * 2)
-    downloads = Downloads(folder, clock=lambda: now)
-    downloads.path_of(DIGEST, len(DATA), lambda fd: os.write(fd, DATA) and None)
-    assert {one.name for one in folder.iterdir()} == {"new", DIGEST}
+    assert downloaded(folder, DIGEST, len(DATA), given(DATA)).read_bytes() == DATA
+    free -= 1
+    with pytest.raises(OSError, match=rf"kept free of downloads, in {folder}: free space there or "):
+        downloaded(folder, Digest("0" * 64), len(DATA), given(DATA))
+    assert [one.name for one in folder.iterdir()] == [DIGEST]

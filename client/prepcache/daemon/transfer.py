@@ -151,72 +151,51 @@ class Staged:
         self.close()
 
 
-class Downloads:
-    """Artifacts that came over HTTP, in a folder of this user; what nobody opened for long is removed."""
+def downloaded(folder: Path, digest: Digest, size_bytes: int, fetch: Callable[[int], None]) -> Path:
+    """The path of an artifact in this user's folder, fetched if it is not here by `fetch(fd)`.
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
-        self.folder = folder
-        self._clock = clock
-        self._has_swept = False
-
-    def path_of(self, digest: Digest, size_bytes: int, fetch: Callable[[int], None]) -> Path:
-        """The artifact's path, downloaded if it is not here by `fetch(fd)`.
-
-        Raises:
-            ArtifactError: what came has another length or digest.
-            OSError: the folder does not take it, or too little would stay free.
-        """
-        path = self.folder / digest
-        with contextlib.suppress(OSError):
-            if path.stat().st_size == size_bytes:
-                os.utime(path)
-                return path
-        with writing_in(self.folder, _ELSE):
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._sweep()
-            there = os.statvfs(self.folder)  # some filesystems do not tell: no blocks, none free
-            left_bytes = there.f_bavail * there.f_frsize - size_bytes
-            if there.f_blocks and left_bytes < there.f_blocks * there.f_frsize // FREE_SHARE:
-                raise OSError(errno.ENOSPC, f"One part in {FREE_SHARE} is kept free of downloads")
-            fd, name = tempfile.mkstemp(prefix=".part-", dir=self.folder)
-            try:
-                fetch(fd)
-                _check(fd, digest, size_bytes)
-                Path(name).replace(path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    Path(name).unlink()
-                raise
-            finally:
-                os.close(fd)
-        return path
-
-    def _sweep(self) -> None:
-        if self._has_swept:
-            return
-        self._has_swept = True
-        oldest = self._clock() - KEEP_DOWNLOADS_S
-        for one in self.folder.iterdir():
+    Raises:
+        ArtifactError: what came has another digest.
+        OSError: the folder does not take it, or too little would stay free.
+    """
+    path = folder / digest
+    with contextlib.suppress(OSError):
+        if path.stat().st_size == size_bytes:
+            os.utime(path)
+            return path
+    with writing_in(folder, _ELSE):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        oldest = time.time() - KEEP_DOWNLOADS_S
+        for one in folder.iterdir():
             with contextlib.suppress(OSError):
                 if one.lstat().st_mtime < oldest:
                     one.unlink()
+        there = os.statvfs(folder)  # some filesystems do not tell: no blocks, none free
+        left_bytes = there.f_bavail * there.f_frsize - size_bytes
+        if there.f_blocks and left_bytes < there.f_blocks * there.f_frsize // FREE_SHARE:
+            raise OSError(errno.ENOSPC, f"One part in {FREE_SHARE} is kept free of downloads")
+        fd, name = tempfile.mkstemp(prefix=".part-", dir=folder)
+        try:
+            fetch(fd)
+            if (found := _digest(fd)) != digest:
+                raise ArtifactError(f"the download of {digest} has digest {found}")
+            Path(name).replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+            raise
+        finally:
+            os.close(fd)
+    return path
 
 
-def _check(fd: int, digest: Digest, size_bytes: int) -> None:
+def _digest(fd: int) -> str:
     from blake3 import blake3
 
-    size = os.fstat(fd).st_size
-    if size != size_bytes:
-        raise ArtifactError(f"the download of {digest} has {size} bytes instead of {size_bytes}")
     hasher = blake3()
     for piece in _pieces(fd):
         hasher.update(piece)
-    if hasher.hexdigest() != digest:
-        raise ArtifactError(f"the download of {digest} has digest {hasher.hexdigest()}")
-
-
-def commit_limit_s(nbytes: int) -> float:
-    return waits.COMMIT_LIMIT_S + nbytes / waits.SLOWEST_COMMIT
+    return hasher.hexdigest()
 
 
 class Handover:
@@ -227,7 +206,6 @@ class Handover:
         self._run = run
         self._shared: SharedFolder | None = None
         self._scratch = cache_folder(os.environ)
-        self._downloads = Downloads(self._scratch / "downloads-v1")
 
     def look_for_folder(self, answer: wire.SessionAnswer) -> None:
         override = self._client.settings.folder
@@ -245,7 +223,8 @@ class Handover:
     def path_of(self, ref: wire.ArtifactRef) -> Path:
         if self._shared is not None:
             return self._shared.path_of(ref.digest)
-        return self._downloads.path_of(ref.digest, ref.size_bytes, lambda fd: self._fetch(ref, fd))
+        folder = self._scratch / "downloads-v1"
+        return downloaded(folder, ref.digest, ref.size_bytes, lambda fd: self._fetch(ref, fd))
 
     def commit(
         self, header: str, leases: Sequence[wire.Lease], staged: Sequence[Staged], limit_s: float | None
@@ -255,7 +234,8 @@ class Handover:
         files = tuple(self._named(one, first, header, until) for one in staged)
         asked = wire.CommitRequest(tuple(wire.LeaseToken(one.id, one.token) for one in leases), files)
         if limit_s is None:
-            limit_s = commit_limit_s(sum(file.size_bytes for file in files))
+            nbytes = sum(file.size_bytes for file in files)
+            limit_s = waits.COMMIT_LIMIT_S + nbytes / waits.SLOWEST_COMMIT
             until = time.monotonic() + limit_s
 
         def attempt(limit_s: float) -> Any:
