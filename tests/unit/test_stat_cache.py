@@ -97,21 +97,6 @@ def test_the_mount_table_of_this_machine_is_read() -> None:
     assert os.stat("/proc").st_dev in dict(stamps._mounted())
 
 
-@pytest.mark.parametrize("is_written", [False, True])
-def test_a_file_is_known_by_its_whole_stamp(tmp_path: Path, is_written: bool) -> None:
-    memo = make(tmp_path)
-    fill(memo, range(50))
-    if is_written:
-        memo.flush()
-        memo = make(tmp_path)
-    assert memo.get(stamp(7)) == memo.lookup(np.array([stamp(7)]))[1].tobytes() == digest(7)
-    for place in range(5):
-        other = list(stamp(7))
-        other[place] += 1000
-        assert memo.get(tuple(other)) is None  # type: ignore[arg-type]
-        assert not memo.lookup(np.array([other]))[0].any()
-
-
 @pytest.mark.parametrize("is_of_another", [False, True])
 def test_a_folder_that_others_may_write_to_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_of_another: bool
