@@ -220,7 +220,7 @@ class Making:
                     by.artifacts, self._task(), self.committer, self._watched.observed
                 )
                 self.on_access = here
-        with self._watched.guarded() as watched:
+        with by.job.filling(), self._watched.guarded() as watched:
             if here is not None and here.wants_more:
                 made = here.samples(indices, self._kept_call, is_single=is_single)
             else:
