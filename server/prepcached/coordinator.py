@@ -188,6 +188,7 @@ class Coordinator:
             if upstream is not None and request.generation >= table.generation(recipe):
                 wait_s = max(0.0, until - daemon.clock())
                 allowed, others = await upstream.share(recipe, request, session, wait_s)
+                await self._catch_up(session, request)  # a commit may have failed, or been done, meanwhile
             if session.id not in daemon.sessions:
                 raise UnknownSession(f"{session.label}: the session ended while it waited; open a new one")
             answer = table.grant(

@@ -149,6 +149,26 @@ def test_a_commit_that_failed_at_its_end_is_looked_up(
     asyncio.run(fail_late())
 
 
+def test_what_is_committed_while_the_lead_is_asked_is_looked_up(tmp_path: Path) -> None:
+    """Also where the lease table was told to ask the store: another commit had failed at its end."""
+
+    async def ask() -> None:
+        async with coordinating(tmp_path) as (found, daemon, session):
+
+            async def share(*_: object) -> tuple[None, tuple[()]]:
+                await asyncio.to_thread(put, daemon.store, "a")
+                daemon.leases.forget_generation(RECIPE)
+                return None, ()
+
+            found.tier = mock.AsyncMock(upstream=mock.Mock(share=share))
+            found.tier.hurried = mock.Mock(return_value=set())  # type: ignore[method-assign]
+            request = wire.LeaseRequest("l", RECIPE, 0, item("a"), want=1)
+            answer = await found.lease(session, request, is_gone)
+            assert answer.lease is None and answer.look_again is not None
+
+    asyncio.run(ask())
+
+
 def test_holds_of_a_session_that_just_ended_are_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

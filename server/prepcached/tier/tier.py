@@ -31,7 +31,7 @@ from prepcache.errors import (
     StagedFileRefused,
     StoreError,
 )
-from prepcache.protocol.wire import ArtifactRef, Committed, StagedFile
+from prepcache.protocol.wire import ArtifactRef, StagedFile
 from prepcached.daemon import Daemon, Session
 from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, Lease
 from prepcached.metrics import TIER, Counters
@@ -197,7 +197,7 @@ class Tier:
         daemon, name = self._daemon, f"{commit.session}.{row.digest}"
         daemon.commits[commit.session] = 1  # its staged file is not swept
         known.tried[row.digest] = daemon.clock() + AGAIN_S
-        done: Committed | None = None
+        done, may_be_done = None, True
         try:
             async with self._slots:
                 began = daemon.clock()
@@ -208,9 +208,11 @@ class Tier:
                 done = await daemon.slow(daemon.store.commit, commit.recipe, staged, owner_uid=owner_uid)
         except (CouldNotTell, Absent, Damaged, PrepcacheError, OSError) as error:
             self._note_failed(known, row, error, daemon.clock() - began)
+            may_be_done = isinstance(error, StoreError)
         finally:
             if done is None:
-                daemon.leases.forget_generation(commit.recipe)  # it may have been committed all the same
+                if may_be_done:
+                    daemon.leases.forget_generation(commit.recipe)
                 daemon.leases.abort_commit(commit)
             else:
                 self._counted.add(hits=1, hit_bytes=row.size_bytes)
