@@ -171,102 +171,98 @@ class _Group:
         return GroupSpec(self.rows, self._tree, specs)
 
 
-def _column(leaf: Leaf) -> Any:
+def _column(leaf: Leaf) -> _Column:
     if leaf.kind == "none":
-        return _Nothing(leaf)
+        return _Column(leaf)
     if leaf.kind in columns.BYTE_KINDS:
         return _Bytes(leaf)
     return _Numbers(leaf) if leaf.kind in columns.FIXED_KINDS else _Arrays(leaf)
 
 
-class _Nothing:
-    """None: no bytes."""
+class _Column:
+    """One leaf of a group's rows: values end to end, and offsets or shapes. This one is always None.
 
-    shape: tuple[int, ...] = ()
-    nbytes = total = 0
+    Attributes:
+        shape: of every row, or None if they differ.
+    """
 
-    def __init__(self, leaf: Leaf) -> None:
-        self.leaf = leaf
-
-    def append(self, value: None) -> None:
-        pass
-
-    def pieces(self) -> list[Any]:
-        return []
-
-
-class _Numbers:
-    """Python numbers of fixed size; complex ones as two numbers each."""
-
-    shape: tuple[int, ...] = ()
-    total = 0
+    shape: tuple[int, ...] | None = ()
 
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
-        self._values: array[Any] = array({"int": "q", "bool": "b"}.get(leaf.kind, "d"))
-        self.append = self._append_complex if leaf.kind == "complex" else self._values.append
+        self._dtype = columns.storage(leaf)[1]
+        self._values: Any = bytearray()
+        self._table = array("q")
 
-    def _append_complex(self, value: complex) -> None:
-        self._values.extend((value.real, value.imag))
+    def append(self, value: Any) -> None:
+        """Takes the value of the next row."""
 
     @property
     def nbytes(self) -> int:
-        return len(self._values) * self._values.itemsize
+        return len(self._values) * getattr(self._values, "itemsize", 1) + 8 * len(self._table)
+
+    @property
+    def total(self) -> int:
+        """How many values there are, if the column is ragged."""
+        return len(self._values) // self._dtype.itemsize
+
+    def pieces(self) -> list[Any]:
+        """Those of each of its tensors."""
+        return []
+
+
+class _Numbers(_Column):
+    """Python numbers of fixed size; complex ones as two numbers each."""
+
+    def __init__(self, leaf: Leaf) -> None:
+        super().__init__(leaf)
+        self._values = array({"int": "q", "bool": "b"}.get(leaf.kind, "d"))
+        if leaf.kind != "complex":
+            self.append = self._values.append  # type: ignore[method-assign]
+
+    def append(self, value: complex) -> None:
+        self._values.extend((value.real, value.imag))
 
     def pieces(self) -> list[Any]:
         return [(self._values,)]
 
 
-class _Bytes:
-    """str and bytes: their bytes on end."""
+class _Bytes(_Column):
+    """str and bytes, with their offsets."""
 
     shape = None
 
     def __init__(self, leaf: Leaf) -> None:
-        self.leaf = leaf
-        self._values = bytearray()
-        self._offsets = array("q", [0])
+        super().__init__(leaf)
+        self._table.append(0)
         self._encode = columns.encode_bytes(leaf)
 
     def append(self, value: Any) -> None:
         self._values += self._encode(value)
-        self._offsets.append(len(self._values))
-
-    @property
-    def nbytes(self) -> int:
-        return len(self._values) + 8 * len(self._offsets)
-
-    @property
-    def total(self) -> int:
-        return len(self._values)
+        self._table.append(len(self._values))
 
     def pieces(self) -> list[Any]:
-        return [(self._offsets,), (self._values,)]
+        return [(self._table,), (self._values,)]
 
 
-class _Arrays:
-    """Tensors, ndarrays and numpy scalars: their bytes on end; dense as long as all shapes are one."""
+class _Arrays(_Column):
+    """Tensors, ndarrays and numpy scalars; dense as long as all shapes are one, and then with the shapes."""
 
     def __init__(self, leaf: Leaf) -> None:
-        self.leaf = leaf
-        self._dtype = columns.storage(leaf)[1]
+        super().__init__(leaf)
         self._word = columns.torch_word(leaf)
         self._is_tensor = leaf.kind == "tensor"
-        self._values = bytearray()
-        self._first: tuple[int, ...] | None = None
         self._rows = 0
-        self._shapes: array[int] | None = None
 
     def append(self, value: Any) -> None:
         shape = tuple(value.shape)
-        if self._shapes is not None:
-            self._shapes.extend(shape)
-        elif shape != self._first:
-            if self._first is None:
-                self._first = shape
-            else:
-                self._shapes = array("q", self._first * self._rows)
-                self._shapes.extend(shape)
+        if self._rows == 0:
+            self.shape = shape
+        elif self.shape is not None and shape != self.shape:
+            self._table.extend(self.shape * self._rows)
+            self.shape = None
+        if self.shape is None:
+            self._table.extend(shape)
         self._rows += 1
         found = self._numpy(value) if self._is_tensor else np.asarray(value, self._dtype)
         self._values += np.ascontiguousarray(found).reshape(-1).view("u1").data
@@ -278,22 +274,10 @@ class _Arrays:
             value = value.resolve_conj().resolve_neg().contiguous()
             return value.numpy() if self._word is None else value.view(self._word).numpy()
 
-    @property
-    def shape(self) -> tuple[int, ...] | None:
-        return self._first if self._shapes is None else None
-
-    @property
-    def nbytes(self) -> int:
-        return len(self._values) + (0 if self._shapes is None else 8 * (1 + self.leaf.ndim) * self._rows)
-
-    @property
-    def total(self) -> int:
-        return len(self._values) // self._dtype.itemsize
-
     def pieces(self) -> list[Any]:
-        if self._shapes is None:
+        if self.shape is not None:
             return [(self._values,)]
-        shapes = np.frombuffer(self._shapes, "<i8").reshape(self._rows, self.leaf.ndim)
+        shapes = np.frombuffer(self._table, "<i8").reshape(self._rows, self.leaf.ndim)
         offsets = np.zeros(self._rows + 1, "<i8")
         np.cumsum(shapes.prod(axis=1), out=offsets[1:])
         tables = [(offsets,), (shapes,)] if self.leaf.ndim >= 2 else [(offsets,)]
