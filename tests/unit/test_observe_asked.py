@@ -329,25 +329,6 @@ def test_what_the_function_removes_is_no_input(project: Project) -> None:
     assert observer.taken() == []
 
 
-def test_what_is_temporary_is_no_input(project: Project) -> None:
-    lines = [
-        "with tempfile.TemporaryDirectory() as t, tempfile.NamedTemporaryFile() as file:",
-        "    assert os.path.exists(file.name) and not os.path.exists(f'{t}/a')",
-        "    subprocess.run(['cp', __file__, f'{t}/a'])",
-        "    assert os.path.exists(f'{t}/a')",
-        "assert not os.path.exists(t) and not os.path.exists(file.name) and not os.path.exists(f'{t}/a')",
-    ]
-    assert set(files_in(Watched(project, lines_of(*lines)).taken)) <= {"project:prep.py"}
-
-
-def test_nothing_is_asked_for_outside_the_watch(project: Project) -> None:
-    _, observer, call = made(project, "pass")
-    ask: dict[str, Any] = {"path": str(project.folder / "a")}
-    exec(compile("import os\nos.path.exists(path)", project.folder / "job.py", "exec"), ask)
-    call()
-    assert observer.taken() == []
-
-
 @pytest.mark.skipif(IS_MONITORED, reason="Python 3.12 needs no profile")
 def test_a_thread_that_works_for_others_is_not_profiled(project: Project) -> None:
     """What it may do for the function later is not heard, so samples of one that asks are not stored."""

@@ -220,14 +220,3 @@ def test_what_a_library_writes_there_is_no_input(
     for _ in range(2):
         assert call() is None
         assert [row for row in observer.taken() if row["kind"] != "folder"] == []
-
-
-@monitored
-def test_a_file_edited_between_two_items_never_matches_again(
-    project: Project, library: types.ModuleType
-) -> None:
-    path = project.put("a.mask", "one")
-    _, call = calling(project, library, "x.read(path)")
-    assert call() is None
-    path.write_text("two")
-    assert call() == "project:a.mask"

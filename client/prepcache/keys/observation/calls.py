@@ -283,8 +283,9 @@ class _Tool:
     def __init__(self) -> None:
         self.vain: dict[tuple[int, int], int] = {}
         """How often calls could open nothing, by address of code, and place in it."""
-        self.deaf: list[CodeType] = []
-        """Code with places that are not heard for the rest of an item."""
+        self.deaf: dict[int, CodeType] = {}
+        """Code with places that are not heard for the rest of an item, by address. It only grows: a callback
+        in another thread may end after the next item has begun."""
         self._users = 0
         self._id: int | None = None
         self._heard: dict[int, CodeType] = {}
@@ -295,7 +296,7 @@ class _Tool:
         """Hears of the calls of the job's code, and of who asks; whether it does."""
         with STATE.lock:
             self._users += 1
-            if self._users == 1:
+            if self._id is None:
                 self._start()
             if self._id is not None and code is not None:
                 self._hear(self._id, code)
@@ -303,8 +304,8 @@ class _Tool:
 
     def _hear(self, tool: int, code: JobCode) -> None:
         call = _MONITORING.events.CALL
-        self.vain, deaf, self.deaf = {}, self.deaf, []
-        for one in deaf:  # as they were before a place was not heard any more
+        self.vain = {}
+        for one in list(self.deaf.values()):  # hears all of its places again
             _MONITORING.set_local_events(tool, one, 0)
             _MONITORING.set_local_events(tool, one, call)
         if self._known.get(code) != len(code.codes):
@@ -339,7 +340,7 @@ class _Tool:
             for event in (_MONITORING.events.CALL, _MONITORING.events.PY_START):
                 _MONITORING.register_callback(self._id, event, None)
             _MONITORING.free_tool_id(self._id)
-            self._heard, self._known, self.vain, self.deaf, self._id = {}, {}, {}, [], None
+            self._heard, self._known, self.vain, self.deaf, self._id = {}, {}, {}, {}, None
 
     def after_fork(self) -> None:
         self._users = 0
@@ -397,7 +398,7 @@ def _called(code: CodeType, place: int, function: Any, first: Any) -> Any:
         count = _tool.vain[at] = _tool.vain.get(at, 0) + 1
         if count <= VAIN_CALLS:
             return None
-        _tool.deaf.append(code)
+        _tool.deaf[at[0]] = code
         return _MONITORING.DISABLE
     except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
         context.fail(error)
