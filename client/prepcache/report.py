@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from prepcache.fill.filler import Filled
     from prepcache.index.artifact_set import ArtifactSet
     from prepcache.index.item_index import Catalogue
+    from prepcache.index.recipe_index import Slot
     from prepcache.keys.items import Stamps
     from prepcache.protocol import inspection
 
@@ -131,13 +132,16 @@ class Tally:
     def _found(self, items: Any) -> Found:
         """Counts items that this job has not made; each has cost its share of what its artifact did."""
         places = self._catalogue.places.artifact[items]
+        saved_s = sum(share * slot.artifact.cost_s for slot, share in self._shares(places))
+        return int(np.count_nonzero(places != MISSING)), float(saved_s)
+
+    def _shares(self, places: Any) -> Iterator[tuple[Slot, float]]:
+        """The artifacts in which items lie, and which share of each they are."""
         counts = np.bincount(places[places != MISSING])
-        saved_s = 0.0
         for number in np.flatnonzero(counts).tolist():
             slot = self._catalogue.slots.get(number)
-            if slot is not None and slot.ref is not None and slot.ref.items:
-                saved_s += slot.ref.cost_s * min(1.0, counts[number] / slot.ref.items)
-        return int(counts.sum()), float(saved_s)
+            if slot is not None and slot.artifact.items:
+                yield slot, min(1.0, float(counts[number]) / slot.artifact.items)
 
     def note_made(self, index: int, cost_s: float) -> None:
         self._cost_s[index] += cost_s
@@ -176,31 +180,20 @@ class Tally:
         # Of equal items one was computed, waited for or declined; the others found it there.
         again = np.count_nonzero(is_new[inverse]) - np.count_nonzero(is_new)
         hit = int(np.count_nonzero((self._state == _HIT)[inverse]) + again)
-        nbytes, saved_s = self._of_artifacts()
+        places = self._catalogue.places.artifact
+        nbytes = sum(share * slot.artifact.size_bytes for slot, share in self._shares(places))
+        _, saved_s = self._found(np.isin(self._state, (_HIT, _WAITED)))
         return Report(
             items=len(inverse),
             hit=hit,
             computed=int(np.count_nonzero(self._made)),
             waited=int(counts[_WAITED]),
             declined=int(counts[_DECLINED]),
-            bytes=nbytes,
+            bytes=int(nbytes),
             seconds=self._seconds + float(self._cost_s.sum()),
             seconds_saved=saved_s,
             why=why,
         )
-
-    def _of_artifacts(self) -> tuple[int, float]:
-        places = self._catalogue.places
-        nbytes = saved_s = 0.0
-        used, counts = np.unique(places.artifact[places.artifact != MISSING], return_counts=True)
-        for number, count in zip(used.tolist(), counts.tolist(), strict=True):
-            slot = self._catalogue.slots.get(number)
-            if slot is None or not slot.artifact.items:
-                continue
-            nbytes += slot.artifact.size_bytes * min(1.0, count / slot.artifact.items)
-            foreign = np.isin(self._state[places.artifact == number], (_HIT, _WAITED)).sum()
-            saved_s += slot.artifact.cost_s * min(1.0, float(foreign) / slot.artifact.items)
-        return int(nbytes), saved_s
 
 
 def opening_line(
