@@ -188,12 +188,7 @@ class Digests(NamedTuple):
 
 
 def digests_of(items: Sequence[Any], encoder: ItemEncoder, first: int = 0, step: int = 1) -> Digests:
-    """The digests of items.
-
-    Args:
-        encoder: a new one that writes digests later.
-        first, step: the number of the first item, and from each to the next, for messages.
-    """
+    """The digests of items, by a new encoder that writes digests later. `first`, `step`: for messages."""
     import numpy as np
 
     written: list[list[Any]] = []

@@ -107,9 +107,6 @@ class ItemHasher:
 
         Args:
             first, step: the number of the first item, and from each to the next, for messages.
-
-        Raises:
-            UnkeyableError: something in an item has no stable bytes; the message says where.
         """
         if self.stat_cache is not None:
             self.stat_cache.refresh()

@@ -76,10 +76,7 @@ class Guard:
 
 
 def is_alone() -> bool:
-    """Whether no other thread of this process may draw: then its generators may be put back.
-
-    Threads that Python's `threading` does not know count too, as soon as they run Python.
-    """
+    """Whether no other thread of this process may draw, known to Python's `threading` or not."""
     quiet = {thread.ident for thread in threading.enumerate() if _is_quiet(thread)}
     return not sys._current_frames().keys() - quiet - {threading.get_ident()}
 

@@ -85,14 +85,9 @@ def digest_file(
     trust: Trust = "stat",
     info: os.stat_result | None = None,
 ) -> Digested:
-    """The BLAKE3 digest of a regular file's bytes, with its stamp.
+    """The BLAKE3 digest of a regular file's bytes, with its stamp. `info`: its stat of a moment ago.
 
-    Args:
-        trust: "content" reads the bytes whatever the stat cache says.
-        info: what the file's stat was a moment ago, if that is known.
-
-    Raises:
-        UnkeyableError: it is not there, is no regular file, cannot be read, or changes all the while.
+    Raises UnkeyableError: it is not there, is no regular file, cannot be read, or changes all the while.
     """
     context.depend_on((name,))
     if stat_cache is not None and trust == "stat":
@@ -146,11 +141,7 @@ def _hash(fd: int, expected_bytes: int) -> tuple[bytes, int]:
 
 def read_files(names: Sequence[str | bytes], stat_cache: StatCache | None) -> list[Digested]:
     """Read many files, by several threads once they turn out to be large, or the disk slow: for small files
-    in memory, threads that take the interpreter's lock from each other need twice as long.
-
-    Raises:
-        UnkeyableError: as `digest_file`, for the first file that has a reason.
-    """
+    in memory, threads that take the interpreter's lock from each other need twice as long."""
     threads = min(MAX_THREADS, len(os.sched_getaffinity(0)))
     found: list[Digested] = []
     size_bytes = 0

@@ -153,13 +153,9 @@ def _write_segment(path: Path, records: NDArray[np.int64]) -> None:
 
 
 class StatCache:
-    """Digests of files by stamp.
+    """Digests of files by stamp. `window_ns`: device -> how old a stamp must be to be recorded.
 
-    Args:
-        window_ns: device -> how old a stamp must be to be recorded.
-
-    Locking:
-        `_lock` guards `_pending` and `_segments`; look-ups in segments need no lock.
+    Locking: `_lock` guards `_pending` and `_segments`; look-ups in segments need no lock.
     """
 
     def __init__(
@@ -190,11 +186,7 @@ class StatCache:
         return next((found for one in segments.values() if (found := one.get(stamp)) is not None), None)
 
     def lookup(self, stamps: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.uint8]]:
-        """The digests recorded for many stamps.
-
-        Shape:
-            stamps: [n, 5]. Returns found: bool[n], digests: uint8[n, 32] (zeros where not found).
-        """
+        """Which of stamps, int64[n, 5], are recorded, bool[n], and their digests, uint8[n, 32], or zeros."""
         import numpy as np
 
         found = np.zeros(len(stamps), np.bool_)

@@ -149,10 +149,7 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _note_database(name: str) -> None:
-    """Notes the file of a database, and the log beside it: what a writer has committed may lie there alone.
-
-    That a name may be a URI is not told to who hears of the event.
-    """
+    """Notes the file of a database, and the log beside it: what was committed may lie there alone."""
     if name.startswith("file:") and not os.path.exists(name):
         name = unquote(urlsplit(name).path)
     if os.path.exists(name):

@@ -80,13 +80,7 @@ _CACHE_FOLDER = f"{os.sep}__pycache__{os.sep}"
 
 @dataclass(slots=True)
 class _Use:
-    """What one item did with a path.
-
-    Args:
-        stamp: what was there at first.
-        folders: as of `Input`, of each use.
-        kinds: of its facts.
-    """
+    """What one item did with a path: its stamp at first, the folders it was used from, kinds of facts."""
 
     stamp: Stamp | None
     folders: dict[str | None, None] = field(default_factory=dict)
@@ -113,15 +107,10 @@ class _Use:
 
 
 class Observer:
-    """Records what a function reads, over any number of items and threads.
+    """Records what a function reads, over any number of items and threads. What its recipe counts is none.
 
-    Args:
-        recipe: what is counted by it already is no observation.
-        trust: "content" reads every file, whatever the stat cache knows.
-
-    Locking:
-        None: entries are appended and items of dicts are set, which is atomic. A log is marked as told after
-        what is in it was.
+    Locking: none. Entries are appended and items of dicts are set, which is atomic. A log is marked as told
+    after what is in it was.
     """
 
     def __init__(
@@ -202,12 +191,11 @@ class Observer:
     ) -> Iterator[Watch]:
         """Watches this thread, and what works for it, while the function works on one item.
 
+        The watch's `failure` says, when it has ended, whether it may have missed anything.
+
         Args:
             item_paths: files and folders of the item; they count by the item digest.
             function: whose code is looked at, beside that of the files that the recipe counts.
-
-        Returns:
-            the watch, whose `failure` says, when it has ended, whether it may have missed anything.
         """
         own = []
         for path in item_paths:
@@ -277,11 +265,7 @@ class Observer:
         yield self._log
 
     def _new_inputs(self, told: dict[int, int]) -> Iterator[Input]:
-        """The inputs that were not told before, by their names.
-
-        Args:
-            told: of each log, by its address, how many of its entries were.
-        """
+        """The inputs that were not told before, by their names; `told` counts those of each log."""
         logs = list(self._logs())
         top_levels = {name for one in (self, *self._sources()) for name in list(one._top_levels)}
         for name, digest in lately().observed(top_levels).items():
