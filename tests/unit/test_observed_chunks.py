@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prepcache.index.artifact_set import _Opener
+from prepcache.index.artifact_set import ArtifactSet
 from prepcache.protocol import wire
 from prepcache.protocol.observed import FEW, MAX_INPUTS, Row, chunks_of, in_order
 
@@ -68,5 +68,5 @@ def test_an_artifact_without_its_observed_inputs_is_a_miss() -> None:
     """A session without methods: the artifact is not even looked for."""
     ref = wire.ArtifactRef("ab" * 32, "cd" * 32, 1, 1, 1, 1.0, ("ef" * 32,))
     nobody: Any = object()
-    opener = _Opener(nobody, None, nobody, "stat")
-    assert opener(ref, {}, {}) is None and opener(ref, {"ab" * 32: ()}, {}) is None
+    for observed in ({}, {"ab" * 32: ()}):
+        assert ArtifactSet._open(nobody, ref, observed, {}) is None
