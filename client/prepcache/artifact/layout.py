@@ -12,8 +12,9 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 from prepcache.artifact.columns import ITEM_BYTES
@@ -103,14 +104,8 @@ def write_artifact(
         tables.append(Tensor(ROW_GROUP, "U16", (rows,), row_groups))
     document = Document(recipe, key, items, rows, cost_s, producer, observed, edition, tuple(groups))
     head, laid, size_bytes = _encode_header(document, [*tables, *bodies])
-    _write_all(fd, _pieces(head, laid))
+    _write_all(fd, chain((head,), *(tensor.pieces for tensor in laid)))
     return Written(key, size_bytes, items, rows, cost_s)
-
-
-def _pieces(head: bytes, laid: Sequence[Tensor]) -> Iterator[Any]:
-    yield head
-    for tensor in laid:
-        yield from tensor.pieces
 
 
 class ColumnNames:
@@ -170,7 +165,8 @@ def _laid_out(tensors: Sequence[Tensor], start: int) -> tuple[list[Tensor], dict
         if gap := -end % _border_bytes(tensor):
             both.insert(0, Tensor(f"{FILLER}{len(laid)}", "U8", (gap,), _zeros(gap)))
         for one in both:
-            entries[one.name] = _entry(one, end - start)
+            offsets = [end - start, end - start + one.size_bytes]
+            entries[one.name] = {"dtype": one.dtype, "shape": list(one.shape), "data_offsets": offsets}
             end += one.size_bytes
         laid += both
     return laid, entries, end
@@ -188,14 +184,6 @@ def _border_bytes(tensor: Tensor) -> int:
     if size_bytes < MAPPED_BYTES:
         return COLUMN_BYTES
     return PAGE_BYTES if size_bytes < 8 * FOLIO_BYTES else FOLIO_BYTES
-
-
-def _entry(tensor: Tensor, position: int) -> dict[str, Any]:
-    return {
-        "dtype": tensor.dtype,
-        "shape": list(tensor.shape),
-        "data_offsets": [position, position + tensor.size_bytes],
-    }
 
 
 _MAX_PIECES = 512

@@ -221,44 +221,33 @@ def _index_in_group(row_group: Array, groups: list[Group]) -> Array:
 
 def _getter(column: Column) -> Callable[[int], Any]:
     """What gives the leaf of a row. Closures over plain arrays: this is the inner loop of `sample`."""
-    kind, values, offsets = column.leaf.kind, column.values, column.offsets
+    kind, values, shapes = column.leaf.kind, column.values, column.shapes
     if kind == "none":
         return lambda row: None
     if kind in columns.FIXED_KINDS:
         return values.item
     if kind == "scalar":
         return lambda row: values[row].copy()
-    if offsets is not None and kind in columns.BYTE_KINDS:
-        return _bytes_getter(column, offsets)
-    pick = _picker(column)
+    offset = None if column.offsets is None else column.offsets.item  # Python's integers index quicker
+
+    def pick(row: int) -> Array:
+        found: Array = values[row, ...] if offset is None else values[offset(row) : offset(row + 1)]
+        return found if shapes is None else found.reshape(shapes[row])
+
     if kind == "ndarray":
         return lambda row: pick(row).copy()
-    make = columns.leaf_maker(column.leaf)
-    return lambda row: make(pick(row).copy())
+    if kind == "tensor":
+        make = columns.leaf_maker(column.leaf)
+        return lambda row: make(pick(row).copy())
+    decode = columns.decode_bytes(column.leaf)
 
-
-def _bytes_getter(column: Column, offsets: Array) -> Callable[[int], Any]:
-    values, decode = column.values, columns.decode_bytes(column.leaf)
-    offset = offsets.item
-
-    def get(row: int) -> Any:
+    def text(row: int) -> Any:
         try:
-            return decode(values[offset(row) : offset(row + 1)].tobytes())
+            return decode(pick(row).tobytes())
         except UnicodeDecodeError as error:
             raise ArtifactError(f"column {column.name!r}, row {row}: {error}") from None
 
-    return get
-
-
-def _picker(column: Column) -> Callable[[int], Array]:
-    """What gives a row as a view. `item` gives Python's integers, which index quicker than numpy's."""
-    values, shapes = column.values, column.shapes
-    if column.offsets is None:
-        return lambda row: values[row, ...]
-    offset = column.offsets.item
-    if shapes is None:
-        return lambda row: values[offset(row) : offset(row + 1)]
-    return lambda row: values[offset(row) : offset(row + 1)].reshape(shapes[row])
+    return text
 
 
 # --- the check of what rows are indexed by ---

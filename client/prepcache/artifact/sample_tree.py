@@ -327,26 +327,33 @@ def _name(kind: type) -> str:
 Build = Callable[[Sequence[Any]], Any]
 
 
-def builder(tree: Tree) -> Build:
-    """A function that puts leaves (a list, in walking order) together into a sample of this tree."""
+def builder(tree: Tree, strings: type | None = None) -> Build:
+    """A function that puts leaves (a list, in walking order) together into a sample of this tree.
+
+    Args:
+        strings: puts collated leaves together as torch does, which leaves the strings of a leaf in this type:
+            the tuple of a transposed sequence, or a list.
+    """
     if isinstance(tree, int):
-        return itemgetter(tree)
+        if strings is None:
+            return itemgetter(tree)
+        return lambda leaves: strings(leaves[tree]) if isinstance(leaves[tree], list) else leaves[tree]
     word = tree[0]
     if word == "dict":
         keys = [key for key, _ in tree[1]]
-        values = _children([child for _, child in tree[1]])
+        values = _children([child for _, child in tree[1]], strings and list)
         return lambda leaves: dict(zip(keys, values(leaves), strict=True))
-    children = _children(tree[-1])
-    make: Any = list if word == "list" else tuple
+    children = _children(tree[-1], strings and tuple)
+    make: Any = list if word == "list" or strings is not None else tuple
     if word == "named":
         make = named_class(tree[1], tree[2], tuple(tree[3]))._make
     return lambda leaves: make(children(leaves))
 
 
-def _children(trees: list[Tree]) -> Build:
-    if trees and all(isinstance(child, int) for child in trees):
+def _children(trees: list[Tree], strings: type | None) -> Build:
+    if trees and strings is None and all(isinstance(child, int) for child in trees):
         return itemgetter(slice(trees[0], trees[-1] + 1))
-    builders = [builder(child) for child in trees]
+    builders = [builder(child, strings) for child in trees]
     return lambda leaves: [build(leaves) for build in builders]
 
 

@@ -151,7 +151,7 @@ class Collation:
     def __init__(self, table: Table) -> None:
         self.leaves = [_collate_leaf(column) for column in table.columns]
         self.is_gathered = _refuse not in self.leaves
-        self.build = _builder(table.tree, list)
+        self.build = sample_tree.builder(table.tree, list)
         numbered = sample_tree.builder(table.tree)(list(range(len(table.columns))))
         self.paths = [path for path, _ in sample_tree.leaves_of(numbered)]
         self.planned: Any = None  # kept by prepcache.collate
@@ -166,25 +166,6 @@ def collation_of(table: Table) -> Collation:
         table.collation = Collation(table)
     collation: Collation = table.collation
     return collation
-
-
-def _builder(spec: sample_tree.Tree, strings: type) -> Callable[[Sequence[Any]], Any]:
-    """A function that puts collated leaves together as torch does.
-
-    Args:
-        strings: what torch leaves the strings of a leaf in: the tuple of a transposed sequence, or a list.
-    """
-    if isinstance(spec, int):
-        return lambda leaves: strings(leaves[spec]) if isinstance(leaves[spec], list) else leaves[spec]
-    word = spec[0]
-    if word == "dict":
-        parts = [(key, _builder(child, list)) for key, child in spec[1]]
-        return lambda leaves: {key: build(leaves) for key, build in parts}
-    children = [_builder(child, tuple) for child in spec[-1]]
-    if word == "named":
-        named = sample_tree.named_class(spec[1], spec[2], tuple(spec[3]))._make
-        return lambda leaves: named([build(leaves) for build in children])
-    return lambda leaves: [build(leaves) for build in children]
 
 
 def _collate_leaf(column: Dense | Ragged | None) -> CollateLeaf:
