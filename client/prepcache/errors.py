@@ -77,8 +77,8 @@ class PreprocessError(PrepcacheError, code="preprocess-failed", status=500, exit
             failed.__traceback__ = error.__traceback__
             failed.__cause__ = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
             failed.__context__ = error
-            for note in getattr(error, "__notes__", ()):
-                failed.add_note(note)
+            for note in getattr(error, "__notes__", None) or ():
+                failed.add_note(str(note))
         return failed
 
 
