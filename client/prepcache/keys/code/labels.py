@@ -22,9 +22,6 @@ _MAIN = ("__main__", "__mp_main__")
 
 _unregistered: weakref.WeakValueDictionary[str, ModuleType] = weakref.WeakValueDictionary()
 
-MAIN = "__main__"
-"""The module label of code that has no file, as notebook cells."""
-
 
 def module_label(namespace: dict[str, Any]) -> str:
     """The name of the module of these globals; a script is named by its file."""
@@ -37,7 +34,7 @@ def module_label(namespace: dict[str, Any]) -> str:
     file = namespace.get("__file__")
     if file is None:  # a script has ended: its `__file__` is gone before what waits for the exit runs
         file = getattr(namespace.get("__loader__"), "path", None)
-    return dotted_name(file) if isinstance(file, str) else MAIN
+    return dotted_name(file) if isinstance(file, str) else "__main__"  # as notebook cells
 
 
 def class_module(cls: type) -> str:
@@ -107,19 +104,6 @@ def place_of_module(module: Any, places: Places) -> Place:
         return Place.STDLIB
     folders = folders_of(module)
     return places.of(folders[0]) if folders else Place.PROJECT
-
-
-def place_of_function(function: FunctionType, places: Places) -> Place:
-    """The project, if its file or its globals are. `functools.wraps` copies `__module__`."""
-    filename = function.__code__.co_filename
-    if filename.startswith("<frozen"):
-        return Place.STDLIB
-    file = function.__globals__.get("__file__")
-    home = places.of(file) if isinstance(file, str) else Place.PROJECT
-    if not os.path.isabs(filename):
-        return home
-    place = places.of(filename)
-    return Place.PROJECT if home is Place.PROJECT and isinstance(file, str) else place
 
 
 def place_of_class(cls: type, places: Places) -> Place:
@@ -194,7 +178,14 @@ class Labels:
         return self._projects[cls]
 
     def is_library(self, function: FunctionType) -> bool:
-        return place_of_function(function, self._places) is not Place.PROJECT
+        """The project's are those whose file or globals are. `functools.wraps` copies `__module__`."""
+        filename, file = function.__code__.co_filename, function.__globals__.get("__file__")
+        if filename.startswith("<frozen"):
+            return True
+        is_ours = not isinstance(file, str) or self._places.of(file) is Place.PROJECT
+        if not os.path.isabs(filename) or (is_ours and isinstance(file, str)):
+            return not is_ours
+        return self._places.of(filename) is not Place.PROJECT
 
     def place_of(self, module: Any) -> Place:
         return place_of_module(module, self._places)
