@@ -111,4 +111,7 @@ def test_a_stop_breaks_off_a_merge(store: Store, monkeypatch: pytest.MonkeyPatch
         store.merge_some()
     assert len(checks) == 3
     assert items_of(store) == sorted(item(name) for name in names)
+    with pytest.raises(DaemonUnreachable):
+        store.check()
+    store.stopping.clear()
     assert store.check() == []

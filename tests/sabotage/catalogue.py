@@ -108,7 +108,7 @@ SABOTAGES = [
     Sabotage("unlinked files that are mapped take no room", "prepcached.store.records:Holds.unlinked_bytes", gives(0), "tests/unit/store/test_store_holds.py::test_unlinked_bytes_count_until_every_holder_let_go"),
     Sabotage("sessions are not asked to let go", "prepcached.store.records:Holds.to_let_go", gives([]), "tests/unit/store/test_store_holds.py::test_unlinked_bytes_count_until_every_holder_let_go"),
     Sabotage("a touch keeps no hold", "prepcached.store.records:Holds.touch", gives([]), "tests/unit/store/test_store_holds.py::test_a_hold_weakens_when_idle_and_a_touch_keeps_it"),
-    Sabotage("an eviction does not look again at holds", "prepcached.store.eviction:idle_still", lambda f: lambda core, rows: list(rows), "tests/unit/store/test_store_removal.py::test_what_came_to_be_held_after_it_was_chosen_is_not_evicted"),
+    Sabotage("an eviction does not look again at holds", "prepcached.store.eviction:idle_still", lambda f: lambda core, rows: list(rows), "tests/unit/store/test_store_removal.py::test_what_is_wanted_since_it_was_chosen_stays"),
     Sabotage("room is not given back", "prepcached.store.eviction:_promise", lambda f: lambda core, size, *of: f(core, abs(size), *of), "tests/unit/store/test_store_eviction.py::test_the_least_recently_used_goes"),
     # durability
     Sabotage("a folder is not synced after a rename", "prepcached.store.durable:fsync_folder", nothing, "tests/crash/test_store_order.py::test_each_step_is_durable_before_the_next"),

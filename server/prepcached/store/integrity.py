@@ -282,14 +282,15 @@ def _indexed(core: Core, whole: Iterable[_Found]) -> list[_Found]:
     with core.index.write() as conn:
         named = {found.recipe: found.called for found in whole}
         ids = {of: queries.add_recipe(conn, of, name, core.clock()).id for of, name in named.items()}
-    best = {(ids[found.recipe], found.values["key"]): found for found in sorted(whole, key=_edition)}
+    in_order = sorted(whole, key=lambda found: int(found.values["edition"]))
+    best = {(ids[found.recipe], found.values["key"]): found for found in in_order}
     twins = {
         (row.recipe_id, row.key): row
         for row in eviction.rows_of(core, artifacts.c.key, {key for _, key in best})
     }
     for one in best.keys() & twins.keys():
         is_there = durable.is_there(core.layout.object_path(twins[one].digest.hex()))
-        if is_there and twins[one].edition >= _edition(best[one]):
+        if is_there and twins[one].edition >= best[one].values["edition"]:
             del best[one]
     eviction.remove(core, [row for one, row in twins.items() if one in best])
     with core.index.write() as conn:
@@ -303,11 +304,6 @@ def _indexed(core: Core, whole: Iterable[_Found]) -> list[_Found]:
         for values, _ in new:
             eviction.account_new(core, values)
     return list(best.values())
-
-
-def _edition(found: _Found) -> int:
-    edition: int = found.values["edition"]
-    return edition
 
 
 # Bytes

@@ -210,10 +210,10 @@ def _sums(owner: int | None = None) -> sa.Select[Any]:
     )
 
 
-def _recipe(row: Any, parts: Mapping[str, Any] | None = None) -> RecipeRecord:
-    digest, name, generation, created_at, entries, size_bytes, scope, _ = row
+def _recipe(row: Any, packed: bytes | None = None) -> RecipeRecord:
+    digest, name, generation, created_at, entries, size_bytes, scope, *_ = row
     of = RecipeDigest(digest.hex())
-    return RecipeRecord(of, name, generation, created_at, entries, size_bytes, parts, scope)
+    return RecipeRecord(of, name, generation, created_at, entries, size_bytes, _unpacked(packed), scope)
 
 
 def recipe_page(
@@ -248,10 +248,11 @@ def recipe(core: Core, recipe: str, *, any_scope: bool = False, owner: int | Non
     if any_scope or owner is not None:
         is_own = recipes.c.digest == bytes.fromhex(digest)
     with core.index.read() as conn:
-        row = conn.execute(_sums(owner).where(is_own).order_by(recipes.c.scope).limit(1)).one_or_none()
-        if row is None:
-            raise errors.NotFound(f"there is no recipe {digest}", recipe=digest)
-        return _recipe(row, _unpacked(queries.parts(conn, digest + row.scope)))
+        found = _sums(owner).add_columns(recipes.c.parts).where(is_own).order_by(recipes.c.scope).limit(1)
+        row = conn.execute(found).one_or_none()
+    if row is None:
+        raise errors.NotFound(f"there is no recipe {digest}", recipe=digest)
+    return _recipe(row, row.parts)
 
 
 def _unpacked(packed: bytes | None) -> Mapping[str, Any] | None:

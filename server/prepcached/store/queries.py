@@ -105,10 +105,6 @@ def has_parts(conn: sa.Connection, recipe: str) -> bool:
     return conn.execute(statement).first() is not None
 
 
-def parts(conn: sa.Connection, recipe: str) -> bytes | None:
-    return conn.execute(sa.select(recipes.c.parts).where(is_recipe(recipe))).scalar_one_or_none()
-
-
 def drop_idle_recipes(conn: sa.Connection, before: float) -> None:
     """Forgets recipes without artifacts that were registered before; generations start beyond theirs from now
     on."""

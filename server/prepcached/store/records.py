@@ -192,9 +192,10 @@ class Quotas:
             "(user_quota), and the rest of them are in use by jobs or pinned"
         )
 
-    def told(self) -> list[tuple[int, int, int | None]]:
-        """(owner, bytes on disk, quota), the largest first."""
-        return [(owner, size, self.of(owner)) for owner, size in self.used.most_common(MAX_TOLD) if size]
+    def users(self) -> tuple[UserBytes, ...]:
+        """The largest first."""
+        largest = self.used.most_common(MAX_TOLD)
+        return tuple(UserBytes(owner, size, self.of(owner)) for owner, size in largest if size)
 
 
 class Held(NamedTuple):
@@ -240,10 +241,7 @@ class Holds:
             if held.pop(digest, None) is not None:
                 free.add(digest)
         for others in self._held.values():
-            if len(others) < len(free):
-                free.difference_update(others)
-            else:
-                free = free.difference(others)
+            free = free.difference(others)  # walks through the smaller of the two
         for digest in free:
             self._bytes.pop(digest, None)
             self._pinned.discard(digest)

@@ -37,7 +37,7 @@ from prepcached.store import eviction, integrity, listing, queries, scopes
 from prepcached.store.compaction import Merger
 from prepcached.store.core import Core, io_told, no_space_declined
 from prepcached.store.db import artifacts, discard, history
-from prepcached.store.records import Finding, Held, Limits, Stats, UserBytes
+from prepcached.store.records import Finding, Held, Limits, Stats
 from prepcached.store.root import Root
 from prepcached.store.staging import Swept, keeps_marks
 
@@ -252,7 +252,7 @@ class Store(Core):
                 evictions_per_s=recent / RATE_S,
                 coldest_age_s=None if coldest is None else max(0.0, now - coldest),
                 index_bytes=index_bytes,
-                users=tuple(UserBytes(*one) for one in self.quotas.told()),
+                users=self.quotas.users(),
             )
 
     # Care

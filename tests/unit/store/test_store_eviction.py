@@ -6,12 +6,10 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from prepcache import errors
-from prepcached.store import eviction
 from prepcached.store.records import Limits
 from prepcached.store.staging import StagedArea
 from prepcached.store.store import Store
@@ -140,44 +138,3 @@ def test_the_background_makes_room_ahead(open_store: Callable[..., Store]) -> No
     assert store.stats().entries == 100
     store.maintain()
     assert store.stats().entries == 98
-
-
-def after_each_piece(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> None:
-    """Room is made by three entries at a time."""
-    evict = eviction.evict_chosen
-
-    def evict_and_call(*given: Any) -> None:
-        evict(*given)
-        call()
-
-    monkeypatch.setattr(eviction, "evict_chosen", evict_and_call)
-    monkeypatch.setattr(eviction, "HEADROOM_ENTRIES", 3)
-
-
-@pytest.mark.parametrize("how", ["held", "pinned", "used", "used and written"])
-def test_what_comes_to_be_wanted_between_two_pieces_stays(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, clock: Clock, how: str
-) -> None:
-    store = open_store(Limits(max_bytes=20 * BLOCK, min_free_bytes=0))
-    refs = [put(store, name).artifacts[0] for name in range(20)]
-    is_due = [True]
-
-    def want() -> None:
-        if not is_due:
-            return
-        is_due.clear()
-        clock.now += how != "held"  # in the very moment, too
-        if how == "pinned":
-            store.set_pin(refs[4].key, True)
-            return
-        stores.hold(store, "job", refs[4].digest)
-        if how != "held":
-            store.release("job", [refs[4].digest])
-            clock.now += 1000
-        if how == "used and written":
-            eviction.write_recency(store)
-
-    after_each_piece(monkeypatch, want)
-    store.set_limits(Limits(max_bytes=10 * BLOCK, min_free_bytes=0))
-    eviction.make_room_ahead(store)
-    assert names(store) == sorted(item(name) for name in (4, *range(11, 20)))

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from prepcached.store import eviction, queries
-from prepcached.store.records import Filter
+from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
 from support import stores
 from support.stores import RECIPE, Clock, evict_to_fit, item, put
@@ -76,15 +76,20 @@ def test_a_file_with_a_row_is_never_unlinked(store: Store) -> None:
     assert stores.items_of(store) == [item(1)]
 
 
+@pytest.mark.parametrize("act", ["evict", "purge", "housekeeping"])
 @pytest.mark.parametrize("how", ["held", "pinned", "used"])
-def test_what_is_wanted_since_it_was_chosen_is_not_purged(
-    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, how: str
+def test_what_is_wanted_since_it_was_chosen_stays(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, how: str, act: str
 ) -> None:
-    refs = [put(store, name).artifacts[0] for name in range(2)]
+    refs = []
+    for name in range(2):
+        clock.now += 1
+        refs.append(put(store, name).artifacts[0])
     choose = eviction.idle_of
 
     def want_meanwhile(*given: Any) -> list[queries.Doomable]:
         chosen = choose(*given)
+        monkeypatch.undo()
         if how == "pinned":
             store.set_pin(refs[0].key, True)
         else:
@@ -94,7 +99,13 @@ def test_what_is_wanted_since_it_was_chosen_is_not_purged(
         return chosen
 
     monkeypatch.setattr(eviction, "idle_of", want_meanwhile)
-    assert store.purge(Filter(), free_bytes=2 * stores.BLOCK).keys == (refs[1].key,)
+    if act == "evict":
+        assert evict_to_fit(store, (stores.ROOMY.max_bytes or 0) - 2 * stores.BLOCK + 1)
+    elif act == "purge":
+        assert store.purge(Filter(), free_bytes=2 * stores.BLOCK).keys == (refs[1].key,)
+    else:
+        store.set_limits(Limits(max_bytes=stores.BLOCK // 2, min_free_bytes=0))
+        store.maintain()
     assert stores.items_of(store) == [item(0)]
 
 
@@ -152,24 +163,3 @@ def test_an_artifact_removed_before_its_hold_is_not_answered(
     assert store.resolve(RECIPE, holder="job").artifacts == (refs[1],)
     store.purge(Filter())
     assert store.to_let_go("job") == [refs[1].digest]
-
-
-def test_what_came_to_be_held_after_it_was_chosen_is_not_evicted(
-    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refs = []
-    for name in range(2):
-        clock.now += 1
-        refs.append(put(store, name).artifacts[0])
-    choose = eviction.idle_of
-
-    def hold_meanwhile(*given: Any) -> list[queries.Doomable]:
-        chosen = choose(*given)
-        monkeypatch.undo()
-        stores.hold(store, "job", refs[0].digest)
-        return chosen
-
-    monkeypatch.setattr(eviction, "idle_of", hold_meanwhile)
-    limit = stores.ROOMY.max_bytes or 0
-    assert evict_to_fit(store, limit - 2 * stores.BLOCK + 1)
-    assert stores.items_of(store) == [item(0)]
