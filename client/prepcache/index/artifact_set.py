@@ -97,7 +97,9 @@ class ArtifactSet:
         self._looked_at = 0.0
 
     def _watch_over(self) -> None:
-        _enlist(self)
+        global _sets
+        with _sets_lock:
+            _sets = (*(ref for ref in _sets if ref() is not None), weakref.ref(self))
         self.session.on_removed(self.let_go)
         weakref.finalize(self, _orphan, self.index).atexit = False
 
@@ -283,13 +285,6 @@ class ArtifactSet:
         self.index.after_fork()
         self.filling = threading.Lock()
         self._claiming = threading.Lock()
-
-
-def _enlist(artifacts: ArtifactSet) -> None:
-    global _sets
-    with _sets_lock:
-        living = tuple(ref for ref in _sets if ref() is not None)
-        _sets = (*living, weakref.ref(artifacts))
 
 
 def _living() -> list[ArtifactSet]:
