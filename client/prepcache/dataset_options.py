@@ -133,6 +133,9 @@ class DatasetOptions:
         return made.preprocess, asked
 
 
+DatasetOptions.__init__.__qualname__ = "CachedDataset"  # as errors of misspelt options name it
+
+
 def check_keywords(function: Callable[..., Any], config: Mapping[str, Any] | None) -> None:
     """Raises TypeError for a config key that the function does not take, before any item is read."""
     if not isinstance(function, FunctionType | MethodType):

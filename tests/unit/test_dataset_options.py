@@ -40,6 +40,7 @@ class Cluster:
         ({"read": "byte"}, ValueError, "read must be .* not 'byte'"),
         ({"code": "func"}, ValueError, "code must be .* not 'func'"),
         ({"transform": "flip"}, TypeError, r"transform must be callable as transform\(sample\), not str"),
+        ({"num_worker": 2}, TypeError, r"CachedDataset\(\) got an unexpected .* 'num_worker'"),
         ({"executor": Cluster()}, TypeError, r"must be a concurrent\.futures\.Executor, not Cluster"),
     ],
 )
