@@ -1,9 +1,20 @@
-"""What a function reaches: as it was loaded, whatever became of its source; or refused by name."""
+"""What a function reaches: as it was loaded, by asking, by registries, by libraries; and corners of the walk."""
+# ruff: noqa: E501
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType
+
 import pytest
 
+from prepcache.fill.recipe_guard import drift
 from prepcache.keys.recipes import recipe
 from support.projects import Project, changes, project_fixture  # noqa: F401
 
@@ -47,3 +58,215 @@ def test_untracked_names_that_are_not_reached_are_noted(project: Project) -> Non
     assert project.recipe(untracked=("nothing",)).notes == (
         "untracked='nothing' names nothing that the code reaches",
     )
+
+
+def test_the_class_of_a_module_that_another_put_there_counts(project: Project) -> None:
+    own = "import cfg, types\nclass M(types.ModuleType):\n    size = property(lambda self: {})\ncfg.__class__ = M\n"
+    project.write(prep="import cfg, own\ndef f(x): return cfg.size", cfg="", own=own.format(1))
+    assert changes(project, lambda: project.write(own=own.format(2)), **FUNCTION)
+
+
+def test_a_file_that_was_loaded_by_its_place_counts_whole(project: Project) -> None:
+    project.write(
+        prep="import importlib.util, pathlib\nfrom importlib.machinery import SourceFileLoader\n"
+        "loader = SourceFileLoader('aside', str(pathlib.Path(__file__).with_name('aside.txt')))\n"
+        "module = importlib.util.module_from_spec(importlib.util.spec_from_loader('aside', loader))\n"
+        "loader.exec_module(module)\ng = module.g\ndef f(x): return g(x)"
+    )
+    path = project.put("aside.txt", "N = 1\ndef g(x): return 1\n")
+    assert changes(project, lambda: path.write_text("N = 2\ndef g(x): return 1\n"))
+
+
+def test_a_module_off_the_path_counts_by_its_loaded_file(project: Project) -> None:
+    aside = project.folder / "aside"
+    project.put("aside/put_aside.py", "def g(x): return 1")
+    project.write(prep="import put_aside\ndef f(x): return x")
+    sys.path.insert(0, str(aside))
+    module = project.load()
+    sys.path.remove(str(aside))
+    assert set(recipe(module.f).parts["code"]["files"]) == {"prep.py", "put_aside.py"}
+
+
+def test_an_unowned_module_in_site_packages_counts_by_its_file(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.install(monkeypatch, "one", "def g(x): return x\n")
+    project.put("site-packages/loose.py", "def g(x): return x\n")
+    project.write(prep="import loose, one\ndef f(x): return loose.g(one.g(x))")
+    made = project.recipe()
+    assert set(made.parts["code"]["files"]) == {"prep.py", "loose.py"}
+    assert "one" in made.parts["environment"]["distributions"]
+
+
+def test_an_objects_own_caches_do_not_count(project: Project) -> None:
+    project.write(
+        prep="def made(path): return Reader(path)\nclass Reader:\n    def __init__(self, path):\n"
+        "        self.path, self.n, self.seen = path, 0, {}\n    def get(self, x):\n        self.n += 1\n"
+        "        self.seen[x] = x\n        return x\n    def __reduce__(self): return made, (self.path,)\n"
+        "r = Reader('p')\ndef f(x): return r.get(x)\n"
+    )
+    module = project.load()
+    made = recipe(module.f)
+    module.f(1)
+    assert recipe(module.f).digest == made.digest and not drift(made)
+
+
+HOLDING = """
+import functools
+def by_default(fn):
+    def inner(x, _fn=fn): return _fn(x)
+    return inner
+def by_keyword(fn):
+    def inner(x, *, _fn=functools.partial(fn)): return _fn(x)
+    return inner
+def by_attribute(fn):
+    def inner(x): return inner.fn(x)
+    inner.fn = fn
+    inner.calls = 0
+    return inner
+def counting(fn):
+    seen = {}
+    def inner(x):
+        seen[x] = True
+        return fn(x)
+    return inner
+
+def restored(name): ...
+
+class by_name:
+    def __init__(self, function):
+        self._partial = functools.partial(function)
+        self.name = function.__name__
+    def __call__(self, x):
+        return self._partial(x)
+    def __reduce__(self):
+        return restored, (self.name,)
+"""
+
+
+@pytest.fixture
+def holding(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.install(monkeypatch, "holding", HOLDING)
+
+
+@pytest.mark.parametrize("decorator", ["by_default", "by_keyword", "by_attribute", "by_name"])
+@pytest.mark.parametrize("code", ["script", "function"])
+@pytest.mark.usefixtures("holding")
+def test_what_a_librarys_decorator_keeps_beside_its_cells_counts(
+    project: Project, decorator: str, code: str
+) -> None:
+    text = "import holding, help\n@holding.{0}\ndef f(x): return help.g(x) + {1}"
+    project.write(prep=text.format(decorator, 7), help="def g(x): return x")
+    made = project.recipe(code=code)
+    if code == "script":
+        assert set(made.parts["code"]["files"]) == {"prep.py", "help.py"}
+    assert changes(project, lambda: project.write(prep=text.format(decorator, 8)), code=code)
+    assert changes(project, lambda: project.write(help="def g(x): return 2 * x"), code=code)
+
+
+@pytest.mark.usefixtures("holding")
+def test_notes_of_a_librarys_decorator_are_the_functions_own(project: Project) -> None:
+    project.write(prep="import holding\n@holding.counting\ndef g(x): return x\ndef f(x): return g(x)")
+    module = project.load()
+    made = recipe(module.f)
+    module.f(1)
+    assert drift(made) == {"prep.g[seen]": True}
+    made = recipe(module.f)
+    module.g = module.f
+    assert drift(made) == {"prep.g": False}
+
+
+CLIENT = str(Path(__file__).resolve().parents[2] / "client")
+
+
+def loaded(path: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("text", ["SIZE = {}\ndef g(x): return x * SIZE", "def g(x): return x * {}"])
+@pytest.mark.parametrize("swapped", [0, 1])
+def test_two_modules_of_one_name_share_nothing(project: Project, text: str, swapped: int) -> None:
+    digests = []
+    for one, other in ((1, 2), (1, 3), (2, 1)):
+        a = loaded(project.put("a/config.py", text.format(one)), "config")
+        b = loaded(project.put("b/config.py", text.format(other)), "config")
+        functions = [b.g, a.g] if swapped else [a.g, b.g]
+
+        def f(x: int, functions: list[object]) -> int:
+            return x
+
+        digests.append(recipe(f, config={"functions": functions}, code="function").digest)
+    assert len(set(digests)) == 3
+
+
+def test_a_model_that_is_set_to_evaluate_is_no_look_up_by_text(project: Project) -> None:
+    """`model.eval()`: the start of the run and an iterator would count."""
+    project.write(
+        prep="import time\nSTART = time.perf_counter_ns()\nLINES = (line for line in ())\n"
+        "class Model:\n    def eval(self): return self\nmodel = Model()\ndef f(x): return model.eval(), x"
+    )
+    assert project.digest(code="function") == project.digest(code="function")
+
+
+def test_warnings_as_errors_do_not_break_parsing(project: Project, recwarn: pytest.WarningsRecorder) -> None:
+    """A job may have made errors of them after it has loaded its modules."""
+    project.write(prep="import re\ndef f(x):\n    import helper\n    return re.sub('\\d', '', x) is 'a'")
+    project.write(helper="P = '\\w'\ndef g(x): return P is 'a'")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = project.load()
+    for action in ("error", "always"):
+        warnings.simplefilter(action)  # type: ignore[arg-type]
+        project.forget()
+        assert {recipe(module.f, code=code).parts["code"]["mode"] for code in ("function", "script")}
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("mode", [FUNCTION, {}])
+def test_code_compiled_under_another_name_counts_as_it_runs(project: Project, mode: dict[str, str]) -> None:
+    """It was looked for in the module's own file, which was then said to be edited."""
+    made = "text = {!r}\nexec(compile(text, 'rules.py', 'exec'))"
+    project.write(prep=made.format("def f(x): return 1"))
+    assert changes(project, lambda: project.write(prep=made.format("def f(x): return 2")), **mode)
+
+
+def test_a_script_with_a_relative_name_is_found_after_chdir(project: Project) -> None:
+    project.write(
+        job="N = 3\ndef f(x): return N\nimport os\nos.chdir('/')\nfrom prepcache.keys.recipes import recipe\n"
+        "import json\nprint(json.dumps(recipe(f).parts['code']['files']))"
+    )
+    environ = {**os.environ, "PYTHONPATH": CLIENT}
+    done = subprocess.run(
+        [sys.executable, "job.py"],
+        env=environ,
+        cwd=project.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert list(json.loads(done.stdout)) == ["job.py"]
+
+
+@pytest.mark.parametrize(
+    ("read", "counts"),
+    [
+        ("argparse.ArgumentParser().parse_known_args()", True),
+        ("parser().parse_args().size", True),
+        ("x.parse()", False),
+    ],
+)
+def test_the_command_line_counts_where_code_parses_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch, read: str, counts: bool
+) -> None:
+    """Not that of a job whose entry script does: the values that this sets count."""
+    project.write(prep=f"import argparse\nparser = argparse.ArgumentParser\ndef f(x): return {read}")
+    digests = set()
+    for name, size in (("a.py", "1"), ("a.py", "2"), ("b.py", "2")):
+        monkeypatch.setattr("sys.argv", [name, "--size", size])
+        digests.add(project.digest(**FUNCTION))
+    assert len(digests) == 1 + counts
