@@ -145,10 +145,10 @@ class Root:
             try:
                 max_bytes = int(self._remember(self.layout.budget, lambda: first))
             except ValueError:
-                raise _unusable(
-                    self.layout,
-                    f"has a damaged budget: {self.layout.budget} must hold a number, in bytes; delete it "
+                raise errors.RootUnusable(
+                    f"{self.layout.budget} is damaged: it must hold a number, the budget in bytes; delete it "
                     "(the next start chooses one), or give --max-bytes",
+                    root=self.layout.root,
                 ) from None
         return max_bytes, max(fs.f_blocks * fs.f_frsize // 20, 10 * GIB) if min_free is None else min_free
 

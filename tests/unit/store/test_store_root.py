@@ -75,7 +75,7 @@ def test_the_default_budget_is_decided_once(tmp_path: Path) -> None:
     assert root.filled_in(Limits())[0] == 12345
     for garbage in (b"a lot\n", b"\xff"):
         Path(root.layout.budget).write_bytes(garbage)
-        with pytest.raises(errors.RootUnusable, match=r"damaged budget: .*/budget.*delete it"):
+        with pytest.raises(errors.RootUnusable, match=r"/budget is damaged.*delete it"):
             root.filled_in(Limits())
     assert root.filled_in(Limits(max_bytes=7, min_free_bytes=0)) == (7, 0)
     root.close()
