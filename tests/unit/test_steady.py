@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import pickle
 
@@ -67,6 +68,40 @@ def test_a_variable_set_by_the_job_is_named(
     assert steady.changed(is_due=True) == []
     put(values[1])
     assert steady.changed(is_due=True, is_filling=True) == ["$PREP_MODE"] * is_named
+
+
+NEW = {
+    "a global": ("def f(x): return globals().get('K', 1), x", "prep.K"),
+    "a name in a text": ("def f(x):\n    try: return eval('K'), x\n    except NameError: return x", "prep.K"),
+    "an attribute of a class": ("class B: K = 1\nclass A(B): pass\ndef f(x): return A.K, x", "prep.A.K"),
+    "an attribute of a module": ("import cfg\ndef f(x): return getattr(cfg, 'K', 1), x", "cfg.K"),
+    "a name in a module": ("import cfg\ndef f(x): return vars(cfg).get('K', 1), x", "cfg.K"),
+    "an attribute of a function": ("def g(): pass\ndef f(x): return getattr(g, 'K', 1), x", "prep.g.K"),
+    "a builtin": ("def f(x):\n    try: return K, x\n    except NameError: return x", "builtins.K"),
+}
+
+
+@pytest.mark.parametrize("what", NEW)
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_what_the_job_adds_or_takes_away_is_named(
+    project: Project, monkeypatch: pytest.MonkeyPatch, what: str, is_gone: bool
+) -> None:
+    text, name = NEW[what]
+    project.write(prep=text, cfg="")
+    module = project.load()
+    owners = {
+        "prep": module, "prep.A": getattr(module, "A", None), "prep.g": getattr(module, "g", None),
+        "builtins": builtins, "cfg": getattr(module, "cfg", None),
+    }  # fmt: skip
+    owner = owners[name.rpartition(".")[0]]
+    if is_gone:
+        monkeypatch.setattr(owner, "K", 2, raising=False)
+    steady = Steady(recipe(module.f))
+    module.f(1)
+    steady.settle()
+    assert steady.changed(is_due=True) == []
+    monkeypatch.delattr(owner, "K") if is_gone else monkeypatch.setattr(owner, "K", 2, raising=False)
+    assert name in steady.changed(is_due=True)
 
 
 def test_a_default_dtype_set_by_the_job_is_named(project: Project) -> None:

@@ -40,7 +40,7 @@ from prepcache.keys.code.names import Alters
 from prepcache.keys.encoding.encoder import Encoder
 from prepcache.keys.environment import differing as differing_distributions
 from prepcache.keys.randomness import Guard
-from prepcache.keys.recipes import DEFAULT_DTYPE, DEFINITION, Recipe, State
+from prepcache.keys.recipes import DEFAULT_DTYPE, DEFINITION, LOADED, Recipe, State
 
 MOST_ITEMS = 3
 """Items of a function that are made again."""
@@ -230,16 +230,20 @@ def _may_be_own(label: str, reach: Dependencies, alters: Alters) -> bool:
 def differing(before: State, now: State, *, own: Iterable[str] = ()) -> list[str]:
     """The labels of rows that differ, but for those in `own`, with all that is in them.
 
-    An attribute that an object has got or lost differs, and so do a leaf of the config and a variable that
-    was set or unset; another row that came up does not.
+    A row that came or went differs where nothing else does: otherwise what differs, or a module that was
+    loaded, may have brought it, unless it is of the config or an attribute of an object that was there.
     """
     objects = before.objects & now.objects
     moved = before.rows.keys() ^ now.rows.keys()
-    found = {label for label in moved if label.startswith("config.") or not objects.isdisjoint(_above(label))}
-    found |= moved & {f"${name}" for name in before.variables ^ now.variables}
-    found |= {
+    changed = {
         label for label in before.rows.keys() & now.rows.keys() if before.rows[label] != now.rows[label]
     }
+    changed |= moved & {f"${name}" for name in before.variables ^ now.variables}
+    is_brought = bool(changed) or any(label.startswith(LOADED) for label in moved)
+    moved = {label for label in moved if not label.startswith(("$", LOADED))}
+    if is_brought:
+        moved = {one for one in moved if one.startswith("config.") or not objects.isdisjoint(_above(one))}
+    found = changed | moved
     whole = sorted(label for label in found if label not in moved or found.isdisjoint(_above(label)))
     own = {*own}
     return [label for label in whole if own.isdisjoint((label, *_above(label)))]

@@ -47,6 +47,8 @@ RECIPE_VERSION = 13
 """First input of the digest; raised whenever the inputs or their order change."""
 RECIPE_DOMAIN = b"prepcache recipe v%d\0" % RECIPE_VERSION
 DEFAULT_DTYPE = "torch_default_dtype"
+LOADED = "import "
+"""Begins the row of a module that is loaded."""
 DEFINITION = "()"
 """Ends the label of a definition in a `State`, where one of a value may be the same."""
 _MATERIAL = (
@@ -294,6 +296,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     rows |= {f"{name}{DEFINITION}": digest for name, digest in code_rows["definitions"].items()}
     rows |= {f"config.{path}": leaf["digest"] for path, leaf in leaves.items()}
     rows |= {f"${name}": value for name, value in reach.variables.items()}
+    rows |= dict.fromkeys(f"{LOADED}{name}" for name in reach.modules.loaded)
     rows[DEFAULT_DTYPE] = parts["environment"][DEFAULT_DTYPE]
     unused = [one for one in untracked if one not in reach.ignored]
     notes = [f"untracked={one!r} names nothing that the code reaches" for one in unused]

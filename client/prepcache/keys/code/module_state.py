@@ -43,12 +43,14 @@ class ModuleState:
 
     Attributes:
         is_followed: whether any module of the project is imported so.
+        loaded: the modules that were met and are loaded.
         is_settling: whether settings of libraries are counted, which count only where they contradict their
             text: such a library is loaded in one job and not in the next.
     """
 
     def __init__(self, graph: ImportGraph) -> None:
         self.is_followed = self.is_settling = False
+        self.loaded: set[str] = set()
         self._graph = graph
         self._whole: dict[str, SourceFile] = {}
 
@@ -75,7 +77,9 @@ class ModuleState:
             if loaded is None:
                 if name in sources:
                     _awaited[sources[name].path] = sources[name].stamp
-            elif is_any or type(loaded) is not ModuleType:
+                continue
+            self.loaded.add(name)
+            if is_any or type(loaded) is not ModuleType:
                 resolution.count_module(walk, loaded, ())
             else:
                 stated = sources[name].imports if name in sources else ()
@@ -103,6 +107,7 @@ class ModuleState:
             loaded = None if home in self._graph.modules else sys.modules.get(home)
             if loaded is None:
                 continue
+            self.loaded.add(home)
             if not walk.labels.is_library_module(loaded):
                 resolution.count_module(walk, loaded, ())
                 continue

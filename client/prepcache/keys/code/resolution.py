@@ -87,6 +87,7 @@ def count_module(walk: Dependencies, module: Any, chain: tuple[str, ...]) -> Non
         return
     labels.note_module(module)
     space, known_as = labels.space_of(module), labels.name_of(module)
+    walk.modules.loaded.add(known_as)
     walk.refer_library(known_as)
     if place is not Place.PROJECT:
         _library_attribute(walk, known_as, space, chain)
