@@ -125,11 +125,9 @@ class Caller:
 
     @property
     def owner_uid(self) -> int:
-        """Owner of what the caller commits."""
         return TOKEN_UID if self.uid is None else self.uid
 
     def check_may_change(self, owner: int, what: str) -> None:
-        """Raises Forbidden where the caller is neither the owner nor an admin."""
         if not self.is_admin and owner != self.owner_uid:
             raise Forbidden(
                 f"{what} belongs to {owner_name(owner)}: only its owner, root, and the daemon's admins may "

@@ -88,7 +88,6 @@ def _gid(value: Any) -> int:
 
 
 def _address(value: Any) -> Any:
-    """`HOST:PORT`."""
     host, _, port = str(value).rpartition(":")
     if not host:
         raise ValueError("must be HOST:PORT, such as 127.0.0.1:9109")

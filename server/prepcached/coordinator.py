@@ -111,8 +111,6 @@ class Misses:
 
 
 class Coordinator:
-    """The client's protocol, over one daemon."""
-
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self.tier: Tier | None = None  # the bucket that is shared with other machines
@@ -225,7 +223,6 @@ class Coordinator:
         )
 
     async def commit(self, session: Session, request: wire.CommitRequest) -> wire.Committed:
-        """Takes staged artifacts, and frees their items."""
         staged = request.staged
         for file in staged:
             if not file.name.startswith(session.id + "."):

@@ -151,7 +151,6 @@ class Daemon:
             self._ring(recipe)
 
     async def stop(self) -> None:
-        """Waits for what is under way, and closes the store."""
         self.begin_stop()
         if self._ticker is not None:
             self._ticker.cancel()
@@ -289,8 +288,6 @@ class Daemon:
             LOG.warning("files of session %s are not removed yet: %s", session_id[:8], error)
 
     async def sweep(self) -> None:
-        """Removes what lies in the staging folder and belongs to no open session."""
-
         def is_live(session_id: str) -> bool:
             return session_id in self.sessions or session_id in self.commits
 

@@ -44,8 +44,6 @@ WAITING_S = 5.0
 
 @dataclass(eq=False)
 class Lease:
-    """One session's permission to preprocess some items of one recipe."""
-
     id: str
     token: str
     session: str
@@ -114,11 +112,9 @@ class LeaseTable:
         return [lease for lease in self._leases.values() if lease.session == session]
 
     def leased(self, recipe: str) -> Mapping[bytes, Lease]:
-        """The live leases of a recipe, by item."""
         return self._by_item.get(recipe, {})
 
     def check_live(self, session: str, lease_id: str) -> None:
-        """Raises LeaseLapsed where the session has no such lease."""
         lease = self._leases.get(lease_id)
         self._fenced(session, lease_id, lease.token if lease is not None else "")
 
@@ -267,7 +263,6 @@ class LeaseTable:
         self._on_change(commit.recipe)
 
     def abort_commit(self, commit: Commit) -> None:
-        """Gives the leases of a failed commit back to their session, renewed."""
         self.finish_commit(commit, (), self.generation(commit.recipe))
 
     def release(self, session: str, lease_id: str, token: str) -> None:

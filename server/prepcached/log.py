@@ -57,7 +57,6 @@ class JsonFormatter(logging.Formatter):
 
 
 def priority(level: int) -> str:
-    """What the journal reads a line's level from."""
     return f"<{_PRIORITIES.get(level, 6)}>"
 
 

@@ -148,7 +148,6 @@ class Metrics(Collector):
         self._requests.labels(method, route, str(status)).observe(seconds)
 
     def text(self, stats: Stats) -> bytes:
-        """The exposition, with the store's numbers as given."""
         self._stats = stats
         return generate_latest(self._registry)
 

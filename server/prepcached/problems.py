@@ -67,7 +67,6 @@ def response(
 
 
 def unforeseen(exc: BaseException, line: str) -> JsonResponse:
-    """The answer to a request that met a defect of the daemon; the log has the details."""
     incident = REQUEST_ID.get()
     LOG.error("incident %s in %s", incident, line, exc_info=exc)
     told = f"unexpected error in the daemon; its log has the details under incident {incident}"
@@ -75,7 +74,6 @@ def unforeseen(exc: BaseException, line: str) -> JsonResponse:
 
 
 def install(app: FastAPI) -> None:
-    """Makes the app answer every error with a problem document."""
     app.add_exception_handler(PrepcacheError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)

@@ -86,7 +86,6 @@ def assemble(
     environ: Mapping[str, str],
     clock: Callable[[], float] = time.monotonic,
 ) -> Server:
-    """A server over the store in its place's root, which is opened here."""
     store = _open_store(place.root, settings, environ)
     try:
         _check_store(store, settings)

@@ -223,7 +223,6 @@ def _listen_tcp(host: str, port: int) -> socket.socket:
 
 
 def is_activated(environ: Mapping[str, str]) -> bool:
-    """Whether systemd hands listening sockets to this process."""
     return environ.get("LISTEN_PID") == str(os.getpid()) and environ.get("LISTEN_FDS", "0") != "0"
 
 
@@ -238,7 +237,6 @@ def _handed_over(environ: Mapping[str, str]) -> list[socket.socket]:
 
 
 def notify(state: str, environ: Mapping[str, str]) -> None:
-    """Tells systemd, if it asked to be told."""
     path = environ.get("NOTIFY_SOCKET")
     if not path:
         return

@@ -81,8 +81,6 @@ class Sample(NamedTuple):
 
 
 class Dashboard:
-    """The pages of one daemon."""
-
     def __init__(self, daemon: Daemon, coordinator: Coordinator) -> None:
         self._daemon = daemon
         self._coordinator = coordinator
@@ -169,7 +167,6 @@ class Dashboard:
         return self._render("page.html", view=view, sorts=list(SORTS), done=outcome)
 
     async def docs(self, request: Request) -> HTMLResponse:
-        """The OpenAPI document as a page."""
         return self._render("docs.html", api=request.app.openapi())
 
     async def explain(self, request: Request, recipe: messages.HexInQuery) -> HTMLResponse:
@@ -216,7 +213,6 @@ class Dashboard:
         )
 
     async def act(self, request: Request) -> Response:
-        """Does what was confirmed, and goes back to the page."""
         caller = messages.caller(request)
         body = await messages.read_body(request, MAX_FORM_BYTES)
         form = {name: values[0] for name, values in parse_qs(body.decode("latin-1")).items()}
@@ -235,7 +231,6 @@ class Dashboard:
         raise BadRequest("the form names no action", field="action")
 
     async def _wanted(self, request: Request, name: str | None, key: str | None) -> Filter:
-        """The entries to purge that the caller may purge."""
         if key is not None:
             return Filter(keys=(key,), owner=await entries.owner_of(self._daemon, request, key))
         if not name or name.endswith("*"):

@@ -119,7 +119,6 @@ def log_purge(caller: Caller, gone: inspection.Purged) -> None:
 
 
 async def set_pin(daemon: Daemon, request: Request, key: str, *, is_pinned: bool) -> inspection.Entry:
-    """Pins or unpins an entry that the caller may change."""
     owner = await owner_of(daemon, request, key)
     scope = messages.caller(request).scope
     return await daemon.slow(daemon.store.set_pin, key, is_pinned, owner, scope)
@@ -132,7 +131,6 @@ async def found(daemon: Daemon, request: Request, key: str) -> inspection.Entry:
 
 
 async def owner_of(daemon: Daemon, request: Request, key: str) -> int:
-    """The owner of an entry that the caller may purge and pin."""
     entry = await found(daemon, request, key)
     return check_owned(entry, messages.caller(request))
 
@@ -275,7 +273,6 @@ def _first_to_go(
 
 
 def _check_owned(store: Store, keys: Iterable[str], caller: Caller) -> None:
-    """Raises Forbidden where an entry that the caller sees and names is another's."""
     for key in keys:
         with contextlib.suppress(NotFound):
             check_owned(store.entry(key, caller.confined_to, caller.scope), caller)

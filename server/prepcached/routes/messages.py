@@ -62,7 +62,6 @@ def caller(request: Request) -> Caller:
 
 
 def session(request: Request, daemon: Daemon) -> Session:
-    """The session that the request acts for."""
     header = request.headers.get(wire.SESSION_HEADER)
     if header is None:
         raise BadRequest(f"this request acts for a session: send the header {wire.SESSION_HEADER}: ID.TOKEN")
@@ -101,7 +100,6 @@ async def check_request(request: Request) -> None:
 
 
 def hex_prefix(value: str | None, where: str) -> str | None:
-    """The first digits of a digest, where any were given."""
     if value is not None and not _HEX_PREFIX.match(value):
         must = "4 to 64 lower-case hex digits: a digest, or its first digits"
         raise BadRequest(f"{where} must be {must}, not {value[:64]!r}", field=where)
@@ -131,7 +129,6 @@ def answer(message: Message, status: int = 200) -> Response:
 
 
 async def big_answer(message: Message, artifacts: int, daemon: Daemon) -> Response:
-    """An answer that may list many artifacts."""
     if artifacts < BIG_ARTIFACTS:
         return answer(message)
     return await daemon.quick(answer, message)
@@ -200,7 +197,6 @@ def _schema(of: type[Message] | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _schemas() -> dict[str, Any]:
-    """All messages, and the problem document, as JSON Schema."""
     named = [*vars(wire).values(), *vars(inspection).values()]
     messages = {one for one in named if isinstance(one, type) and issubclass(one, Message)} - {Message}
     in_order = sorted(messages, key=lambda one: one.__name__)

@@ -123,7 +123,6 @@ def visible(some: Iterable[Session], caller: Caller) -> list[Session]:
 def seen(
     some: Iterable[Session], daemon: Daemon, held: Mapping[str, Held]
 ) -> tuple[inspection.SessionSeen, ...]:
-    """Sessions as others may see them."""
     waits, leases = daemon.leases.waits(), defaultdict[str, list[Lease]](list)
     for lease in daemon.leases:
         leases[lease.session].append(lease)

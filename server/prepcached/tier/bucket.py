@@ -77,7 +77,6 @@ class Bucket:
                 yield memoryview(piece)
 
     async def put(self, name: str, data: Any, *, timeout_s: float = WRITE_S) -> None:
-        """Writes an object: bytes, or an open file."""
         with _told(name, needs_bucket=True):
             await asyncio.wait_for(obstore.put_async(self._store, name, data), timeout_s)
 

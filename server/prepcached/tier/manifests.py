@@ -155,8 +155,6 @@ class Known:
 
 
 class Manifests:
-    """All recipes' manifests in one bucket."""
-
     def __init__(self, bucket: Bucket, clock: Callable[[], float] = time.monotonic) -> None:
         self._bucket = bucket
         self._clock = clock

@@ -35,7 +35,6 @@ class Outage:
 
     @property
     def is_usable(self) -> bool:
-        """Whether a job may wait for it."""
         since = self._clock() - LOST_SPAN_S
         self._lost = [(at, seconds) for at, seconds in self._lost if at > since]
         return not self.is_on and sum(seconds for _, seconds in self._lost) + LONGEST_S <= LOST_S

@@ -116,7 +116,6 @@ class Tier:
             await self.upstream.leave()
 
     def status(self) -> dict[str, Any]:
-        """What `GET /v1/tier` answers."""
         found: dict[str, Any] = {
             **{name: int(self._counted[name]) for name in TIER},
             "url": self._bucket.url,
@@ -257,7 +256,6 @@ class Tier:
     # -- writing back
 
     def note_committed(self, recipe: str) -> None:
-        """A recipe, scoped, has new artifacts to copy."""
         if self._is_read_only:
             return
         if recipe in self._due or len(self._due) < QUEUE:

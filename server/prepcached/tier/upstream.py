@@ -100,7 +100,6 @@ class Upstream:
         return not (self._session and self._outage.is_usable)
 
     def status(self) -> dict[str, Any]:
-        """Its part of `GET /v1/tier`."""
         return {
             "upstream": self._url,
             "is_upstream_away": self.is_away,
