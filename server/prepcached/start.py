@@ -71,6 +71,8 @@ class Place:
 def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
     """Runs a daemon until it is told to stop or was idle for long enough; `load` reads the settings."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # until the loop hears it: it would end a start
+    for name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
+        os.environ.pop(name, None)  # the metrics of the job that started it are not the daemon's
     settings = load()
     place: Place | None = None
 

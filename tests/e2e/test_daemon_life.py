@@ -19,6 +19,7 @@ import pytest
 
 from prepcache.errors import IndexCorrupt, RootUnusable
 from support.fake_daemon import FakeDaemon, reply
+from support.sandbox import ROOM
 from support.serving import READY_S, http_client, open_job, process, raw, wait_until
 from support.stores import RECIPE, item
 
@@ -117,16 +118,19 @@ cli.main()
 
 
 def test_a_daemon_started_with_blocked_signals_hears_them(tmp_path: Path) -> None:
-    """Also one that comes while it starts: it reloads its settings then."""
+    """Also one that comes while it starts: it reloads then. And it leaves the metrics of a job alone."""
+    metrics = tmp_path / "metrics"
+    metrics.mkdir()
+    environ = {**ROOM, "PROMETHEUS_MULTIPROC_DIR": str(metrics)}
     with contextlib.ExitStack() as running:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         try:
-            daemon = running.enter_context(process(tmp_path, program=("-c", HUNG_UP_EARLY)))
+            daemon = running.enter_context(process(tmp_path, program=("-c", HUNG_UP_EARLY), environ=environ))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         assert wait_until(lambda: "reloaded: the budget" in (tmp_path / "log").read_text())
         daemon.terminate()
-        assert daemon.wait(READY_S) == 0
+        assert daemon.wait(READY_S) == 0 and list(metrics.iterdir()) == []
 
 
 def test_a_second_daemon_on_the_same_root_is_refused(tmp_path: Path) -> None:
