@@ -14,7 +14,7 @@ from obstore.store import MemoryStore
 
 from prepcache.digests import Digest
 from prepcached.tier import manifests as manifest
-from prepcached.tier.bucket import Bucket, CouldNotTell, Damaged
+from prepcached.tier.bucket import Bucket, Damaged
 from prepcached.tier.manifests import Manifests, Row
 
 RECIPE = "ab" * 32
@@ -159,44 +159,6 @@ class Racing(Bucket):
         for name in names:
             await self._let_others()
             await super().delete([name])
-
-
-def test_a_compaction_that_fails_at_any_step_loses_nothing() -> None:
-    class Failing(Bucket):
-        left = 10**9
-
-        async def _step(self) -> None:
-            self.left -= 1
-            if self.left < 0:
-                raise CouldNotTell("the bucket is gone")
-
-        async def put(self, name: str, data: Any, **options: Any) -> None:
-            await self._step()
-            await super().put(name, data, **options)
-
-        async def delete(self, names: list[str]) -> None:
-            for name in names:
-                await self._step()
-                await super().delete([name])
-
-    async def work(steps: int) -> tuple[bool, set[str]]:
-        store = MemoryStore()
-        bucket = Failing(store, "memory:///")
-        manifests = Manifests(bucket)
-        for number in range(3):
-            await manifests.add(RECIPE, [row(number)])
-        bucket.left = steps
-        try:
-            await manifests.compact(RECIPE)
-            has_failed = False
-        except CouldNotTell:
-            has_failed = True
-        return has_failed, set((await Manifests(Bucket(store, "")).of(RECIPE)).rows)
-
-    written = {row(number).digest for number in range(3)}
-    outcomes = [asyncio.run(work(steps)) for steps in range(5)]
-    assert [has_failed for has_failed, _ in outcomes] == [True, True, True, True, False]
-    assert all(found == written for _, found in outcomes)
 
 
 def test_daemons_that_compact_at_once_lose_nothing() -> None:
