@@ -110,7 +110,6 @@ def test_a_stop_breaks_off_a_merge(store: Store, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(DaemonUnreachable):
         store.merge_some()
     assert len(checks) == 3
-    store.stopping.clear()
     assert items_of(store) == sorted(item(name) for name in names)
     with pytest.raises(DaemonUnreachable):
         store.check()
