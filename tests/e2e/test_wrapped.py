@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 from prepcache import CachedDataset, Client
+from prepcache.keys.observation import observer
 from support.sandbox import sandbox
 
 CALLS: list[int] = []
@@ -42,6 +43,12 @@ class Numbers(Dataset[tuple[torch.Tensor, int]]):
 
     def name(self, index: int) -> Any:
         return self.paths[index], self.labels[index]
+
+
+@pytest.fixture(autouse=True)
+def job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test is a job of its own: with `untracked=`, what other functions of its code read counts, too."""
+    monkeypatch.setattr(observer, "_used", {})
 
 
 @pytest.fixture
