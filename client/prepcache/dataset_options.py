@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from prepcache.daemon.client import Client
@@ -138,12 +138,14 @@ DatasetOptions.__init__.__qualname__ = "CachedDataset"  # as errors of misspelt 
 
 def check_keywords(function: Callable[..., Any], config: Mapping[str, Any] | None) -> None:
     """Raises TypeError for a config key that the function does not take, before any item is read."""
-    if not isinstance(function, FunctionType | MethodType):
+    called = function.__func__ if type(function) is MethodType else function
+    if type(called) is not FunctionType:  # also what only says so, as wrapt's wrappers do
         return
-    code: Any = getattr(function, "__code__", None)  # not a signature, which a decorator may claim
-    if isinstance(code, CodeType) and not code.co_flags & inspect.CO_VARKEYWORDS:
-        first = max(code.co_posonlyargcount, 1 + isinstance(function, MethodType))
-        taken = code.co_varnames[first : code.co_argcount + code.co_kwonlyargcount]
+    code = called.__code__  # not a signature, which a decorator may claim
+    if not code.co_flags & inspect.CO_VARKEYWORDS:
+        first = max(code.co_posonlyargcount, 1 + (called is not function))
+        names, count = code.co_varnames, code.co_argcount
+        taken = names[first:count] + names[count : count + code.co_kwonlyargcount]
         if unknown := sorted(set(config or {}).difference(taken)):
             keys = "config has " + ", ".join(unknown)
             raise TypeError(f"{keys}, but {code.co_name}() takes {', '.join(taken) or 'only an item'}")

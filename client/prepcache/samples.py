@@ -17,7 +17,6 @@ import os
 import secrets
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -212,7 +211,7 @@ class Samples:
         try:
             self.making.prepare(positions)
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
-            raise error.with_traceback(_frames_of_function(error)) from error.__cause__
+            raise _bared(error) from error.__cause__
 
     def refuse_draws(self, drawn: set[str]) -> None:
         """Refuses a wrapped dataset that draws."""
@@ -263,7 +262,7 @@ class Samples:
             made: dict[int, Any] = self.making.samples(indices, is_single=is_single)
             return made
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
-            raise error.with_traceback(_frames_of_function(error)) from error.__cause__
+            raise _bared(error) from error.__cause__
 
     def view(self) -> View:
         """The samples that are there; where items expand, those of the last preparation."""
@@ -329,7 +328,6 @@ class Samples:
             self._view = View(self.catalogue)
 
 
-def _frames_of_function(error: BaseException) -> TracebackType | None:
-    """What stays of an error's traceback below the job's line: nothing of ours."""
-    of_function = error.__context__ if isinstance(error, PreprocessError) else None
-    return None if of_function is None else of_function.__traceback__
+def _bared(error: BaseException) -> BaseException:
+    """An error of which nothing of ours is shown below the job's line."""
+    return error.bared() if isinstance(error, PreprocessError) else error.with_traceback(None)

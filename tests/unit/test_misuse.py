@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import traceback
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 import torch
 
 import prepcache
+from prepcache.dataset_options import check_keywords
 from prepcache.errors import UnkeyableError
 
 
@@ -54,11 +57,30 @@ def with_any(item: int, **options: int) -> int:
     return item + len(options)
 
 
+def of_many(*items: int, factor: int) -> int:
+    return items[0] * factor
+
+
+class Called:
+    """As a wrapper of wrapt: it says that it is a function."""
+
+    __class__ = types.FunctionType  # type: ignore[assignment]
+    __code__ = raising.__code__
+
+    def __call__(self, item: int, factor: int) -> int: ...
+
+
 @pytest.mark.parametrize("function", [raising, Scale().by])
 def test_a_config_key_that_is_no_parameter_is_refused(function: Any) -> None:
     with pytest.raises(TypeError, match=r"config has facter, but \w+\(\) takes (only an item|factor)"):
         prepcache.CachedDataset([1], function, {"facter": 3}, progress=False)
-    for known, factor in ((Scale().by, {"factor": 3}), (with_any, {"any": 1}), (dict, {"key": 2})):
+    check_keywords(Called(), {"factor": 3})
+    known_keys: list[tuple[Any, dict[str, int]]] = [
+        *((one, {"factor": 3}) for one in (Scale().by, of_many, types.MethodType(of_many, 2))),
+        (with_any, {"any": 1}),
+        (dict, {"key": 2}),
+    ]
+    for known, factor in known_keys:
         assert len(prepcache.CachedDataset([()], known, factor, lazy=True, code=None, version="1")) == 1
 
 
@@ -71,6 +93,40 @@ def test_an_error_of_the_function_is_one_traceback(options: Any) -> None:
     assert 'raise KeyError("no such item") from error' in told.splitlines()[-2]
     assert isinstance(raised.value.__context__, KeyError)
     assert traceback.extract_tb(raised.tb)[-1].name == "raising"
+
+
+def raising_many(item: int) -> int:
+    raise ExceptionGroup("many", [KeyError("one"), ValueError("other")])
+
+
+def raising_with_notes(item: int) -> int:
+    error = ValueError("noted")
+    error.__notes__ = ["a note", object()] if item else 5  # type: ignore[list-item, assignment]
+    raise error
+
+
+@pytest.mark.parametrize(
+    "function, shown", [(raising_with_notes, "    raise error\n"), (raising_many, "| ValueError: other")]
+)
+def test_an_error_is_shown_where_the_job_handles_another(function: Any, shown: str) -> None:
+    ds = prepcache.CachedDataset([4], function, lazy=True, progress=False)
+    try:
+        next(iter(()))
+    except StopIteration:
+        with pytest.raises(prepcache.PreprocessError) as raised:
+            ds[0]
+    told = "".join(traceback.format_exception(raised.value))
+    assert told.count(shown) == 1 and "next(iter(()))" not in told.partition(shown)[2], told
+    assert type(raised.value.__context__) in (ValueError, ExceptionGroup)
+    assert type(pickle.loads(pickle.dumps(raised.value))) is prepcache.PreprocessError
+
+
+def test_notes_of_any_kind_change_no_error() -> None:
+    ds = prepcache.CachedDataset([0, 1], raising_with_notes, lazy=True, progress=False)
+    for position, notes in enumerate(([], ["a note"])):
+        with pytest.raises(prepcache.PreprocessError, match="ValueError: noted") as raised:
+            ds[position]
+        assert getattr(raised.value, "__notes__", []) == notes
 
 
 def test_a_recipe_brings_its_function_and_options() -> None:
