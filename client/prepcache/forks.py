@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
 
 _ALL: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """By identity: a `WeakSet` cannot be read while a thread adds."""
@@ -32,6 +35,19 @@ class ForkLock:
 
     def __exit__(self, *exc_info: object) -> None:
         self._lock.release()
+
+
+class kept(Generic[T]):
+    """`functools.cached_property` without its lock, which a child of Python 3.11 may find held for ever."""
+
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        self._function = function
+
+    def __get__(self, one: Any, of: Any = None) -> T:
+        if one is None:
+            return self  # type: ignore[return-value]
+        value: T = vars(one).setdefault(self._function.__name__, self._function(one))
+        return value
 
 
 def _call(name: str) -> None:

@@ -19,6 +19,7 @@ from prepcache.daemon import waits
 from prepcache.daemon.launcher import Endpoint, Launcher, find, listens
 from prepcache.daemon.wait_budget import PROCESS, WaitBudget
 from prepcache.errors import DaemonUnreachable
+from prepcache.forks import kept
 from prepcache.protocol import inspection, wire
 from prepcache.protocol.wire import Message, hex64
 from prepcache.settings import Address, Mode, Settings, check_token
@@ -73,12 +74,12 @@ class Client:
     def url(self) -> str:
         return self.endpoint.address.url
 
-    @functools.cached_property
+    @kept
     def endpoint(self) -> Endpoint:
         """The daemon that this client speaks with; decided at the first use."""
         return find(self.settings)
 
-    @functools.cached_property
+    @kept
     def transport(self) -> Transport:
         from prepcache.daemon.http import Transport
 

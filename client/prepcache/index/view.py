@@ -9,7 +9,6 @@ Invariants:
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from prepcache.artifact.sample_tree import copied
 from prepcache.batching.gather import Rows, positions
+from prepcache.forks import kept
 from prepcache.index.item_index import MISSING, Array, Catalogue, rows_of
 
 BLOCK_BYTES = 256 << 10
@@ -59,7 +59,7 @@ class View:
     def sample(self, position: int) -> Any:
         return self.rows.sample(position)
 
-    @functools.cached_property
+    @kept
     def block_rows(self) -> int:
         if not self.is_whole or not self._artifacts:
             return 1

@@ -23,7 +23,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, PathFinder, SourceFileLoader
 from io import BytesIO
 from types import CodeType, ModuleType
@@ -33,6 +32,7 @@ from zipfile import BadZipFile, ZipFile
 from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
+from prepcache.forks import kept
 from prepcache.keys.code.dynamic_lookups import texts_in
 from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
 from prepcache.keys.code.labels import folders_of, space_of
@@ -69,19 +69,19 @@ class SourceFile:
         self.code = code
         self._data = data
 
-    @cached_property
+    @kept
     def imports(self) -> tuple[Import, ...]:
         return tuple(dict.fromkeys(imports_in(self.code)))
 
-    @cached_property
+    @kept
     def names(self) -> set[str]:
         return all_names(self.code)
 
-    @cached_property
+    @kept
     def alters(self) -> Alters:
         return Alters([self.code])
 
-    @cached_property
+    @kept
     def _codes(self) -> dict[str, list[CodeType]]:
         found: dict[str, list[CodeType]] = {}
         for code in nested(self.code):
@@ -96,7 +96,7 @@ class SourceFile:
             return prints == {fingerprint(code)}
         return code in same or fingerprint(code) in map(fingerprint, same)
 
-    @cached_property
+    @kept
     def literals(self) -> dict[str, Any]:
         """The names that its text binds once, at the top level to a literal. Others are computed."""
         with warnings.catch_warnings():
