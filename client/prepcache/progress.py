@@ -270,43 +270,46 @@ class LazyProgress:
     def __init__(self, artifacts: Any, catalogue: Any, name: str, is_shown: bool | None) -> None:
         self._of = weakref.ref(artifacts), weakref.ref(catalogue)
         self._name, self._is_shown = name, is_shown
-        self._lock, self._is_over = threading.Lock(), threading.Event()
+        self._lock, self._woken, self._is_over = threading.Lock(), threading.Event(), threading.Event()
         self._last = -1
         if is_shown is False or artifacts.mode is Mode.OFF or not len(catalogue.missing):
             return
-        weakref.finalize(artifacts, self._is_over.set).atexit = False
+        weakref.finalize(artifacts, self._woken.set).atexit = False
         with suppress(RuntimeError):  # there are too many threads
             threading.Thread(target=self._run, name="prepcache-progress", daemon=True).start()
             artifacts.session.at_close(self._end, is_last=True)
 
     def _run(self) -> None:
-        pause_s = FIRST_LINE_S
-        while not self._is_over.wait(pause_s):
-            if self._tell(ASK_S):
-                return
+        pause_s, is_last = FIRST_LINE_S, False
+        while not is_last:
+            is_last = self._woken.wait(pause_s)
+            self._look(LazyProgress._closes_at - time.monotonic() if is_last else ASK_S)
+            is_last |= self._tell()
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        self._is_over.set()
 
     def _end(self) -> None:
-        """As the job ends, by Ctrl-C too: what it leaves to the next one. All data sets ask for `CLOSE_S`."""
-        if not self._is_over.is_set():
-            now = time.monotonic()
-            LazyProgress._closes_at = LazyProgress._closes_at or now + waits.CLOSE_S
-            self._tell(LazyProgress._closes_at - now)
+        """As the job ends, by Ctrl-C too: what it leaves to the next one. All data sets have `CLOSE_S`: what
+        others have made may be downloaded now."""
+        now = time.monotonic()
+        LazyProgress._closes_at = LazyProgress._closes_at or now + waits.CLOSE_S
+        self._woken.set()
+        if not self._is_over.wait(max(0.0, LazyProgress._closes_at - now)):
+            self._tell()
 
-    def _tell(self, limit_s: float) -> bool:
-        """Says how much is cached, if that changed; whether all is."""
-        artifacts, catalogue = (ref() for ref in self._of)
-        if artifacts is None or catalogue is None:
-            return True
-        if limit_s > 0:
+    def _look(self, limit_s: float) -> None:
+        if limit_s > 0 and (artifacts := self._of[0]()) is not None:
             with on_own_time(limit_s):
                 artifacts.look()
-        total, there = len(catalogue.distinct), len(catalogue.distinct) - len(catalogue.missing)
+
+    def _tell(self) -> bool:
+        """Says how much is cached, if that changed; whether all is."""
+        if (catalogue := self._of[1]()) is None:
+            return True
+        total, there = len(catalogue.distinct), int(catalogue.kept)
         with self._lock:
             if there != self._last:
                 count = f"all {total:,}" if there == total else f"{there:,} of {total:,}"
                 say(f"{self._name}: {count} items are cached", self._is_shown)
             self._last = there
-        if there == total:
-            self._is_over.set()
         return there == total

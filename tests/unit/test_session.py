@@ -297,10 +297,11 @@ def test_closing_says_goodbye_after_what_is_left_to_do(bench: Bench) -> None:
 
 
 class LazyArtifacts:
-    """The artifacts and the catalogue of a lazy data set, nothing of which is there."""
+    """The artifacts and the catalogue of a lazy data set, nothing of which is cached."""
 
     mode = Mode.ON
-    missing = distinct = range(5)
+    missing, distinct = range(2), range(5)  # three of them are in a file of this job
+    kept = 0
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -325,6 +326,23 @@ def test_lazy_sets_wait_once_for_a_daemon_that_hangs_at_the_end(
     bench.session.close()
     assert len(bench.sent("POST", "/resolve")) <= 2, "the first one has waited for all of them"
     assert capsys.readouterr().err == "prepcache: ds: 0 of 5 items are cached\n" * len(told)
+
+
+def test_a_job_ends_while_a_lazy_set_still_downloads(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LazyProgress, "_closes_at", 0.0)
+    monkeypatch.setattr(waits, "CLOSE_S", 0.05)
+    may_end, ended = threading.Event(), threading.Event()
+
+    class Slow(LazyArtifacts):
+        def look(self) -> None:
+            may_end.wait(20)
+            ended.set()
+
+    kept = Slow(bench.session)
+    LazyProgress(kept, kept, "ds", None)
+    bench.session.close()
+    assert not ended.is_set()
+    may_end.set()
 
 
 def test_an_outage_ends_when_the_daemon_answers_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -168,9 +168,7 @@ class Heartbeat:
     @contextlib.contextmanager
     def asking(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """While a lease is asked for: the id that it shall have, and lost ones to tell of. Where no answer
-        comes, it
-        may have been granted, and is lost.
-        """
+        comes, it may have been granted, and is lost."""
         lease = secrets.token_hex(16)
         with self._lock:
             lost = tuple(sorted(self._lost)[: wire.MAX_LEASES])

@@ -419,8 +419,7 @@ class Session:
         Args:
             wait_s: how long the daemon was asked to keep the request.
             acts: in the session's name, which `attempt` gets as `session`; once more in a new session's,
-                where that
-                one is forgotten.
+                where that one is forgotten.
         """
         url, is_again = self.client.url, False
         self._speak()

@@ -91,8 +91,7 @@ class Staged:
     """A file that a new artifact is written into, until a commit takes it.
 
     `name` is its name in the staging folder, or None where it has to be uploaded. Its maker closes it; unless
-    it
-    was `taken()` by then, its name goes.
+    it was `taken()` by then, its name goes.
     """
 
     def __init__(self, fd: int, name: str | None, path: Path | None, folder: Path) -> None:

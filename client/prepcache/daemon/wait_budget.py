@@ -40,8 +40,7 @@ class WaitBudget:
 
     Args:
         consequence: what happens when the daemon is given up; it ends the warning. "" warns nobody, and
-            stands
-            for a caller that does not come back to it.
+            stands for a caller that does not come back to it.
     """
 
     def __init__(
@@ -147,9 +146,8 @@ class WaitBudget:
 
         Args:
             attempt: one exchange that takes at most the seconds given to it; raises `DaemonUnreachable` with
-                `why`:
-                "absent" (nobody listens), "broken" (closed, timed out), or "nonsense". Other errors are
-                answers.
+                `why`: "absent" (nobody listens), "broken" (closed, timed out), or "nonsense". Other errors
+                are answers.
             wait_s: how long the daemon was asked to keep the request.
             start: starts the daemon where nobody listens; False says that this is not ours to do. Its
                 `DaemonUnreachable` says that it cannot be started, and is final.
@@ -157,8 +155,7 @@ class WaitBudget:
 
         Raises:
             DaemonUnreachable: at once in an outage, or where the daemon was never met and is not there; else
-                when an
-                outage begins.
+                when an outage begins.
         """
         pause_s = waits.RETRY_FIRST_S
         while True:
