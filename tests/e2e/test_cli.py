@@ -106,7 +106,7 @@ def test_ls_filters(run: Run, keys: list[str], filters: list[str], count: int) -
 def test_show_takes_the_beginning_of_a_key_and_shows_the_recipe(run: Run, keys: list[str]) -> None:
     ended = run("show", keys[0][:10])
     assert ended.code == 0 and keys[0] in ended.out
-    assert re.search(r"producer script +train.py", ended.out)
+    assert re.search(r"made by script +train.py", ended.out)
     assert re.search(r"^format +1$", ended.out, re.M)
     told = run("show", keys[0], "--json").json
     assert told["key"] == keys[0] and told["parts"] == {"format": 1}

@@ -34,7 +34,7 @@ INPUTS_SHOWN = 20
 """Of the inputs of each kind that an entry observed; there may be a hundred thousand."""
 KEY_DIGITS = 12
 """Enough to tell entries and recipes apart, and as jobs print; commands take any such beginning."""
-MOST_WIDTH, WIDE = 10_000, 80
+MOST_WIDTH, WIDE = 10_000, 90
 UPDATE_S = 1.0
 
 
@@ -149,7 +149,8 @@ def entry(one: inspection.Entry, recipe: inspection.Recipe | None) -> None:
         "recipe": one.recipe,
         "digest": one.digest,
     }
-    rows |= {f"producer {name}": _value(value) for name, value in one.producer.items() if name != "at"}
+    made_by = {name: value for name, value in one.producer.items() if name not in ("at", "recipe")}
+    rows |= {f"made by {name}": _value(value) for name, value in made_by.items()}
     rows |= _observed(one.observed)
     fields({name: value for name, value in rows.items() if value})
     if recipe is not None and recipe.parts:
