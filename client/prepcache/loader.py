@@ -155,15 +155,9 @@ class Loader:
         self.generator = generator
         self.drop_last = drop_last
         self._collate = collate_fn or _default_collate
-        self._device = None if device is None or device == "cpu" else torch.device(device)
-        try:
-            self._take_memory()
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            why = str(error).partition("\n")[0][:200]
-            raise RuntimeError(
-                f"device={str(device)!r} cannot be used: {why}. This torch must be built for it, and "
-                "the machine have one. Without device=, batches stay on the CPU"
-            ) from error
+        device = None if device is None else torch.device(device)
+        self._device = None if device is None or device.type == "cpu" else device
+        self._take_memory()
 
     def __repr__(self) -> str:
         return f"<Loader {type(self.dataset).__name__} batch_size={self.batch_size} batches={len(self)}>"
@@ -174,10 +168,17 @@ class Loader:
 
         self._made_in = os.getpid()
         self._copier: Copier | None = None
-        if self._device is not None and self._device.type == "cuda":
-            self._copier = Copier(self._device)
-        elif self._device is not None:
-            torch.empty(0, device=self._device)
+        try:
+            if self._device is not None and self._device.type == "cuda":
+                self._copier = Copier(self._device)
+            elif self._device is not None:
+                torch.empty(0, device=self._device)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            why = str(error).partition("\n")[0][:200]
+            raise RuntimeError(
+                f"device={str(self._device)!r} cannot be used: {why}. This torch must be built for it, and "
+                "the machine have one. Without device=, batches stay on the CPU"
+            ) from error
         self._pool = self._copier.pool if self._copier is not None else Pool(2 * KEPT_BLOCKS)
 
     def __getstate__(self) -> dict[str, Any]:

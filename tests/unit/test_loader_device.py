@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 from collections import UserDict
 from pathlib import Path
 from types import MappingProxyType
@@ -131,6 +132,31 @@ def test_batches_are_sent_to_devices_of_any_type(tmp_path: Path) -> None:
         assert named["a"].device.type == number.device.type == "meta"
         assert named["a"].shape == (len(number), 2)
     assert [number.tolist() for _, number in Loader(dataset, 3, device="cpu")] == [[0, 1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
+def test_a_batch_for_the_cpu_is_what_the_collate_function_gave(device: Any) -> None:
+    given: list[Any] = []
+
+    def collate(samples: list[int]) -> Any:
+        given.append(MappingProxyType({"a": torch.tensor(samples)}))
+        return given[-1]
+
+    loader = Loader(list(range(4)), 2, device=device, collate_fn=collate)
+    assert [id(batch) for batch in list(loader)] == [id(batch) for batch in given]
+
+
+def test_a_loader_sent_to_where_its_device_is_missing_says_so(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = pickle.dumps(Loader(list(range(4)), 2, device="cuda:0"))
+
+    def no_driver(*_: Any) -> None:
+        raise RuntimeError("Found no driver")
+
+    monkeypatch.setattr(torch.cuda, "Stream", no_driver)
+    with pytest.raises(RuntimeError, match=r"cannot be used: Found no driver.* stay on the CPU"):
+        pickle.loads(sent)
 
 
 @pytest.mark.parametrize("device", ["xpu", "cuda:0"])
