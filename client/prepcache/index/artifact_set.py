@@ -292,7 +292,8 @@ def _living() -> list[ArtifactSet]:
 
 
 def _orphan(index: Any) -> None:
-    _ORPHANED.append(index.refs)
+    if refs := index.refs:
+        _ORPHANED.append(refs)
 
 
 def _after_fork_in_parent() -> None:
