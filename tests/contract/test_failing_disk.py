@@ -73,7 +73,7 @@ def test_what_an_ended_session_left_goes_when_the_disk_lets_it(served: Serving) 
 
 
 def test_readiness_needs_index_room_and_maintenance(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    http, stats = served.http(), served.store.stats
+    http, stats, statvfs = served.http(), served.store.stats, os.statvfs
 
     def told() -> str:
         answer = http.get("/readyz")
@@ -83,6 +83,11 @@ def test_readiness_needs_index_room_and_maintenance(served: Serving, monkeypatch
     def fails() -> Any:
         raise StoreError("disk I/O error")
 
+    def mounted_read_only(path: str) -> os.statvfs_result:
+        found = list(statvfs(path))
+        found[8] |= os.ST_RDONLY  # f_flag
+        return os.statvfs_result(found)
+
     assert http.get("/readyz").json() == {"status": "ready"}
     with monkeypatch.context() as patch:
         patch.setattr(served.store, "stats", fails)
@@ -90,6 +95,9 @@ def test_readiness_needs_index_room_and_maintenance(served: Serving, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(served.store, "stats", lambda: replace(stats(), effective_limit_bytes=0))
         assert told() == "not ready: the disk is full"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", mounted_read_only)
+        assert told() == "not ready: the disk is read-only"
     with monkeypatch.context() as patch:
         patch.setattr(Maintenance, "is_alive", False)
         assert told() == "not ready: maintenance has stopped"

@@ -42,16 +42,19 @@ def router(daemon: Daemon, coordinator: Coordinator, metrics: Metrics, maintenan
 
     @api.get("/readyz", **endpoint(gives=_HEALTH))
     async def readyz() -> Response:
-        """Whether the daemon can store and look up: the index answers, there is room, maintenance runs."""
+        """Whether the daemon can store and look up: the index answers, the disk takes writes, maintenance runs."""
         wrong = []
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 stats = await daemon.quick(daemon.store.stats)
+                is_read_only = await daemon.quick(daemon.store.is_read_only)
         except (StoreError, TimeoutError) as error:
             wrong.append(f"the index does not answer ({error or 'timeout'})")
         else:
             if not stats.effective_limit_bytes:
                 wrong.append("the disk is full")
+            if is_read_only:
+                wrong.append("the disk is read-only")
         if not maintenance.is_alive:
             wrong.append("maintenance has stopped")
         if wrong:

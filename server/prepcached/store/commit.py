@@ -164,7 +164,7 @@ def _commit(
                 core.staged_area.unlink(file.name)
             except OSError as error:  # the commit is done
                 log.error("cannot unlink the staged file %s: %s; it goes with its session", file.name, error)
-    held = [(r.digest, r.disk_bytes, r.is_pinned) for r in known]
+    held = [(r.digest, r.disk_bytes, r.is_pinned) for r in known if r not in older]
     held += [(values["digest"], values["disk_bytes"], values["is_pinned"]) for values in rows]
     with core.memory:
         for values in rows:

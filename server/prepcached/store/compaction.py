@@ -35,6 +35,8 @@ FANOUT = 8
 """Artifacts of one tier that make a merge; also the factor between tiers."""
 TIER_BYTES, LARGE_BYTES = 1 << 20, 128 << 20
 """The lowest tier ends at the one; from the other on an artifact is left alone."""
+MANY_ITEMS = staging.MAX_ITEMS // FANOUT
+"""An artifact with more is left alone, too: FANOUT of them would have more than one artifact may have."""
 MERGED_BYTES, MERGED_SHARE = 1 << 30, 8
 """A merge makes at most so much, and 1/8 more than its parts: large columns begin at a multiple of 2 MiB."""
 PUT_OFF_S = 30.0
@@ -63,7 +65,7 @@ def plan(parts: Iterable[Part]) -> list[Part]:
     many as fit in MERGED_BYTES and have no more than MAX_ITEMS items. Pure."""
     tiers: dict[tuple[Any, int], list[Part]] = {}
     for part in parts:
-        if part.size_bytes < LARGE_BYTES:
+        if part.size_bytes < LARGE_BYTES and part.items <= MANY_ITEMS:
             tiers.setdefault((part.alike, tier(part.size_bytes)), []).append(part)
     best: list[Part] = []
     for found in tiers.values():

@@ -157,6 +157,10 @@ class Root:
         fs = os.statvfs(self.layout.versioned)
         return fs.f_bavail * fs.f_frsize
 
+    def is_read_only(self) -> bool:
+        """Whether its filesystem is mounted so, as the kernel does after an error of the disk."""
+        return bool(os.statvfs(self.layout.versioned).f_flag & os.ST_RDONLY)
+
     def take_reserve(self) -> None:
         """NOTE [ Full disks ] in core.py: what one transaction may write, as far as the disk has room."""
         needed = os.path.getsize(self.layout.index) + RESERVE_MIN_BYTES

@@ -44,6 +44,8 @@ def test_a_plan_is_bounded() -> None:
     assert sum(part.size_bytes for part in chosen) <= MERGED_BYTES
     assert len(plan(parts(*[1] * 5000))) == compaction.MAX_PARTS
     assert len(plan([Part(n, 1, MAX_ITEMS // 10) for n in range(50)])) == 10
+    many_items_first = [Part(n, 1, MAX_ITEMS // 2 if n < 3 else 1) for n in range(3 + FANOUT)]
+    assert plan(many_items_first) == many_items_first[3:]
 
 
 def test_a_merge_keeps_what_its_parts_producers_say_alike(store: Store) -> None:

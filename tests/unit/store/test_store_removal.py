@@ -13,7 +13,7 @@ from prepcached.store import eviction, queries
 from prepcached.store.records import Filter, Limits
 from prepcached.store.store import Store
 from support import stores
-from support.stores import RECIPE, Clock, evict_to_fit, item, put
+from support.stores import RECIPE, Clock, evict_to_fit, item, put, stage
 
 
 def test_replaced_bytes_come_back_when_they_are_committed_again(store: Store) -> None:
@@ -27,6 +27,16 @@ def test_replaced_bytes_come_back_when_they_are_committed_again(store: Store) ->
     store.release("job", [old.digest])
     store.maintain()
     assert stores.digests_on_disk(store) == {old.digest}
+
+
+def test_a_commit_that_replaces_bytes_it_brings_does_not_hold_them(store: Store) -> None:
+    put(store, 1, seed=0)
+    files = [stage(store, [1], seed=seed) for seed in (0, 1)]
+    done = store.commit(RECIPE, files, owner_uid=os.getuid(), holder="job")
+    [ref] = set(done.artifacts)
+    assert stores.digests_on_disk(store) == {ref.digest}
+    store.release("job", [ref.digest])
+    assert store.held() == {}
 
 
 @pytest.fixture
