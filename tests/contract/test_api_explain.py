@@ -12,6 +12,7 @@ from blake3 import blake3
 
 from prepcache.protocol import inspection
 from prepcached.coordinator import Miss, Misses
+from prepcached.store import listing
 from support.serving import Job, Serving, serving
 
 PARTS: dict[str, Any] = {
@@ -87,6 +88,15 @@ def test_a_recipe_is_explained_by_the_nearest_of_its_name(served: Serving) -> No
     ]
     assert told.summary == "config.max_len 128 -> 256"
     assert not told.was_there and told.entries == 0
+
+
+def test_parts_that_are_too_large_are_said_to_be_so(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "MAX_PARTS_BYTES", 10)
+    fill(served, "a", parts())
+    look(served, "b", parts(max_len=256))
+    told = served.http().post("/v1/explain", json={"recipe": digest("b")}).json()
+    assert told["nearest"] is None
+    assert told["summary"].startswith("others of this name are cached") and "too large" in told["summary"]
 
 
 def test_a_later_recipe_is_no_reason_for_an_earlier_miss(served: Serving) -> None:

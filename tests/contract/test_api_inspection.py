@@ -190,7 +190,9 @@ def test_another_user_may_look_but_neither_purge_nor_pin(
     served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [ref] = put(served.store, "a").artifacts
-    http = become(served, monkeypatch, 12345)
+    job = served.job()
+    http = job.http = become(served, monkeypatch, 12345)
+    assert job.heartbeat().json()["code"] == "unknown-session", "which is another user's"
     assert http.get(f"/v1/entries/{ref.key}").status_code == 200
     refused = [
         http.delete(f"/v1/entries/{ref.key}"),

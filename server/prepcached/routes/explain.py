@@ -30,6 +30,7 @@ NOT_ALL = (
     "printed names them"
 )
 FORGOTTEN = "no job has missed it since the daemon started; the line that the job printed says why"
+NOT_COMPARED = "others of this name are cached, but their parts are lost, or too large to be compared"
 
 
 Subject = tuple[RecipeDigest | None, str, Mapping[str, Any], str, int]
@@ -82,8 +83,8 @@ def _explain(
         was_there = recipe is not None and not entries and listing.was_filled(conn, recipe)
         if was_there or (missed is not None and missed.why == WAS_THERE):  # it may be filled again by now
             return replace(told, was_there=True, summary=WAS_THERE)
-        found = listing.relatives(conn, digest, full_name, scope)
-        with_parts = {one.recipe: (one, its_parts) for one, its_parts in found}
+        found = list(listing.relatives(conn, digest, full_name, scope))
+    with_parts = {one.recipe: (one, its_parts) for one, its_parts in found if its_parts is not None}
     try:
         best = explain.nearest(parts, [(other, its_parts) for other, (_, its_parts) in with_parts.items()])
     except RecursionError:
@@ -91,8 +92,8 @@ def _explain(
     if best is None:
         is_guess = missed is None and asked.parts is None and asked.recipe is None and asked.key is None
         nothing = "nothing else" if entries else "nothing"
-        why = FORGOTTEN if is_guess and entries else f"{nothing} of this name is cached yet"
-        return replace(told, summary=why)
+        none = f"{nothing} of this name is cached yet" if not found else NOT_COMPARED
+        return replace(told, summary=FORGOTTEN if is_guess and entries else none)
     nearest, differences = with_parts[RecipeDigest(best[0])][0], best[1]
     return replace(
         told,

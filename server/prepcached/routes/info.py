@@ -42,7 +42,7 @@ def router(daemon: Daemon, coordinator: Coordinator, metrics: Metrics, maintenan
 
     @api.get("/readyz", **endpoint(gives=_HEALTH))
     async def readyz() -> Response:
-        """Whether the daemon can store and look up: the index answers, the disk takes writes, maintenance runs."""
+        """Whether the daemon can store and look up: index, disk and maintenance work."""
         wrong = []
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):

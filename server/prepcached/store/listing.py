@@ -289,18 +289,19 @@ def draws(conn: sa.Connection, recipe: str) -> tuple[str, ...]:
 
 def relatives(
     conn: sa.Connection, digest: str | None, name: str, scope: str
-) -> Iterator[tuple[NearestRecipe, Mapping[str, Any]]]:
-    """Recipes of the same full name that have entries, and their parts, the last used first, but for a recipe
-    itself. Of one that is known, older ones if there are any: a later one is no reason for its miss."""
+) -> Iterator[tuple[NearestRecipe, Mapping[str, Any] | None]]:
+    """Recipes of the same full name that have entries, but for a recipe itself, and their parts, last used
+    first; at the end those whose parts are None: lost, or too large. Of a recipe that is known, older ones if
+    there are any: a later one is no reason for its miss."""
     used_at = sa.func.max(artifacts.c.used_at)
     sums = [sa.func.sum(artifacts.c[of]) for of in ("items", "size_bytes", "cost_s")]
+    packed = sa.case((sa.func.length(recipes.c.parts) <= MAX_PARTS_BYTES, recipes.c.parts))
     statement = (
-        sa.select(recipes.c.parts, recipes.c.digest, recipes.c.name, used_at, sa.func.count(), *sums)
+        sa.select(packed, recipes.c.digest, recipes.c.name, used_at, sa.func.count(), *sums)
         .select_from(recipes.join(artifacts, artifacts.c.recipe_id == recipes.c.id))
         .where(recipes.c.name == name, recipes.c.scope == scope)
-        .where(sa.func.length(recipes.c.parts) <= MAX_PARTS_BYTES)
         .group_by(recipes.c.id)
-        .order_by(used_at.desc(), recipes.c.id.desc())
+        .order_by(packed.is_(None), used_at.desc(), recipes.c.id.desc())
         .limit(MAX_RELATIVES)
     )
     own = None
@@ -308,9 +309,8 @@ def relatives(
         own = queries.recipe(conn, digest + scope)
         statement = statement.where(recipes.c.digest != bytes.fromhex(digest))
     rows = [] if own is None else conn.execute(statement.where(recipes.c.id < own.id)).all()
-    for packed, found, *rest in rows or conn.execute(statement).all():
-        if (parts := _unpacked(packed)) is not None:
-            yield NearestRecipe(RecipeDigest(found.hex()), *rest), parts
+    for parts, found, *rest in rows or conn.execute(statement).all():
+        yield NearestRecipe(RecipeDigest(found.hex()), *rest), _unpacked(parts)
 
 
 # What statements and cursors are made of
