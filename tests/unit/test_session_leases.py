@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from prepcache.daemon.transfer import sweep
 from prepcache.daemon.wait_budget import on_own_time
 from prepcache.errors import DaemonUnreachable, PrepcacheError, StoreError
 from prepcache.protocol import wire
@@ -152,3 +153,22 @@ def test_without_a_shared_folder_files_are_transferred(bench: Bench) -> None:
     assert bench.sent("POST", "/commit")[0].json["staged"] == [{"name": "s1.up", "size_bytes": 4}]
     path = bench.session.path_of(wire.ArtifactRef.from_json(ref(1, digest=digest)))
     assert path.read_bytes() == b"data"
+
+
+def test_a_download_that_is_read_is_not_swept(bench: Bench) -> None:
+    """Workers that are started after a day map it."""
+    from blake3 import blake3
+
+    sent = {blake3(data).hexdigest(): data for data in (b"data", b"more")}
+    refs = [wire.ArtifactRef.from_json(ref(n, digest=digest)) for n, digest in enumerate(sent)]
+    (bench.world.root / "instance").write_text("another daemon's")
+    bench.world.said["GET entries/data"] = lambda r: reply(
+        sent[r.headers["if-match"].strip('"')], ETag=r.headers["if-match"]
+    )
+    first = bench.session.path_of(refs[0])
+    os.utime(first, (0.0, 0.0))
+    bench.session.path_of(refs[1])
+    assert first.exists(), "the clock was set, and this process sweeps once"
+    bench.session.touch([refs[0].digest])
+    sweep(first.parent)
+    assert first.read_bytes() == b"data"

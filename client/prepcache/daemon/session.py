@@ -285,7 +285,9 @@ class Session:
 
     def touch(self, digests: Iterable[str]) -> None:
         """Says with the next beat that these artifacts were read: their holds stay strong."""
-        self.heartbeat.note_used(digests)
+        used = set(digests)
+        self.heartbeat.note_used(used)
+        self._handover.keep(used)
 
     def drop_hold(self, refs: Sequence[wire.ArtifactRef]) -> None:
         """Says with the next beat that these artifacts are not mapped any more."""

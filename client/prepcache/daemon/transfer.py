@@ -19,7 +19,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -164,11 +164,6 @@ def downloaded(folder: Path, digest: Digest, size_bytes: int, fetch: Callable[[i
             return path
     with writing_in(folder, _ELSE):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        oldest = time.time() - KEEP_DOWNLOADS_S
-        for one in folder.iterdir():
-            with contextlib.suppress(OSError):
-                if one.lstat().st_mtime < oldest:
-                    one.unlink()
         there = os.statvfs(folder)  # some filesystems do not tell: no blocks, none free
         left_bytes = there.f_bavail * there.f_frsize - size_bytes
         if there.f_blocks and left_bytes < there.f_blocks * there.f_frsize // FREE_SHARE:
@@ -188,6 +183,16 @@ def downloaded(folder: Path, digest: Digest, size_bytes: int, fetch: Callable[[i
     return path
 
 
+def sweep(folder: Path) -> None:
+    """Removes downloads that no job has opened or read for `KEEP_DOWNLOADS_S`."""
+    oldest = time.time() - KEEP_DOWNLOADS_S
+    with contextlib.suppress(OSError):
+        for one in folder.iterdir():
+            with contextlib.suppress(OSError):
+                if one.lstat().st_mtime < oldest:
+                    one.unlink()
+
+
 def _digest(fd: int) -> str:
     from blake3 import blake3
 
@@ -205,6 +210,8 @@ class Handover:
         self._run = run
         self._shared: SharedFolder | None = None
         self._scratch = cache_folder(os.environ)
+        self._downloads = self._scratch / "downloads-v1"
+        self._has_swept = False
 
     def look_for_folder(self, answer: wire.SessionAnswer) -> None:
         override = self._client.settings.folder
@@ -222,8 +229,16 @@ class Handover:
     def path_of(self, ref: wire.ArtifactRef) -> Path:
         if self._shared is not None:
             return self._shared.path_of(ref.digest)
-        folder = self._scratch / "downloads-v1"
-        return downloaded(folder, ref.digest, ref.size_bytes, lambda fd: self._fetch(ref, fd))
+        if not self._has_swept:  # once: whatever the clock does, what it opens stays
+            self._has_swept = True
+            sweep(self._downloads)
+        return downloaded(self._downloads, ref.digest, ref.size_bytes, lambda fd: self._fetch(ref, fd))
+
+    def keep(self, digests: Iterable[str]) -> None:
+        """Downloads that are read stay: workers that are started later map them."""
+        for digest in () if self._shared is not None else digests:
+            with contextlib.suppress(OSError):
+                os.utime(self._downloads / digest)
 
     def commit(
         self, header: str, leases: Sequence[wire.Lease], staged: Sequence[Staged], limit_s: float | None
