@@ -1,4 +1,4 @@
-"""What a fork sets right: locks that threads of the parent may hold, and what belonged to those."""
+"""Fork hooks: a forked child gets fresh locks, and lets go of what belongs to threads of its parent."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ SPAN_S = 2.0
 _MAX_WHY = 100
 _FIELDS = ("items", "hit", "computed", "waited", "declined", "bytes", "seconds", "seconds_saved")
 _PROCESSES = 1024
-"""Rows of counts; a process has that of its number, so that no two of a job write into one."""
+"""Rows of counts: a process adds to that of its number modulo this."""
 
 
 class CachedIterableDataset(IterableDataset[T_co]):

@@ -93,7 +93,7 @@ class _Gatherer:
             del asked, future  # the batch is the consumer's
 
     def end(self) -> None:
-        """What is not begun is not made."""
+        """Cancels batches whose gathering has not begun, and ends the thread."""
         with contextlib.suppress(Empty):
             while True:
                 self._asked.get_nowait()  # the thread takes from it too: a wait here might never end

@@ -249,7 +249,7 @@ class Making:
         return part, True
 
     def _call(self, index: int, item: Any) -> tuple[Part, bool]:
-        """Makes a sample of an item, and says what is to be said of that; whether the item has changed."""
+        """Makes one sample, and logs notices: the part, and whether the item changed meanwhile."""
         (part,) = self._by.job.parts(index, item)
         self._by.steady.settle()
         if part.error is not None:

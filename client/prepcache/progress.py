@@ -74,7 +74,7 @@ def _is_notebook() -> bool:
 
 
 class Once:
-    """What of a few things was said already, in memory that forked workers share: each epoch has new ones."""
+    """Which one-time messages were logged, in memory that forked workers share."""
 
     TOPICS = ("ranks", "drawn", "nothing", "drifted", "left", "slow", "files", "started", "unseen")
 

@@ -146,7 +146,7 @@ class Samples:
         return self.by.artifacts.look(not_within_s=not_within_s)
 
     def note_hits(self) -> None:
-        """What is there now was there at the opening."""
+        """Counts the items that were cached at the opening as hits."""
         self.by.artifacts.found(*self.tally.note_hits())
 
     def say_opening(self, root: str | os.PathLike[str] | None) -> None:
@@ -311,7 +311,7 @@ class Samples:
         return catalogue.distinct.digests[catalogue.distinct.inverse], observed
 
     def report(self) -> Report:
-        """What is known here; asks nobody."""
+        """Of what this process knows: it sends no request."""
         return self.tally.report(why_so(self.by.artifacts, self._stamps, self.tally))
 
     # -- to other processes

@@ -1,4 +1,4 @@
-"""HTTP with a daemon, over a unix socket or TCP, by httpcore, the engine of httpx. No other module speaks it.
+"""HTTP with a daemon, over a unix socket or TCP, by httpcore, the engine of httpx: the client's only HTTP.
 
 httpcore bounds each read, so that a daemon that sends a byte a second would hold a job for ever: it gets
 sockets of ours, and a `Deadline` as its timeout.
@@ -7,7 +7,7 @@ Invariants:
     1. An exchange ends by its deadline, whatever the peer does.
     2. What comes back is bounded and checked. All else is `DaemonUnreachable` with `why` ("absent", "broken",
        "nonsense"), or the error that a problem document names; never another exception.
-    3. A forked child closes the connections that it inherited before it does anything else, or the daemon
+    3. A forked child closes the connections that it inherited before code of the job runs, or the daemon
        would take the parent for alive as long as the child is.
 """
 

@@ -42,7 +42,7 @@ LOOK_LONGEST_S = 0.5
 LISTEN_S = 10.0
 """How long one request waits for a daemon that lives and does not answer."""
 PROMPT_S = 1.0
-"""What a second answer may take, before the daemon is used again."""
+"""Limit of the second health check, after which an outage is over."""
 
 # At the end of a process: session.py
 
@@ -86,7 +86,7 @@ MAX_IDLE_S = 4.0
 STARTING_S = 30.0
 """A daemon that was started longer ago and does not answer is not starting any more: it hangs."""
 FAILED_START_S = 15.0
-"""One that was gone so soon after it was started, and said an error last, will not do better next time."""
+"""A daemon that ended so soon after its start, with an error in its log, is not started again."""
 
 # How long a commit is waited for: fill/commit.py
 

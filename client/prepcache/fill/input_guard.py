@@ -28,7 +28,7 @@ UNSTEADY = (
     "hit; pass the items before the random step, and move that step to transform="
 )
 _LISTS = (list, tuple, range, str, bytes, dict)
-"""What gives the same object whenever it is asked."""
+"""Sequence types that return the same object at every access."""
 
 
 class Originals:

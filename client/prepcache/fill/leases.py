@@ -359,7 +359,7 @@ class Share:
             self._on_found(found)
 
     def settle(self, indices: Iterable[int], *, is_committed: bool = False) -> None:
-        """These are done with. A lease of which items were not committed is given back with its last one."""
+        """Settles items. A lease with uncommitted items is given back with its last one."""
         with self._lock:
             for index in indices:
                 self._state[index] = SETTLED

@@ -51,7 +51,7 @@ ENOUGH_S = 1.0
 LARGEST_BYTES = 64 << 20
 """Larger samples are not compared: hashing them would cost the fill."""
 _OF_ANOTHER_TIME = " of another time"
-"""Ends the label of a distribution or file of which another process has loaded another state than counts."""
+"""Suffix of a distribution or file that an executor's process loaded in another version than the recipe."""
 _MOVING = "a dict or set, while it was being read,"
 """Another thread grows it: who does, and whether it had changed before, cannot be told."""
 

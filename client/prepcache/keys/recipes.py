@@ -1,7 +1,7 @@
 """The recipe: code fingerprint, config, environment, version and expand, as one digest and readable parts.
 
     parts = {
-      "format": 1, "name": "prep.tokenize",
+      "format": 13, "name": "prep.tokenize",
       "code": {"mode": "script", "files": {name: digest}, "definitions": {label: digest},
                "values": {label: {"digest", "text"}}, "attributes": {place: {"digest", "text"}},
                "variables": {name: value}, "untracked": [names]},

@@ -1,4 +1,4 @@
-"""Messages of those who look, and of those who clean up: entries, recipes, explanations, sessions, purges."""
+"""Messages of inspection and maintenance: entries, recipes, explanations, sessions, purges."""
 
 from __future__ import annotations
 

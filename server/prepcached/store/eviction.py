@@ -33,7 +33,7 @@ from prepcached.store.records import Filter
 BATCH = 500
 """Entries that one transaction deletes."""
 MAX_KEYS = 10_000
-"""Keys that the answer to a purge names; the counts are of all."""
+"""Keys that a purge remembers for its answer, which names fewer; the counts are of all."""
 ATTEMPTS = 5
 """Others take what was made free in between, but not this often in a row."""
 HEADROOM_ENTRIES = 8

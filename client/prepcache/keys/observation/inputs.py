@@ -207,7 +207,7 @@ def still_true(
 
 
 def info_of(path: str) -> os.stat_result | None:
-    """What a path leads to; None if to nothing that can be told, or that says anything."""
+    """`os.stat` of a path; None where it is missing, cannot be read, or is an empty log of SQLite."""
     try:
         return without_empty_log(path, os.stat(path))
     except OSError:
