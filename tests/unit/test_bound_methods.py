@@ -101,11 +101,30 @@ class Data(Base):
 
 
 class Dynamic(Data):
+    __slots__ = ("empty",)
+
     def __getattr__(self, name: str) -> Any:
         return self.size if name == "other" else 0
 
+    @property
+    def failing(self) -> Any:
+        raise AttributeError
+
+    @cached_property
+    def never_made(self) -> Any:
+        raise AttributeError
+
     def unknown(self, item: float) -> Any:
         return self.other * item
+
+    def empty_slot(self, item: float) -> Any:
+        return self.empty * item
+
+    def by_property(self, item: float) -> Any:
+        return self.failing * item
+
+    def by_cached_property(self, item: float) -> Any:
+        return self.never_made * item
 
 
 class Setting(Data):
@@ -151,7 +170,10 @@ def test_an_object_that_is_handed_on_counts_whole(name: str) -> None:
     assert digest(name, trainer=None, batch_size=16) != digest(name, trainer=None)
 
 
-@pytest.mark.parametrize(("name", "cls"), [("unknown", Dynamic), ("counting", Setting)])
+ASKING = ("unknown", "empty_slot", "by_property", "by_cached_property")
+
+
+@pytest.mark.parametrize(("name", "cls"), [*((name, Dynamic) for name in ASKING), ("counting", Setting)])
 def test_a_class_that_sets_attributes_itself_counts_whole(name: str, cls: type[Data]) -> None:
     with pytest.raises(UnkeyableError, match=r"preprocess\.__self__\.trainer"):
         digest(name, cls)

@@ -56,6 +56,7 @@ _WHOLE = ""
 """A use of an object that is no use of one attribute."""
 _ABSENT = object()
 _PLAIN = (MemberDescriptorType, staticmethod, classmethod)
+_LACKING = (MemberDescriptorType, functools.cached_property)
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_DEREF"})
 _WRITES_OF_ITEMS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
 _WRITERS = frozenset(
@@ -140,7 +141,12 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
             return None
         for name, is_read in uses:
             member = _member(cls, name)
-            is_asked_for = has_own_getter and member is _ABSENT and name not in own
+            # An empty slot and a property that raises AttributeError ask `__getattr__`, too.
+            may_lack = isinstance(member, property) or (
+                name not in own and (member is _ABSENT or isinstance(member, _LACKING))
+            )
+            if is_read and has_own_getter and may_lack:
+                return None
             if isinstance(member, property):
                 queue += [part for part in (member.fget, member.fset, member.fdel) if part is not None]
             elif not is_read:
@@ -150,7 +156,7 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
                 queue.append(member)
             elif isinstance(member, functools.cached_property):
                 queue.append(member.func)
-            elif is_asked_for or (hasattr(type(member), "__get__") and not isinstance(member, _PLAIN)):
+            elif hasattr(type(member), "__get__") and not isinstance(member, _PLAIN):
                 return None
             if is_read:
                 found.add(name)
