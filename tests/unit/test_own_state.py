@@ -218,3 +218,27 @@ def test_what_a_cached_property_of_a_config_keeps_is_of_calls(project: Project) 
     assert cfg.table == [2, 2, 2]
     assert recipe(module.f, config={"cfg": cfg}).digest == made.digest
     assert recipe(module.f, config={"cfg": module.Config(3)}).digest != made.digest
+
+
+LEFT = """
+import zlib
+Z, D = None, {"scale": 1}
+def f(x):
+    global Z
+    Z = Z or zlib.compressobj()
+    D.setdefault("left", Z)
+    return x * D["scale"]
+"""
+
+
+def test_what_calls_left_without_bytes_needs_no_key(project: Project) -> None:
+    """It takes no weak reference, as a connection of sqlite3. What stands beside it counts."""
+    project.write(prep=LEFT)
+    module = project.load()
+    made = called(module, 1)
+    assert recipe(module.f).digest == recipe(module.f).digest == made.digest
+    module.D["scale"] = 2
+    with pytest.raises(UnkeyableError, match="no stable bytes"):
+        recipe(module.f)
+    module.D["scale"] = 1
+    assert recipe(module.f).digest == made.digest

@@ -55,7 +55,7 @@ _MOST_DEPTH = 10_000
 """Objects without rows that one may stand in: an object may make another one at each look."""
 _MOST_STEPS = 32
 """Of the place that is named of such an object."""
-_MOST_IDENTITIES = 64
+_MOST_IDENTITIES = 1024
 _identities: dict[int, tuple[Callable[[], Any], str]] = {}
 """Reference and name by address. The oldest go."""
 
@@ -101,6 +101,7 @@ class ValueEncoder(Encoder):
         self._depth = 0
         self._labelled: list[Any] = []
         """Those of them that were met here first."""
+        self._unstable = 0
 
     @property
     def ways_out(self) -> str:  # type: ignore[override]
@@ -236,6 +237,17 @@ class ValueEncoder(Encoder):
         put(b"Y" + text_bytes(label))
         return True
 
+    def put_unstable(self, value: Any, error: UnkeyableError, put: Put) -> bool:
+        """Calls may have put it into the row: it goes by its identity, beside what has bytes."""
+        label = str(self.steps[0])
+        self._unstable += 1
+        is_row = label in self._walk.values  # not so a leaf of the config
+        if not is_row or self._unstable > _MOST_IDENTITIES:
+            return False
+        self._walk.unstable.setdefault(label, error)
+        put(b"?" + text_bytes(identity_of(value)))
+        return True
+
     def put_object(self, value: Any, put: Put) -> None:
         if value is os.environ or value is os.environb:
             put(b"OE")  # the variables that the code names count one by one
@@ -274,8 +286,14 @@ def identity_of(value: Any) -> str:
         name = f"?{secrets.token_hex(8)}"
         while len(_identities) >= _MOST_IDENTITIES:
             _identities.pop(next(iter(_identities)), None)
-        with contextlib.suppress(TypeError):  # without weak references it is another thing at each look
-            _identities[id(value)] = weakref.ref(value), name
+        try:
+            refer = weakref.ref(value)
+        except TypeError:  # as of a connection: it is kept alive, or its address would be another thing's
+
+            def refer() -> Any:
+                return value
+
+        _identities[id(value)] = refer, name
     return name
 
 

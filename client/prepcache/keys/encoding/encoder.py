@@ -196,6 +196,10 @@ class Encoder:
         name = f"{type(value).__module__}.{type(value).__qualname__}"
         return self.refuse(f"{name} has no stable bytes ({why}); {self.ways_out}")
 
+    def put_unstable(self, value: Any, error: UnkeyableError, put: Put) -> bool:
+        """Write an object that has no stable bytes; False refuses it."""
+        return False
+
     def path_bytes(self, value: Any) -> bytes | None:
         """What a str or path names on the disk; None where it names nothing."""
         return None
@@ -273,7 +277,10 @@ class Encoder:
         except RecursionError:
             raise
         except Exception as error:
-            raise self.refuse_object(value, str(error) or type(error).__name__) from error
+            refused = self.refuse_object(value, str(error) or type(error).__name__)
+            if not self.put_unstable(value, refused, put):
+                raise refused from error
+            return
         self.enter(value)
         put(b"O")
         self.put_class_of(value, put)
@@ -332,11 +339,13 @@ def _registered_writer(function: Callable[[Any], Any], own: Writer) -> Writer:
             return
         try:
             key = function(value)
-        except UnkeyableError as error:
-            raise encoder.refuse_object(value, error.message) from error
         except Exception as error:
-            why = f"its key function raised {type(error).__name__}: {error}"
-            raise encoder.refuse_object(value, why) from error
+            raised = f"its key function raised {type(error).__name__}: {error}"
+            why = error.message if isinstance(error, UnkeyableError) else raised
+            refused = encoder.refuse_object(value, why)
+            if not encoder.put_unstable(value, refused, put):
+                raise refused from error
+            return
         if key is NotImplemented or key is value:
             own(encoder, value, put)
         else:
