@@ -80,17 +80,24 @@ def made(k):
 class A:
     def __init__(self): self.n = 1
     def m(self, x): return self.n
+class B:
+    def __init__(self): self.p = self.q = A()
+    def m(self, x): return self.p.n
+    def n(self, x): return self.q.n
 def flip(x): return shared
 def crop(x): return shared
 shared = A()
+b = B()
 S = {%s}
 def f(x): return S
 """
 
 
-def test_functions_in_a_set_count_in_no_order(project: Project) -> None:
-    project.write(prep=SETS % "flip, crop, A, made(1)")
-    assert len({recipe(project.load().f).digest for _ in range(6)}) == 1
+@pytest.mark.parametrize("held", ["flip, crop, A, made(1)", "b.m, b.n", "b.m, (1, b.m)", "(b.m,), (1, b.n)"])
+def test_functions_in_a_set_count_in_no_order(project: Project, held: str) -> None:
+    project.write(prep=SETS % held)
+    loaded = [project.load() for _ in range(6)]  # all kept, so that their addresses differ
+    assert len({recipe(module.f).digest for module in loaded}) == 1
 
 
 @pytest.mark.parametrize("held", ["made(1), made(2)", "A().m, A().m", "(1, made(1)), (2, made(2))"])

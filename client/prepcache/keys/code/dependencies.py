@@ -292,11 +292,14 @@ class Dependencies:
     ) -> str:
         """The label of an object, some or all of whose attributes are counted; `by` writes what holds it."""
         self._rows += len(pairs)
+        if by.set_depth:  # an object may be met at several places in a set
+            place = f"{by.steps[0]}.element"
         label = self.labels.known(value) or self._give(value, place, by)
         if is_whole:
             self._whole_objects[id(value)] = label
         self.objects.add(label)
-        self._later(label, by, self._visit_object, label, value, pairs, (by.is_config, by.is_key))
+        name = f"{label} {[name for name, _ in pairs]}"  # methods of one object read different parts of it
+        self._later(name, by, self._visit_object, label, value, pairs, (by.is_config, by.is_key))
         return label
 
     def refer_function(self, function: FunctionType, by: ValueEncoder) -> str | None:
