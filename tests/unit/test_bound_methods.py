@@ -186,6 +186,24 @@ def test_an_attribute_that_is_read_is_named_and_left_out() -> None:
     assert left_out[0] == left_out[1]
 
 
+class Slotted:
+    __slots__ = ("empty", "scale")
+
+    def __init__(self, scale: int) -> None:
+        self.scale = scale
+
+    def __getattr__(self, name: str) -> int:
+        return self.scale
+
+    def reads(self, item: float) -> float:
+        return self.empty * item
+
+
+def test_an_empty_slot_counts_what_is_asked_instead() -> None:
+    one, same, other = (recipe(Slotted(scale).reads).digest for scale in (1, 1, 2))
+    assert one == same != other
+
+
 class Scaling:
     def __init__(self, scale: int) -> None:
         self.scale = scale

@@ -312,7 +312,9 @@ def slots_of(*classes: type) -> tuple[str, ...]:
 
 def attributes_of(value: Any) -> dict[str, Any]:
     """An instance's own attributes, slots included; no code of its runs."""
-    found = {str(name): part for name, part in getattr(value, "__dict__", {}).items()}
+    found: dict[str, Any] = {}
+    with contextlib.suppress(AttributeError):  # which may have slots alone, and `__getattr__` for the rest
+        found = {str(name): part for name, part in object.__getattribute__(value, "__dict__").items()}
     for name in slots_of(*type(value).__mro__):
         with contextlib.suppress(AttributeError):
             found[name] = object.__getattribute__(value, name)
