@@ -25,12 +25,35 @@ class Checked:
         vars(owner)["checked"] = abs(value)
 
 
+class Deleted:
+    """Sees what is deleted, and is not asked for it."""
+
+    def __delete__(self, owner: Any) -> None:
+        owner.window = owner.size
+
+
+class Looked(property):
+    def __get__(self, owner: Any, cls: Any = None) -> Any:
+        return owner.size
+
+
+class Kept(cached_property[Any]):
+    def __get__(self, owner: Any, cls: Any = None) -> Any:
+        return owner.size
+
+
+class Static(staticmethod):  # type: ignore[type-arg]
+    def __get__(self, owner: Any, cls: Any = None) -> Any:
+        return lambda: owner.size
+
+
 class Data(Base):
     """As a LightningDataModule, with a trainer that no key can hold."""
 
     __slots__ = ("__dict__", "slot")
     kind = "rgb"
-    checked = Checked()
+    checked, deleted = Checked(), Deleted()
+    looked, kept, static = Looked(lambda self: 0), Kept(lambda self: 0), Static(len)
 
     def __init__(self, **changed: Any) -> None:
         self.size, self.scale, self.batch_size, self.slot, self.seen = 2, 1.0, 8, 0, 0
@@ -85,6 +108,18 @@ class Data(Base):
 
     def deletes(self, item: float) -> None:
         del self.window
+
+    def described(self, item: float) -> Any:
+        return self.looked
+
+    def kept_by_other(self, item: float) -> Any:
+        return self.kept
+
+    def static_by_other(self, item: float) -> Any:
+        return self.static()
+
+    def deletes_by_class(self, item: float) -> None:
+        del self.deleted
 
     def handed_on(self, item: float) -> Any:
         return vars(self)["size"] * item
@@ -163,7 +198,10 @@ def test_what_is_read_of_self_counts(name: str, changed: dict[str, Any]) -> None
     assert digest(name, **changed) != digest(name)
 
 
-@pytest.mark.parametrize("name", ["handed_on", "returned", "aliased", "called_super"])
+DESCRIBED = ("described", "kept_by_other", "static_by_other", "deletes_by_class")
+
+
+@pytest.mark.parametrize("name", ["handed_on", "returned", "aliased", "called_super", *DESCRIBED])
 def test_an_object_that_is_handed_on_counts_whole(name: str) -> None:
     with pytest.raises(UnkeyableError, match=r"preprocess\.__self__\.trainer"):
         digest(name)

@@ -141,22 +141,22 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
             return None
         for name, is_read in uses:
             member = _member(cls, name)
+            kind = type(member)  # exactly: a subclass may have a `__get__` of its own
             # An empty slot and a property that raises AttributeError ask `__getattr__`, too.
-            may_lack = isinstance(member, property) or (
-                name not in own and (member is _ABSENT or isinstance(member, _LACKING))
-            )
+            may_lack = kind is property or (name not in own and (member is _ABSENT or kind in _LACKING))
             if is_read and has_own_getter and may_lack:
                 return None
-            if isinstance(member, property):
+            if kind is property:
                 queue += [part for part in (member.fget, member.fset, member.fdel) if part is not None]
             elif not is_read:
-                if has_own_setter or (hasattr(type(member), "__set__") and not isinstance(member, _PLAIN)):
+                is_told = hasattr(kind, "__set__") or hasattr(kind, "__delete__")
+                if has_own_setter or (is_told and kind not in _PLAIN):
                     return None
-            elif isinstance(member, FunctionType):
+            elif kind is FunctionType:
                 queue.append(member)
-            elif isinstance(member, functools.cached_property):
+            elif kind is functools.cached_property:
                 queue.append(member.func)
-            elif hasattr(type(member), "__get__") and not isinstance(member, _PLAIN):
+            elif hasattr(kind, "__get__") and kind not in _PLAIN:
                 return None
             if is_read:
                 found.add(name)
