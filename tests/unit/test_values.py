@@ -100,7 +100,11 @@ def test_functions_in_a_set_count_in_no_order(project: Project, held: str) -> No
     assert len({recipe(module.f).digest for module in loaded}) == 1
 
 
-@pytest.mark.parametrize("held", ["made(1), made(2)", "A().m, A().m", "(1, made(1)), (2, made(2))"])
+LOADED_AGAIN = "flip, type(flip)(flip.__code__, dict(globals()))"
+NAMED_ALIKE = ["made(1), made(2)", "A().m, A().m", "(1, made(1)), (2, made(2))", LOADED_AGAIN]
+
+
+@pytest.mark.parametrize("held", NAMED_ALIKE)
 def test_a_set_of_things_of_one_name_is_refused(project: Project, held: str) -> None:
     project.write(prep=SETS % held)
     with pytest.raises(UnkeyableError, match=r"prep\.S\.element.*: a set gives no order to two things named"):

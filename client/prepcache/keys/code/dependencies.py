@@ -309,8 +309,9 @@ class Dependencies:
         name = function.__code__.co_qualname
         if name.startswith("__create_fn__."):  # a dataclass made it, and gave it the name of its class
             name = function.__qualname__
-        label = f"{self.labels.of_module(function.__globals__)}.{name}"
-        return self._refer(function, label, self._visit_function, by)
+        space = function.__globals__  # a module that was loaded again has two
+        module = self.labels.known(space) or self._give(space, labels.module_label(space), by)
+        return self._refer(function, f"{module}.{name}", self._visit_function, by)
 
     def refer_class(self, cls: type, by: ValueEncoder | None = None) -> str:
         """The label of a class, or a library's name."""
