@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import multiprocessing
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -303,14 +304,21 @@ def test_a_function_may_read_its_data_set_in_its_threads(
     assert left_behind(daemon) == 0
 
 
-def test_a_worker_leaves_to_its_job_what_no_daemon_took(daemon: FakeDaemon) -> None:
-    """The daemon starts, or stands still, as it ends: its job would wait for each of its workers."""
+@pytest.mark.parametrize("is_terminated", [False, True], ids=["ends", "is terminated"])
+def test_a_worker_leaves_to_its_job_what_no_daemon_took(daemon: FakeDaemon, is_terminated: bool) -> None:
+    """The daemon starts, or stands still, as it ends: its job would wait for each of its workers.
+
+    A job that ends terminates workers that are there: they get no time to leave anything.
+    """
     items = [1, 2, 3]
 
     def work() -> None:
         worker = AccessJob(daemon, items, "worker")
         away(worker)
         worker.samples(0, 2)
+        if is_terminated:
+            worker.committer.run()  # as the thread does after a second
+            os._exit(0)
         worker.committer.end()
 
     def look() -> None:

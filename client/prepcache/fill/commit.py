@@ -10,13 +10,15 @@ Invariants:
        longer than its bytes is charged to the wait budget, and no other is waited for until it is answered.
     3. What waits is committed though its data set is dropped: the thread keeps this alive.
     4. A process that ends waits for its commits as long as a fill would, and a job whose daemon is away and
-       lives `HANDOVER_S` in all. A DataLoader worker waits for nothing then, and leaves its files to others.
+       lives `HANDOVER_S` in all. A DataLoader worker waits for nothing then, and leaves its files to others;
+       in an outage it does so from the first second on, since its job may terminate it.
     5. A commit under a lapsed lease is refused. What nobody has taken meanwhile is leased once more, and the
        same samples are committed; what others have made is asked from that lease's generation on.
     6. Staged files go with their session, and a killed daemon may have moved them: what is refused for its
        file, or in a forgotten session, is staged once more.
 
-Locking: `_flushing`, held over commits; `changed` guards what waits, and is never held over a request.
+Locking: `_flushing`, held over commits; `_leaving`, while files are left, so that each is left once;
+`changed` guards what waits, and is never held over a request.
 """
 
 from __future__ import annotations
@@ -73,6 +75,9 @@ FORGOTTEN_S = 2 * 24 * 3600.0
 """What was left for another process is deleted then, if none has taken it."""
 RETRY_S = 5.0
 """How often what waits for the daemon is offered to it."""
+FILES_AT_A_PACE = 4
+"""In an outage a worker leaves so many files a second apart, then as many two seconds apart, then four: they
+stay few, and what is in none yet is a small part."""
 
 
 class _Thread:
@@ -141,9 +146,13 @@ def waiting_bytes() -> int:
     return sum(batch.nbytes for batch in _pending())
 
 
+def _waiting_files() -> int:
+    return sum(len(batch.files) for batch in _pending())
+
+
 def is_full() -> bool:
     """Whether no more is to wait in files of this process for a daemon that is away or slow."""
-    return waiting_bytes() > AWAY_BYTES or sum(len(batch.files) for batch in _pending()) >= AWAY_FILES
+    return waiting_bytes() > AWAY_BYTES or _waiting_files() >= AWAY_FILES
 
 
 def waiting_of(recipe: str) -> list[Batch]:
@@ -179,8 +188,9 @@ class Committer:
         self._task = task
         self._is_heir = is_heir
         self._flushing = threading.Lock()
+        self._leaving = threading.Lock()
         self._todo: deque[Batch] = deque()
-        self._retry_at = 0.0
+        self._retry_at = self._leave_at = 0.0
         self._met: set[str] = set()
         """Names of files that workers have left, and which it has looked at."""
         forks.note(self)
@@ -270,10 +280,15 @@ class Committer:
         """Commits what there is; what is offered once more only where the daemon answers."""
         session = self._artifacts.session
         with on_own_time(waits.COMMITTER_S):
-            # In an outage nobody needs it in a file, which takes a descriptor.
+            # In an outage nobody needs it in a file, which takes a descriptor, while its process lives.
             if self.collect is not None and not session.is_away:
                 self.collect()
             self.flush(is_retrying=False)
+        if session.is_away and parent_process() is not None and self._leave_at <= time.monotonic():
+            if self.collect is not None:
+                self.collect()
+            self._leave()
+            self._leave_at = time.monotonic() + 2.0 ** (_waiting_files() // FILES_AT_A_PACE)
         if (self._todo or self.collect is not None) and (session.is_away or not session.is_gone):
             THREAD.schedule(self, RETRY_S)
             session.heartbeat.look()  # a child that was forked in an outage has no thread that looks
@@ -444,7 +459,8 @@ class Committer:
         if self.is_idle:
             return
         session, nbytes, given_s = self._artifacts.session, self.nbytes, 0.0
-        if session.is_away and not is_worker and not _LATE.difference(self._todo):
+        is_lost_else = any(batch.left is None for batch in list(self._todo))
+        if session.is_away and is_lost_else and not is_worker and not _LATE.difference(self._todo):
             given_s = session.wait_at_end()
         began = time.monotonic()
         limit_s = max(waits.FREE_S, given_s, self._allowed_s(nbytes))
@@ -453,7 +469,10 @@ class Committer:
                 self.flush(began + limit_s)
             self._charge(began + given_s, nbytes)
         if is_worker and self._todo:
-            self._leave()
+            why = self._leave()
+            if lost := sum(len(batch.indices) for batch in list(self._todo) if batch.left is None):
+                which = count_text(lost, "sample", "samples")
+                log.warning("prepcache: %s that a worker has made could not be stored: %s", which, why)
 
     def _await_workers(self) -> None:
         """Lets workers commit that are still there, as after an error: this process's end terminates them."""
@@ -463,9 +482,9 @@ class Committer:
             while pids and time.monotonic() < until and self._artifacts.session.leased_by(pids):
                 time.sleep(0.05)
 
-    def _leave(self) -> None:
-        """Leaves what was not committed to processes of this user that open the recipe, as the job does."""
-        lost, why = {id(batch): len(batch.indices) for batch in list(self._todo)}, "the daemon is away"
+    def _leave(self) -> str:
+        """Leaves what is not committed to processes of this user that open the recipe, as the job does; says
+        why something may not be left."""
         folder = cache_folder(os.environ) / "left"
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -473,22 +492,23 @@ class Committer:
                 with contextlib.suppress(FileNotFoundError):
                     if path.stat().st_mtime < time.time() - FORGOTTEN_S:
                         path.unlink()
-            for batch in list(self._todo) if self._is_heir else ():
-                if len(batch.files) == 1:  # pieces of one item are taken together, or not at all
-                    if batch.left is None:
-                        _write(batch.files[0], folder / f"{self.recipe}-{secrets.token_hex(8)}")
-                    lost.pop(id(batch), None)
+            with self._leaving:
+                for batch in list(self._todo) if self._is_heir else ():
+                    # Pieces of one item are taken together, or not at all.
+                    if len(batch.files) == 1 and batch.left is None:
+                        path = folder / f"{self.recipe}-{secrets.token_hex(8)}"
+                        _write(batch.files[0], path)
+                        batch.left = path
+                        self._met.add(path.name)
         except OSError as error:
-            why = str(error)
-        if lost:
-            which = count_text(sum(lost.values()), "sample", "samples")
-            log.warning("prepcache: %s that a worker has made could not be stored: %s", which, why)
+            return str(error)
+        return "the daemon is away"
 
     def inherit(self) -> None:
         """Takes what workers could not commit. Their files stay for other processes until it is stored."""
         folder, catalogue = cache_folder(os.environ) / "left", self._task.catalogue
         for path in folder.glob(f"{self.recipe}-*") if self._is_heir else ():
-            if path.name in self._met or (file := LocalFile.at(path)) is None:
+            if path.name in self._met or is_full() or (file := LocalFile.at(path)) is None:
                 continue
             observed, table = list(file.artifact.header.observed), file.artifact.item_digests
             # An input that has changed may change back.
