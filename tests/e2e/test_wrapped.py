@@ -92,6 +92,13 @@ def test_only_what_changed_is_made_again(client: Client, paths: list[Path]) -> N
     assert made(client, Numbers(paths, labels, Scale(3))) == {0, 1, 2, 3, 4}, "the transform counts"
 
 
+def test_a_dataset_that_is_cached_in_part_makes_nothing_twice(client: Client, paths: list[Path]) -> None:
+    labels = list(range(5))
+    made(client, Numbers(paths[:3], labels, Scale(2)))
+    assert made(client, Numbers(paths, labels, Scale(2))) == {3, 4}
+    assert sorted(CALLS[: CALLS.index(0)]) == [3, 4], "before they are compared"
+
+
 def test_a_list_counts_whole_unless_it_is_left_out(client: Client, paths: list[Path]) -> None:
     labels = [10, 11, 12, 13, 14]
     assert made(client, Numbers(paths, labels, Scale(2)), untracked=()) == {0, 1, 2, 3, 4}
@@ -142,6 +149,15 @@ def test_a_dataset_that_draws_is_refused_in_words(tmp_path: Path) -> None:
         box.start_daemon()
         said = box.python(script).stdout
     assert re.search(r"Flips draws random numbers \(numpy.random\).* as transform=", said)
+
+
+def test_a_transform_runs_after_the_cache(client: Client, paths: list[Path]) -> None:
+    old, factors = Numbers(paths, [0] * 5, Scale(1)), [1, 10]
+    options: Any = {"untracked": ("CALLS",), "client": client, "progress": False}
+    ds = CachedDataset.wrap(old, key=old.name, transform=lambda sample: sample[0] * factors[-1], **options)
+    assert int(ds[4]) == int(ds.__getitems__([4])[0]) == 50
+    factors.pop()
+    assert int(ds[4]) == 5
 
 
 def test_what_cannot_be_wrapped_is_refused(paths: list[Path]) -> None:

@@ -73,6 +73,22 @@ def test_threads_of_one_job_make_an_item_once(daemon: FakeDaemon) -> None:
     job.forget()
 
 
+def test_samples_have_memory_of_their_own(daemon: FakeDaemon) -> None:
+    """A function may use its own again at its next call."""
+    buffer = np.zeros(3)
+
+    def reusing(item: int) -> Any:
+        buffer[:] = item
+        return buffer
+
+    job = AccessJob(daemon, [1, 2, 3], function=reusing)
+    assert [sample[0] for sample in job.samples(0, 1, 2)] == [1, 2, 3]
+    buffer[:] = 0
+    assert [sample[0] for sample in job.samples(0, 1, 2)] == [1, 2, 3], "what waits for its commit, too"
+    job.made.flush()
+    assert left_behind(daemon) == 0
+
+
 def test_cheap_items_asked_for_one_by_one_cost_no_request_each(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +293,21 @@ def test_what_two_jobs_made_in_part_in_an_outage_is_stored_whole(daemon: FakeDae
         job.committer.flush()
         assert job.committer.is_idle
     assert Bench(daemon, [1, 2, 3], "after").missing() == [] and left_behind(daemon) == 0
+
+
+def test_a_job_that_ends_stores_what_others_do_not_make(daemon: FakeDaemon) -> None:
+    """After an outage in which both made an item."""
+    job, other = AccessJob(daemon, [1, 2]), AccessJob(daemon, [2], "other")
+    away(job)
+    job.samples(0, 1)
+    job.made.run()
+    job.committer.flush()
+    other.samples(0)
+    back(job)
+    job.committer.end()
+    assert job.committer.is_idle and Bench(daemon, [1, 2], "after").missing() == [1]
+    other.committer.end()
+    assert Bench(daemon, [1, 2], "after").missing() == [] and left_behind(daemon) == 0
 
 
 @pytest.mark.parametrize("is_own", [False, True], ids=["of others", "its own item"])

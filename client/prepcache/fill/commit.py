@@ -384,7 +384,9 @@ class Committer:
         try:
             for _ in range(2 + len(before)):  # see invariant 5; they may lapse one by one
                 if lost := self._lease_bare(batch):
-                    if batch.share is None and lost - self._made_by_others(batch):
+                    # The last offer of a process takes what it gets, unless the file stays for others.
+                    is_last = until is not None and batch.left is None and parent_process() is None
+                    if batch.share is None and not is_last and lost - self._made_by_others(batch):
                         raise _NotYet
                     if batch.share is not None:
                         batch.share.has_lost = True
