@@ -242,6 +242,32 @@ def test_an_empty_slot_counts_what_is_asked_instead() -> None:
     assert one == same != other
 
 
+class Hiding(Slotted):
+    """Has two things of the names of its base's slots."""
+
+    __slots__ = ("scale",)
+
+    @property
+    def empty(self) -> int:
+        return 0
+
+    def hidden(self, item: float) -> Any:
+        return [slot.__get__(self) for slot in HIDDEN]
+
+
+HIDDEN = [vars(Slotted)[name] for name in Slotted.__slots__]
+
+
+@pytest.mark.parametrize("slot", HIDDEN, ids=Slotted.__slots__)
+def test_a_slot_that_a_subclass_hides_counts(slot: Any) -> None:
+    digests = []
+    for held in (1, 1, 2):
+        hiding = Hiding(0)
+        slot.__set__(hiding, held)
+        digests.append(recipe(hiding.hidden).digest)
+    assert digests[0] == digests[1] != digests[2]
+
+
 class Scaling:
     def __init__(self, scale: int) -> None:
         self.scale = scale

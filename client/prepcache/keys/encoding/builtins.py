@@ -315,9 +315,14 @@ def attributes_of(value: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with contextlib.suppress(AttributeError):  # which may have slots alone, and `__getattr__` for the rest
         found = {str(name): part for name, part in object.__getattribute__(value, "__dict__").items()}
-    for name in slots_of(*type(value).__mro__):
-        with contextlib.suppress(AttributeError):
-            found[name] = object.__getattribute__(value, name)
+    for base in type(value).__mro__:
+        for name in slots_of(base):
+            slot = vars(base).get(name)  # by itself: a subclass may have another thing of its name
+            with contextlib.suppress(AttributeError):
+                if isinstance(slot, types.MemberDescriptorType):
+                    found[f"{base.__qualname__}.{name}" if name in found else name] = slot.__get__(value)
+                else:
+                    found[name] = object.__getattribute__(value, name)
     return found
 
 
