@@ -111,6 +111,38 @@ def test_a_file_that_the_function_creates_is_no_input(project: Project, way: str
     assert found.names == []
 
 
+@pytest.mark.parametrize("way", ["open('labels', 'a').close()", "os.close(os.open('labels', os.O_WRONLY))"])
+def test_a_file_that_was_there_and_is_kept_counts_if_read(
+    project: Project, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """By whatever name and for whatever item: to open it so may be a lock."""
+    project.put("labels", "one")
+    monkeypatch.chdir(project.folder)
+    found = Watched(
+        project, f"def f(x):\n    {way}\n    pathlib.Path(f'{{HERE}}/labels').read_text()\n"
+    )
+    assert "project:labels" in found.names and found.changed() is None
+    project.put("labels", "two")
+    assert found.changed() is not None
+
+
+def test_a_file_that_is_read_and_then_replaced_has_changed(project: Project) -> None:
+    project.put("labels", "one")
+    lines = ["p = pathlib.Path(f'{HERE}/labels')", "p.read_text()"]
+    lines += ["pathlib.Path(f'{p}.new').write_text('one')", "os.replace(f'{p}.new', p)"]
+    found = Watched(project, "def f(x):\n" + "".join(f"    {line}\n" for line in lines))
+    assert [(row["name"], row["digest"]) for row in found.taken] == [("project:labels", CHANGED)]
+
+
+@pytest.mark.parametrize("touch", TOUCHES)
+def test_a_touched_file_that_a_process_writes_is_no_input(project: Project, touch: str) -> None:
+    project.put("out", "of an earlier run")
+    project.put("in", "one")
+    lines = ["import subprocess", "p = f'{HERE}/out'", touch, "subprocess.run(['cp', f'{HERE}/in', p])"]
+    found = Watched(project, "def f(x):\n" + "".join(f"    {line}\n" for line in lines))
+    assert found.names == ["project:in"]
+
+
 @pytest.mark.parametrize("ask", ["pass", "os.path.exists(p)"])
 def test_a_file_that_others_change_before_it_is_read_has_changed(project: Project, ask: str) -> None:
     """It stands in the code or was asked for: neither says that the function wrote it."""

@@ -85,6 +85,8 @@ class _Use:
     stamp: Stamp | None
     folders: dict[str | None, None] = field(default_factory=dict)
     kinds: set[str] = field(default_factory=set)
+    last: str = ""
+    """The kind of the last one."""
 
     def is_made(self, now: Stamp | None) -> bool:
         """Whether the function made what is there now."""
@@ -96,8 +98,8 @@ class _Use:
         return Kind.READ not in self.kinds and (now is None or is_named or Kind.ASKED not in self.kinds)
 
     def see(self, now: Stamp | None) -> None:
-        """Follows the stamp of what was touched and not read: its bytes may be the same."""
-        if Kind.TOUCHED in self.kinds and Kind.READ not in self.kinds:
+        """Follows the stamp of what was touched last and not read: its bytes may be the same."""
+        if self.last == Kind.TOUCHED and Kind.READ not in self.kinds:
             self.stamp = now
 
     def says_nothing(self, now: Stamp | None) -> bool:
@@ -327,8 +329,10 @@ class Observer:
             pass  # locked, touched, or not made because it was there
         elif fact.kind in (Kind.WRITTEN, Kind.KEPT):
             if use is None or Kind.READ not in use.kinds or use.stamp is None:
-                self._put_out(full, uses)
+                self._put_out(full, uses, is_made=fact.kind == Kind.WRITTEN or fact.info is None)
         elif fact.kind == Kind.RENAMED:
+            if use is not None and Kind.READ in use.kinds and use.stamp is not None:
+                return  # it was read before: it stays an input, which has changed
             uses.pop(full, None)
             former = uses.get(fact.other)
             if self._is_output(fact.other) or (former is not None and former.stamp is None):
@@ -349,6 +353,7 @@ class Observer:
             use.kinds.add(Kind.READ)  # who changed it was not seen: it stays an input, which has changed
         use.folders[fact.folder] = None
         use.kinds.add(fact.kind)
+        use.last = fact.kind
 
     def _settle(self, path: str, use: _Use) -> None:
         """Notes a path that an item used as an input, or as an output, when the item is made."""
@@ -388,12 +393,14 @@ class Observer:
         if last is None or last._replace(stamp=entry.stamp) != entry:
             self._log.append(entry)
 
-    def _put_out(self, path: str, uses: dict[str, _Use]) -> None:
-        """Notes an output; it may be an input of another item by its name alone."""
+    def _put_out(self, path: str, uses: dict[str, _Use], *, is_made: bool = True) -> None:
+        """Notes an output; it may be an input of another item by its name alone. What was there before and was
+        kept (`is_made=False`) is an input of whoever reads it."""
         use = uses.pop(path, None)
         if use is not None or path in self._last:
             self._log.append(Input(OUTPUT, "", path=path))
-        self._outputs[path] = None
+        if is_made:
+            self._outputs[path] = None
 
     def _is_output(self, path: str) -> bool:
         """Whether the function made a file, or a folder that it lies in."""
