@@ -220,3 +220,20 @@ def test_what_a_library_writes_there_is_no_input(
     for _ in range(2):
         assert call() is None
         assert [row for row in observer.taken() if row["kind"] != "folder"] == []
+
+
+@monitored
+def test_an_item_that_frees_the_tool_of_another_is_not_stored(project: Project) -> None:
+    frees = ["for tool in (3, 4) if x else ():", "    with contextlib.suppress(ValueError):"]
+    frees += ["        sys.monitoring.free_tool_id(tool)"]
+    body = "".join(f"    {line}\n" for line in frees)
+    project.write(prep=HERE + f"import contextlib, sys\ndef f(x):\n{body}    os.path.exists(f'{{HERE}}/a')\n")
+    found = project.recipe()
+    observer, failures = Observer(found), []
+    with observer.filling():
+        for is_freed in (True, False):
+            with observer.watching() as watch:
+                found.preprocess(is_freed)  # type: ignore[misc]
+            failures.append(watch.failure)
+    assert failures == ["other tools use sys.monitoring", ""]
+    assert [row["name"] for row in observer.taken()] == ["project:a"]

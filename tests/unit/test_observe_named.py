@@ -118,9 +118,7 @@ def test_a_file_that_was_there_and_is_kept_counts_if_read(
     """By whatever name and for whatever item: to open it so may be a lock."""
     project.put("labels", "one")
     monkeypatch.chdir(project.folder)
-    found = Watched(
-        project, f"def f(x):\n    {way}\n    pathlib.Path(f'{{HERE}}/labels').read_text()\n"
-    )
+    found = Watched(project, f"def f(x):\n    {way}\n    pathlib.Path(f'{{HERE}}/labels').read_text()\n")
     assert "project:labels" in found.names and found.changed() is None
     project.put("labels", "two")
     assert found.changed() is not None

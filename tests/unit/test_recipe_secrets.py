@@ -72,8 +72,19 @@ def test_all_that_lies_below_the_name_of_a_secret_is_one() -> None:
 URL = "postgresql://trainer:hunter7@db.example.org/corpus"
 
 
-@pytest.mark.parametrize("given", [URL, [1, URL], {"store": {"url": URL}}, ("s3://:hunter8@bucket",)])
-def test_a_password_in_a_url_is_not_kept_readable(given: Any) -> None:
+IN_URLS = [
+    URL,
+    URL.encode(),
+    [1, URL],
+    {"store": {"url": URL}},
+    ("s3://:hunter8@bucket",),
+    "http://a/b?c=1&api_key=hunter9",
+]
+IN_LISTS = [["--token", "hunter2"], ["-x", "--hf-token=hunter2"], [("Authorization", "Bearer hunter2")]]
+
+
+@pytest.mark.parametrize("given", IN_URLS + IN_LISTS)
+def test_a_secret_in_a_url_or_a_command_line_is_not_readable(given: Any) -> None:
     shown = json.dumps(recipe(f, config={"place": given, "open": "http://me@host:80/a"}).parts)
     assert "hunter" not in shown and "//me@host:80/a" in shown
 

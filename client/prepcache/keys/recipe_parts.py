@@ -27,7 +27,7 @@ from prepcache.keys.encoding.encoder import ENCODING_VERSION, length, text_bytes
 from prepcache.keys.environment import ENVIRONMENT_VERSION, Environment, check_machine_code
 from prepcache.keys.files.digest import digest_file
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
-from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash
+from prepcache.keys.secrets import holds_secret, is_secret, keyed_hash, names_secret
 
 EDITED = "edited after it was loaded"
 """Stands for a file that no longer says what runs: the definitions that were loaded from it count alone."""
@@ -77,6 +77,7 @@ class _Leaves:
                 self.hasher.update(self._encoded(key, path))
                 self.add(value[key], f"{path}.{key}", name if is_secret(name) else key)
         else:
+            name = "secret" if names_secret(value) else name
             for i, element in enumerate(value):
                 self.add(element, f"{path}[{i}]", name)
         self._above.pop()

@@ -34,6 +34,7 @@ KEY_BYTES = 32
 _LOOKED_INTO = 64
 """Elements of a container that are looked into for names of secrets."""
 _PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
+_PARAMETER = re.compile(r"[?&]([\w.-]+)=")
 _BY_NAME = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type)
 """What is shown by its name; what lies in it is code, or has a value of its own."""
 _READ_CHARS = 1024
@@ -48,15 +49,16 @@ def is_secret(name: str) -> bool:
 
 
 def holds_secret(value: Any, depth: int = 4) -> bool:
-    """Whether something inside a value has a secret's name (a key, attribute, option), or is a URL with a
-    password.
+    """Whether something inside a value has a secret's name (a key, attribute, option, parameter of a URL), or
+    is a URL with a password.
     """
-    if isinstance(value, str):
-        return _PASSWORD_IN_URL.search(value[:_READ_CHARS]) is not None
+    if isinstance(value, str | bytes):
+        text = os.fsdecode(value[:_READ_CHARS])
+        return _PASSWORD_IN_URL.search(text) is not None or any(map(is_secret, _PARAMETER.findall(text)))
     if depth == 0:
         return False
     if type(value) in (list, tuple):
-        return any(_is_option(one) or holds_secret(one, depth - 1) for one in value[:_LOOKED_INTO])
+        return names_secret(value) or any(holds_secret(one, depth - 1) for one in value[:_LOOKED_INTO])
     if isinstance(value, dict):
         named = value
     elif isinstance(value, functools.partial):
@@ -68,6 +70,12 @@ def holds_secret(value: Any, depth: int = 4) -> bool:
         (isinstance(name, str) and is_secret(name)) or holds_secret(part, depth - 1)
         for name, part in islice(named.items(), _LOOKED_INTO)
     )
+
+
+def names_secret(values: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether a command line has an option for a secret, or a pair of a name and a value is one."""
+    is_pair = len(values) == 2 and isinstance(values[0], str) and is_secret(values[0])
+    return is_pair or any(map(_is_option, values[:_LOOKED_INTO]))
 
 
 def _is_option(argument: Any) -> bool:

@@ -190,7 +190,8 @@ def heard(code: JobCode, watch: Watch) -> Iterator[None]:
         try:
             yield
         finally:
-            _tool.end()
+            if not _tool.end():
+                watch.failure = watch.failure or "other tools use sys.monitoring"
     elif not code.asks:
         yield
     elif {before := sys.getprofile(), threading.getprofile()} - {None, _profiled, _profile_thread}:
@@ -274,6 +275,9 @@ _profiling = 0
 # -- Python >= 3.12
 
 
+_NAME = "prepcache"
+
+
 class _Tool:
     """What is heard by `sys.monitoring`, for all watches and fills of this process.
 
@@ -296,7 +300,7 @@ class _Tool:
         """Hears of the calls of the job's code, and of who asks; whether it does."""
         with STATE.lock:
             self._users += 1
-            if self._id is None:
+            if not self._is_held():
                 self._start()
             if self._id is not None and code is not None:
                 self._hear(self._id, code)
@@ -315,17 +319,25 @@ class _Tool:
                     self._heard[address] = one
                     _MONITORING.set_local_events(tool, one, call)
 
-    def end(self) -> None:
+    def end(self) -> bool:
+        """Whether it heard to the end: somebody else may have freed the tool's id."""
         with STATE.lock:
+            is_held = self._is_held()
             self._users = max(0, self._users - 1)
             if not self._users:
                 self._stop()
+            return is_held
+
+    def _is_held(self) -> bool:
+        if self._id is not None and _MONITORING.get_tool(self._id) != _NAME:
+            self._forget()
+        return self._id is not None
 
     def _start(self) -> None:
         events = _MONITORING.events
         for tool in (4, 3):  # they stand for no kind of tool
             with contextlib.suppress(ValueError):  # it is in use
-                _MONITORING.use_tool_id(tool, "prepcache")
+                _MONITORING.use_tool_id(tool, _NAME)
                 self._id = tool
                 _MONITORING.register_callback(tool, events.CALL, _called)
                 _MONITORING.register_callback(tool, events.PY_START, _asked)
@@ -340,11 +352,15 @@ class _Tool:
             for event in (_MONITORING.events.CALL, _MONITORING.events.PY_START):
                 _MONITORING.register_callback(self._id, event, None)
             _MONITORING.free_tool_id(self._id)
-            self._heard, self._known, self.vain, self.deaf, self._id = {}, {}, {}, {}, None
+            self._forget()
+
+    def _forget(self) -> None:
+        self._heard, self._known, self.vain, self.deaf, self._id = {}, {}, {}, {}, None
 
     def after_fork(self) -> None:
         self._users = 0
-        self._stop()
+        if self._is_held():
+            self._stop()
 
 
 _tool = _Tool()

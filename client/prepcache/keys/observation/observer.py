@@ -8,11 +8,11 @@ Invariants:
        it had when it was used first, or a module that is not as its file says, gets a digest that nothing
        equals.
     2. What was to be opened, or was asked for, and was not there is an input too.
-    3. An output is what was opened to be written before it was read (unless that kept what was there, and the
-       item reads it), what lies in a folder that the function made, what was handed to a process or to C,
-       was not read before, and is another when the item is made, and what was not read and is gone then. It
-       takes back what other items only named or asked for. What else is another has changed, unless the code
-       only names it (C code may write it): nobody was seen to make it.
+    3. An output is what was opened to be written before it was read (unless that kept what was there), what
+       an output was renamed to before it was read, what lies in a folder that the function made, what was
+       handed to a process or to C, was not read before, and is another when the item is made, and what was
+       not read and is gone then. It takes back what other items only named or asked for. What else is another
+       has changed, unless the code only names it (C code may write it): nobody was seen to make it.
 
 NOTE [ What is loaded once ]
     What was read while a function's state was built counts for every data set that uses that state from then
@@ -394,8 +394,8 @@ class Observer:
             self._log.append(entry)
 
     def _put_out(self, path: str, uses: dict[str, _Use], *, is_made: bool = True) -> None:
-        """Notes an output; it may be an input of another item by its name alone. What was there before and was
-        kept (`is_made=False`) is an input of whoever reads it."""
+        """Notes an output; it may be an input of another item by its name alone, and by what is in it unless
+        the function made that (`is_made`)."""
         use = uses.pop(path, None)
         if use is not None or path in self._last:
             self._log.append(Input(OUTPUT, "", path=path))
