@@ -335,7 +335,8 @@ def verify(
             try:
                 again = job.call(index, originals.item(index))
             except Exception as error:  # noqa: BLE001 - the function may raise anything
-                raise PreprocessError.of(error, f"preprocessing {name} again failed: {error}") from None
+                failed = PreprocessError.of(error, f"preprocessing {name} again failed: {error}")
+                raise failed from failed.__cause__
             stored = [slot.artifact.sample(row) for slot, row in zip(slots, rows.tolist(), strict=True)]
             if _digest(stored) != _digest(again):
                 ref = slots[0].ref if slots else None

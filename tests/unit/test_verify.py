@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache.errors import VerifyError
+from prepcache.errors import PreprocessError, VerifyError
 from prepcache.fill.call import Job
 from prepcache.making import verify
 from prepcache.protocol.wire import ArtifactRef
@@ -89,6 +89,19 @@ def test_purged_items_are_verified_as_they_were_or_skipped(
             bench.catalogue.index.let_go(ref.digest for ref in refs(daemon))
 
     assert verified(bench, meanwhile) == (5, [])
+
+
+def test_an_error_while_verifying_keeps_its_cause(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = filled(daemon, monkeypatch)
+
+    def fail(item: int) -> None:
+        raise ValueError("bad") from KeyError(item)
+
+    with pytest.raises(PreprocessError, match="again failed: bad") as raised:
+        verified(bench, fail)
+    assert isinstance(raised.value.__context__, ValueError) and isinstance(raised.value.__cause__, KeyError)
 
 
 def test_a_missing_piece_condemns_no_other_piece(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
