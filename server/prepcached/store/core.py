@@ -27,7 +27,7 @@ import errno
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prepcache import errors
 from prepcached.store import queries
@@ -92,6 +92,11 @@ class Core:
             self.counters.cost_s = totals.cost_s
             self.ledger.live_bytes = totals.live_bytes
             self.quotas.used = used
+            self.ledger.unlinked_bytes = self.holds.unlinked_bytes()
+
+    def take_holds(self, holder: str, found: Iterable[tuple[bytes, int, bool]]) -> None:
+        """Call it with `memory`."""
+        if self.holds.take(holder, found, self.monotonic()):
             self.ledger.unlinked_bytes = self.holds.unlinked_bytes()
 
     def check_not_stopping(self) -> None:

@@ -216,16 +216,17 @@ class Holds:
         self._bytes: dict[bytes, int] = {}
         self._pinned: set[bytes] = set()
 
-    def take(self, session: str, found: Iterable[tuple[bytes, int, bool]], now: float) -> None:
-        """Holds what was found (digest, bytes on disk, is pinned)."""
+    def take(self, session: str, found: Iterable[tuple[bytes, int, bool]], now: float) -> bool:
+        """Holds what was found (digest, bytes on disk, is pinned); whether any was removed before."""
         held = self._held.setdefault(session, {})
-        gone = self._gone.get(session, {})
+        gone, came_back = self._gone.get(session, {}), False
         for digest, disk_bytes, is_pinned in found:
             self._bytes.setdefault(digest, disk_bytes)
             held[digest] = now
-            gone.pop(digest, None)
+            came_back |= gone.pop(digest, None) is not None
             if is_pinned:
                 self._pinned.add(digest)
+        return came_back
 
     def touch(self, session: str, digests: Iterable[bytes], now: float) -> list[bytes]:
         held = self._held.get(session, {})

@@ -162,7 +162,7 @@ class Store(Core):
                 if holder is not None:
                     if self.removals != removals:
                         continue  # NOTE [ Holds against removals ] in core.py
-                    self.holds.take(holder, found, self.monotonic())
+                    self.take_holds(holder, found)
                 self.used.update((entry[0], now) for entry in found)
             return Resolved(generation, is_complete, tuple(refs), chunks)
 

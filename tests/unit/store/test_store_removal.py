@@ -24,6 +24,9 @@ def test_replaced_bytes_come_back_when_they_are_committed_again(store: Store) ->
     assert [ref.digest for ref in store.resolve(RECIPE).artifacts] == [old.digest]
     assert stores.digests_on_disk(store) == {old.digest}
     assert store.stats().entries == 1
+    assert store.stats().unlinked_bytes > 0
+    store.resolve(RECIPE, holder="job")
+    assert store.stats().unlinked_bytes == 0 and store.check() == []
     store.release("job", [old.digest])
     store.maintain()
     assert stores.digests_on_disk(store) == {old.digest}
