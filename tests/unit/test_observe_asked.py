@@ -118,6 +118,27 @@ def test_a_profile_for_threads_is_left_in_place(project: Project) -> None:
     assert threading.getprofile() is None
 
 
+def test_items_made_in_a_thread_that_started_meanwhile_are_kept(project: Project) -> None:
+    """As a loader's thread that starts while another thread is at an item."""
+    project.write(prep=HERE + "def f(x):\n    return os.path.exists(f'{HERE}/a')\n")
+    found = project.recipe()
+    observer, failures = Observer(found), []
+
+    def work() -> None:
+        is_over.wait()
+        with observer.watching() as watch:
+            found.preprocess(None)  # type: ignore[misc]
+        failures.append(watch.failure)
+
+    thread, is_over = threading.Thread(target=work), threading.Event()
+    with Observer(found).watching():
+        thread.start()
+    is_over.set()
+    thread.join()
+    assert failures == [""]
+    assert [row["name"] for row in observer.taken()] == ["project:a"]
+
+
 @pytest.mark.skipif(IS_MONITORED, reason="nothing is profiled here")
 def test_a_profiler_that_the_function_sets_is_left_and_said(project: Project) -> None:
     """While it is there, and after it has ended, what the function asks for is not seen."""

@@ -194,7 +194,7 @@ def heard(code: JobCode, watch: Watch) -> Iterator[None]:
                 watch.failure = watch.failure or "other tools use sys.monitoring"
     elif not code.asks:
         yield
-    elif {before := sys.getprofile(), threading.getprofile()} - {None, _profiled, _profile_thread}:
+    elif not (_is_own(before := sys.getprofile()) and _is_own(threading.getprofile())):
         watch.failure = "a profiler is running"
         yield
     elif any(thread.is_alive() for thread in _unheard):
@@ -211,6 +211,11 @@ def heard(code: JobCode, watch: Watch) -> Iterator[None]:
             else:  # it is the function's own, or none since that one ended
                 watch.failure = watch.failure or "it has set a profiler"
             _profile_threads(-1)
+
+
+def _is_own(profile: Any) -> bool:
+    """Whether no profiler runs, or one of ours, as in a thread that started while a function was watched."""
+    return profile is None or getattr(profile, "__module__", "") == __name__
 
 
 def _asked(code: CodeType, offset: int) -> None:
@@ -386,7 +391,7 @@ def _after_fork_in_child() -> None:
         _tool.after_fork()
         return
     _profiling = 0
-    if getattr(sys.getprofile(), "__module__", "") == __name__:
+    if _is_own(sys.getprofile()):
         sys.setprofile(None)
     if threading.getprofile() is _profile_thread:
         threading.setprofile(None)
