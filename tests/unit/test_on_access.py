@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import prepcache
 from prepcache.errors import DaemonUnreachable, Declined, LimitExceeded, SampleError, StoreError
 from prepcache.fill import call, commit, on_access
 from prepcache.fill.batch import Batch, Collected
@@ -73,7 +74,7 @@ def test_threads_of_one_job_make_an_item_once(daemon: FakeDaemon) -> None:
     job.forget()
 
 
-def test_samples_have_memory_of_their_own(daemon: FakeDaemon) -> None:
+def test_samples_have_memory_of_their_own(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """A function may use its own again at its next call."""
     buffer = np.zeros(3)
 
@@ -87,6 +88,9 @@ def test_samples_have_memory_of_their_own(daemon: FakeDaemon) -> None:
     assert [sample[0] for sample in job.samples(0, 1, 2)] == [1, 2, 3], "what waits for its commit, too"
     job.made.flush()
     assert left_behind(daemon) == 0
+    monkeypatch.setenv("PREPCACHE", "off")
+    alone = prepcache.CachedDataset([1, 2, 3], reusing, code=None, version="1", lazy=True, progress=False)
+    assert [sample[0] for sample in alone.__getitems__([0, 1, 2])] == [1, 2, 3], "without a daemon, too"
 
 
 def test_cheap_items_asked_for_one_by_one_cost_no_request_each(
