@@ -250,30 +250,6 @@ def test_cached_functions_compute_whole_trees_once(jobs: Jobs) -> None:
     assert jobs.calls() == Counter({3: 1})
 
 
-REUSING = """
-import torch
-
-class Reusing:
-    def __init__(self):
-        self.buffer = torch.zeros(3)
-
-    def __call__(self, item):
-        called(item)
-        return self.buffer.fill_(item)
-
-ds = prepcache.CachedDataset(range(6), Reusing(), lazy=True, untracked=("buffer",), progress=False)
-batches = list(torch.utils.data.DataLoader(ds, batch_size=3))
-assert [batch[:, 0].tolist() for batch in batches] == [[0, 1, 2], [3, 4, 5]], batches
-tell(ds)
-"""
-
-
-def test_samples_without_the_cache_have_memory_of_their_own(jobs: Jobs) -> None:
-    """As those that are stored: else what a job trains on would depend on whether there is a daemon."""
-    jobs.run(jobs.write(REUSING), PREPCACHE="off")
-    assert jobs.calls() == Counter(dict.fromkeys(range(6), 1))
-
-
 HOLDER = """
 class Data:
     def __init__(self, factor):
