@@ -119,24 +119,27 @@ def test_a_profile_for_threads_is_left_in_place(project: Project) -> None:
 
 
 def test_items_made_in_a_thread_that_started_meanwhile_are_kept(project: Project) -> None:
-    """As a loader's thread that starts while another thread is at an item."""
+    """As a loader's thread that starts while another is at an item. In a child: beside no other threads."""
     project.write(prep=HERE + "def f(x):\n    return os.path.exists(f'{HERE}/a')\n")
     found = project.recipe()
-    observer, failures = Observer(found), []
 
-    def work() -> None:
-        is_over.wait()
-        with observer.watching() as watch:
-            found.preprocess(None)  # type: ignore[misc]
-        failures.append(watch.failure)
+    def work() -> list[str]:
+        is_over, failures = threading.Event(), []
 
-    thread, is_over = threading.Thread(target=work), threading.Event()
-    with Observer(found).watching():
-        thread.start()
-    is_over.set()
-    thread.join()
-    assert failures == [""]
-    assert [row["name"] for row in observer.taken()] == ["project:a"]
+        def make() -> None:
+            is_over.wait()
+            with Observer(found).watching() as watch:
+                found.preprocess(None)  # type: ignore[misc]
+            failures.append(watch.failure)
+
+        thread = threading.Thread(target=make)
+        with Observer(found).watching():
+            thread.start()
+        is_over.set()
+        thread.join()
+        return failures
+
+    assert told_by_child(work) == [""]
 
 
 @pytest.mark.skipif(IS_MONITORED, reason="nothing is profiled here")
