@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+import importlib
 import pickle
+import sys
+import wsgiref
 
 import pytest
 import torch
@@ -102,6 +105,22 @@ def test_what_the_job_adds_or_takes_away_is_named(
     assert steady.changed(is_due=True) == []
     monkeypatch.delattr(owner, "K") if is_gone else monkeypatch.setattr(owner, "K", 2, raising=False)
     assert name in steady.changed(is_due=True)
+
+
+def test_a_module_of_a_library_that_the_job_loads_is_no_change(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `numpy.random` is with its first use."""
+    monkeypatch.delitem(sys.modules, "wsgiref.util", raising=False)
+    monkeypatch.delattr(wsgiref, "util", raising=False)
+    project.write(prep="import wsgiref\ndef f(x): return wsgiref.util.guess_scheme({}), x\n")
+    module = project.load()
+    steady = Steady(recipe(module.f))
+    importlib.import_module("wsgiref.util")
+    assert steady.changed() == []
+    module.f(1)
+    steady.settle()
+    assert steady.changed(is_due=True) == []
 
 
 def test_a_default_dtype_set_by_the_job_is_named(project: Project) -> None:

@@ -127,7 +127,7 @@ class Steady:
         """
         if self._changed or (self.is_settled and not is_due):
             return self._changed
-        known, own = set(self._trial.came), self._trial.own
+        known, own = _values(self._trial), self._trial.own
         try:
             found = self._drift()
         except UnkeyableError as error:
@@ -136,7 +136,7 @@ class Steady:
             return [_MOVING]
         if not (is_filling or self.is_settled or self._is_elsewhere):
             # The job has loaded it, and may have set it.
-            found |= dict.fromkeys(sorted(self._trial.came.keys() - known), False)
+            found |= dict.fromkeys(sorted(_values(self._trial) - known), False)
         own.update(
             label
             for label, may_be_own in found.items()
@@ -262,7 +262,7 @@ def _holder(place: str, rows: dict[str, str | None]) -> str | None:
 def _settle(made: Recipe, trial: Trial) -> None:
     """Makes items again if calls have changed what the function holds, so that it counts as before."""
     own = frozenset(trial.own | made.own)
-    if made.preprocess is None or not (own or trial.came):
+    if made.preprocess is None or not (own or _values(trial)):
         return
     is_same = trial.gives_the_same(made.preprocess)
     before = made.state._replace(rows=trial.came | made.state.rows)
@@ -276,6 +276,11 @@ def _settle(made: Recipe, trial: Trial) -> None:
             if is_same
             else differing(made.state, now)
         )
+
+
+def _values(trial: Trial) -> set[str]:
+    """The labels of values that came up; that a module is loaded is none."""
+    return {label for label in trial.came if not label.startswith(LOADED)}
 
 
 def _digest_of(sample: Any) -> bytes | None:
