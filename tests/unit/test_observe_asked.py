@@ -125,15 +125,16 @@ def test_items_made_in_a_thread_that_started_meanwhile_are_kept(project: Project
 
     def work() -> list[str]:
         is_over, failures = threading.Event(), []
+        first, second = Observer(found), Observer(found)  # in the thread their calls would count as for others
 
         def make() -> None:
             is_over.wait()
-            with Observer(found).watching() as watch:
+            with second.watching() as watch:
                 found.preprocess(None)  # type: ignore[misc]
             failures.append(watch.failure)
 
         thread = threading.Thread(target=make)
-        with Observer(found).watching():
+        with first.watching():
             thread.start()
         is_over.set()
         thread.join()

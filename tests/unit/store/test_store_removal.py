@@ -32,7 +32,7 @@ def test_replaced_bytes_come_back_when_they_are_committed_again(store: Store) ->
     assert stores.digests_on_disk(store) == {old.digest}
 
 
-def test_a_commit_that_replaces_bytes_it_brings_does_not_hold_them(store: Store) -> None:
+def test_bytes_that_a_commit_replaces_itself_are_not_held(store: Store) -> None:
     put(store, 1, seed=0)
     files = [stage(store, [1], seed=seed) for seed in (0, 1)]
     done = store.commit(RECIPE, files, owner_uid=os.getuid(), holder="job")
