@@ -125,7 +125,7 @@ def test_items_made_in_a_thread_that_started_meanwhile_are_kept(project: Project
 
     def work() -> list[str]:
         is_over, failures = threading.Event(), []
-        first, second = Observer(found), Observer(found)  # in the thread their calls would count as for others
+        first, second = Observer(found), Observer(found)  # made there, their calls would count
 
         def make() -> None:
             is_over.wait()
