@@ -118,31 +118,6 @@ def test_a_profile_for_threads_is_left_in_place(project: Project) -> None:
     assert threading.getprofile() is None
 
 
-def test_items_made_in_a_thread_that_started_meanwhile_are_kept(project: Project) -> None:
-    """As a loader's thread that starts while another is at an item. In a child: beside no other threads."""
-    project.write(prep=HERE + "def f(x):\n    return os.path.exists(f'{HERE}/a')\n")
-    found = project.recipe()
-
-    def work() -> list[str]:
-        is_over, failures = threading.Event(), []
-        first, second = Observer(found), Observer(found)  # made there, their calls would count
-
-        def make() -> None:
-            is_over.wait()
-            with second.watching() as watch:
-                found.preprocess(None)  # type: ignore[misc]
-            failures.append(watch.failure)
-
-        thread = threading.Thread(target=make)
-        with first.watching():
-            thread.start()
-        is_over.set()
-        thread.join()
-        return failures
-
-    assert told_by_child(work) == [""]
-
-
 @pytest.mark.skipif(IS_MONITORED, reason="nothing is profiled here")
 def test_a_profiler_that_the_function_sets_is_left_and_said(project: Project) -> None:
     """While it is there, and after it has ended, what the function asks for is not seen."""
