@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from prepcache.keys.observation import calls, context
 from prepcache.keys.observation.calls import CALLS_FOR_OTHERS, JobCode
 from prepcache.keys.observation.inputs import (
     ABSENT,
@@ -58,6 +61,50 @@ def f(x):
 """
 )
 IS_MONITORED = sys.version_info >= (3, 12)
+IN_THREADS = """
+import json, sys, threading
+
+import prep
+from prepcache.keys.observation.calls import CALLS_FOR_OTHERS
+from prepcache.keys.observation.observer import Observer
+from prepcache.keys.recipes import recipe
+
+found = recipe(prep.f)
+
+def failure(observer):
+    with observer.watching() as watch:
+        prep.f(None)
+    return watch.failure
+
+def failures(name):
+    first, second = Observer(found), Observer(found)
+    has_begun, is_over, is_made, end = (threading.Event() for _ in range(4))
+    told = []
+
+    def work():
+        has_begun.set()
+        is_over.wait()
+        for _ in range(CALLS_FOR_OTHERS):
+            sys.getprofile()
+        try:
+            told.append(failure(second))
+        finally:
+            is_made.set()
+        end.wait()
+
+    thread = threading.Thread(target=work, name=name)
+    with first.watching():
+        thread.start()
+        has_begun.wait()
+    is_over.set()
+    is_made.wait()
+    told.append(failure(first))
+    end.set()
+    thread.join()
+    return told
+
+print(json.dumps([failures("prepcache-loader"), failures("of the user")]))
+"""
 TEXT = "f'{HERE}/a.json'"
 WAYS = {
     "exists": f"os.path.exists({TEXT})",
@@ -116,6 +163,38 @@ def test_a_profile_for_threads_is_left_in_place(project: Project) -> None:
     assert [watched.failure, again.failure] == ["", "" if IS_MONITORED else "a profiler is running"]
     assert Watched(project, lines_of("os.path.exists('a')")).failure == ""
     assert threading.getprofile() is None
+
+
+def test_items_made_in_a_thread_that_started_meanwhile_are_kept(project: Project) -> None:
+    """Those of other threads too, if it is a loader's. In a process of its own: beside no other threads."""
+    project.write(prep=HERE + "def f(x):\n    return os.path.exists(f'{HERE}/a')\n")
+    command = [sys.executable, "-c", IN_THREADS]
+    done = subprocess.run(command, cwd=project.folder, capture_output=True, text=True, check=True)
+    others = "" if IS_MONITORED else "a thread that it may have started works for others"
+    assert json.loads(done.stdout) == [["", ""], ["", others]]
+
+
+def test_threads_may_become_known_while_a_watch_begins(project: Project) -> None:
+    """As in another thread: a set that grows cannot be read through."""
+    kept = []
+
+    class Found(threading.Thread):
+        def grow(self, *_: Any) -> bool:
+            kept.append(threading.Thread())
+            calls._unheard.add(kept[-1])
+            context.STATE.young.add(kept[-1])
+            return False
+
+        def __hash__(self) -> int:
+            return id(self) if not kept else id(self) + self.grow()
+
+        is_alive = grow
+
+    found = Found()
+    calls._unheard.add(found)
+    context.STATE.young.add(found)
+    found.grow()
+    assert Watched(project, lines_of("os.path.exists('a')")).names == ["cwd:a"]
 
 
 @pytest.mark.skipif(IS_MONITORED, reason="nothing is profiled here")

@@ -197,7 +197,7 @@ def heard(code: JobCode, watch: Watch) -> Iterator[None]:
     elif not (_is_own(before := sys.getprofile()) and _is_own(threading.getprofile())):
         watch.failure = "a profiler is running"
         yield
-    elif any(thread.is_alive() for thread in _unheard):
+    elif any(one in _unheard for one in threading.enumerate() if one is not threading.current_thread()):
         watch.failure = "a thread that it may have started works for others"
         yield
     else:
@@ -242,11 +242,14 @@ def _profiled(frame: FrameType, event: str, arg: Any, files: frozenset[str] = _F
 
 
 def _profile_thread(frame: FrameType, event: str, arg: Any) -> None:
-    """Threads that start meanwhile begin with this.
+    """Threads that start meanwhile begin with this; those of prepcache, which work for no function, end it.
 
     One may belong to a pool that the function keeps, and makes hardly a call between two items. One that
     makes `CALLS_FOR_OTHERS` while nothing is watched is not slowed down any longer, nor heard.
     """
+    if context.is_own(threading.current_thread()):
+        sys.setprofile(None)
+        return
     left = itertools.repeat(None, CALLS_FOR_OTHERS)
 
     def profiled(frame: FrameType, event: str, arg: Any) -> None:
@@ -261,7 +264,7 @@ def _profile_thread(frame: FrameType, event: str, arg: Any) -> None:
 
 CALLS_FOR_OTHERS = 10_000
 _unheard: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-"""While one of them lives, a function that asks is not observed completely."""
+"""While one of them lives, a function that asks in another thread is not observed completely."""
 
 
 def _profile_threads(more: int) -> None:

@@ -198,7 +198,7 @@ def depend_on(paths: Iterable[str | bytes], *, is_listed: bool = False) -> None:
 def begun(watch: Watch) -> Iterator[None]:
     """Lets a watch note what this thread does, and what works for it."""
     before = threading.enumerate()
-    watch.older = frozenset(before).difference(STATE.young)
+    watch.older = frozenset(one for one in before if one not in STATE.young)  # which others may add to
     token = STATE.carried.set((*STATE.carried.get(), watch))
     with STATE.lock:
         STATE.running = (*STATE.running, watch)
