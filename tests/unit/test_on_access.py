@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import math
 import multiprocessing
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -72,6 +76,35 @@ def test_threads_of_one_job_make_an_item_once(daemon: FakeDaemon) -> None:
         assert got == [[5]]
     assert job.bench.called == [5]
     job.forget()
+
+
+def test_a_call_that_fails_leaves_others_their_items(daemon: FakeDaemon) -> None:
+    """What another thread makes meanwhile is kept, though the call's batch had asked for it, too."""
+    is_at = {1: threading.Event(), 2: threading.Event()}
+    has_failed = threading.Event()
+
+    def function(item: int) -> Any:
+        is_at[item].set()
+        assert (has_failed if item == 2 else is_at[2]).wait(20)
+        if item == 1:
+            raise ValueError("no sample")
+        return np.int64(item)
+
+    job = AccessJob(daemon, [1, 2], function=function)
+
+    def failing() -> None:
+        with pytest.raises(ValueError, match="no sample"):
+            job.samples(0, 1)
+        has_failed.set()
+
+    thread, _ = in_thread(failing)
+    assert is_at[1].wait(20)
+    other, got = in_thread(lambda: job.samples(1))
+    thread.join(20)
+    other.join(20)
+    job.made.flush()
+    assert got == [[2]]
+    assert Bench(daemon, [1, 2], "after").missing() == [0]
 
 
 def test_samples_have_memory_of_their_own(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,3 +409,54 @@ def test_a_worker_leaves_to_its_job_what_no_daemon_took(daemon: FakeDaemon, is_t
     assert job.committer.is_idle and other.committer.is_idle
     assert Bench(daemon, items, "after").missing() == [1]
     assert left_behind(daemon) == 0 and not list((daemon.folder / "cache/prepcache/left").iterdir())
+
+
+def test_the_end_waits_once_for_workers_of_all(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of data sets, and though multiprocessing ends each of them once more."""
+    slept = [0.0]
+    clock = SimpleNamespace(
+        time=time.time,
+        monotonic=lambda: time.monotonic() + sum(slept),
+        sleep=slept.append,
+    )
+    jobs = [AccessJob(daemon, [1], name) for name in ("one", "two", "three")]
+    for job in jobs:
+        monkeypatch.setattr(job.bench.session, "leased_by", lambda pids: len(pids), raising=False)
+    monkeypatch.setattr(commit.Committer, "_workers_until", 0.0, raising=False)
+    monkeypatch.setattr(commit, "active_children", lambda: [SimpleNamespace(pid=1, daemon=True)])
+    monkeypatch.setattr(commit, "time", clock)
+    for job in [*jobs, *jobs]:
+        job.committer.end()
+    assert sum(slept) < 1.1 * commit.WORKERS_S
+
+
+def test_what_is_stored_may_be_left_in_a_read_only_folder(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A data set is opened all the same, and what it takes from there is stored."""
+
+    def work() -> None:
+        worker = AccessJob(daemon, [1, 2], "worker")
+        away(worker)
+        worker.samples(0, 1)
+        worker.committer.end()
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    (left,) = (daemon.folder / "cache/prepcache/left").iterdir()
+    unlink = Path.unlink
+
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        if path.parent == left.parent:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    for name in ("one", "two"):
+        job = AccessJob(daemon, [1, 2], name)
+        job.committer.inherit()
+        job.committer.flush()
+        assert job.committer.is_idle and job.bench.samples() == [1, 4]
+    assert left.exists() and Bench(daemon, [1, 2], "after").missing() == []

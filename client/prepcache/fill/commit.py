@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import active_children, parent_process
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -70,7 +70,7 @@ AWAY_BYTES = 1 << 30
 AWAY_FILES = 256
 """What may wait in files of one process, each with a descriptor; beyond that nothing more is kept."""
 WORKERS_S = 2.0
-"""What a job at its end gives its workers, which commit a second after they have made something."""
+"""What a job at its end gives all its workers, which commit a second after they have made something."""
 FORGOTTEN_S = 2 * 24 * 3600.0
 """What was left for another process is deleted then, if none has taken it."""
 RETRY_S = 5.0
@@ -176,6 +176,9 @@ class Committer:
         reason: why nothing more is stored, or ""; `is_declined`: since there is no room.
         is_filling: a fill says what is wrong.
     """
+
+    _workers_until: ClassVar[float] = 0.0
+    """When all data sets of a job that ends have waited for its workers; 0 before."""
 
     def __init__(self, artifacts: Any, task: Task, *, is_heir: bool = True) -> None:
         self.pid = os.getpid()
@@ -314,7 +317,7 @@ class Committer:
                     if is_over:
                         self._retry_at = 0.0
                         if batch.left is not None:
-                            batch.left.unlink(missing_ok=True)
+                            _remove(batch.left)
                         self._todo.popleft()
                         _LATE.discard(batch)
                         _PENDING.pop(id(batch), None)
@@ -478,10 +481,11 @@ class Committer:
 
     def _await_workers(self) -> None:
         """Lets workers commit that are still there, as after an error: this process's end terminates them."""
-        pids = {one.pid for one in active_children() if one.daemon}
-        until = time.monotonic() + WORKERS_S
+        if not (pids := {one.pid for one in active_children() if one.daemon}):
+            return
+        until = Committer._workers_until = Committer._workers_until or time.monotonic() + WORKERS_S
         with contextlib.suppress(PrepcacheError):
-            while pids and time.monotonic() < until and self._artifacts.session.leased_by(pids):
+            while time.monotonic() < until and self._artifacts.session.leased_by(pids):
                 time.sleep(0.05)
 
     def _leave(self) -> str:
@@ -521,7 +525,7 @@ class Committer:
             if (items == MISSING).any():  # it is another data set's
                 continue
             if catalogue.is_shared(items).all():
-                path.unlink(missing_ok=True)
+                _remove(path)
             elif any(map(catalogue.is_missing, items.tolist())):
                 batch = Batch([file], items.tolist(), dict.fromkeys(map(bytes, table)), observed, left=path)
                 catalogue.add_local(batch.files)
@@ -531,6 +535,12 @@ class Committer:
         """The workers of an epoch find what those of the last one left."""
         if os.getpid() == self.pid and self._artifacts.session.is_away:
             self.inherit()
+
+
+def _remove(path: Path) -> None:
+    """Removes a file that is stored by now. Where its folder is read-only, it is passed over from now on."""
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def _write(file: LocalFile, path: Path) -> None:

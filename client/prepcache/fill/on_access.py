@@ -98,6 +98,7 @@ class OnAccess:
         found: dict[int, Any] = {}
         while left := self._unread(indices, found):
             todo: list[int] = []
+            granted: list[int] = []
             try:
                 with self._turn:
                     todo = [index for index in left if not self._share.is_taken(index)]
@@ -105,7 +106,8 @@ class OnAccess:
                 for index in granted:
                     self._make(index, call, found)
             except BaseException:  # the function raised, or was interrupted: others may make these
-                self._share.settle([index for index in todo if self._is_unmade(index)])
+                # Not all that it wants: another thread may be making the rest by now.
+                self._share.settle([index for index in granted or todo if self._is_unmade(index)])
                 self.flush_soon()
                 raise
             if not todo:
