@@ -233,7 +233,7 @@ def owner_of(fd: int) -> int:
     """The owner that an artifact's file is marked with; without a mark that makes sense, the file's own."""
     with contextlib.suppress(OSError, ValueError):
         owner = int(os.getxattr(fd, OWNER_XATTR))
-        if 0 <= owner < 1 << 32:
+        if -1 <= owner < 1 << 32:  # -1: TOKEN_UID in auth.py
             return owner
     return os.fstat(fd).st_uid
 

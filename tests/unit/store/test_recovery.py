@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from prepcache import artifact, errors
 from prepcache.digests import RecipeDigest
+from prepcached.auth import TOKEN_UID
 from prepcached.store import integrity, staging
 from prepcached.store.db import Index, discard
 from prepcached.store.store import Store, check_root, rebuild
@@ -111,6 +112,14 @@ def test_what_cannot_be_removed_stays_and_ends_nothing(
     assert store.stats().recovered == ({} if failed else {"unreadable": 1})
     assert (failed is not None) == (place == "staging")
     subprocess.run(["rm", "-r", str(deep)], check=True)
+
+
+def test_a_rebuild_keeps_what_came_with_the_tcp_token(open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    put(store, 1, owner_uid=TOKEN_UID)
+    store.close()
+    discard(f"{store.root}/v1/index.sqlite")
+    assert [entry.owner for entry in open_store().entries().entries] == [TOKEN_UID]
 
 
 def test_marks_and_names_that_nobody_wrote_end_no_start(root: Path, open_store: Callable[..., Store]) -> None:
