@@ -122,7 +122,8 @@ def test_a_lying_bucket_costs_only_the_work(harm: str, tmp_path: Path, tier: Pat
     with box(tmp_path / "second", tier) as second:
         job = second.job()
         assert asked(job) == (3, 0)
-        assert second.http().get("/v1/tier").json()["hits"] == 0
+        told = second.http().get("/v1/tier").json()
+        assert (told["hits"], told["bad"]) == (0, harm != "remove")
         assert not second.store.check()
 
 
