@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from prepcache.errors import ConfigError
+from prepcache.errors import ConfigError, all_errors
 from prepcached.config import KNOWN, load
+from prepcached.server import OVERDUE
 from support.fleet import upstream
 from support.serving import serving
 
@@ -66,6 +67,12 @@ def test_a_service_that_cannot_start_is_given_up() -> None:
     longest_s = int(set_to["TimeoutStartSec"]) + int(set_to["RestartSec"])
     assert int(set_to["StartLimitBurst"]) * longest_s < int(set_to["StartLimitIntervalSec"])
     assert int(set_to["RestartPreventExitStatus"]) == ConfigError.exit_code
+
+
+def test_an_overdue_stop_is_no_failed_service() -> None:
+    """A failure in the middle of `systemctl restart` would close the socket, and cancel the start."""
+    assert int(directives("prepcached.service")["SuccessExitStatus"]) == OVERDUE
+    assert OVERDUE not in (1, *(error.exit_code for error in all_errors())), "else a fault would pass for it"
 
 
 def test_the_socket_goes_down_with_a_failed_service() -> None:

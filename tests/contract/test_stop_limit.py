@@ -55,7 +55,7 @@ def test_a_stop_that_a_thread_holds_up_ends_the_process(
         asking = threading.Thread(target=ask)
         asking.start()
         assert begun.wait(READY_S)
-    assert ended.is_set() and statuses == [1]
+    assert ended.is_set() and statuses == [daemon_server.OVERDUE]
     asking.join(READY_S)
 
 
