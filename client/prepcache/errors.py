@@ -84,7 +84,7 @@ class PreprocessError(PrepcacheError, code="preprocess-failed", status=500, exit
             if cause is None and not error.__suppress_context__ and error.__context__ is not sys.exception():
                 cause = error.__context__  # not what the job itself handles just now
             failed.__cause__ = error if isinstance(error, BaseExceptionGroup) else cause
-            notes = getattr(error, "__notes__", None) if failed.__cause__ is not error else None
+            notes = vars(error).get("__notes__") if failed.__cause__ is not error else None
             for note in notes if isinstance(notes, list) else ():
                 if isinstance(note, str):
                     failed.add_note(note)

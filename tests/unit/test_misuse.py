@@ -121,6 +121,21 @@ def test_an_error_is_shown_where_the_job_handles_another(function: Any, shown: s
     assert type(pickle.loads(pickle.dumps(raised.value))) is prepcache.PreprocessError
 
 
+class Answering(Exception):
+    def __getattr__(self, name: str) -> Any:
+        return {}[name]
+
+
+def raising_answering(item: int) -> int:
+    raise Answering("a bad __getattr__")
+
+
+def test_an_error_that_answers_for_names_is_shown() -> None:
+    ds = prepcache.CachedDataset([0], raising_answering, lazy=True, progress=False)
+    with pytest.raises(prepcache.PreprocessError, match="Answering: a bad __getattr__"):
+        ds[0]
+
+
 def test_notes_of_any_kind_change_no_error() -> None:
     ds = prepcache.CachedDataset([0, 1], raising_with_notes, lazy=True, progress=False)
     for position, notes in enumerate(([], ["a note"])):
