@@ -12,6 +12,7 @@ from prepcache.daemon.transfer import sweep
 from prepcache.daemon.wait_budget import on_own_time
 from prepcache.errors import DaemonUnreachable, PrepcacheError, StoreError
 from prepcache.protocol import wire
+from prepcache.protocol.places import cache_folder
 from support.fake_daemon import Hang, Request, problem, reply
 from support.sessions import RECIPE, Bench, SomeRecipe, bench_fixture, items, ref, wait_until  # noqa: F401
 
@@ -172,3 +173,17 @@ def test_a_download_that_is_read_is_not_swept(bench: Bench) -> None:
     bench.session.touch([refs[0].digest])
     sweep(first.parent)
     assert first.read_bytes() == b"data"
+
+
+def test_downloads_of_days_ago_that_are_needed_are_kept(bench: Bench) -> None:
+    """Nothing is fetched again; what no job needs goes."""
+    (bench.world.root / "instance").write_text("another daemon's")
+    bench.world.artifacts = [1, 2]
+    found = bench.session.resolve(SomeRecipe())
+    folder = cache_folder(os.environ) / "downloads-v1"
+    folder.mkdir(parents=True)
+    for name in ("forgotten", *(one.digest for one in found.artifacts)):
+        (folder / name).write_bytes(b"data")
+        os.utime(folder / name, (0.0, 0.0))
+    paths = [bench.session.path_of(one) for one in found.artifacts]
+    assert sorted(folder.iterdir()) == sorted(paths) and not bench.sent("GET", "/data")

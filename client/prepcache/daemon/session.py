@@ -255,7 +255,7 @@ class Session:
             ArtifactError: what was downloaded has other bytes.
         """
         self.open()
-        return self._handover.path_of(ref)
+        return self._handover.path_of(ref, self.heartbeat.held)
 
     def _makes_way(self, tells: int, wait_s: float) -> bool:
         """Tells at once which holds were dropped, for lack of room; whether any were since `tells` was so.

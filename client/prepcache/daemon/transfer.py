@@ -226,11 +226,12 @@ class Handover:
                     shared = None
         return Staged.new(shared, self._scratch / "staging-v1", header.partition(".")[0])
 
-    def path_of(self, ref: wire.ArtifactRef) -> Path:
+    def path_of(self, ref: wire.ArtifactRef, held: Iterable[str]) -> Path:
         if self._shared is not None:
             return self._shared.path_of(ref.digest)
         if not self._has_swept:  # once: whatever the clock does, what it opens stays
             self._has_swept = True
+            self.keep(list(held))  # of days ago, and needed now
             sweep(self._downloads)
         return downloaded(self._downloads, ref.digest, ref.size_bytes, lambda fd: self._fetch(ref, fd))
 
