@@ -10,6 +10,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+import numpy
+import numpy.random
 import pytest
 
 from prepcache.keys.code.resolution import NONE, setting_of
@@ -118,3 +120,18 @@ def test_what_a_late_library_has_of_another_does_not_count(project: Project) -> 
 )
 def test_what_is_long_or_no_data_is_no_setting(value: Any) -> None:
     assert setting_of("library.value", value) is NONE
+
+
+def test_numpys_generator_counts_alike_before_it_is_loaded(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever first asks for `numpy.random` loads it; what a job puts there counts."""
+    project.write(prep="import numpy as np\ndef f(x): return np.random.rand() * x\n")
+    function = project.load().f
+    loaded = recipe(function).digest
+    with monkeypatch.context() as patch:
+        patch.delattr(numpy, "random")
+        assert recipe(function).digest == loaded
+    for other in (numpy.random.normal, numpy.random.RandomState(1).rand):
+        monkeypatch.setattr(numpy.random, "rand", other)
+        assert recipe(function).digest != loaded

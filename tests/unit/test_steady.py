@@ -123,6 +123,34 @@ def test_a_module_of_a_library_that_the_job_loads_is_no_change(
     assert steady.changed(is_due=True) == []
 
 
+def test_what_a_later_call_loads_by_getattr_is_no_change(project: Project) -> None:
+    """And none in an executor's process where another data set's call has loaded it."""
+    project.write(
+        pack____init__="""
+            def _is_ours(name):
+                return name == "Heavy"
+            def __getattr__(name):
+                if not _is_ours(name):
+                    raise AttributeError(name)
+                from pack.heavy import Heavy
+                return globals().setdefault(name, Heavy)
+            """,
+        pack__heavy="class Heavy:\n    size = 3\n",
+        prep="import pack\ndef f(x): return pack.Heavy.size if x else x\n",
+    )
+    module = project.load()
+    steady = Steady(recipe(module.f))
+    sent = pickle.dumps(steady)
+    assert pickle.loads(sent).changed(is_filling=True) == []
+    module.f(0)
+    steady.settle()
+    module.f(1)
+    assert steady.changed(is_due=True, is_filling=True) == []
+    assert pickle.loads(sent).changed(is_filling=True) == []
+    module.pack.Heavy.size = 4
+    assert steady.changed(is_due=True) == ["pack.heavy.Heavy.size"], "the job set it"
+
+
 def test_a_default_dtype_set_by_the_job_is_named(project: Project) -> None:
     project.write(prep=PREP)
     steady = Steady(recipe(project.load().f))

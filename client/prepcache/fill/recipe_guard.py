@@ -129,7 +129,7 @@ class Steady:
             return self._changed
         known, own = _values(self._trial), self._trial.own
         try:
-            found = self._drift()
+            found = self._drift(is_filling)
         except UnkeyableError as error:
             found = {getattr(error, "path", None) or "what the function depends on": False}
         except (RuntimeError, KeyError):
@@ -156,7 +156,7 @@ class Steady:
             with contextlib.suppress(UnkeyableError, RuntimeError, KeyError):  # nothing passes for its own
                 self._trial.own.update(
                     label
-                    for label in self._drift()
+                    for label in self._drift(True)
                     if label not in distributions and not label.endswith(_OF_ANOTHER_TIME)
                 )
         self.is_settled = True
@@ -170,10 +170,12 @@ class Steady:
         is_news, self._is_told = not self._is_told, True
         return is_news
 
-    def _drift(self) -> dict[str, bool]:
+    def _drift(self, is_of_calls: bool) -> dict[str, bool]:
         if self._recipe is None:
             return {}
-        found = drift(self._recipe, self._trial.came, is_elsewhere=self._is_elsewhere)
+        found = drift(
+            self._recipe, self._trial.came, is_elsewhere=self._is_elsewhere, is_of_calls=is_of_calls
+        )
         if self._is_elsewhere:
             rows = self._recipe.state.rows
             others = {_holder(label, rows) for label in found}
@@ -189,12 +191,19 @@ class Steady:
         return holder is None or (holder, rows[holder]) in _met
 
 
-def drift(made: Recipe, met: dict[str, Any] | None = None, *, is_elsewhere: bool = False) -> dict[str, bool]:
+def drift(
+    made: Recipe,
+    met: dict[str, Any] | None = None,
+    *,
+    is_elsewhere: bool = False,
+    is_of_calls: bool = False,
+) -> dict[str, bool]:
     """What has changed in this process since a recipe was made, and whether the function may have changed it.
 
     Args:
         met: rows that came up in earlier looks; grows by what comes up in this one.
         is_elsewhere: this process did not make it, and may have loaded other texts or versions of libraries.
+        is_of_calls: only the function ran since the last look.
     """
     met = {} if met is None else met
     if made.preprocess is None or made.asked.get("code") is None:
@@ -202,9 +211,15 @@ def drift(made: Recipe, met: dict[str, Any] | None = None, *, is_elsewhere: bool
     state, reach = recipes.again(made)
     before = made.state._replace(rows=met | made.state.rows)
     drifted = differing(before, state, own=made.own)
+    gone: set[str] = (before.rows.keys() - state.rows.keys()) if is_of_calls else set()
+    if is_lazy := any(label.endswith(".__getattr__") for label in gone):
+        # It is asked no more for what it has put into its module: that came up as an import does.
+        drifted = [label for label in drifted if label in before.rows]
     functions = [function.__code__ for function in reach.labels.functions()]
     alters = Alters([*functions, *reach.modules.codes()] if drifted else ())
     found = {label.removesuffix(DEFINITION): _may_be_own(label, reach, alters) for label in drifted}
+    if is_lazy:
+        found |= {label.removesuffix(DEFINITION): True for label in gone.intersection(drifted)}
     others = differing_distributions(made.parts["environment"]["distributions"])
     came = {label: row for label, row in state.rows.items() if label not in before.rows}
     if is_elsewhere:

@@ -150,7 +150,10 @@ def _is_put_there(walk: Dependencies, label: str, value: Any, space: Any) -> boo
         home = labels.class_module(type(owner))
         is_theirs = any(one is owner for one in space.values())
         if _is_of_package(home, label):
-            is_theirs |= not is_generator(owner)
+            # One beside its class is the library's own (`np.random.rand`), under the method's name.
+            beside = labels.space_of(labels.module_named(home)).values()
+            is_named = label.rpartition(".")[2] == value.__name__
+            is_theirs |= not is_generator(owner) or (is_named and any(one is owner for one in beside))
         else:
             there = labels.space_of(sys.modules.get(home.partition(".")[0]))
             is_theirs |= any(one is value for one in there.values())
