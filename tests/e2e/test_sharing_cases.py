@@ -206,6 +206,7 @@ def test_data_of_twice_the_budget_keep_a_steady_half(jobs: Jobs, how: str) -> No
         assert serving.wait_until(lambda: client.stats()["staged_bytes"] == 0), "a slow commit is left behind"
         jobs.forget()
         again = jobs.run(script, how, COUNT // 4, 10_000, PREPCACHE_URL=url_of(jobs))
-        assert again["hit"] == COUNT // 4, ("the first job has ended: the later one got in", later, again)
+        why = f"{later['epochs']}, {later['cached']} cached, {later['evictions']} evicted: {later['why']}"
+        assert again["hit"] == COUNT // 4, f"the first job has ended, but the later one did not get in: {why}"
         assert jobs.calls() == Counter()
         assert client.stats()["disk_bytes"] <= BUDGET_BYTES
