@@ -1,8 +1,8 @@
 """Items as bytes, and the digests of many at once.
 
 All items are written, with room for the digests of files; these are looked up in the stat cache, or read;
-then the whole is hashed. Values of one shape (texts, numbers, tuples or dicts of those) are written column by
-column, at half the cost.
+then the whole is hashed. Items of one shape (files, texts, numbers, tuples or dicts of those) are written
+column by column, at two thirds of the cost.
 
 An item that holds an instance or a function says only its name. What that name stands for counts in the
 recipe: each is noted in `classes`, and `recipes.with_classes` counts those of the project by definition.
@@ -15,11 +15,14 @@ Invariants:
 
 from __future__ import annotations
 
+import os
+import pathlib
 import sys
 import types
 from array import array
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import chain
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -35,8 +38,16 @@ from prepcache.keys.encoding.encoder import (
     length,
     text_bytes,
 )
-from prepcache.keys.files.digest import Digested, Trust, digest_file, digest_tree, read_files, tree_stamp
-from prepcache.keys.files.stamps import mix_columns, stamp_of
+from prepcache.keys.files.digest import (
+    Digested,
+    Trust,
+    digest_file,
+    digest_tree,
+    is_regular,
+    read_files,
+    tree_stamp,
+)
+from prepcache.keys.files.stamps import Stamp, mix_columns, stamp_of
 from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.markers import Tree
 from prepcache.keys.observation import context
@@ -191,13 +202,14 @@ def digests_of(items: Sequence[Any], encoder: ItemEncoder, first: int = 0, step:
     """The digests of items, by a new encoder that writes digests later. `first`, `step`: for messages."""
     import numpy as np
 
-    written: list[list[Any]] = []
+    written: list[Sequence[Any]] = []
     ends: list[int] = []
     for start in range(0, len(items), _RUN_ITEMS):
-        run = items[start : start + _RUN_ITEMS]
-        if (values := columns(run, encoder.rules)) is not None:
-            written.extend([_PREFIX, value] for value in values)
-            ends.extend([len(encoder.names)] * len(run))
+        run, slot = items[start : start + _RUN_ITEMS], len(encoder.names)
+        if (at_once := _by_columns(run, encoder)) is not None:
+            written += at_once
+            width = (len(encoder.names) - slot) // len(run)
+            ends.extend([slot + width * (number + 1) for number in range(len(run))])
             continue
         for number, item in enumerate(run, start):
             pieces: list[Any] = [_PREFIX]
@@ -236,34 +248,64 @@ def _read(encoder: ItemEncoder) -> tuple[bytes, NDArray[np.uint64]]:
     return digests.tobytes(), hashes
 
 
-def columns(run: Sequence[Any], rules: PathRules) -> list[bytes] | None:
-    """What each item of a run is written as; None unless all are values of one shape that name no files."""
-    first, head, labels = run[0], b"", [b""]
-    values: list[Sequence[Any]] = [run]
+def _by_columns(run: Sequence[Any], encoder: ItemEncoder) -> list[tuple[Any, ...]] | None:
+    """The pieces of each item of a run; None unless all are of one shape, of values and of regular files."""
+    first, head, labels, rules = run[0], _PREFIX, [b""], encoder.rules
+    columns: list[Sequence[Any]] = [run]
     if type(first) is tuple and not is_registered(tuple):
         if first and all(type(item) is tuple and len(item) == len(first) for item in run):
-            head, labels, values = b"t" + length(len(first)), [b""] * len(first), [*zip(*run, strict=True)]
+            head += b"t" + length(len(first))
+            labels, columns = [b""] * len(first), [*zip(*run, strict=True)]
     elif type(first) is dict and not (is_registered(dict) or is_registered(str)):
         keys = tuple(first)
         are_labels = all(type(key) is str and key.isidentifier() for key in keys)
         if are_labels and all(type(item) is dict and tuple(item) == keys for item in run):
-            names = sorted(keys, key=simple_key)
-            head, labels = b"d" + length(len(keys)), [*map(text_bytes, names)]
-            values = [[item[name] for item in run] for name in names]
-    written = [head] * len(run)
-    for label, column in zip(labels, values, strict=True):
+            keys = tuple(sorted(keys, key=simple_key))
+            head += b"d" + length(len(keys))
+            labels, columns = [*map(text_bytes, keys)], [[item[key] for item in run] for key in keys]
+    pieces: list[Sequence[Any]] = [[head] * len(run)]
+    names: list[list[str]] = []
+    texts: list[str] = []
+    stamps: list[list[Stamp]] = []
+    for label, column in zip(labels, columns, strict=True):
         kinds = set(map(type, column))
-        if not kinds <= _SIMPLE.keys() or any(map(is_registered, kinds)):
+        if any(map(is_registered, kinds)) or (rules.read != "path" and kinds & {str, pathlib.PosixPath}):
             return None
-        if str in kinds and (
-            rules.read != "path" or any(type(v) is str and looks_like_path(v) for v in column)
-        ):
+        if is_of_files := any(map(_may_be_path, column)):
+            if len(kinds) > 1 or (found := _stamps_of(column)) is None:
+                return None
+            stamps.append(found)
+            names.append(list(map(os.fspath, column)))
+            texts += names[-1] if str in kinds else ()
+            tag, heads = b"S" if str in kinds else b"p", map(rules.named, names[-1])
+            written = [tag + length(1 + len(one) + DIGEST_BYTES) + b"f" + one for one in heads]
+        elif kinds <= _SIMPLE.keys():
+            written = [_SIMPLE[type(value)](value) for value in column]
+        else:
             return None
-        written = [
-            before + label + _SIMPLE[type(value)](value)
-            for before, value in zip(written, column, strict=True)
-        ]
-    return written
+        pieces[-1] = [before + label + value for before, value in zip(pieces[-1], written, strict=True)]
+        if is_of_files:
+            pieces += [(), [b""] * len(run)]
+    slot, width = len(encoder.names), len(names)
+    for at in range(width):
+        pieces[2 * at + 1] = range(slot + at, slot + width * len(run), width)
+    encoder.names += chain.from_iterable(zip(*names, strict=True))
+    encoder.text_files += texts
+    encoder.rows.extend(chain.from_iterable(chain.from_iterable(zip(*stamps, strict=True))))
+    return list(zip(*pieces, strict=True))
+
+
+def _may_be_path(value: Any) -> bool:
+    return type(value) is pathlib.PosixPath or (type(value) is str and looks_like_path(value))
+
+
+def _stamps_of(paths: Sequence[Any]) -> list[Stamp] | None:
+    """The stamps of files; None unless all are regular ones."""
+    try:
+        infos = list(map(os.stat, paths))
+    except (OSError, ValueError):
+        return None
+    return list(map(stamp_of, infos)) if all(map(is_regular, infos)) else None
 
 
 _SIMPLE: dict[type, Callable[[Any], bytes]] = {
