@@ -58,6 +58,7 @@ READS = {
         lambda lib: setattr(lib, "search", re.compile("b").search),
     ),
     "a generator's method": ("random.random", lambda lib: setattr(random, "random", random.Random(5).random)),
+    "a method of an own object": ("log_write", lambda lib: setattr(lib, "log_write", lib.Log().write)),
     "a function of another library": ("made", lambda lib: setattr(lib, "made", textwrap.dedent)),
     "another function of such a library": ("wrap", lambda lib: setattr(lib, "wrap", textwrap.indent)),
 }
@@ -65,7 +66,6 @@ OTHERS = {
     "code that is registered": ("registry", lambda lib: lib.registry.update(b=len)),
     "what was counted": ("met", lambda lib: lib.met.update("a")),
     "what readers made": ("made", lambda lib: lib.made["a"]),
-    "a method of its own object": ("log_write", lambda lib: setattr(lib, "log_write", lib.Log().write)),
     "a method of an object beside it": ("secrets.choice", id),
     "a method that another library has": ("get_start_method", lambda lib: lib.get_start_method()),
     "a generator's state": ("draw", lambda lib: lib.draw()),

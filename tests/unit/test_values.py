@@ -265,6 +265,52 @@ def test_a_weak_reference_counts_by_what_it_refers_to() -> None:
     assert digest_of(gone) != before
 
 
+GENERATORS = {
+    "random.Random()": True,
+    "np.random.default_rng()": True,
+    "np.random.PCG64()": True,
+    "torch.Generator(); value.seed()": True,
+    "np.random.default_rng(5)": False,
+    "torch.Generator().manual_seed(5)": False,
+    "random._inst": False,
+    "np.random.mtrand._rand": False,
+    "torch.default_generator": False,
+}
+
+
+@pytest.mark.parametrize("made", GENERATORS)
+@pytest.mark.parametrize("is_config", [True, False])
+def test_a_generator_without_a_seed_is_named(made: str, is_config: bool) -> None:
+    space = {"random": random, "np": np, "torch": torch}
+    exec(f"value = {made}\ndef f(x, **config): return value", space)
+    config = {"rng": [space["value"]]} if is_config else {}
+    function: Any = max if is_config else space["f"]
+    place = "config.rng[0]" if is_config else "__main__.value"
+    found = recipe(function, config=config)
+    assert [f"{place} is a random generator" in note for note in found.notes] == [True] * GENERATORS[made]
+    if "_" in made or ".default_g" in made:  # its draws are watched
+        random.random(), np.random.random_sample(), torch.rand(1)
+    if not GENERATORS[made]:
+        assert recipe(function, config=config).digest == found.digest
+
+
+class Watched(weakref.WeakSet[Any]):
+    pass
+
+
+@pytest.mark.parametrize("kind", [weakref.WeakSet, Watched])
+def test_a_weak_set_counts_as_a_set(kind: Any) -> None:
+    held = [Plain(n=n) for n in range(9)]
+    one, other = kind(held), kind(reversed(held))
+    assert digest_of(one) == digest_of(other)
+    if kind is Watched:
+        one.scale = 2
+        assert digest_of(one) != digest_of(other)
+        del one.scale
+    other.discard(held[0])
+    assert digest_of(one) != digest_of(other)
+
+
 def test_an_event_of_processes_counts_by_whether_it_is_set() -> None:
     event = multiprocessing.Event()
     before = digest_of(event)

@@ -56,6 +56,10 @@ _MATERIAL = (
     "value, so the next job may preprocess again. Reset it before opening the data set, or exclude it with "
     "untracked=({name!r},)"
 )
+_GENERATOR = (
+    "{place} is a random generator, and its state is in the key: without a seed, every process has another "
+    "key and preprocesses all items again. Make it in the function, from a seed in config"
+)
 Code = Literal["script", "function"] | list[Any] | tuple[str | os.PathLike[str], ...] | None
 """A list of files, and not any sequence: a misspelt word is one too."""
 
@@ -302,6 +306,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     notes = [f"untracked={one!r} names nothing that the code reaches" for one in unused]
     if not is_again:
         notes += notes_on_ranks(reach)
+        notes += [_GENERATOR.format(place=place) for place in sorted(reach.generators)]
     made = Recipe(
         digest=digest,
         parts=parts,

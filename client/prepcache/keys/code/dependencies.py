@@ -64,6 +64,7 @@ class Dependencies:
         texts: what stands as text in values: it may name an environment variable, or a module.
         unstable: what has no stable bytes: only calls of the function may have put it there.
         objects: the labels of objects whose attributes are rows.
+        generators: places of random generators that perhaps nobody gave a seed.
         is_again: whether a recipe is only looked at again.
     """
 
@@ -92,6 +93,7 @@ class Dependencies:
         self.texts: set[str] = set()
         self.unstable: dict[str, UnkeyableError] = {}
         self.objects: set[str] = set()
+        self.generators: set[str] = set()
         self.labels = labels.Labels(places)
         self.modules = ModuleState(graph)
         self.whole_modules: set[int] = set()

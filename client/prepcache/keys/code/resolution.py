@@ -21,7 +21,6 @@ from prepcache.keys.code import dynamic_lookups, labels
 from prepcache.keys.code.names import SCALARS, SKIPPED_GLOBALS, is_attribute_bag, is_used_whole
 from prepcache.keys.code.project import Place
 from prepcache.keys.code.values import ABSENT, Value
-from prepcache.keys.encoding.objects import is_generator
 
 if TYPE_CHECKING:
     from prepcache.keys.code.dependencies import Dependencies
@@ -145,18 +144,13 @@ def _is_put_there(walk: Dependencies, label: str, value: Any, space: Any) -> boo
     is_of_c = isinstance(value, BuiltinFunctionType) and value.__module__ is None  # functions have a module
     owner = value.__self__ if is_of_c or isinstance(value, MethodType) else None
     if owner is not None and not isinstance(owner, type | ModuleType):
-        # A library may hold methods of its own objects, which are the session's (`wandb.log`), of an object
-        # that stands beside it (`secrets.choice`), or of another library (`torch.multiprocessing.Lock`).
-        home = labels.class_module(type(owner))
-        is_theirs = any(one is owner for one in space.values())
-        if _is_of_package(home, label):
-            # One beside its class is the library's own (`np.random.rand`), under the method's name.
-            beside = labels.space_of(labels.module_named(home)).values()
-            is_named = label.rpartition(".")[2] == value.__name__
-            is_theirs |= not is_generator(owner) or (is_named and any(one is owner for one in beside))
-        else:
-            there = labels.space_of(sys.modules.get(home.partition(".")[0]))
-            is_theirs |= any(one is value for one in there.values())
+        # Methods of its own objects are a library's own: of one that stands beside them (`secrets.choice`),
+        # and of one beside its class, under their own name (`np.random.rand`, `torch.multiprocessing.Lock`).
+        beside = [*space.values()]
+        if label.rpartition(".")[2] == value.__name__:
+            of_class = labels.module_named(labels.class_module(type(owner)))
+            beside += labels.space_of(of_class).values()
+        is_theirs = any(one is owner for one in beside)
         is_own = walk.labels.is_project(type(owner)) or not (is_theirs or walk.modules.is_settling)
         return is_own or _is_put_there(walk, label, getattr(value, "__func__", None), space)
     if isinstance(value, MethodType):

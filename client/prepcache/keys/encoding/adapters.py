@@ -15,8 +15,8 @@ import io
 import sys
 import zipfile
 from collections.abc import Callable
-from types import MethodType
 from typing import Any, NoReturn
+from weakref import WeakSet
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding.builtins import attributes_of
@@ -157,12 +157,24 @@ def _operator(value: Any) -> dict[str, Any]:
     return {"name": name}
 
 
+def _generator(value: Any) -> Any:
+    from prepcache.keys.encoding.objects import global_generator
+
+    return global_generator(value) or (str(value.device), value.get_state())
+
+
 # -- others -----------------------------------------------------------------------------------------------
 
 
 def _tokenizer(value: Any) -> Any:
     """By what it is saved as. A project may have a package and a class of these names, too."""
     return (value.to_str(), value.encode_special_tokens) if hasattr(value, "to_str") else NotImplemented
+
+
+def _weak_set(value: Any) -> dict[str, Any]:
+    """Without an order, as it has none between processes."""
+    own = attributes_of(value).items()
+    return {"elements": set(value)} | {name: part for name, part in own if name not in vars(WeakSet())}
 
 
 def _refused(why: str) -> Callable[[Any], NoReturn]:
@@ -192,18 +204,17 @@ def _seeded_transform(value: Any) -> dict[str, Any]:
     """Less its generators, whose seed is an attribute, and its table of own methods, in a set's order."""
     from prepcache.keys.encoding.objects import is_generator
 
-    def is_own(method: Any) -> bool:
-        return isinstance(method, MethodType) and method.__self__ is value
+    def is_left_out(part: Any) -> bool:
+        methods = part.values() if type(part) is dict else ()
+        is_table = bool(methods) and all(getattr(one, "__self__", None) is value for one in methods)
+        return is_generator(part) or is_table
 
-    return {
-        name: part
-        for name, part in vars(value).items()
-        if not is_generator(part) and not (type(part) is dict and part and all(map(is_own, part.values())))
-    }
+    return {name: part for name, part in vars(value).items() if not is_left_out(part)}
 
 
 _KEYS: dict[tuple[str, str], Key] = {
     ("types", "SimpleNamespace"): attributes_of,
+    ("_weakrefset", "WeakSet"): _weak_set,
     ("typing", "ForwardRef"): lambda value: value.__forward_arg__,  # not what somebody has evaluated it to
     ("annotationlib", "ForwardRef"): lambda value: value.__forward_arg__,
     ("logging", "Logger"): lambda value: {"name": value.name},  # nothing comes from loggers into a sample
@@ -221,7 +232,7 @@ _KEYS: dict[tuple[str, str], Key] = {
     ("torch", "ScriptModule"): _script,
     ("torch", "ScriptFunction"): _script,
     ("torch", "OptimizedModule"): lambda value: {"compiled": value._modules["_orig_mod"]},
-    ("torch", "Generator"): lambda value: (str(value.device), value.get_state()),
+    ("torch", "Generator"): _generator,
     ("torch", "OpOverloadPacket"): _operator,
     ("torch", "OpOverload"): _operator,
     ("torch", "CustomOpDef"): _refused("call the function that it is made of"),

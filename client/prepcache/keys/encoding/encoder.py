@@ -27,7 +27,7 @@ from typing import Any
 from prepcache.errors import UnkeyableError
 from prepcache.keys import markers
 
-ENCODING_VERSION = 9
+ENCODING_VERSION = 10
 """First byte of every encoding; raised when the bytes of any value change."""
 
 MOST_ENTERED = 1 << 23

@@ -54,11 +54,15 @@ _NAMING_FIELDS = ("dataclasses", "attr")
 _OBJECT: Any = object
 """Untyped: its slots are compared with those of classes, which are typed as bound."""
 _GENERATORS = frozenset(
-    {"random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"}
-)
-_GLOBAL = (("random", "random"), ("numpy.random", "random_sample"))
+    {
+        "random.Random", "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState",
+        "numpy.random.bit_generator.BitGenerator", "torch._C.Generator",
+    }
+)  # fmt: skip
+_GLOBAL = (("random", "random"), ("numpy.random", "random_sample"), ("torch", "default_generator"))
+"""The global generators, whose draws are watched, or a method of theirs."""
 _SEED_BITS = 64
-"""At most, of a seed that somebody chose; entropy has twice as many."""
+"""At most, of a seed of numpy's that somebody chose; entropy has twice as many."""
 
 
 def kind_of(value: Any) -> str:
@@ -86,6 +90,8 @@ def parts_of(value: Any, *, is_library: bool) -> Parts:
 
 def _held(value: Any) -> Parts | None:
     """What objects hold that cannot be copied; None for others."""
+    if (home := global_generator(value)) is not None:
+        return [("<generator>", home)]
     for name in ("stdout", "stderr"):
         if type(value) is io.TextIOWrapper and value in (getattr(sys, name), getattr(sys, f"__{name}__")):
             return [("<stream>", name)]
@@ -211,13 +217,27 @@ def state_of(function: types.FunctionType) -> Parts:
 
 
 def is_generator(value: Any) -> bool:
-    return kind_of(value) in _GENERATORS
+    return any(f"{base.__module__}.{base.__qualname__}" in _GENERATORS for base in type(value).__mro__)
+
+
+def global_generator(value: Any) -> str | None:
+    """The module whose global generator a value is."""
+    for module, name in _GLOBAL:
+        found = getattr(sys.modules.get(module), name, NotImplemented)
+        if value is getattr(found, "__self__", found):
+            return module
+    return None
+
+
+def seed_of(generator: Any) -> int | None:
+    """What a generator was seeded with, entropy included; None where it does not say so."""
+    if hasattr(generator, "initial_seed"):
+        return int(generator.initial_seed())
+    bits = getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", generator)
+    entropy = getattr(getattr(bits, "seed_seq", None), "entropy", None)
+    return entropy if isinstance(entropy, int) else None
 
 
 def _is_unseeded(value: Any) -> bool:
-    """Whether a value is a global generator, whose draws are watched, or one of numpy's made from entropy."""
-    if any(value is getattr(getattr(sys.modules.get(m), n, None), "__self__", None) for m, n in _GLOBAL):
-        return value is not None
-    bits = getattr(value, "bit_generator", None) or getattr(value, "_bit_generator", None)
-    entropy = getattr(getattr(bits, "seed_seq", None), "entropy", None)
-    return is_generator(value) and isinstance(entropy, int) and entropy.bit_length() > _SEED_BITS
+    """Whether a value is a generator of numpy's made from entropy."""
+    return is_generator(value) and (seed_of(value) or 0).bit_length() > _SEED_BITS
