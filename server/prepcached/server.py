@@ -36,7 +36,7 @@ from prepcached.config import Settings, read_token
 from prepcached.daemon import Daemon
 from prepcached.http_protocol import PeerProtocol, Slots
 from prepcached.maintenance import Maintenance
-from prepcached.start import BACKLOG, STOPS, Place, notify, watchdog_interval_s
+from prepcached.start import BACKLOG, STOP_LIMIT_S, STOPS, Place, notify, watchdog_interval_s
 from prepcached.store.records import Limits
 from prepcached.store.root import Root, closed_to, give
 from prepcached.store.store import Store
@@ -49,8 +49,6 @@ LOG = logging.getLogger(__name__)
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that it is they who close
 STOP_TIMEOUT_S = 6
 """For requests under way at a stop. Clients offer again what is broken off."""
-STOP_LIMIT_S = 9
-"""For the whole stop: then the process ends as by a crash, which costs no committed sample."""
 OVERDUE = 75  # exit status of a stop that did not end in time; the unit does not take it for a failure
 START_TOLD_S = 1.0  # between two words to systemd about a start that reads every artifact
 START_STEP_S = 600  # what systemd is asked to allow for the next 256th of the store

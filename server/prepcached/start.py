@@ -31,7 +31,9 @@ from prepcached.store.root import Root
 
 LOG = logging.getLogger(__name__)
 
-ROOT_WAIT_S = 5.0  # for a daemon that is just stopping to give the root back
+STOP_LIMIT_S = 9
+"""For a whole stop: then the process ends as by a crash, which costs no committed sample."""
+ROOT_WAIT_S = STOP_LIMIT_S + 1.0  # for a daemon that is just stopping to give the root back
 LISTEN_FDS_START = 3
 BACKLOG = 1024
 STOPS = (signal.SIGTERM, signal.SIGINT)

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -15,7 +16,10 @@ import pytest
 
 from prepcache.errors import DaemonUnreachable
 from prepcached import server as daemon_server
+from prepcached import start
+from prepcached.config import Settings
 from prepcached.store import integrity
+from prepcached.store.root import Root
 from prepcached.store.store import Store
 from support.serving import READY_S, serving, wait_until
 from support.stores import ROOMY, item, items_of, put
@@ -57,6 +61,19 @@ def test_a_stop_that_a_thread_holds_up_ends_the_process(
         assert begun.wait(READY_S)
     assert ended.is_set() and statuses == [daemon_server.OVERDUE]
     asking.join(READY_S)
+
+
+def test_a_start_waits_as_long_as_a_stop_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon before it has let go of its socket, and of its root at the last moment."""
+    before, now = Root(str(tmp_path / "root")), [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] > start.STOP_LIMIT_S and before.is_open:
+            before.close()
+
+    monkeypatch.setattr(start, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    start.take(Settings(root=tmp_path / "root", uds=tmp_path / "sock"), {}).close()
 
 
 def test_a_stop_on_a_disk_that_became_read_only_is_whole(

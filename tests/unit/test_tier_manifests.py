@@ -16,6 +16,7 @@ from prepcache.digests import Digest
 from prepcached.tier import manifests as manifest
 from prepcached.tier.bucket import Bucket, Damaged
 from prepcached.tier.manifests import Manifests, Row
+from prepcached.tier.outage import Outage
 
 RECIPE = "ab" * 32
 
@@ -179,3 +180,17 @@ def test_daemons_that_compact_at_once_lose_nothing() -> None:
     written = {row(10 * at + number).digest for at in range(2) for number in range(4)}
     for seed in range(50):  # 4 compactions by 2 daemons each
         assert asyncio.run(work(seed)) == written
+
+
+def test_what_several_jobs_wait_for_at_once_is_lost_once() -> None:
+    now = [0.0]
+    outage = Outage("a bucket", "jobs go on", 10.0, lambda: now[0])
+    for _ in range(3):
+        now[0] += 10.0
+        began, now[0] = now[0], now[0] + 1.0
+        for _ in range(10):  # jobs
+            outage.note_lost(began)
+        assert outage.is_usable
+    now[0] += 1.0
+    outage.note_lost(now[0] - 1.0)
+    assert not outage.is_usable

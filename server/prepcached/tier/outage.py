@@ -39,8 +39,12 @@ class Outage:
         self._lost = [(at, seconds) for at, seconds in self._lost if at > since]
         return not self.is_on and sum(seconds for _, seconds in self._lost) + LONGEST_S <= LOST_S
 
-    def note_lost(self, seconds: float) -> None:
-        self._lost.append((self._clock(), seconds))
+    def note_lost(self, since: float) -> None:
+        """A job waited in vain since then. What several wait for at the same time is lost once."""
+        now = self._clock()
+        if self._lost:
+            since = max(since, self._lost[-1][0])
+        self._lost.append((now, now - since))
 
     def note_failure(self, error: Exception) -> None:
         """Logged once for each outage."""

@@ -160,7 +160,7 @@ class Tier:
             reading = asyncio.shield(self._known(recipe, max_age_s))
             known = await asyncio.wait_for(reading, ASKED_S if limit_s is None else limit_s)
         if known is None:
-            self._outage.note_lost(daemon.clock() - began)
+            self._outage.note_lost(began)
             return
         found = known.offered(items, daemon.clock())
         if not found:
@@ -206,7 +206,7 @@ class Tier:
                 staged = [StagedFile(name, row.size_bytes)]
                 done = await daemon.slow(daemon.store.commit, commit.recipe, staged, owner_uid=owner_uid)
         except (CouldNotTell, Absent, Damaged, PrepcacheError, OSError) as error:
-            self._note_failed(known, row, error, daemon.clock() - began)
+            self._note_failed(known, row, error, began)
             may_be_done = isinstance(error, StoreError)
         finally:
             if done is None:
@@ -220,12 +220,12 @@ class Tier:
             await daemon.slow(daemon.store.unstage, name)
         return done is not None
 
-    def _note_failed(self, known: Known, row: Row, error: Exception, lost_s: float) -> None:
+    def _note_failed(self, known: Known, row: Row, error: Exception, began: float) -> None:
         if isinstance(error, CouldNotTell):
             known.tried.pop(row.digest, None)
             if not self._outage.is_on:
                 self._outage.note_failure(error)
-                self._outage.note_lost(lost_s)
+                self._outage.note_lost(began)
             return
         if isinstance(error, Absent | Damaged | StagedFileRefused):
             known.lost.add(row.digest)

@@ -145,7 +145,7 @@ class Upstream:
         except (LeadAway, PrepcacheError) as error:
             if not isinstance(error, LimitExceeded):
                 self._outage.note_failure(error)
-                self._outage.note_lost(self._daemon.clock() - began)
+                self._outage.note_lost(began)
             return None, ()
         try:
             max_age_s = HELD_AGE_S if piece is None else 0.0
