@@ -5,7 +5,7 @@ Invariants:
     2. Placing, inserting and raising the generation happen under the writer lock, the last two in one
        transaction. When that fails, the placed file goes again, unless it cannot be
        told whether the row is there: then the next start decides.
-    3. Of artifacts of a recipe that share an item, only those of the highest edition stay (`superseded`).
+    3. Of artifacts of a recipe that share an item, only those of the highest edition stay (`_replaced`).
     4. Committing the same bytes again changes nothing and succeeds, with the generation that they came with:
        a newer one would make the client skip what others committed in between. If their file was lost, they
        are committed as new. The same key with other bytes replaces the old artifact.
@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -68,9 +67,10 @@ def commit(
     """
     with no_space_declined(core), io_told("a commit failed"), contextlib.ExitStack() as stack:
         files = [stack.enter_context(_checked(core, s, recipe, owner_uid, allowed_items)) for s in staged]
-        tables = _item_tables(core, recipe, files)  # files are read without the lock
+        if len({file.header.edition for file in files}) > 1:
+            raise errors.StagedFileRefused("the files of one commit must be of one edition")
         with core.writer:
-            generation, answered = _commit(core, recipe, files, tables, owner_uid, holder)
+            generation, answered = _commit(core, recipe, files, owner_uid, holder)
         return Committed(generation, tuple(_ref(file) for file in answered))
 
 
@@ -116,12 +116,12 @@ def _commit(
     core: Core,
     recipe: str,
     files: Sequence[Taken],
-    tables: Mapping[bytes, Items],
     owner_uid: int,
     holder: str | None,
 ) -> tuple[int, list[Taken]]:
     digests = {bytes.fromhex(file.digest) for file in files}
     keys = {bytes.fromhex(file.header.key) for file in files}
+    edition = max((file.header.edition for file in files), default=0)
     with core.index.read() as conn:
         row = queries.recipe(conn, recipe)
         if row is None:
@@ -131,7 +131,8 @@ def _commit(
             )
         rows_of_bytes = queries.doomable_in(conn, artifacts.c.digest, digests)
         rows_of_keys = queries.doomable_in(conn, artifacts.c.key, keys, artifacts.c.recipe_id == row.id)
-        others = _of_other_editions(conn, row.id, files)
+        is_other = artifacts.c.edition != edition if edition else queries.IS_REFRESHED
+        others = queries.doomable_in(conn, artifacts.c.recipe_id, [row.id], is_other)
     lost = {r for r in rows_of_bytes if not durable.is_there(core.layout.object_path(r.digest.hex()))}
     for r in lost:  # else what is committed would be thrown away for it
         eviction.lose(core, r)
@@ -146,7 +147,7 @@ def _commit(
     new = list(of_key.values())
     older = [r for r in rows_of_keys if r.key.hex() in of_key and r not in lost]
     pinned = {r.key for r in (*older, *lost) if r.is_pinned and r.recipe_id == row.id}
-    replaced = _replaced(core, [r for r in others if r not in lost], new, tables) if others and new else []
+    replaced = _replaced(core, [r for r in others if r not in lost], new) if new else []
     if any(r.is_pinned for r in replaced):
         pinned |= keys
     older += [r for r in replaced if r not in older]
@@ -175,62 +176,13 @@ def _commit(
     return generation, [of_key.get(file.header.key, file) for file in files]
 
 
-def _of_other_editions(conn: sa.Connection, recipe_id: int, files: Sequence[Taken]) -> list[Doomable]:
-    editions = {file.header.edition for file in files}
-    if len(editions) > 1:
-        raise errors.StagedFileRefused("the files of one commit must be of one edition")
-    is_other = artifacts.c.edition.not_in(editions) if any(editions) else queries.IS_REFRESHED
-    return queries.doomable_in(conn, artifacts.c.recipe_id, [recipe_id], is_other)
-
-
-def _item_tables(core: Core, recipe: str, files: Sequence[Taken]) -> dict[bytes, Items]:
-    """Of the recipe's artifacts of other editions; without lost ones, which may come back."""
-    with core.index.read() as conn:
-        row = queries.recipe(conn, recipe)
-        others = [] if row is None else _of_other_editions(conn, row.id, files)
-    tables = {r.digest: items_of(core, r) for r in others}
-    return {digest: table for digest, table in tables.items() if len(table)}
-
-
-def _replaced(
-    core: Core, others: Sequence[Doomable], new: Sequence[Taken], tables: Mapping[bytes, Items]
-) -> list[Doomable]:
-    """Those of other editions that a refresh replaces by these; Declined if it was the other way round."""
-    came_since = {r.digest: items_of(core, r) for r in others if r.digest not in tables}
-    tables = {**tables, **came_since}
-    found: list[tuple[int, Items, Doomable | None]] = [(r.edition, tables[r.digest], r) for r in others]
-    found += [(file.header.edition, as_items(file.header), None) for file in new]
-    gone = superseded(found)
-    if None in gone:
+def _replaced(core: Core, others: Iterable[Doomable], new: Sequence[Taken]) -> list[Doomable]:
+    """Those of lower editions that share an item with these; Declined where one of a higher edition does."""
+    items = np.concatenate([as_items(file.header) for file in new])
+    found = [row for row in others if np.isin(items_of(core, row), items).any()]
+    if any(row.edition > new[0].header.edition for row in found):
         raise errors.Declined("a refresh has replaced these items meanwhile")
-    return [row for row in gone if row is not None]
-
-
-def superseded(found: Iterable[tuple[int, Items, T]]) -> list[T]:
-    """Those of (edition, items, what) that share an item with one of a higher edition. Pure."""
-    newer = as_items()
-    gone: list[T] = []
-    by_edition = sorted(found, key=lambda one: -one[0])
-    for _, same in groupby(by_edition, key=lambda one: one[0]):
-        group = list(same)
-        gone += [what for _, items, what in group if np.isin(items, newer).any()]
-        newer = np.concatenate([newer, *(items for _, items, _ in group)])
-    return gone
-
-
-def remove_superseded(core: Core) -> None:
-    """Removes what files that were just indexed had replaced, or were replaced by."""
-    refreshed = sa.select(artifacts.c.recipe_id).where(queries.IS_REFRESHED).distinct()
-    with core.index.read() as conn:
-        ids = conn.execute(refreshed).scalars().all()
-    for recipe_id in ids:
-        rows = eviction.rows_of(core, artifacts.c.recipe_id, [recipe_id])
-        try:
-            gone = superseded([(row.edition, items_of(core, row), row) for row in rows])
-        except OSError as error:
-            log.error("cannot tell which artifacts a refresh had replaced: %s", error)
-        else:
-            eviction.remove(core, gone)
+    return found
 
 
 def as_items(header: Header | None = None) -> Items:

@@ -30,13 +30,15 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import sqlalchemy as sa
 from blake3 import blake3
 
 from prepcache import artifact, errors
 from prepcache.digests import Key, is_hex64
+from prepcache.protocol import wire
 from prepcache.protocol.inspection import Verified
 from prepcached.store import db, durable, eviction, queries, staging
-from prepcached.store.commit import remove_superseded, row_values
+from prepcached.store.commit import row_values
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.db import artifacts
 from prepcached.store.layout import OBJECT_FOLDERS
@@ -141,7 +143,17 @@ def _walk(
             progress(indexed, number / OBJECT_FOLDERS)
     if indexed:
         with core.writer:
-            remove_superseded(core)
+            _keep_latest_editions(core)
+
+
+def _keep_latest_editions(core: Core) -> None:
+    """Which of a recipe's older artifacts its refreshes had replaced, files do not tell: all of them go."""
+    latest = sa.select(artifacts.c.recipe_id, sa.func.max(artifacts.c.edition)).where(queries.IS_REFRESHED)
+    with core.index.read() as conn:
+        found = conn.execute(latest.group_by(artifacts.c.recipe_id)).all()
+    for recipe_id, edition in found:
+        older = artifacts.c.edition < edition
+        eviction.remove(core, eviction.rows_of(core, artifacts.c.recipe_id, [recipe_id], older))
 
 
 def _temporary(core: Core, repair: bool) -> Iterator[Finding]:
@@ -250,6 +262,8 @@ def _read(path: str, name: str) -> _Found:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(fd)
+        if status.st_size > wire.MAX_STAGED_BYTES:  # a sparse file has a terabyte for nothing
+            raise errors.ArtifactError(f"no commit takes {status.st_size} bytes")
         header = artifact.check(fd, max_items=staging.MAX_ITEMS)
         if staging.hash_file(fd) != name:
             raise errors.ArtifactError("its digest is not its name")

@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from prepcache import artifact, errors
 from prepcache.digests import RecipeDigest
+from prepcache.protocol import wire
 from prepcached.auth import TOKEN_UID
 from prepcached.store import integrity, staging
 from prepcached.store.db import Index, discard
@@ -48,6 +49,16 @@ def test_what_is_no_artifact_is_removed(root: Path, open_store: Callable[..., St
     assert store.stats().recovered == {"damaged": 6}
     assert store.stats().damaged == 6
     assert store.stats().entries == len(objects(root)) == 3
+
+
+def test_a_file_larger_than_any_commit_is_removed_unread(
+    root: Path, open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sparse file costs nobody its bytes, but would cost each start the time to read them."""
+    discard(str(root / "v1" / "index.sqlite"))
+    monkeypatch.setattr(wire, "MAX_STAGED_BYTES", 1)
+    monkeypatch.setattr(staging, "hash_file", lambda fd: pytest.fail("it was read"))
+    assert open_store().stats().recovered == {"new index": 1, "damaged": 3}
 
 
 @pytest.mark.parametrize("digest", ["00", "ff"])

@@ -1,4 +1,4 @@
-"""Editions in the store: what a refresh made replaces what it overlaps (NOTE [ Editions ] in mapped.py)."""
+"""Editions in the store: what a refresh made replaces what it overlaps (NOTE [ Editions ])."""
 
 from __future__ import annotations
 
@@ -93,10 +93,11 @@ def test_a_commit_begun_before_a_refresh_does_not_take_its_place(store: Store, n
 
 @pytest.mark.parametrize("names", ["a", "ab"])
 @pytest.mark.parametrize("is_met_first", [True, False])
-def test_a_rebuild_keeps_the_higher_edition(
+def test_a_rebuild_keeps_the_highest_edition_alone(
     open_store: Callable[..., Store], tmp_path: Path, is_met_first: bool, names: str
 ) -> None:
     store = open_store()
+    only(store, "beside")
     old = only(store, *names)
     path = Path(store.objects) / old.digest[:2] / old.digest
     kept = path.read_bytes()
