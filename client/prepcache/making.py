@@ -26,13 +26,13 @@ from prepcache.artifact import Writer
 from prepcache.artifact.sample_tree import copied
 from prepcache.digests import DIGEST_BYTES, RecipeDigest
 from prepcache.errors import PrepcacheError, PreprocessError, SampleError, VerifyError
-from prepcache.fill.batch import Task, made_by
 from prepcache.fill.call import Job, Part
 from prepcache.fill.commit import Committer, behind_text, waiting_of
 from prepcache.fill.filler import Fill, Filled
 from prepcache.fill.input_guard import SHOWN, Originals
 from prepcache.fill.on_access import OnAccess
 from prepcache.fill.pacing import commit_bytes
+from prepcache.fill.pending import Task, made_by
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.workers import crew_of
 from prepcache.index.item_index import MISSING, Array, Catalogue, rows_of

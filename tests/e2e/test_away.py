@@ -36,12 +36,12 @@ import numpy as np
 import prepcache
 from pathlib import Path
 from prepcache.daemon import session, wait_budget, waits
-from prepcache.fill import leases
+from prepcache.fill import share
 
 waits.HANDOVER_S = 60.0
 how, count, ready = sys.argv[1], int(sys.argv[2]), Path(os.environ.get("READY", "/"))
 if how in ("slow", "divide"):
-    leases.LEFT_S, waits.FIRST_SHARE = 60.0, 0.01  # on a crowded machine jobs wait long for each other
+    share.LEFT_S, waits.FIRST_SHARE = 60.0, 0.01  # on a crowded machine jobs wait long for each other
     wait_budget.PROCESS.__init__(240.0)
 if how == "divide":
     wait_budget.PROCESS.limit_first(0.1)

@@ -107,7 +107,7 @@ def test_expanded_samples_that_cannot_be_kept_are_reported(jobs: Jobs) -> None:
 def test_what_a_large_expanded_item_read_is_checked(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prepcache.fill.batch.COMMIT_BYTES", 20_000)
+    monkeypatch.setattr("prepcache.fill.pending.COMMIT_BYTES", 20_000)
     monkeypatch.setattr("prepcache.fill.call.PART_BYTES", 4_000)
     folder, vocabulary = str(tmp_path), tmp_path / "vocab.txt"
 

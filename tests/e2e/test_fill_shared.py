@@ -100,9 +100,9 @@ def test_items_that_expand_are_shared_out_like_any(jobs: Jobs) -> None:
 
 
 PIECES = """
-from prepcache.fill import batch
+from prepcache.fill import pending
 from prepcache.fill import call
-call.PART_BYTES, batch.COMMIT_BYTES = 4_000, 20_000
+call.PART_BYTES, pending.COMMIT_BYTES = 4_000, 20_000
 
 def many(item):
     called(item)

@@ -12,11 +12,11 @@ import pytest
 from blake3 import blake3
 
 from prepcache.daemon import waits
-from prepcache.fill.batch import Collected, Task
 from prepcache.fill.call import Job, Part
 from prepcache.fill.commit import Committer
 from prepcache.fill.filler import Fill, Filled
 from prepcache.fill.on_access import OnAccess
+from prepcache.fill.pending import Collected, Task
 from prepcache.fill.recipe_guard import Steady
 from prepcache.fill.workers import Alone, Crew
 from prepcache.index.item_index import Catalogue, Distinct, rows_of

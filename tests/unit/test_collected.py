@@ -15,9 +15,9 @@ import torch
 from blake3 import blake3
 
 from prepcache.artifact import writer
-from prepcache.fill import batch
-from prepcache.fill.batch import Collected
+from prepcache.fill import pending
 from prepcache.fill.call import Part
+from prepcache.fill.pending import Collected
 from support.fills import RECIPE
 
 
@@ -45,7 +45,7 @@ def sample(n: int, *, length: int = 3) -> dict[str, Any]:
 @contextmanager
 def interrupted_at(line: int) -> Iterator[None]:
     """Ctrl-C at so many lines of the writer and of what collects."""
-    files, lines, before = {writer.__file__, batch.__file__}, 0, sys.gettrace()
+    files, lines, before = {writer.__file__, pending.__file__}, 0, sys.gettrace()
 
     def trace(frame: types.FrameType, event: str, arg: Any) -> Any:
         nonlocal lines

@@ -17,7 +17,7 @@ from prepcache import artifact
 from prepcache.daemon.client import Client
 from prepcache.digests import Digest, Key, RecipeDigest
 from prepcache.errors import DaemonUnreachable
-from prepcache.fill.batch import LocalFile
+from prepcache.fill.pending import LocalFile
 from prepcache.index import artifact_set
 from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.item_index import (

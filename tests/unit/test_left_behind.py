@@ -19,7 +19,7 @@ from prepcache.daemon import waits
 from prepcache.daemon.transfer import Staged
 from prepcache.digests import RecipeDigest
 from prepcache.errors import ArtifactError, DaemonUnreachable, Declined, StoreError
-from prepcache.fill.batch import LocalFile
+from prepcache.fill.pending import LocalFile
 from support.fake_session import FakeDaemon
 from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F401
 from support.serving import wait_until
@@ -133,7 +133,7 @@ def test_without_a_file_pending_samples_are_recomputed(
         def __init__(self, *_: Any) -> None:
             raise error
 
-    monkeypatch.setattr("prepcache.fill.batch.LocalFile", Full)
+    monkeypatch.setattr("prepcache.fill.pending.LocalFile", Full)
     filled = bench.fill()
     assert f"could not be written to a temporary file: {error}" in filled.reason
     assert bench.samples() == [None] * len(ITEMS)

@@ -22,7 +22,7 @@ import pytest
 import prepcache
 from prepcache.errors import DaemonUnreachable, Declined, LimitExceeded, SampleError, StoreError
 from prepcache.fill import call, commit, on_access
-from prepcache.fill.batch import Batch, Collected
+from prepcache.fill.pending import Batch, Collected
 from prepcache.making import Making
 from prepcache.settings import Mode
 from support.fake_session import FakeDaemon

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prepcache.fill.leases import BUCKETS, BucketLocks
+from prepcache.fill.share import BUCKETS, BucketLocks
 from support.fake_session import FakeDaemon
 from support.fills import RECIPE, Bench, left_behind
 from support.fills import daemon_fixture as daemon_fixture
@@ -65,7 +65,7 @@ def test_what_was_made_in_an_outage_is_left_to_who_made_it(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon answers, and does not know yet what others are about to commit."""
-    monkeypatch.setattr("prepcache.fill.leases.LEFT_S", 60.0)
+    monkeypatch.setattr("prepcache.fill.share.LEFT_S", 60.0)
     others = [BucketLocks(RECIPE.digest)]
 
     def made(item: int) -> np.int64:

@@ -106,7 +106,7 @@ def test_an_error_while_verifying_keeps_its_cause(
 
 def test_a_missing_piece_condemns_no_other_piece(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prepcache.fill.call.PART_BYTES", 4_000)
-    monkeypatch.setattr("prepcache.fill.batch.COMMIT_BYTES", 8_000)
+    monkeypatch.setattr("prepcache.fill.pending.COMMIT_BYTES", 8_000)
 
     def many(item: int) -> Iterator[Any]:
         for n in range(50 if item == 7 else 1):

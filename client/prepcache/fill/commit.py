@@ -56,8 +56,8 @@ from prepcache.errors import (
     StoreError,
     UnknownSession,
 )
-from prepcache.fill.batch import Batch, LocalFile, Task
-from prepcache.fill.leases import MAX_LOOKS, HeldLease, Share, forsake
+from prepcache.fill.pending import Batch, LocalFile, Task
+from prepcache.fill.share import MAX_LOOKS, HeldLease, Share, forsake
 from prepcache.index.item_index import MISSING
 from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of

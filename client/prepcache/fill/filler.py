@@ -30,12 +30,12 @@ from prepcache.errors import (
     PrepcacheError,
     SampleError,
 )
-from prepcache.fill.batch import Batch, Collected, Cut, Task
 from prepcache.fill.call import Part, weight
 from prepcache.fill.commit import Committer, is_full, waiting_bytes
-from prepcache.fill.leases import Share
 from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_LEASES, Pace
+from prepcache.fill.pending import Batch, Collected, Cut, Task
 from prepcache.fill.recipe_guard import line
+from prepcache.fill.share import Share
 from prepcache.fill.workers import Crew
 from prepcache.index.item_index import Array
 from prepcache.keys.observation.context import Notice

@@ -2,7 +2,7 @@
 
 Invariants:
     1. Every process has its own: a DataLoader worker leases and commits under its own session.
-    2. A sample is made while the share (leases.py) says that its item is this job's: jobs and workers that
+    2. A sample is made while the share (share.py) says that its item is this job's: jobs and workers that
        read one cold data set call the function once for each item.
     3. One thread at a time leases; threads make different items at once, and wait for one that another
        makes. A thread does not wait for a call that may wait for it: its sample is not kept then.
@@ -33,12 +33,12 @@ import numpy as np
 from prepcache import forks
 from prepcache.artifact.sample_tree import copied
 from prepcache.errors import PrepcacheError, SampleError
-from prepcache.fill.batch import Collected, Task
 from prepcache.fill.call import Part, weight
 from prepcache.fill.commit import Committer, is_full
-from prepcache.fill.leases import Share
 from prepcache.fill.pacing import COMMIT_ITEMS, COMMIT_LEASES, Pace, commit_bytes
+from prepcache.fill.pending import Collected, Task
 from prepcache.fill.recipe_guard import line
+from prepcache.fill.share import Share
 from prepcache.index.artifact_set import ArtifactSet
 
 log = logging.getLogger("prepcache")

@@ -31,7 +31,7 @@ from prepcache.digests import DIGEST_BYTES
 from prepcache.index.recipe_index import RecipeIndex, Slot, matches, ranges, reopened
 
 if TYPE_CHECKING:
-    from prepcache.fill.batch import LocalFile
+    from prepcache.fill.pending import LocalFile
     from prepcache.protocol.wire import ArtifactRef
 
 Array = NDArray[Any]

@@ -33,7 +33,7 @@ from prepcache.protocol.observed import Row
 from prepcache.protocol.wire import ArtifactRef
 
 if TYPE_CHECKING:
-    from prepcache.fill.batch import LocalFile
+    from prepcache.fill.pending import LocalFile
     from prepcache.index.item_index import Catalogue
 
 log = logging.getLogger("prepcache")
@@ -312,7 +312,7 @@ def reopened(kept: Mapping[int, Any]) -> dict[int, Slot]:
 
 def _reopened(address: Any) -> Slot | None:
     if isinstance(address[0], int):
-        from prepcache.fill.batch import LocalFile
+        from prepcache.fill.pending import LocalFile
 
         local = LocalFile.of(*address)
         return None if local is None else Slot(local.artifact, None, local)

@@ -34,7 +34,7 @@ from prepcache.index.item_index import Catalogue, more_digest, piece_digest
 
 if TYPE_CHECKING:
     from prepcache.fill.input_guard import Originals
-    from prepcache.fill.leases import BucketLocks, HeldLease, Share
+    from prepcache.fill.share import BucketLocks, HeldLease, Share
 
 Identity = tuple[int, int, int, int, int, str]
 """A file's stamp, and its artifact's key."""
