@@ -5,19 +5,36 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-_ALL: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-"""By identity: a `WeakSet` cannot be read while a thread adds."""
+
+class Living(Generic[T]):
+    """Objects as long as somebody has them. Unlike a `WeakSet`, it may be read while a thread adds one."""
+
+    def __init__(self) -> None:
+        self._by_identity: weakref.WeakValueDictionary[int, T] = weakref.WeakValueDictionary()
+
+    def add(self, one: T) -> None:
+        self._by_identity[id(one)] = one
+
+    def discard(self, one: T) -> None:
+        self._by_identity.pop(id(one), None)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter([one for ref in self._by_identity.valuerefs() if (one := ref()) is not None])
+
+
+_NOTED: Living[Any] = Living()
 
 
 def note(one: Any) -> None:
-    """Has `one.before_fork()` called before each fork, and `one.after_fork()` in every forked child before
-    anything else, as far as it has these, and as long as it is there."""
-    _ALL[id(one)] = one
+    """Has `one.before_fork()` called before each fork, then `one.after_fork_here()` in the process itself and
+    `one.after_fork()` in the forked child before anything else, as far as it has these, and as long as it is
+    there."""
+    _NOTED.add(one)
 
 
 class ForkLock:
@@ -51,9 +68,13 @@ class kept(Generic[T]):
 
 
 def _call(name: str) -> None:
-    for one in [one for ref in _ALL.valuerefs() if (one := ref()) is not None]:
+    for one in _NOTED:
         if (method := getattr(one, name, None)) is not None:
             method()
 
 
-os.register_at_fork(before=lambda: _call("before_fork"), after_in_child=lambda: _call("after_fork"))
+os.register_at_fork(
+    before=lambda: _call("before_fork"),
+    after_in_parent=lambda: _call("after_fork_here"),
+    after_in_child=lambda: _call("after_fork"),
+)

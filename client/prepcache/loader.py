@@ -43,6 +43,7 @@ from prepcache.batching.batch import Batch
 from prepcache.batching.buffers import KEPT_BLOCKS, Block, Pool
 from prepcache.batching.collation import collate_plain
 from prepcache.dataset import CachedDataset
+from prepcache.forks import Living
 from prepcache.keys.randomness import LOADER_THREAD
 
 Positions = npt.NDArray[np.int64]
@@ -62,8 +63,8 @@ _INSTEAD = {
 """Options of torch's DataLoader and DistributedSampler, and what there is for them."""
 _left_at_fork: list[Any] = []
 """What a forked child has of its parent's GPU: to free it there would abort the child."""
-_ENDING: weakref.WeakValueDictionary[int, _Gatherer] = weakref.WeakValueDictionary()
-"""Those whose threads may run, by identity: a `WeakSet` cannot be read while a thread adds."""
+_ENDING: Living[_Gatherer] = Living()
+"""Those whose threads may run."""
 
 
 class _Gatherer:
@@ -75,7 +76,7 @@ class _Gatherer:
         # What is made or transformed there sees the context variables that it would see here.
         work = (self._work,)
         self.thread = threading.Thread(target=copy_context().run, args=work, name=LOADER_THREAD, daemon=True)
-        _ENDING[id(self)] = self
+        _ENDING.add(self)
         self.thread.start()
 
     def submit(self, positions: Positions) -> Future[Any]:
@@ -103,7 +104,7 @@ class _Gatherer:
 @atexit.register
 def _end_all() -> None:
     """The interpreter would end threads in the middle of torch's code, which aborts the process."""
-    left = [one for ref in _ENDING.valuerefs() if (one := ref()) is not None]
+    left = list(_ENDING)
     for one in left:
         one.end()
     until = time.monotonic() + LEAVE_S

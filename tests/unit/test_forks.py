@@ -11,7 +11,26 @@ import pytest
 
 from prepcache.daemon import client
 from prepcache.daemon.launcher import Endpoint
+from prepcache.forks import Living
 from prepcache.settings import Address, Settings
+
+
+class Thing:
+    pass
+
+
+def test_what_lives_may_be_read_while_some_come_and_go() -> None:
+    living: Living[Thing] = Living()
+    things = [Thing(), Thing()]
+    living.add(things[0])
+    living.add(things[1])
+    for thing in living:
+        things.append(type(thing)())
+        living.add(things[-1])
+    living.discard(thing)
+    assert list(living) == [things[0], *things[2:]]
+    del things[2]
+    assert list(living) == [things[0], things[2]]
 
 
 def test_a_fork_while_a_thread_looks_for_its_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +22,7 @@ import prepcache
 from prepcache.errors import DaemonUnreachable, Declined, LimitExceeded, SampleError, StoreError
 from prepcache.fill import call, commit, on_access
 from prepcache.fill.pending import Batch, Collected
+from prepcache.forks import Living
 from prepcache.making import Making
 from prepcache.settings import Mode
 from support.fake_session import FakeDaemon
@@ -280,7 +280,7 @@ def test_an_outage_takes_few_files(
 ) -> None:
     """Each has a descriptor: a job that trains on through a long outage would run out of them."""
     monkeypatch.setattr(commit, limit, value)
-    monkeypatch.setattr(commit, "_PENDING", weakref.WeakValueDictionary())  # of other tests' jobs
+    monkeypatch.setattr(commit, "_WAITING", Living())  # without those of other tests' jobs
     job = AccessJob(daemon, list(range(20)))
     away(job)
     for index in range(3):
@@ -322,7 +322,7 @@ def test_inputs_of_all_that_waits_are_looked_at_once(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream takes what waits for each chunk: in a long outage it would do nothing else."""
-    monkeypatch.setattr(commit, "_PENDING", weakref.WeakValueDictionary())  # of other tests' jobs
+    monkeypatch.setattr(commit, "_WAITING", Living())  # without those of other tests' jobs
     job, asked = AccessJob(daemon, [1, 2, 3, 4]), list[str]()
     away(job)
     for index, names in enumerate(("a", "ab", "ab", "axb")):

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import os
 import sys
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -37,6 +36,7 @@ from prepcache.artifact import columns, sample_tree
 from prepcache.batching.buffers import Pool
 from prepcache.batching.ragged import Ragged, Ranges
 from prepcache.batching.windows import Numbers
+from prepcache.forks import Living
 
 if TYPE_CHECKING:
     from prepcache.batching.gather import Dense, Table
@@ -226,13 +226,13 @@ def _to_tensor(column: Dense | Ragged) -> Callable[[Any], Any] | None:
 
 # --- what workers send ---
 
-_datasets: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-"""Those of this process, by their identity: a class of the user's may be equal to others, or have no hash."""
+_DATASETS: Living[Any] = Living()
+"""Those of this process."""
 
 
 def receives(dataset: Any) -> None:
     """Has batches of this `CachedDataset` arrive in this process."""
-    _datasets[id(dataset)] = dataset
+    _DATASETS.add(dataset)
 
 
 class ByIndex:
@@ -284,9 +284,7 @@ def arrived(token: str, count: int, dtype: str, raw: bytes, collate: Any, worker
 
 
 def _found(token: str, count: int) -> Any:
-    # Other threads may open more meanwhile: the references are copied in one step.
-    alive = [one for ref in _datasets.valuerefs() if (one := ref()) is not None]
-    lengths = {len(one): one for one in alive if one.token == token}
+    lengths = {len(one): one for one in _DATASETS if one.token == token}
     if not lengths:
         raise RuntimeError(
             "a DataLoader worker sent positions of a CachedDataset that this process has already deleted: "

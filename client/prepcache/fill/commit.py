@@ -80,6 +80,10 @@ FILES_AT_A_PACE = 4
 stay few, and what is in none yet is a small part."""
 
 
+_WAITING: forks.Living[Batch] = forks.Living()
+"""What this process, or the one that forked it, has not committed yet."""
+
+
 class _Thread:
     """The thread of this process: it runs committers when they are due, and ends when nothing is to come."""
 
@@ -91,7 +95,8 @@ class _Thread:
         self._changed = threading.Condition()
         self._due: dict[Committer, float] = {}
         self._thread: threading.Thread | None = None
-        _LATE.clear()
+        for batch in _WAITING:
+            batch.is_late = False  # nobody here waits for it
 
     def schedule(self, one: Committer, after_s: float = 0.0) -> None:
         at = time.monotonic() + after_s
@@ -131,23 +136,15 @@ class _Thread:
             return None
 
 
-_LATE: weakref.WeakSet[Batch] = weakref.WeakSet()
-"""Batches that are waited for no more, and not stored yet."""
 THREAD = _Thread()
-_PENDING: weakref.WeakValueDictionary[int, Batch] = weakref.WeakValueDictionary()
-"""What this process has not committed yet, by identity: a `WeakSet` cannot be read while a thread adds."""
-
-
-def _pending() -> list[Batch]:
-    return [batch for ref in _PENDING.valuerefs() if (batch := ref()) is not None]
 
 
 def waiting_bytes() -> int:
-    return sum(batch.nbytes for batch in _pending())
+    return sum(batch.nbytes for batch in _WAITING)
 
 
 def _waiting_files() -> int:
-    return sum(len(batch.files) for batch in _pending())
+    return sum(len(batch.files) for batch in _WAITING)
 
 
 def is_full() -> bool:
@@ -158,7 +155,7 @@ def is_full() -> bool:
 def waiting_of(recipe: str) -> list[Batch]:
     """What waits in this process, of one recipe, in files from now on: batches of any data set's."""
     THREAD.collect(recipe)
-    return [batch for batch in _pending() if all(file.artifact.recipe == recipe for file in batch.files)]
+    return [batch for batch in _WAITING if all(file.artifact.recipe == recipe for file in batch.files)]
 
 
 class _NotYet(Exception):
@@ -216,9 +213,7 @@ class Committer:
     @property
     def late_items(self) -> int:
         """How many items are in commits that are waited for no more, of a daemon that is there."""
-        return (
-            0 if self._retry_at else sum(len(batch.indices) for batch in list(self._todo) if batch in _LATE)
-        )
+        return 0 if self._retry_at else sum(len(one.indices) for one in list(self._todo) if one.is_late)
 
     def end_filling(self) -> None:
         """A fill has ended: what comes later may find room."""
@@ -234,7 +229,7 @@ class Committer:
         self._add(batch)
 
     def _add(self, batch: Batch) -> None:
-        _PENDING[id(batch)] = batch
+        _WAITING.add(batch)
         self._todo.append(batch)
         THREAD.schedule(self)
 
@@ -264,11 +259,12 @@ class Committer:
         with self.changed:
             nbytes, allowed_s = self.nbytes, self._allowed_s(self.nbytes)
             if not self.changed.wait_for(lambda: len(self._todo) <= most or self._retry_at, allowed_s):
-                _LATE.update(self._todo)
+                for batch in list(self._todo):
+                    batch.is_late = True
         self._charge(began, nbytes)
 
     def _allowed_s(self, nbytes: int) -> float:
-        if _LATE:
+        if any(batch.is_late for batch in _WAITING):
             return 0.0
         beyond_s: float = max(waits.FREE_S, min(waits.SPARE_S, self._session.spare_s))
         return beyond_s + nbytes / waits.COMMIT_BYTES_PER_S
@@ -319,8 +315,7 @@ class Committer:
                         if batch.left is not None:
                             _remove(batch.left)
                         self._todo.popleft()
-                        _LATE.discard(batch)
-                        _PENDING.pop(id(batch), None)
+                        _WAITING.discard(batch)
                     self.changed.notify_all()
         finally:
             self._flushing.release()
@@ -464,8 +459,10 @@ class Committer:
         if self.is_idle:
             return
         session, nbytes, given_s = self._artifacts.session, self.nbytes, 0.0
-        is_lost_else = any(batch.left is None for batch in list(self._todo))
-        if session.is_away and is_lost_else and not is_worker and not _LATE.difference(self._todo):
+        todo = list(self._todo)
+        is_lost_else = any(batch.left is None for batch in todo)
+        others_are_late = any(batch.is_late and batch not in todo for batch in _WAITING)
+        if session.is_away and is_lost_else and not is_worker and not others_are_late:
             given_s = session.wait_at_end()
         began = time.monotonic()
         limit_s = max(waits.FREE_S, given_s, self._allowed_s(nbytes))

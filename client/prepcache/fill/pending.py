@@ -188,6 +188,7 @@ class Batch:
         share: where the items are settled; None where they are.
         locks: under which they were made; kept as long as the batch is.
         has_failed: a store had an error for it.
+        is_late: it took so long that it is waited for no more.
         left: where a worker has left it, until it is stored.
     """
 
@@ -198,6 +199,7 @@ class Batch:
     share: Share | None = None
     locks: BucketLocks | None = None
     has_failed: bool = False
+    is_late: bool = False
     left: Path | None = None
 
     @property

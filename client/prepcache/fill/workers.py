@@ -22,7 +22,6 @@ import signal
 import sys
 import traceback
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
@@ -46,14 +45,13 @@ CHUNKS_AHEAD = 2
 """Chunks that one worker has in hand, so that it never waits for its parent."""
 
 
-class _Pipes(weakref.WeakSet[Connection]):
+class _Pipes(forks.Living[Connection]):
     """The ends that this process has, for what it forks to close."""
 
     def after_fork(self) -> None:
-        for pipe in list(self):
+        for pipe in self:
             with suppress(OSError):
                 pipe.close()
-        self.clear()
 
 
 _PIPES = _Pipes()

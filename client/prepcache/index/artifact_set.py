@@ -20,10 +20,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
+from prepcache import forks
 from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
 from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
-from prepcache.forks import ForkLock
 from prepcache.index.recipe_index import Observed, OpenRef, RecipeIndex, Verdicts, open_or_miss
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.recipes import Recipe
@@ -40,9 +40,8 @@ TOUCH_S = 60.0
 LESS_FREE_BYTES = 1 << 30
 """What may stay free, where the default is more than there is."""
 
-_sets: tuple[weakref.ref[ArtifactSet], ...] = ()
-"""Those of this process. Replaced, never changed: heartbeat threads read it."""
-_sets_lock = ForkLock()
+_SETS: forks.Living[ArtifactSet] = forks.Living()
+"""Those of this process."""
 _ORPHANED: deque[list[wire.ArtifactRef]] = deque()
 """Artifacts of data sets that were collected. A finalizer may run inside any lock, so it only notes them."""
 
@@ -97,9 +96,8 @@ class ArtifactSet:
         self._looked_at = 0.0
 
     def _watch_over(self) -> None:
-        global _sets
-        with _sets_lock:
-            _sets = (*(ref for ref in _sets if ref() is not None), weakref.ref(self))
+        _SETS.add(self)
+        forks.note(self)
         self.session.on_removed(self.let_go)
         weakref.finalize(self, _orphan, self.index).atexit = False
 
@@ -230,7 +228,7 @@ class ArtifactSet:
         gone = list(refs)
         while _ORPHANED:
             gone += _ORPHANED.popleft()
-        others = _living()
+        others = list(_SETS)
         free = [ref for ref in gone if not any(s.index.knows(ref.digest) for s in others)]
         if free and self.is_owner:
             self.session.drop_hold(free)
@@ -281,31 +279,17 @@ class ArtifactSet:
                 self._budget_bytes = budget if isinstance(budget, int) else 0
         return self._budget_bytes or 0
 
+    def after_fork_here(self) -> None:
+        """Forked workers read the maps and hold nothing: to start them is to use them."""
+        self.touch()
+
     def after_fork(self) -> None:
+        _ORPHANED.clear()
         self.index.after_fork()
         self.filling = threading.Lock()
         self._claiming = threading.Lock()
 
 
-def _living() -> list[ArtifactSet]:
-    return [one for ref in _sets if (one := ref()) is not None]
-
-
 def _orphan(index: Any) -> None:
     if refs := index.refs:
         _ORPHANED.append(refs)
-
-
-def _after_fork_in_parent() -> None:
-    """Forked workers read the maps and hold nothing: to start them is to use them."""
-    for one in _living():
-        one.touch()
-
-
-def _after_fork_in_child() -> None:
-    _ORPHANED.clear()
-    for one in _living():
-        one.after_fork()
-
-
-os.register_at_fork(after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

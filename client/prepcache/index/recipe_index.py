@@ -19,7 +19,6 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ import numpy as np
 from prepcache import artifact
 from prepcache.artifact.columns import Array
 from prepcache.errors import ArtifactError, DaemonUnreachable, NotFound, PrepcacheError
+from prepcache.forks import Living
 from prepcache.protocol.observed import Row
 from prepcache.protocol.wire import ArtifactRef
 
@@ -95,7 +95,7 @@ class RecipeIndex:
         self._open_ref = open_ref
         self._numbers = itertools.count(first)
         self._own_verdicts: Verdicts = {}
-        self.catalogues: weakref.WeakSet[Catalogue] = weakref.WeakSet()
+        self.catalogues: Living[Catalogue] = Living()
         self._sorted: tuple[Array, Array, Array] = np.empty(0, "<u8"), np.empty(0, "i8"), np.empty(0, "i4")
         """Of items: the first 8 bytes of digests, in order, slots' numbers, rows in item tables."""
         self._is_sorted: set[int] = set()
@@ -120,7 +120,7 @@ class RecipeIndex:
     def after_fork(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
         self.lock = threading.RLock()
-        for catalogue in list(self.catalogues):
+        for catalogue in self.catalogues:
             catalogue.note_inherited()
 
     def refresh(self) -> None:
@@ -170,7 +170,7 @@ class RecipeIndex:
             stale = {n for digest, n in self._number_of.items() if is_complete and digest not in names}
             new = {self.next_number(): slot for slot in opened}
             self.slots.update(new)
-            found = sum(catalogue.take_in(new, stale) for catalogue in list(self.catalogues))
+            found = sum(catalogue.take_in(new, stale) for catalogue in self.catalogues)
             self._number_of.update({slot.ref.digest: number for number, slot in new.items() if slot.ref})
             return found, gone + self._drop(stale if self.keeps_all else self._unused())
 
@@ -205,11 +205,11 @@ class RecipeIndex:
             numbers = {self._number_of[digest] for digest in digests if digest in self._number_of}
             if self.keeps_all:
                 return 0, self._drop(numbers)
-            lost = sum(catalogue.lose(numbers) for catalogue in list(self.catalogues))
+            lost = sum(catalogue.lose(numbers) for catalogue in self.catalogues)
             return lost, self._drop(numbers)
 
     def _unused(self) -> set[int]:
-        return set(self.slots).difference(*(catalogue.slots for catalogue in list(self.catalogues)))
+        return set(self.slots).difference(*(catalogue.slots for catalogue in self.catalogues))
 
     def _drop(self, numbers: Iterable[int]) -> list[ArtifactRef]:
         refs = [ref for number in numbers if (ref := self.slots.pop(number).ref) is not None]
