@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -103,6 +104,15 @@ class Preprocessing:
     def executor_here(self) -> Executor | None:
         """What calls the function; a forked worker has none of the threads that feed it."""
         return self.executor if os.getpid() == self.opened_in else None
+
+    def refuse_own_executor(self) -> None:
+        """Refuses to have items made by a pool of threads for one of these threads."""
+        if threading.current_thread() in getattr(self.executor_here(), "_threads", ()):
+            raise RuntimeError(
+                f"{self.name}: this thread belongs to executor=, which is to preprocess the items: it would "
+                "wait for itself forever. Open and prepare the data set in another thread, or pass another "
+                "executor"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "executor": None}
@@ -206,7 +216,9 @@ class Samples:
         """
         self.by.job.refuse_itself()
         self._is_part = positions is not None
-        if not len(self.catalogue.missing) and not self.is_expanded:
+        if len(self.catalogue.missing):
+            self.by.refuse_own_executor()
+        elif not self.is_expanded:
             return
         try:
             self.making.prepare(positions)

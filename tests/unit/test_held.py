@@ -80,6 +80,15 @@ def test_a_function_that_asks_for_its_own_length_does_not_wait(who: str) -> None
             Known([1, 2], length_of_itself, expand=True, **options)
 
 
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_a_pool_is_not_asked_to_prepare_for_its_own_thread(is_lazy: bool) -> None:
+    def open_and_prepare() -> None:
+        CachedDataset([1, 2], round, executor=pool, lazy=is_lazy, version=1, code=None).prepare()
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="it would wait for itself forever"):
+        pool.submit(open_and_prepare).result()
+
+
 class Holder:
     """As data modules of training frameworks have it: made anew by each stage."""
 
