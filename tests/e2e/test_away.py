@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support import serving
 from support.sandbox import Sandbox, sandbox
 from support.serving import wait_until
 
@@ -240,3 +241,44 @@ def test_what_a_worker_left_is_a_miss_once_inputs_change(box: Sandbox) -> None:
     held_back = {"PYTHONPATH": str(box.folder), "READY": str(box.folder / "ready")}
     said = box.python(script, environ=held_back).stdout.splitlines()
     assert said == ["0 [0, 'two']", "5 [0, 'one']"]
+
+
+KILLED = """
+import multiprocessing, os, signal, sys
+import prepcache
+from prepcache.daemon import wait_budget
+
+def made(number):
+    with open("calls", "a") as file:
+        file.write(f"{number}\\n")
+    return [number]
+
+def read(ds, numbers):
+    assert [ds[number] for number in numbers] == [[number] for number in numbers]
+
+if __name__ == "__main__":
+    how, daemon = sys.argv[1:]
+    wait_budget.PROCESS.__init__(1.0)
+    ds = prepcache.CachedDataset(range(6), made, code=None, version=1, lazy=True, progress=False)
+    if how != "again":
+        os.kill(int(daemon), signal.SIGKILL)
+        read(ds, [0])
+        worker = multiprocessing.get_context(how).Process(target=read, args=(ds, range(1, 6)))
+        worker.start()
+        worker.join()
+        assert worker.exitcode == 0
+    else:
+        read(ds, range(1, 6))
+"""
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_what_workers_make_in_an_outage_is_made_once(box: Sandbox, how: str) -> None:
+    """However they were started: they know of the outage what the job knows."""
+    script, url = box.folder / "killed.py", {"PREPCACHE_URL": f"unix://{box.folder}/s.sock"}
+    script.write_text(KILLED)
+    with serving.process(box.folder) as daemon:
+        box.python(script, how, str(daemon.pid), environ=url)
+    with serving.process(box.folder):
+        box.python(script, "again", "0", environ=url)
+    assert [calls(box)[str(number)] for number in range(1, 6)] == [1] * 5

@@ -2,7 +2,8 @@
 
 Invariants:
     1. Every call ends within `timeout` and raises `DaemonUnreachable`, or the error that the daemon named.
-    2. A client is safe to share between threads and across fork, and pickles as what it was made from.
+    2. A client is safe to share between threads and across fork, and pickles as what it was made from
+       and what is left of its budget.
 """
 
 from __future__ import annotations
@@ -61,7 +62,11 @@ class Client:
         self.budget = budget
 
     def __reduce__(self) -> Any:
-        return type(self), self._made_from
+        return type(self), self._made_from, self.budget.left()
+
+    def __setstate__(self, left: dict[str, Any]) -> None:
+        """A spawned process begins with what the one that started it had left, as a forked one does."""
+        self.budget.begin_with(left)
 
     def __repr__(self) -> str:
         return f"prepcache.Client({self.url!r})"

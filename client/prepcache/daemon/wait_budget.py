@@ -20,9 +20,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from prepcache.daemon import waits
 from prepcache.errors import DaemonUnreachable
@@ -80,6 +80,17 @@ class WaitBudget:
         """Whether there is an outage that ends when the daemon answers."""
         is_left = self.budget_s - self._spent_s >= waits.LEAST_S
         return self._outage is not None and not self._is_final and is_left and bool(self._consequence)
+
+    def left(self) -> dict[str, Any]:
+        """What a process that gets this begins with; nothing where that daemon is given up for good."""
+        with self._lock:
+            return {} if self._is_final else {name: getattr(self, name) for name in _LEFT}
+
+    def begin_with(self, left: Mapping[str, Any]) -> None:
+        """Goes on where another process was, unless this one has asked the daemon itself."""
+        with self._lock:
+            if not (self.has_met or self.is_gone):
+                vars(self).update(left)
 
     def limit_first(self, seconds: float) -> None:
         """Until the daemon is met for the first time, no more than this is lost to it."""
@@ -230,5 +241,6 @@ def own_time() -> float:
     return getattr(_OWN_TIME, "seconds", 0.0)
 
 
+_LEFT = ("_spent_s", "_allowed_s", "_outage", "warned", "has_met")
 PROCESS = WaitBudget()
-"""The one budget of this process. A forked child starts with what its parent had left."""
+"""The one budget of this process. Another that is forked, or gets it, begins with what is left."""
