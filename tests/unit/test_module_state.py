@@ -112,6 +112,49 @@ def test_what_only_loading_a_module_uses_is_not_refused(project: Project) -> Non
     assert recipe(module.f).digest == recipe(module.f).digest
 
 
+COMPUTED = {
+    "sys.modules[...]": "import sys\ndef f(x): return sys.modules['hel' + x].K",
+    "sys.modules.get(...)": "import sys\ndef f(x): return sys.modules.get(f'hel{x}').K",
+    "sys.modules by another name": "import sys\ndef f(x):\n    them = sys.modules\n    return them['hel' + x].K",
+    "modules of sys": "from sys import modules\ndef f(x): return modules['hel' + x].K",
+    "__import__": "def f(x): return __import__('hel' + x).K",
+    "in a module that it imports": "def f(x):\n    import late\n    return late.g(x)",
+}
+
+
+@BOTH
+@pytest.mark.parametrize("how", COMPUTED)
+def test_a_loaded_module_looked_up_by_a_computed_name_counts(project: Project, how: str, code: str) -> None:
+    """With what it imports, and what the job has set in it."""
+    project.write(
+        prep=COMPUTED[how], late="def g(x): return __import__('hel' + x).K", helper="from inner import K"
+    )
+    digests = []
+    for k in (1, 2):
+        project.write(inner=f"K = {k} * 1")
+        function = project.load().f
+        helper = importlib.import_module("helper")
+        digests.append(recipe(function, code=code).digest)
+    helper.K = 3
+    assert len({*digests, recipe(function, code=code).digest}) == 3
+
+
+OWN = {
+    "its own name": "def f(x): return sys.modules[__name__].K",
+    "the module of a class": "class A: pass\ndef f(x, cls=A): return sys.modules[cls.__module__].K",
+    "whether one is loaded": "def f(x): return f'{x}' in sys.modules, K",
+}
+
+
+@pytest.mark.parametrize("how", OWN)
+def test_a_look_up_that_leads_to_no_other_module_counts_none(project: Project, how: str) -> None:
+    project.write(prep=f"import sys\nK = 1\n{OWN[how]}", helper="K = 1")
+    function = project.load().f
+    before = recipe(function).digest
+    importlib.import_module("helper")
+    assert recipe(function).digest == before
+
+
 # -- libraries -----------------------------------------------------------------------------------------
 
 READS = {

@@ -228,6 +228,13 @@ PATHLIKE = (
 OBSERVED = [
     loaded("module loaded before, edited", IMPORTS, "plugin.py", "import g", "import g  # edited"),
     loaded("module that a module loaded before imports", FROM_IMPORTS, "inner.py", "return 1", "return 2"),
+    loaded("module found in sys.modules by a computed name, edited", "import sys\n\ndef f(x):\n    return sys.modules[str('plug') + 'in'].g(x)\n",
+           "inner.py", "return 1", "return 2"),
+    loaded("module that __import__ gives by a computed name, edited", "def f(x):\n    return __import__(str('plug') + 'in').g(x)\n",
+           "inner.py", "return 1", "return 2"),
+    loaded("module found by find_spec and a computed name, edited",
+           "import importlib.util\n\ndef f(x):\n    return importlib.util.find_spec(str('plug') + 'in').origin\n",
+           "plugin.py", "import g", "import g  # edited"),
     loaded("module that a pickle names", UNPICKLES, "inner.py", "return 1", "return 2"),
     must_change("observed: distribution by a computed name",
                 {"prep.py": "import importlib\n\ndef f(x):\n    return importlib.import_module(str('idiom') + 'lib')\n", **LIB},

@@ -37,6 +37,9 @@ _TOPICS = {
 """What is asked for, to the names of those that ask."""
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
 _BETWEEN = frozenset({"PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP", "CACHE"})
+_LOOK_UPS = frozenset({"modules", "__import__"})
+_LOOKS_UP = frozenset({"BINARY_SUBSCR", "CALL", "LOAD_CONST"})
+"""What follows a name that stands in the code: its use, or what is given beside it."""
 _VARIABLE = re.compile("_*[A-Za-z][A-Za-z0-9_]*")
 _CONSTANT = re.compile("[A-Z][A-Z0-9_]+")
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
@@ -192,6 +195,28 @@ def is_dynamic(code: CodeType) -> bool:
 
 def looks_up_modules(code: CodeType) -> bool:
     return any(chain[:1] == ("modules",) for chain in global_chains(code).get("sys", ()))
+
+
+def looks_up_any_module(code: CodeType) -> bool:
+    """Whether code asks `sys.modules` or `__import__` for a module by a name that it computes.
+
+    A module's own name (`sys.modules[__name__]`, `sys.modules[cls.__module__]`) leads to what is reached.
+    """
+    for one in nested(code):
+        if _LOOK_UPS.isdisjoint(one.co_names):
+            continue
+        steps = [step for step in dis.get_instructions(one) if step.opname not in _BETWEEN]
+        for at, step in enumerate(steps):
+            is_global = step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+            if is_global and step.argval == "modules":  # of `from sys import modules`, perhaps
+                return True
+            if step.argval in _LOOK_UPS and (is_global or steps[at - 1].argval == "sys"):
+                first, then, *_ = (*(s for s in steps[at + 1 : at + 4] if s.argval != "get"), step, step)
+                is_literal = first.opname == "LOAD_CONST" and then.opname in _LOOKS_UP
+                is_own = first.argval == "__name__" or then.argval == "__module__"
+                if not (is_literal or is_own or first.opname == "CONTAINS_OP"):
+                    return True
+    return False
 
 
 def variables_in(code: CodeType, space: dict[str, Any]) -> Iterator[str]:

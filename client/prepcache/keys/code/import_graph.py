@@ -42,7 +42,7 @@ from prepcache.keys.files.stamps import Stamp, is_racy, racy_window_ns, stamp_of
 
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _LOAD_CONST, _LOAD_SMALL_INT = dis.opmap["LOAD_CONST"], dis.opmap.get("LOAD_SMALL_INT", -1)
-_IMPORTERS = frozenset({"import_module", "__import__"})
+_IMPORTERS = frozenset({"import_module", "__import__", "find_spec", "find_loader", "resolve_name"})
 _MODULE_NAME = re.compile(r"(\.*)((?!__main__)[^\W\d]\w*(?:\.[^\W\d]\w*)*)")
 _read: dict[str, tuple[SourceFile, int]] = {}
 _READ_LIMIT = 4096
@@ -186,6 +186,11 @@ class ImportGraph:
                 if source := self.sources.get(self.modules[name]):
                     queue += [(one, name, is_package(source.path)) for one in source.imports]
         return sorted(found)
+
+    def loaded_of_project(self) -> list[Import]:
+        """Imports of all that is loaded of the project: one of them is what a computed name leads to."""
+        found = [name for name in sorted(sys.modules) if name != "__main__"]
+        return [Import(0, name) for name in found if (one := self._of_loaded(name)) and one.path]
 
     # -- counting --------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels, resolution
-from prepcache.keys.code.dynamic_lookups import is_dynamic, modules_named_in
+from prepcache.keys.code.dynamic_lookups import is_dynamic, looks_up_any_module, modules_named_in
 from prepcache.keys.code.import_graph import (
     Import,
     ImportGraph,
@@ -57,6 +57,8 @@ class ModuleState:
     def follow(self, walk: Dependencies, code: CodeType, module: str, *, is_within: bool) -> None:
         """Counts what code imports itself that stands in a module; `is_within`: in a package."""
         imports = list(dict.fromkeys(imports_in(code)))
+        if looks_up_any_module(code):
+            imports += self._graph.loaded_of_project()
         if not imports:
             return
         self._graph.add_imports(imports, module, is_within)
@@ -95,6 +97,8 @@ class ModuleState:
         loaded = sys.modules.get(name)
         walk.note_code(source.code, vars(loaded) if isinstance(loaded, ModuleType) else {})
         self._beyond_files(walk, source.names, source.imports, name, is_package(source.path))
+        if looks_up_any_module(source.code):
+            self.follow(walk, source.code, name, is_within=is_package(source.path))
         for named in modules_named_in(source.code) if is_dynamic(source.code) else ():
             resolution.count_module(walk, named, ())
 

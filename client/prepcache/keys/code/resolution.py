@@ -54,6 +54,8 @@ def count_global(
             count_module(walk, value, chain)
     elif is_attribute_bag(value):
         count_bag(walk, label, value, chains, space)
+    elif value is sys.modules:
+        pass  # what is looked up there counts by itself
     else:
         walk.count_value(label, value, space)
 

@@ -29,7 +29,7 @@ Key = Callable[[Any], Any]
 def teach(kind: type) -> None:
     """Registers what values of a class count by, and of its bases, where adapters know them."""
     for base in kind.__mro__:
-        if (key := _KEYS.get((base.__module__.partition(".")[0], base.__name__))) is not None:
+        if (key := _KEYS.get((str(base.__module__).partition(".")[0], base.__name__))) is not None:
             register_adapter(base, key)
 
 

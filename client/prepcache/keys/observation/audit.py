@@ -44,6 +44,8 @@ _EVENTS = frozenset(
     }
 )  # fmt: skip
 _BY_IMPORT = "<frozen importlib"
+_LOADER_READS = frozenset({"get_data", "get_source"})
+"""What a loader is asked for by `pkgutil` and by jobs; an import asks in a frame of its own."""
 _OPENS_SOURCE = tokenize.open.__code__.co_filename
 _SHOWS_LINES = linecache.updatecache.__code__.co_filename
 """Shows lines of a module's file in tracebacks and warnings; it has the one above open it."""
@@ -86,8 +88,9 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
         if path[-4:] == ".pyc" or path[-3:] == ".py":
             caller = sys._getframe(1)
             by = caller.f_code.co_filename
-            if by == _OPENS_SOURCE and caller.f_back is not None:
-                by = caller.f_back.f_code.co_filename
+            while caller.f_back is not None and (by == _OPENS_SOURCE or _is_loader_read(caller.f_code)):
+                caller = caller.f_back  # `pkgutil.get_data("pkg", "table.py")` reads a file as data
+                by = caller.f_code.co_filename
             if by.startswith((_BY_IMPORT, OWN_FOLDER)) or by == _SHOWS_LINES:
                 return
         kind = Kind.READ
@@ -103,6 +106,10 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
         context.note(kind, path)
     except Exception as error:  # noqa: BLE001 - a hook that raises would break the user's call
         context.fail(error)
+
+
+def _is_loader_read(code: CodeType) -> bool:
+    return code.co_name in _LOADER_READS and code.co_filename.startswith(_BY_IMPORT)
 
 
 def _is_new(path: str) -> bool:

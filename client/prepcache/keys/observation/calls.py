@@ -30,14 +30,15 @@ import contextlib
 import functools
 import gc
 import glob
-import importlib
+import importlib.util
 import itertools
 import os
 import pathlib
+import pkgutil
 import sys
 import threading
 import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
@@ -59,7 +60,8 @@ VAIN_CALLS = 64
 """A loop over transforms has come around by then."""
 _ASKING = frozenset(
     {"exists", "lexists", "isfile", "isdir", "getsize", "getmtime", "is_file", "is_dir", "stat", "glob",
-     "import_module", "instantiate", "locate", "get_class", "get_object", "get_method", "import_string"}
+     "import_module", "find_spec", "find_loader", "get_loader", "resolve_name", "instantiate", "locate",
+     "get_class", "get_object", "get_method", "import_string"}
 )  # fmt: skip
 """Names of what asks whether something is there, and of what imports by text, also in libraries."""
 _MONITORING: Any = getattr(sys, "monitoring", None)
@@ -144,14 +146,14 @@ def _codes() -> dict[CodeType, str]:
     names = ("exists", "lexists", "isfile", "isdir", "getsize", "getmtime")
     functions = [getattr(os.path, name) for name in names]
     functions += [getattr(Path, name) for name in ("stat", "exists", "is_file", "is_dir")]
-    functions.append(importlib.import_module)
+    functions += (importlib.import_module, importlib.util.find_spec)
     found = [one for one in functions if isinstance(one, FunctionType)]
     return {one.__code__: one.__code__.co_varnames[0] for one in found}
 
 
 _CODES = _codes()
 """The code of what asks, and the name of its argument."""
-_MODULES = (glob, pathlib, *(sys.modules[kind.__module__] for kind in Path.__mro__))
+_MODULES = (glob, pathlib, pkgutil, *(sys.modules[kind.__module__] for kind in Path.__mro__))
 _FILES = frozenset(
     {code.co_filename for code in _CODES} | {str(getattr(module, "__file__", "")) for module in _MODULES}
 )
@@ -165,11 +167,8 @@ def _note(frame: FrameType) -> None:
     """Notes what is asked for in a frame that runs one of `_CODES`."""
     code = frame.f_code
     if code is importlib.import_module.__code__:
-        name, package = frame.f_locals.get("name"), frame.f_locals.get("package")
-        if isinstance(name, str) and name.strip(".") and (package or name[0] != "."):
-            context.note(Kind.MODULE_NAME, importlib.util.resolve_name(name, package))
+        _note_module(frame.f_locals)
         return
-    path = frame.f_locals.get(_CODES.get(code, ""))
     caller = frame.f_back
     while caller is not None and caller.f_code.co_filename in _HANDED_ON:
         if caller.f_code.co_name in ("resolve", "mkdir"):
@@ -177,8 +176,18 @@ def _note(frame: FrameType) -> None:
         caller = caller.f_back
     if caller is not None and not is_file_of_job(caller.f_code.co_filename):
         return
+    if code is importlib.util.find_spec.__code__:
+        _note_module(frame.f_locals)
+        return
+    path = frame.f_locals.get(_CODES.get(code, ""))
     if isinstance(path, str | bytes | os.PathLike) and path:  # else the call says so, or it is a descriptor
         context.note(Kind.ASKED, os.fsdecode(path))
+
+
+def _note_module(given: Mapping[str, Any]) -> None:
+    name, package = given.get("name"), given.get("package")
+    if isinstance(name, str) and name.strip(".") and (package or name[0] != "."):
+        context.note(Kind.MODULE_NAME, importlib.util.resolve_name(name, package))
 
 
 @contextlib.contextmanager
