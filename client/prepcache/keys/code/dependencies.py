@@ -32,7 +32,7 @@ from prepcache.keys.code.module_state import ModuleState
 from prepcache.keys.code.names import cell_chains, global_chains, is_attribute_bag
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.values import ABSENT, Of, Value, ValueEncoder, identity_of, readable
-from prepcache.keys.encoding.encoder import Encoder, is_registered
+from prepcache.keys.encoding.encoder import Encoder, is_registered, text_bytes
 from prepcache.keys.encoding.objects import EMPTY, Parts, state_of
 from prepcache.keys.secrets import holds_secret
 
@@ -41,7 +41,11 @@ _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 CLASS = "class"
 """The definition of a class, which counts by its attributes."""
 MOST_ROWS = 1024
-"""Attributes that are rows. Objects that are met after so many are written in the row of what holds them."""
+"""Attributes that are rows of their own."""
+MOST_DEPTH = 10_000
+"""Objects beyond these rows that one may stand in: an object may make another one at each look."""
+OBJECTS = ".<objects>"
+"""Ends the label of the row of all such objects that were first met in another row, or in one of these."""
 
 
 class Dependencies:
@@ -107,6 +111,8 @@ class Dependencies:
         self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._of_sets: list[tuple[str, Callable[..., None], tuple[Any, ...]]] = []
         self._whole_objects: dict[int, str] = {}
+        self._beyond: dict[str, Any] = {}
+        """Hashers of objects beyond the rows, by the row that they were met in."""
         self._rows = 0
         self._slots: set[tuple[int, str]] = set()
         self._counts: dict[str, int] = {}
@@ -135,6 +141,8 @@ class Dependencies:
             if not self._queue:  # what sets hold comes last, by name: they give it no order
                 self._queue.extend(rest[1:] for rest in sorted(self._of_sets, key=lambda rest: rest[0]))
                 self._of_sets.clear()
+        for row, hasher in self._beyond.items():
+            self.values[row + OBJECTS] = Value(hasher.hexdigest(), "objects")
 
     def _answer(self) -> None:
         """Counts what most code does not ask for, once some code does."""
@@ -223,6 +231,21 @@ class Dependencies:
             step = name if is_step else f".{name}" if name.isidentifier() else f"[{name!r}]"
             self.count_value(label + step, value, owner, is_attribute=True, of=of)
 
+    def _visit_beyond(self, label: str, pairs: Parts, row: str, depth: int, of: Of) -> None:
+        if depth > MOST_DEPTH:
+            raise UnkeyableError(f"{row}: it is nested too deeply", path=row)
+        encoder = ValueEncoder(self, is_config=of[0], row=row, depth=depth)
+        hasher = self._beyond.setdefault(row, blake3())
+        hasher.update(text_bytes(label))
+        for name, value in pairs:
+            if not self.is_untracked(f".{name}"):
+                hasher.update(text_bytes(name))
+                try:
+                    encoder.write(value, hasher.update, f"{label}.{name}", opaque_depth=1, is_key=of[1])
+                except UnkeyableError as error:
+                    self.unstable[row + OBJECTS] = error
+                    hasher.update(text_bytes(identity_of(value)))
+
     def _named_variables(self, names: Iterable[Any]) -> None:
         for name in names:
             if isinstance(name, str) and not self.is_untracked(f"environ.{name}"):
@@ -278,17 +301,6 @@ class Dependencies:
         """The label of an object that was met, all of whose attributes count."""
         return self._whole_objects.get(id(value))
 
-    def give_label(self, value: Any, by: ValueEncoder) -> str:
-        """A label for an object without rows: its number in the row, since another row may grow."""
-        label = self.labels.known(value) or self.labels.give(value, f"object in {by.steps[0]}")
-        self._whole_objects[id(value)] = label
-        return label
-
-    def forget(self, values: Iterable[Any]) -> None:
-        """Lets no row refer to objects: the one in which they were written has no bytes."""
-        for value in values:
-            self._whole_objects.pop(id(value), None)
-
     def refer_object(
         self, value: Any, pairs: Parts, by: ValueEncoder, place: str, *, is_whole: bool = True
     ) -> str:
@@ -302,6 +314,15 @@ class Dependencies:
         self.objects.add(label)
         name = f"{label} {[name for name, _ in pairs]}"  # methods of one object read different parts of it
         self._later(name, by, self._visit_object, label, value, pairs, (by.is_config, by.is_key))
+        return label
+
+    def refer_beyond(self, value: Any, pairs: Parts, by: ValueEncoder) -> str:
+        """The label of an object without rows: its number in the row that it is met in."""
+        label = self.labels.known(value) or self.labels.give(value, f"object in {by.row}")
+        self._whole_objects[id(value)] = label
+        self._later(
+            label, by, self._visit_beyond, label, pairs, by.row, by.depth + 1, (by.is_config, by.is_key)
+        )
         return label
 
     def refer_function(self, function: FunctionType, by: ValueEncoder) -> str | None:

@@ -2,7 +2,7 @@
 
 Functions and classes of the project are written as labels, and the walk visits them. So is an object: as its
 class and a label, the place where it was met first. Its attributes are rows (`preprocess.reader.size`).
-Beyond a number of rows, an object is written behind the value in which it is met first.
+Beyond a number of rows, an object is a number, and its attributes count in one row with other such objects.
 
 Invariants:
     1. Equal bytes, with equal rows of what they refer to, mean values made of the same code and state.
@@ -60,10 +60,6 @@ _WAYS_OUT = (
 )
 _METHOD = ", or make preprocess a function that does not hold it"
 _OF_DISPATCH = ("registry", "register", "dispatch", "_clear_cache")
-_MOST_DEPTH = 10_000
-"""Objects without rows that one may stand in: an object may make another one at each look."""
-_MOST_STEPS = 32
-"""Of the place that is named of such an object."""
 _LARGE_SEED = 1 << 32
 """Larger ones of a generator are probably entropy."""
 _MOST_IDENTITIES = 1024
@@ -97,21 +93,19 @@ class ValueEncoder(Encoder):
     Args:
         walk: visits what is referred to.
         is_config: whether the value is, or is part of, the config.
+        row: the row that an object beyond the rows was first met in.
+        depth: how many such objects it stands in.
     """
 
-    def __init__(self, walk: Dependencies, *, is_config: bool) -> None:
+    def __init__(self, walk: Dependencies, *, is_config: bool, row: str = "", depth: int = 0) -> None:
         super().__init__()
         self.texts = walk.texts
         self.is_config = is_config
         self.is_whole = False
         """Whether the value holds objects that have no rows."""
         self._walk = walk
-        self._waiting: list[tuple[int, Any, Parts, tuple[str | int, ...], bool]] = []
-        """Objects that have a label and no rows, to be written behind the value: how many objects each stands
-        in, owner, attributes, place, and whether a key function gave it."""
-        self._depth = 0
-        self._labelled: list[Any] = []
-        """Those of them that were met here first."""
+        self.depth = depth
+        self._row = row
         self._unstable = 0
 
     @property
@@ -123,21 +117,9 @@ class ValueEncoder(Encoder):
         ways = _WAYS_OUT.format(name=label.rpartition(".")[2])
         return ways + _METHOD if label.startswith("preprocess.") else ways
 
-    def write(self, value: Any, put: Put, path: str, *, opaque_depth: int = 0, is_key: bool = False) -> None:
-        try:
-            super().write(value, put, path, opaque_depth=opaque_depth, is_key=is_key)
-        except UnkeyableError:  # a value without bytes: nothing may refer to what it holds
-            self._walk.forget(self._labelled)
-            raise
-
-    def write_rest(self, put: Put) -> None:
-        self.opaque_depth = 1
-        while self._waiting:
-            self._depth, owner, pairs, steps, self.is_key = self._waiting.pop()
-            self.steps = [*steps]
-            if self._depth > _MOST_DEPTH:
-                raise self.refuse("it is nested too deeply")
-            super().put_attributes(owner, pairs, put)
+    @property
+    def row(self) -> str:
+        return self._row or str(self.steps[0])
 
     def is_library(self, cls: type) -> bool:
         return not self._walk.labels.is_project(cls)
@@ -276,18 +258,14 @@ class ValueEncoder(Encoder):
         super().put_object(value, put)
 
     def put_attributes(self, owner: Any, pairs: Parts, put: Put) -> None:
-        """What has a name becomes rows of the owner's label, as long as there may be more. Objects beyond are
-        written behind the value, one by one, however deep they stand in one another."""
+        """What has a name becomes rows of the owner's label, as long as there may be more."""
         if self.inline_depth or not self._walk.has_rows:
             self.is_whole = True
-            pairs = [pair for pair in pairs if not self._walk.is_untracked(f".{pair[0]}")]
             if self.inline_depth:
-                super().put_attributes(owner, pairs, put)
-                return
-            put(b"@" + text_bytes(self._walk.give_label(owner, self)))
-            self._labelled.append(owner)
-            steps = tuple(self.steps[:_MOST_STEPS])
-            self._waiting.append((self._depth + 1, owner, pairs, steps, self.is_key))
+                kept = [pair for pair in pairs if not self._walk.is_untracked(f".{pair[0]}")]
+                super().put_attributes(owner, kept, put)
+            else:
+                put(b"@" + text_bytes(self._walk.refer_beyond(owner, pairs, self)))
             return
         named = [pair for pair in pairs if pair[0][:1] != "<"]
         super().put_attributes(owner, [pair for pair in pairs if pair[0][:1] == "<"], put)

@@ -125,13 +125,9 @@ class Encoder:
         self._entered = 0
         try:
             self.walk(value, put)
-            self.write_rest(put)
         except RecursionError:
             del self.steps[8:]
             raise self.refuse("it is nested too deeply") from None
-
-    def write_rest(self, put: Put) -> None:
-        """Write what was put off until the whole value is written."""
 
     def walk(self, value: Any, put: Put) -> None:
         """Write one value inside the present one."""
