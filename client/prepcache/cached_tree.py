@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from prepcache.dataset import CachedDataset
-from prepcache.dataset_options import Options
+from prepcache.dataset_options import Options, refuse_unknown
 from prepcache.keys.recipes import check_config
 
 _NO_DATA: Any = object()
@@ -71,6 +71,7 @@ def cached(
     Raises:
         UnkeyableError, PreprocessError, SampleError: as `CachedDataset`.
     """
+    refuse_unknown("cached", options)
     if fn is None:
         if data is not _NO_DATA:
             raise TypeError("cached() got data but no function")

@@ -89,6 +89,10 @@ def pad_collate(
         raise ValueError(f"side must be 'left' or 'right', not {side!r}")
     if also not in (None, "lengths", "mask"):
         raise ValueError(f"also must be 'lengths', 'mask' or None, not {also!r}")
+    if not isinstance(value, int | float):
+        raise TypeError(f"value must be a number to pad with, not {value!r:.100}")
+    if not hasattr(multiple_of, "__index__"):
+        raise TypeError(f"multiple_of must be an integer, not {multiple_of!r}")
     if multiple_of < 1:
         raise ValueError(f"multiple_of must be positive, not {multiple_of}")
     return _Pad(_axes(leaves), value, side, multiple_of, also)
@@ -115,8 +119,8 @@ def pack_collate(samples: list[Any] | None = None, /, *, leaves: Sequence[str] |
 def _axes(leaves: Sequence[str] | Mapping[str, int] | None) -> dict[str, int] | None:
     if leaves is None:
         return None
-    if isinstance(leaves, str):
-        raise TypeError(f"leaves must be a list of names, not a str: {leaves!r}")
+    if isinstance(leaves, str) or not isinstance(leaves, Iterable):
+        raise TypeError(f"leaves must be a list of names, not a {type(leaves).__name__}: {leaves!r}")
     return dict(leaves) if isinstance(leaves, Mapping) else dict.fromkeys(leaves, 0)
 
 

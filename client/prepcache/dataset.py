@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overlo
 
 from prepcache.batching.batch import Batch
 from prepcache.batching.collation import receives
-from prepcache.dataset_options import DatasetOptions, Options, check_keywords, opening_mode, sequence_of
+from prepcache.dataset_options import (
+    DatasetOptions,
+    Options,
+    check_keywords,
+    opening_mode,
+    refuse_unknown,
+    sequence_of,
+)
 from prepcache.errors import UnkeyableError
 from prepcache.index.item_index import Array, Catalogue, Distinct
 from prepcache.keys import recipes
@@ -147,6 +154,7 @@ class CachedDataset(Dataset[T_co]):
         expand: bool = False,
         **options: Unpack[Options],
     ) -> None:
+        refuse_unknown("CachedDataset", options)
         given = DatasetOptions(preprocess, config, transform, expand, **options)
         self.items = sequence_of(items)
         self.transform = transform
@@ -208,6 +216,7 @@ class CachedDataset(Dataset[T_co]):
             raise ValueError("wrap() takes no read=: the dataset reads its files itself")
         if "config" in options:
             raise TypeError("wrap() takes no config=: the dataset's own attributes count")
+        refuse_unknown("CachedDataset.wrap", options)
         items, function = wrapped(dataset, key)
         kind = type(dataset)
         options["name"] = options.get("name") or f"{class_module_label(kind)}.{kind.__qualname__}"

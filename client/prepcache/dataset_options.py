@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -48,6 +49,17 @@ class Options(TypedDict, total=False):
     client: Client | None
 
 
+_KINDS: dict[str, tuple[Any, str]] = {
+    "transform": (Callable | None, "callable as transform(sample)"),
+    "name": (str | None, "a str"),
+    "untracked": (Iterable, "a list of names"),
+    "environment": (Iterable | None, "a list of names"),
+    "root": (str | os.PathLike | None, "the path of a folder"),
+    "verify_fraction": (float | int, "a number between 0 and 1"),
+    "executor": (Executor | None, "a concurrent.futures.Executor"),
+    "client": (Client | None, "a prepcache.Client"),
+}
+"""Types of options, and their names in messages."""
 _OF_A_RECIPE = inspect.signature(recipes.recipe).parameters
 """`preprocess` and the options that `prepcache.recipe` takes."""
 
@@ -86,14 +98,12 @@ class DatasetOptions:
     client: Client | None = None
 
     def __post_init__(self) -> None:
+        for name, (kind, told) in _KINDS.items():
+            if not isinstance(value := getattr(self, name), kind):
+                raise TypeError(f"{name} must be {told}, not {type(value).__name__}")
         self.function, self.how = self._taken()
         self.asks = self.client or Client()
         executor, workers = self.executor, self.num_workers
-        if not (self.transform is None or callable(self.transform)):
-            kind = type(self.transform).__name__
-            raise TypeError(f"transform must be callable as transform(sample), not {kind}")
-        if not (executor is None or isinstance(executor, Executor)):
-            raise TypeError(f"executor must be a concurrent.futures.Executor, not {type(executor).__name__}")
         if not 0.0 <= self.verify_fraction <= 1.0:
             raise ValueError(f"verify_fraction must be between 0 and 1, not {self.verify_fraction}")
         for name, flag in (("lazy", self.lazy), ("expand", self.how["expand"])):
@@ -133,22 +143,43 @@ class DatasetOptions:
         return made.preprocess, asked
 
 
-DatasetOptions.__init__.__qualname__ = "CachedDataset"  # as errors of misspelt options name it
+def refuse_unknown(opened: str, options: Mapping[str, Any]) -> None:
+    """Raises TypeError for a misspelt option, in the name of what the user called."""
+    if unknown := sorted(options.keys() - Options.__annotations__.keys()):
+        raise TypeError(f"{opened}() got an unexpected keyword argument {unknown[0]!r}")
 
 
 def check_keywords(function: Callable[..., Any], config: Mapping[str, Any] | None) -> None:
-    """Raises TypeError for a config key that the function does not take, before any item is read."""
-    called = function.__func__ if type(function) is MethodType else function
-    if type(called) is not FunctionType:  # also what only says so, as wrapt's wrappers do
+    """Raises TypeError where `function(item, **config)` does not fit the function's parameters.
+
+    Of classes, C code and wrappers in C nothing is said before the first call.
+    """
+    first, given = 1, set(config or {})
+    partly: set[str] = set()
+    while type(function) is partial:
+        first, partly, function = first + len(function.args), partly.union(function.keywords), function.func
+    if type(function) is MethodType:
+        called: Any = function.__func__
+    else:
+        own = inspect.getattr_static(type(function), "__call__", None)
+        called = own if type(own) is FunctionType else function
+    if type(called) is not FunctionType:
         return
+    first += called is not function
     code = called.__code__  # not a signature, which a decorator may claim
-    if not code.co_flags & inspect.CO_VARKEYWORDS:
-        first = max(code.co_posonlyargcount, 1 + (called is not function))
-        names, count = code.co_varnames, code.co_argcount
-        taken = names[first:count] + names[count : count + code.co_kwonlyargcount]
-        if unknown := sorted(set(config or {}).difference(taken)):
-            keys = "config has " + ", ".join(unknown)
-            raise TypeError(f"{keys}, but {code.co_name}() takes {', '.join(taken) or 'only an item'}")
+    names, count = code.co_varnames, code.co_argcount
+    by_name = names[count : count + code.co_kwonlyargcount]
+    taken = names[max(code.co_posonlyargcount, first) : count] + by_name
+    if count < first and not code.co_flags & inspect.CO_VARARGS:
+        raise TypeError(f"{code.co_name}() takes no item: it is called as {code.co_name}(item, **config)")
+    unknown = sorted(given.difference(taken))
+    if unknown and not code.co_flags & inspect.CO_VARKEYWORDS:
+        told = ", ".join(taken) or "only an item"
+        raise TypeError(f"config has {', '.join(unknown)}, but {code.co_name}() takes {told}")
+    needed = names[first : count - len(called.__defaults__ or ())]
+    needed += tuple(name for name in by_name if name not in (called.__kwdefaults__ or ()))
+    if lacking := [name for name in needed if name not in given | partly]:
+        raise TypeError(f"{code.co_name}() needs {', '.join(lacking)}: give it in config=")
 
 
 def refuse_unordered(items: Any) -> None:

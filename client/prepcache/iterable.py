@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from prepcache.dataset import IterableDataset, T_co, open_recipe
-from prepcache.dataset_options import DatasetOptions, Options
+from prepcache.dataset_options import DatasetOptions, Options, refuse_unknown
 from prepcache.errors import UnkeyableError
 from prepcache.fill.recipe_guard import line
 from prepcache.index.item_index import Catalogue, Distinct
@@ -117,6 +117,7 @@ class CachedIterableDataset(IterableDataset[T_co]):
         expand: bool = False,
         **options: Unpack[Options],
     ) -> None:
+        refuse_unknown("CachedIterableDataset", options)
         given = DatasetOptions(preprocess, config, transform, expand, **options)
         self.transform = transform
         self._ranks: Ranks | None = None

@@ -150,6 +150,10 @@ class Loader:
         if isinstance(dataset, torch.utils.data.IterableDataset):
             name = type(dataset).__name__
             raise TypeError(f"a Loader reads samples by position: pass this {name} to torch's DataLoader")
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise TypeError(f"a Loader takes a map-style data set, not {type(dataset).__name__}")
+        if not (collate_fn is None or callable(collate_fn)):
+            raise TypeError(f"collate_fn must be callable as collate_fn(samples), not {collate_fn!r:.100}")
         self.dataset = dataset
         self.batch_size = batch_size
         self.shuffle = shuffle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -54,6 +55,7 @@ class CachedFirstSampler(Sampler[int]):
     ) -> None:
         if not isinstance(ds, CachedDataset):
             raise TypeError(f"CachedFirstSampler takes a CachedDataset, not {type(ds).__qualname__}")
+        rank, num_replicas = operator.index(rank), operator.index(num_replicas)
         if not 0 <= rank < num_replicas:
             raise ValueError(f"rank must be from 0 to num_replicas - 1 = {num_replicas - 1}, not {rank}")
         self._ds = ds
@@ -102,7 +104,7 @@ class CachedFirstSampler(Sampler[int]):
             given: how many samples of this epoch the job has trained on. By default, all samples that the
                 DataLoader has requested, which is more if it prefetches.
         """
-        counted = len(self._given) if given is None else given
+        counted = len(self._given) if given is None else operator.index(given)
         if not 0 <= counted <= len(self._given):
             raise ValueError(f"given={given}: this epoch has yielded only {len(self._given)} samples")
         return {
@@ -116,7 +118,7 @@ class CachedFirstSampler(Sampler[int]):
         Raises:
             TypeError, ValueError: the state is not from a sampler like this one.
         """
-        if not isinstance(state, Mapping) or set(state) != set(_KEYS):
+        if not isinstance(state, Mapping) or set(state) != set(_KEYS) or not _is_sound(**state):
             raise TypeError(f"not a CachedFirstSampler's state: {state!r:.100}")
         here = {"replicas": self._replicas, "rank": self._rank, "samples": len(self._ds)}
         for name, value in here.items():
@@ -125,3 +127,10 @@ class CachedFirstSampler(Sampler[int]):
         self._seed, self._epoch = state["seed"], state["epoch"]
         self._given = list(state["given"])
         self._is_resumed = True
+
+
+def _is_sound(*, seed: Any, epoch: Any, given: Any, samples: Any, **_: Any) -> bool:
+    positions = given if isinstance(given, list) else [None]
+    if {int} < {int, *map(type, (seed, epoch, samples, *positions))}:
+        return False
+    return all(0 <= position < samples for position in positions)

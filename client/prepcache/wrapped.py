@@ -54,6 +54,8 @@ def wrapped(dataset: Any, key: Callable[[int], Any]) -> tuple[list[Any], Wrapped
             f"wrap() takes a map-style dataset, with __getitem__ and __len__, not {type(dataset).__name__}: "
             "for a stream use CachedIterableDataset"
         )
+    if not callable(key):
+        raise TypeError(f"key must be callable as key(i), not {type(key).__name__}")
     names = [key(i) for i in range(len(dataset))]
     for i, name in enumerate(names):
         try:

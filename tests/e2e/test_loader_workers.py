@@ -231,6 +231,18 @@ def main():
     else:
         raise AssertionError
 
+    # An item whose file is missing: the last line of the error names both.
+    lost = [Path("there"), Path("lost.png")]
+    lost[0].touch()
+    absent = prepcache.CachedDataset(lost, Path.read_bytes, lazy=True, code=None, version="5", progress=False)
+    try:
+        list(DataLoader(absent, 2, num_workers=1))
+    except prepcache.PreprocessError as error:
+        last = str(error).splitlines()[-1]
+        assert "item 1 (PosixPath('lost.png')) failed: FileNotFoundError" in last, error
+    else:
+        raise AssertionError
+
     # Items that expand: positions are those of samples, of which there are more.
     twofold = opened(version="4", preprocess=twice, expand=True)
     made = list(DataLoader(twofold, 8, num_workers=2))

@@ -116,6 +116,9 @@ def test_collations_travel_to_workers() -> None:
         ({"side": "top"}, ValueError, "side must be 'left' or 'right', not 'top'"),
         ({"also": "len"}, ValueError, "also must be 'lengths', 'mask' or None, not 'len'"),
         ({"multiple_of": 0}, ValueError, "multiple_of must be positive, not 0"),
+        ({"multiple_of": "8"}, TypeError, "multiple_of must be an integer, not '8'"),
+        ({"value": None}, TypeError, "value must be a number to pad with, not None"),
+        ({"leaves": 5}, TypeError, "leaves must be a list of names, not a int: 5"),
         ({"leaves": "tokens"}, TypeError, "leaves must be a list of names, not a str: 'tokens'"),
     ],
 )

@@ -40,7 +40,12 @@ class Cluster:
         ({"read": "byte"}, ValueError, "read must be .* not 'byte'"),
         ({"code": "func"}, ValueError, "code must be .* not 'func'"),
         ({"transform": "flip"}, TypeError, r"transform must be callable as transform\(sample\), not str"),
-        ({"num_worker": 2}, TypeError, r"CachedDataset\(\) got an unexpected .* 'num_worker'"),
+        ({"verify_fraction": "0.5"}, TypeError, "verify_fraction must be a number between 0 and 1, not str"),
+        ({"name": 5}, TypeError, "name must be a str, not int"),
+        ({"untracked": 5}, TypeError, "untracked must be a list of names, not int"),
+        ({"environment": 5}, TypeError, "environment must be a list of names, not int"),
+        ({"root": 5}, TypeError, "root must be the path of a folder, not int"),
+        ({"client": "unix:///s"}, TypeError, "client must be a prepcache.Client, not str"),
         ({"executor": Cluster()}, TypeError, r"must be a concurrent\.futures\.Executor, not Cluster"),
     ],
 )

@@ -10,6 +10,7 @@ import sys
 import traceback
 import types
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,18 +71,66 @@ class Called:
     def __call__(self, item: int, factor: int) -> int: ...
 
 
-@pytest.mark.parametrize("function", [raising, Scale().by])
-def test_a_config_key_that_is_no_parameter_is_refused(function: Any) -> None:
-    with pytest.raises(TypeError, match=r"config has facter, but \w+\(\) takes (only an item|factor)"):
-        prepcache.CachedDataset([1], function, {"facter": 3}, progress=False)
-    check_keywords(Called(), {"factor": 3})
-    known_keys: list[tuple[Any, dict[str, int]]] = [
+def without() -> int: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "config", "words"),
+    [
+        (raising, {"facter": 3}, r"config has facter, but raising\(\) takes only an item"),
+        (Scale().by, {"facter": 3}, r"config has facter, but by\(\) takes factor"),
+        (Called(), {"facter": 3}, r"config has facter, but __call__\(\) takes factor"),
+        (scaled, None, r"scaled\(\) needs by: give it in config="),
+        (Called(), {}, r"__call__\(\) needs factor: give it in config="),
+        (partial(of_many, 1), {}, r"of_many\(\) needs factor: give it in config="),
+        (partial(with_any, 1), {}, r"with_any\(\) takes no item"),
+        (without, {}, r"without\(\) takes no item: it is called as without\(item, \*\*config\)"),
+    ],
+)
+def test_a_config_that_does_not_fit_the_function_is_refused(
+    function: Any, config: dict[str, int] | None, words: str
+) -> None:
+    with pytest.raises(TypeError, match=f"^{words}"):
+        check_keywords(function, config)
+
+
+@pytest.mark.parametrize("opened", [prepcache.CachedDataset, prepcache.CachedIterableDataset])
+def test_a_missing_config_key_is_found_at_the_opening(opened: Any) -> None:
+    with pytest.raises(TypeError, match=r"^scaled\(\) needs by"):
+        opened([1], scaled, lazy=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "config"),
+    [
         *((one, {"factor": 3}) for one in (Scale().by, of_many, types.MethodType(of_many, 2))),
+        (Scale().by, {}),
+        (partial(scaled, by=2), {}),
+        (partial(scaled, by=2), {"by": 3}),
+        (partial(of_many, 1), {"factor": 3}),
         (with_any, {"any": 1}),
         (dict, {"key": 2}),
-    ]
-    for known, factor in known_keys:
-        assert len(prepcache.CachedDataset([()], known, factor, lazy=True, code=None, version="1")) == 1
+        (torch.nn.Identity(), {}),
+    ],
+)
+def test_a_config_that_fits_the_function_is_taken(function: Any, config: dict[str, int]) -> None:
+    ds = prepcache.CachedDataset([()], function, config, lazy=True, code=None, version="1")
+    assert len(ds) == 1
+
+
+@pytest.mark.parametrize(
+    ("called", "name"),
+    [
+        (lambda **options: prepcache.CachedDataset([1], str, **options), "CachedDataset"),
+        (lambda **options: prepcache.CachedIterableDataset([1], str, **options), "CachedIterableDataset"),
+        (lambda **options: prepcache.cached(str, data=1, **options), "cached"),
+        (lambda **options: prepcache.cached(**options), "cached"),
+        (lambda **options: prepcache.CachedDataset.wrap([1], key=abs, **options), "CachedDataset.wrap"),
+    ],
+)
+def test_a_misspelt_option_names_what_was_called(called: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'num_worker'$"):
+        called(num_worker=2)
 
 
 @pytest.mark.parametrize("options", [{}, {"lazy": True}], ids=["at opening", "on access"])
