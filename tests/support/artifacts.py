@@ -112,8 +112,8 @@ def rewrite(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], None]
     document = json.loads(strings["document"])
     change(header, document)
     if "document" in strings:
-        strings["document"] = json.dumps(document)
-    replace_header(path, json.dumps(header).encode())
+        strings["document"] = json.dumps(document, separators=(",", ":"))
+    replace_header(path, json.dumps(header, separators=(",", ":")).encode())
 
 
 def replace_header(path: Path, text: bytes) -> None:

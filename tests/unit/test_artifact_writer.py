@@ -54,7 +54,7 @@ def test_trees_too_large_for_a_header_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_header_over_the_bound_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prepcache.artifact.layout.MAX_HEADER_BYTES", 8192)
+    monkeypatch.setattr("prepcache.artifact.header.MAX_HEADER_BYTES", 8192)
     with pytest.raises(ArtifactError, match="put their paths in the items"):
         names = [str(random.random()) for _ in range(999)]
         write(tmp_path / "a", [1], observed=[{"kind": "file", "name": name, "digest": "0"} for name in names])

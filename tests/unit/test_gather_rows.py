@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-import prepcache.artifact.layout
+import prepcache.artifact.header
 import prepcache.batching.windows
 from prepcache.batching.gather import Rows
 from support.artifacts import same
@@ -111,7 +111,7 @@ def test_columns_of_many_artifacts_are_read_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, mapped: int, windows: bool
 ) -> None:
     monkeypatch.setattr(prepcache.batching.windows, "SMALL_ROW_BYTES", small)
-    for module in (prepcache.batching.windows, prepcache.artifact.layout):
+    for module in (prepcache.batching.windows, prepcache.artifact.header):
         monkeypatch.setattr(module, "MAPPED_BYTES", mapped)
     if not windows:
         monkeypatch.setattr(prepcache.batching.windows, "_libc", lambda: None)

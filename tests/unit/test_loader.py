@@ -156,6 +156,7 @@ def test_what_has_no_positions_is_refused() -> None:
         Loader(None)
     with pytest.raises(TypeError, match=r"callable as collate_fn\(samples\), not 5"):
         Loader([1], collate_fn=5)  # type: ignore[arg-type]
+
     class Ones(torch.utils.data.IterableDataset[int]):
         def __iter__(self) -> Iterator[int]:
             return iter([1])

@@ -13,9 +13,9 @@
     inputs are one text, base64(zlib(kind NUL name NUL digest NUL kind ...)), "" for none.
 
 Invariants:
-    1. `read_header` returns only if every tensor that the document asks for is there with the dtype and
-       shape that it must have, nothing else is, and all of them tile the data exactly up to the end of
-       the file. Every later view is then inside the file.
+    1. `read_header` returns only if the header is, byte for byte, the one that `encode` makes of its
+       document, and the file as long as that says. So every tensor has the dtype, the shape and the place
+       that it must have, and every later view is inside the file. A change of `encode` raises the version.
     2. The item table's digests are distinct and its row counts add up to the rows.
     3. What rows are indexed by (row groups, offsets, shapes) is proved by `reader.check_rows`.
     4. Reads go through `pread`: a file that shrinks is an `ArtifactError` here, never a SIGBUS.
@@ -31,9 +31,9 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -61,9 +61,7 @@ MAX_HEADER_BYTES = 8 << 20
 MAX_GROUPS = 4096
 """Distinct trees in one artifact."""
 MAX_ELEMENTS = 1 << 48
-"""Of one tensor, and of one axis: products of checked sizes fit 64 bits."""
-MAX_DEPTH = 50
-"""Of what a producer holds: who answers with it can write it as JSON again."""
+"""Of a row, and of one axis: products of checked sizes fit 64 bits."""
 MAX_ITEM_COST_S = 1e9
 """30 years for one item: the sum of any artifact's, merged ones too, is an amount that messages carry."""
 
@@ -76,13 +74,13 @@ ITEM_DIGEST, ITEM_ROWS, ITEM_COST = "_items.digest", "_items.row_count", "_items
 ROW_GROUP = "_rows.group"
 FILLER = "_fill."
 _OBSERVED = ("kind", "name", "digest")
-_MALFORMED = (KeyError, TypeError, ValueError, RecursionError, OverflowError, msgspec.ValidationError)
+_MALFORMED = (LookupError, TypeError, ValueError, RecursionError, OverflowError, msgspec.ValidationError)
 
 
 Count = Annotated[int, Meta(ge=0, le=MAX_ELEMENTS)]
 Shape = Annotated[tuple[Count, ...], Meta(max_length=columns.MAX_NDIM + 2)]
-Expected = tuple[str, str, tuple[int, ...] | None]
-"""A tensor: its name, dtype and shape; None where that is not known, as of ragged values."""
+Tensor = tuple[str, str, tuple[int, ...]]
+"""Its name, dtype and shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ class ColumnSpec:
     def leaf(self) -> Leaf:
         return Leaf(self.kind, self.dtype, self.ndim)
 
-    def tensors(self, rows: int, total: int | None = None) -> list[Expected]:
+    def tensors(self, rows: int, total: int) -> list[Tensor]:
         """The tensors it consists of, in the order of the file; `total` values if it is ragged."""
         if self.kind == "none":
             return []
@@ -107,10 +105,10 @@ class ColumnSpec:
         tail = (dtype.itemsize,) if has_byte_axis else ()
         if self.shape is not None:
             return [(self.name, tag, (rows, *self.shape, *tail))]
-        tables: list[Expected] = [(self.name + ".offsets", "I64", (rows + 1,))]
+        tables: list[Tensor] = [(self.name + ".offsets", "I64", (rows + 1,))]
         if self.ndim >= 2:
             tables.append((self.name + ".shapes", "I64", (rows, self.ndim)))
-        return [*tables, (self.name, tag, None if total is None else (total, *tail))]
+        return [*tables, (self.name, tag, (total, *tail))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,22 +129,13 @@ class Document:
     items: Count
     rows: Count
     cost_s: float
-    producer: dict[str, Any]
+    producer: dict[str, str | int | float]
     observed: str
     edition: Count
     groups: Annotated[tuple[GroupSpec, ...], Meta(max_length=MAX_GROUPS)]
 
 
-class _Entry(msgspec.Struct, forbid_unknown_fields=True):
-    """A tensor in the header of a safetensors file."""
-
-    dtype: str
-    shape: Shape
-    data_offsets: tuple[int, int]
-
-
-for _one in (Document, _Entry):  # as `be_known` in protocol/wire.py
-    msgspec.json.Decoder(_one)
+msgspec.json.Decoder(Document)  # as `be_known` in protocol/wire.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +146,11 @@ class Span:
     shape: tuple[int, ...]
     begin: int
     end: int
+
+    def entry(self, start: int) -> dict[str, Any]:
+        """How a header names it, where the data start there."""
+        offsets = self.begin - start, self.end - start
+        return {"dtype": self.dtype, "shape": self.shape, "data_offsets": offsets}
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,13 +231,22 @@ def read_header(fd: int, *, size_bytes: int | None = None, max_items: int = MAX_
         raise ArtifactError(f"header of {length} bytes in a file of {size}: truncated, or not an artifact")
     if (8 + length) % PAGE_BYTES:
         raise ArtifactError("the data do not start on a page boundary: not an artifact")
-    spans, document = _parse(pread(fd, 8, length), 8 + length, size)
+    raw = pread(fd, 0, 8 + length)
     try:
-        return _read(fd, spans, document, size, max_items)
+        document, totals = _parse(raw[8:])
+        head, spans, end = encode(document, totals)
     except _MALFORMED as error:
-        raise ArtifactError(
-            f"the metadata do not describe an artifact: {type(error).__name__}: {error}"
-        ) from None
+        raise ArtifactError(f"the header cannot be read: {type(error).__name__}: {error}") from None
+    if head != raw:
+        raise ArtifactError("the header is not the one that its document gives: damaged, or no artifact")
+    if end != size:
+        raise ArtifactError(f"the tensors end at byte {end}, the file at {size}: truncated")
+    if document.items > max_items:
+        raise ArtifactError(f"{document.items} items: the limit is {max_items}")
+    try:
+        return _read(fd, spans, document, size)
+    except _MALFORMED as error:
+        raise ArtifactError(f"the item table cannot be read: {error}") from None
 
 
 def pread(fd: int, begin: int, count: int) -> bytes:
@@ -271,91 +274,95 @@ def read_array(fd: int, span: Span, dtype: str, start: int = 0, stop: int | None
     return np.frombuffer(pread(fd, span.begin + start * item, (stop - start) * item), dtype)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("duplicate name in an object")
-    return made
-
-
-def _loads(text: str | bytes) -> Any:
-    """JSON without what JSON parsers disagree about: names that stand twice, NaN, infinities."""
-
-    def refuse(word: str) -> NoReturn:
-        raise ValueError(f"{word} is not JSON")
-
-    def finite(word: str) -> float:
-        value = float(word)
-        return value if math.isfinite(value) else refuse(word)
-
-    return json.loads(text, object_pairs_hook=_unique, parse_constant=refuse, parse_float=finite)
-
-
-def _parse(raw: bytes, data_start: int, size: int) -> tuple[dict[str, Span], Document]:
-    """The tensors and the document, with every tensor inside the file and none on another."""
-    try:
-        header = _loads(raw)
-        if type(header) is not dict:
-            raise ValueError("the header is not an object")
-        strings = header.pop("__metadata__", None)
-        if type(strings) is not dict or strings.get("format") != FORMAT_NAME:
-            raise ArtifactError("a safetensors file, but not an artifact of prepcache")
-        if strings.get("version") != str(FORMAT_VERSION):
-            raise ArtifactError(
-                f"artifact format {str(strings.get('version'))[:20]!r}; this prepcache reads {FORMAT_VERSION}"
-            )
-        entries = msgspec.convert(header, dict[str, _Entry])
-        spans = {name: _span(entry, data_start) for name, entry in entries.items()}
-        document = msgspec.convert(_loads(strings["document"]), Document)
-    except _MALFORMED as error:
-        raise ArtifactError(f"the header cannot be read: {type(error).__name__}: {error}") from None
-    position = data_start
-    for name, span in sorted(spans.items(), key=lambda pair: (pair[1].begin, pair[1].end)):
-        if span.begin != position:
-            raise ArtifactError(
-                f"tensor {name[:80]!r} starts at {span.begin} instead of {position}: a gap or an overlap"
-            )
-        if span.begin % COLUMN_BYTES and not name.startswith(FILLER):
-            raise ArtifactError(f"tensor {name[:80]!r} is not on a {COLUMN_BYTES}-byte boundary")
-        position = span.end
-    if position != size:
+def _parse(raw: bytes) -> tuple[Document, dict[str, int]]:
+    """The document, and how many values each ragged column has."""
+    header = json.loads(raw)
+    strings = header.get("__metadata__") if type(header) is dict else None
+    if type(strings) is not dict or strings.get("format") != FORMAT_NAME:
+        raise ArtifactError("a safetensors file, but not an artifact of prepcache")
+    if strings.get("version") != str(FORMAT_VERSION):
         raise ArtifactError(
-            f"the tensors end at byte {position}, the file at {size}: truncated, or not an artifact"
+            f"artifact format {str(strings.get('version'))[:20]!r}; this prepcache reads {FORMAT_VERSION}"
         )
-    return spans, document
-
-
-def _span(entry: _Entry, data_start: int) -> Span:
-    begin, end = entry.data_offsets
-    _check_shape(entry.shape)
-    if not 0 <= begin <= end:
-        raise ValueError(f"invalid data offsets {str((begin, end))[:80]}")
-    if end - begin != math.prod(entry.shape) * ITEM_BYTES[entry.dtype]:
-        raise ValueError(f"{end - begin} bytes for shape {str(entry.shape)[:80]} of {entry.dtype}")
-    return Span(entry.dtype, entry.shape, data_start + begin, data_start + end)
-
-
-def _check_shape(shape: tuple[int, ...]) -> None:
-    """Products of sizes must fit, with 1 in place of 0, too."""
-    if math.prod(max(size, 1) for size in shape) > MAX_ELEMENTS:
-        raise ValueError(f"shape {str(shape)[:80]} is too large")
-
-
-def _read(fd: int, spans: dict[str, Span], document: Document, size: int, max_items: int) -> Header:
-    items, rows, recipe = document.items, document.rows, document.recipe
-    if items > max_items:
-        raise ValueError(f"{items} items: the limit is {max_items}")
-    if sum(group.rows for group in document.groups) != rows:
+    document = msgspec.convert(json.loads(strings["document"]), Document)
+    if sum(group.rows for group in document.groups) != document.rows:
         raise ValueError("the groups' rows do not add up")
-    if not is_hex64(recipe):
+    if not is_hex64(document.recipe):
         raise ValueError("the recipe must be 64 hex digits")
-    _check_depth([document.producer])
     for group in document.groups:
         if sample_tree.count_leaves(group.tree) != len(group.columns):
             raise ValueError("a group's columns do not match the leaves of its tree")
         for column in group.columns:
             _check_column(column)
-    _match(spans, _expected(document))
+    ragged = [column.name for group in document.groups for column in group.columns if column.shape is None]
+    return document, {name: msgspec.convert(header[name]["shape"][0], Count) for name in ragged}
+
+
+def encode(document: Document, totals: Mapping[str, int]) -> tuple[bytes, dict[str, Span], int]:
+    """The bytes of the file up to the data, where the tensors and fillers lie, in order, and the file's size.
+
+    Args:
+        totals: how many values each ragged column has, by its name.
+
+    Raises:
+        ArtifactError: the header exceeds its bound.
+    """
+    text = json.dumps(msgspec.to_builtins(document), separators=(",", ":"), allow_nan=False)
+    strings = {"format": FORMAT_NAME, "version": str(FORMAT_VERSION), "document": text}
+    raw, start = b"", 0
+    while 8 + len(raw) > start:  # where columns begin depends on how many pages the header has
+        start = -(-(8 + len(raw)) // PAGE_BYTES) * PAGE_BYTES
+        spans, end = _laid_out(document, totals, start)
+        entries = {name: span.entry(start) for name, span in spans.items()}
+        raw = json.dumps({"__metadata__": strings, **entries}, separators=(",", ":")).encode()
+    if len(raw) > MAX_HEADER_BYTES - PAGE_BYTES:
+        raise ArtifactError(
+            f"the header has {len(raw)} bytes, over the limit of {MAX_HEADER_BYTES}: "
+            f"too many different trees or observed inputs ({WAY_OUT})"
+        )
+    return (start - 8).to_bytes(8, "little") + raw.ljust(start - 8), spans, end
+
+
+def _laid_out(document: Document, totals: Mapping[str, int], start: int) -> tuple[dict[str, Span], int]:
+    """Every tensor, with fillers before those that would lie off their border, and their end."""
+    spans: dict[str, Span] = {}
+    end = start
+    for name, tag, shape in _tensors(document, totals):
+        size_bytes = math.prod(shape) * ITEM_BYTES[tag]
+        if gap := -end % _border_bytes(size_bytes):
+            spans[f"{FILLER}{len(spans)}"] = Span("U8", (gap,), end, end + gap)
+            end += gap
+        if name in spans:
+            raise ValueError("two columns are named alike")
+        spans[name] = Span(tag, shape, end, end + size_bytes)
+        end += size_bytes
+    return spans, end
+
+
+def _border_bytes(size_bytes: int) -> int:
+    """A tensor begins on a multiple of this: columns of many files are mapped as one array by their
+    pages, and by folios where they are 8 of them or more.
+    """
+    if size_bytes < MAPPED_BYTES:
+        return COLUMN_BYTES
+    return PAGE_BYTES if size_bytes < 8 * FOLIO_BYTES else FOLIO_BYTES
+
+
+def _tensors(document: Document, totals: Mapping[str, int]) -> Iterator[Tensor]:
+    """The tensors of an artifact, in the order of the file."""
+    items = document.items
+    yield ITEM_DIGEST, "U8", (items, DIGEST_BYTES)
+    yield ITEM_ROWS, "I64", (items,)
+    yield ITEM_COST, "F64", (items,)
+    if len(document.groups) > 1:
+        yield ROW_GROUP, "U16", (document.rows,)
+    for group in document.groups:
+        for column in group.columns:
+            yield from column.tensors(group.rows, totals.get(column.name, 0))
+
+
+def _read(fd: int, spans: dict[str, Span], document: Document, size: int) -> Header:
+    items, rows, recipe = document.items, document.rows, document.recipe
     digests = read_array(fd, spans[ITEM_DIGEST], "u1").reshape(items, DIGEST_BYTES)
     counts = read_array(fd, spans[ITEM_ROWS], "<i8")
     first_row, costs = _check_items(digests, counts, rows), read_array(fd, spans[ITEM_COST], "<f8")
@@ -369,15 +376,6 @@ def _read(fd: int, spans: dict[str, Span], document: Document, size: int, max_it
     )  # fmt: skip
 
 
-def _check_depth(level: list[Any]) -> None:
-    """Level by level, since what is nested in hostile JSON may exhaust the stack of who descends."""
-    for _ in range(MAX_DEPTH):
-        nested = [one for one in level if type(one) in (dict, list)]
-        level = [child for one in nested for child in (one.values() if type(one) is dict else one)]
-    if level:
-        raise ValueError(f"the producer is nested more than {MAX_DEPTH} deep")
-
-
 def _check_column(column: ColumnSpec) -> None:
     kind, ndim, shape = column.kind, column.ndim, column.shape
     if kind not in columns.KINDS:
@@ -385,48 +383,13 @@ def _check_column(column: ColumnSpec) -> None:
     columns.storage(column.leaf)
     if (kind in columns.VALUE_KINDS) != bool(column.dtype):
         raise ValueError(f"{kind} column with dtype {column.dtype[:40]!r}")
-    _check_shape(shape or ())
+    if math.prod(max(size, 1) for size in shape or ()) > MAX_ELEMENTS:  # with 1 in place of 0, too
+        raise ValueError(f"shape {str(shape)[:80]} is too large")
     is_fitting = (
         (shape is None) == (kind in columns.BYTE_KINDS) if ndim == 0 else shape is None or len(shape) == ndim
     )
     if (ndim and kind not in ("tensor", "ndarray")) or not is_fitting or (ndim == 0 and shape):
         raise ValueError(f"{kind} column with {ndim} axes and shape {str(shape)[:80]}")
-
-
-def _expected(document: Document) -> dict[str, tuple[str, tuple[int, ...] | None]]:
-    """Every tensor that an artifact of these groups has, beside fillers."""
-    items = document.items
-    wanted: list[Expected] = [
-        (ITEM_DIGEST, "U8", (items, DIGEST_BYTES)), (ITEM_ROWS, "I64", (items,)), (ITEM_COST, "F64", (items,))
-    ]  # fmt: skip
-    if len(document.groups) > 1:
-        wanted.append((ROW_GROUP, "U16", (document.rows,)))
-    for group in document.groups:
-        for column in group.columns:
-            wanted += column.tensors(group.rows)
-    expected = {name: (tag, shape) for name, tag, shape in wanted}
-    if len(expected) != len(wanted):
-        raise ValueError("two columns are named alike")
-    return expected
-
-
-def _match(spans: dict[str, Span], expected: dict[str, tuple[str, tuple[int, ...] | None]]) -> None:
-    for name, (tag, shape) in expected.items():
-        span = spans.get(name)
-        if span is None:
-            raise ValueError(f"tensor {name[:80]!r} is missing")
-        if span.dtype != tag or (shape is not None and span.shape != shape):
-            raise ValueError(
-                f"tensor {name[:80]!r} is {span.dtype}{list(span.shape)}, not {tag}{list(shape or ())}"
-            )
-    for name, span in spans.items():
-        if name not in expected and not (
-            name.startswith(FILLER)
-            and span.dtype == "U8"
-            and len(span.shape) == 1
-            and span.shape[0] < FOLIO_BYTES
-        ):
-            raise ValueError(f"tensor {name[:80]!r} belongs to no column")
 
 
 def _check_items(digests: Array, counts: Array, rows: int) -> Array:

@@ -1,42 +1,21 @@
-"""The layout: lays the tables and columns of an artifact out, and writes it.
+"""The layout: writes the tables and columns of an artifact where its header says.
 
-Invariants:
-    1. Columns start on their borders (header.py), whatever their sizes: fillers make up for them.
-    2. Bytes go out in large `writev` calls, which hold no GIL, and are asked for piece by piece: what is
-       written need never be in memory at once.
+Bytes go out in large `writev` calls, which hold no GIL, and are asked for piece by piece: what is written
+need never be in memory at once.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from prepcache.artifact.columns import ITEM_BYTES
-from prepcache.artifact.header import (
-    COLUMN_BYTES,
-    FILLER,
-    FOLIO_BYTES,
-    FORMAT_NAME,
-    FORMAT_VERSION,
-    ITEM_COST,
-    ITEM_DIGEST,
-    ITEM_ROWS,
-    MAPPED_BYTES,
-    MAX_HEADER_BYTES,
-    PAGE_BYTES,
-    ROW_GROUP,
-    WAY_OUT,
-    ColumnSpec,
-    Document,
-    GroupSpec,
-)
-from prepcache.digests import DIGEST_BYTES, Key, RecipeDigest, entry_key
+from prepcache.artifact.header import FILLER, FOLIO_BYTES, Document, GroupSpec, encode
+from prepcache.digests import Key, RecipeDigest, entry_key
 from prepcache.errors import ArtifactError
 
 
@@ -58,26 +37,6 @@ class FilePart:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor to be written: its bytes come in pieces (buffers or `FilePart`s), when they are asked for."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    pieces: Iterable[Any]
-
-    @property
-    def size_bytes(self) -> int:
-        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
-
-
-def tensors_of(column: ColumnSpec, rows: int, total: int, pieces: Iterable[Iterable[Any]]) -> list[Tensor]:
-    """A column's tensors, with the pieces of each."""
-    places = column.tensors(rows, total)
-    return [Tensor(*place, of_it) for place, of_it in zip(places, pieces, strict=True)]  # type: ignore[arg-type]
-
-
 def write_artifact(
     fd: int,
     *,
@@ -85,26 +44,30 @@ def write_artifact(
     digests: bytes,
     row_counts: Any,
     costs: Any,
-    row_groups: Any,
+    row_groups: Iterable[Any],
     groups: Sequence[GroupSpec],
-    bodies: Sequence[Tensor],
+    totals: Mapping[str, int],
+    bodies: Sequence[Iterable[Any]],
     producer: dict[str, Any],
     observed: str,
     edition: int,
 ) -> Written:
-    """Puts the tables before the columns and writes it all."""
+    """Puts the tables before the columns and writes it all.
+
+    Args:
+        totals: as `encode` takes it.
+        bodies: of each tensor of the columns, in the order of the file, the bytes: pieces (buffers or
+            `FilePart`s) that are asked for when they are written.
+    """
     items, rows = len(row_counts), sum(group.rows for group in groups)
     cost_s, key = math.fsum(costs), entry_key(recipe, digests)
-    tables = [
-        Tensor(ITEM_DIGEST, "U8", (items, DIGEST_BYTES), (digests,)),
-        Tensor(ITEM_ROWS, "I64", (items,), (row_counts,)),
-        Tensor(ITEM_COST, "F64", (items,), (costs,)),
-    ]
-    if len(groups) > 1:
-        tables.append(Tensor(ROW_GROUP, "U16", (rows,), row_groups))
     document = Document(recipe, key, items, rows, cost_s, producer, observed, edition, tuple(groups))
-    head, laid, size_bytes = _encode_header(document, [*tables, *bodies])
-    _write_all(fd, chain((head,), *(tensor.pieces for tensor in laid)))
+    head, spans, size_bytes = encode(document, totals)
+    tables = [(digests,), (row_counts,), (costs,), *([row_groups] if len(groups) > 1 else [])]
+    names = [name for name in spans if not name.startswith(FILLER)]
+    pieces = dict(zip(names, [*tables, *bodies], strict=True))
+    laid = (pieces.get(name) or _zeros(span.end - span.begin) for name, span in spans.items())
+    _write_all(fd, chain((head,), chain.from_iterable(laid)))
     return Written(key, size_bytes, items, rows, cost_s)
 
 
@@ -130,60 +93,11 @@ def _with_parts(name: str) -> tuple[str, str, str]:
     return name, name + ".offsets", name + ".shapes"
 
 
-def _encode_header(document: Document, tensors: Sequence[Tensor]) -> tuple[bytes, list[Tensor], int]:
-    """The first bytes of the file up to the data, the tensors with fillers between them, and its size.
-
-    Raises:
-        ArtifactError: the header exceeds its bound.
-    """
-    text = json.dumps(asdict(document), separators=(",", ":"), allow_nan=False)
-    metadata = {"format": FORMAT_NAME, "version": str(FORMAT_VERSION), "document": text}
-    raw, pages = b"", 0
-    while 8 + len(raw) > pages * PAGE_BYTES:  # where columns begin depends on how many pages the header has
-        pages = -(-(8 + len(raw)) // PAGE_BYTES)
-        laid, entries, end = _laid_out(tensors, pages * PAGE_BYTES)
-        raw = json.dumps({"__metadata__": metadata, **entries}, separators=(",", ":")).encode()
-    if len(raw) > MAX_HEADER_BYTES - PAGE_BYTES:
-        raise ArtifactError(
-            f"the header has {len(raw)} bytes, over the limit of {MAX_HEADER_BYTES}: "
-            f"too many different trees or observed inputs ({WAY_OUT})"
-        )
-    raw = raw.ljust(pages * PAGE_BYTES - 8)
-    return len(raw).to_bytes(8, "little") + raw, laid, end
-
-
 _ZEROS = bytes(64 << 10)
-
-
-def _laid_out(tensors: Sequence[Tensor], start: int) -> tuple[list[Tensor], dict[str, Any], int]:
-    """The tensors with fillers, their entries in the header, and their end, if they begin at `start`."""
-    laid: list[Tensor] = []
-    entries: dict[str, Any] = {}
-    end = start
-    for tensor in tensors:
-        both = [tensor]
-        if gap := -end % _border_bytes(tensor):
-            both.insert(0, Tensor(f"{FILLER}{len(laid)}", "U8", (gap,), _zeros(gap)))
-        for one in both:
-            offsets = [end - start, end - start + one.size_bytes]
-            entries[one.name] = {"dtype": one.dtype, "shape": list(one.shape), "data_offsets": offsets}
-            end += one.size_bytes
-        laid += both
-    return laid, entries, end
 
 
 def _zeros(count: int) -> list[bytes]:
     return [_ZEROS] * (count // len(_ZEROS)) + [_ZEROS[: count % len(_ZEROS)]]
-
-
-def _border_bytes(tensor: Tensor) -> int:
-    """A tensor begins on a multiple of this: columns of many files are mapped as one array by their
-    pages, and by folios where they are 8 of them or more.
-    """
-    size_bytes = tensor.size_bytes
-    if size_bytes < MAPPED_BYTES:
-        return COLUMN_BYTES
-    return PAGE_BYTES if size_bytes < 8 * FOLIO_BYTES else FOLIO_BYTES
 
 
 _MAX_PIECES = 512

@@ -29,7 +29,7 @@ from prepcache.artifact.header import (
     pack_observed,
     read_array,
 )
-from prepcache.artifact.layout import ColumnNames, FilePart, Tensor, Written, tensors_of, write_artifact
+from prepcache.artifact.layout import ColumnNames, FilePart, Written, write_artifact
 from prepcache.errors import ArtifactError
 
 PIECE_BYTES = 1 << 20
@@ -72,11 +72,11 @@ def merge(fds: Sequence[int], headers: Sequence[Header], fd: int, *, producer: d
     if len(merged) > MAX_GROUPS:
         raise ArtifactError(f"cannot merge artifacts with over {MAX_GROUPS} different trees")
     names = ColumnNames()
-    groups, bodies = [], []
-    for number, parts in enumerate(merged.values()):
-        spec, tensors = _merge_group(number, parts, names)
-        groups.append(spec)
-        bodies += tensors
+    totals: dict[str, int] = {}
+    bodies: list[Iterator[Any]] = []
+    groups = [
+        _merge_group(number, parts, names, totals, bodies) for number, parts in enumerate(merged.values())
+    ]
     return write_artifact(
         fd,
         recipe=headers[0].recipe,
@@ -85,6 +85,7 @@ def merge(fds: Sequence[int], headers: Sequence[Header], fd: int, *, producer: d
         costs=np.concatenate([header.item_cost for header in headers]),
         row_groups=_row_groups(fds, headers, numbers),
         groups=groups,
+        totals=totals,
         bodies=bodies,
         producer=producer,
         observed=pack_observed(_union(headers)),
@@ -122,18 +123,25 @@ def _row_groups(fds: Sequence[int], headers: Sequence[Header], numbers: list[lis
                 yield np.full(stop - start, new[0], "<u2")
 
 
-def _merge_group(number: int, parts: list[_Part], names: ColumnNames) -> tuple[GroupSpec, list[Tensor]]:
-    rows = sum(part.group.rows for part in parts)
-    specs, tensors = [], []
+def _merge_group(
+    number: int,
+    parts: list[_Part],
+    names: ColumnNames,
+    totals: dict[str, int],
+    bodies: list[Iterator[Any]],
+) -> GroupSpec:
+    """One group of all parts; adds its columns' totals and tensors."""
+    specs = []
     for position, first in enumerate(parts[0].group.columns):
         sources = [(part, part.group.columns[position]) for part in parts]
         shapes = {column.shape for _, column in sources}
         name = names.take(number, first.name.split("~")[0])
         spec = replace(first, name=name, shape=shapes.pop() if len(shapes) == 1 else None)
         specs.append(spec)
-        total = sum(_elements(part, column) for part, column in sources)
-        tensors += tensors_of(spec, rows, total, _chains(spec, sources))
-    return GroupSpec(rows, parts[0].group.tree, tuple(specs)), tensors
+        if spec.shape is None:
+            totals[name] = sum(_elements(part, column) for part, column in sources)
+        bodies += _chains(spec, sources)
+    return GroupSpec(sum(part.group.rows for part in parts), parts[0].group.tree, tuple(specs))
 
 
 def _chains(spec: ColumnSpec, sources: list[tuple[_Part, ColumnSpec]]) -> list[Iterator[Any]]:

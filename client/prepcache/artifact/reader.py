@@ -199,7 +199,7 @@ def _group(spec: GroupSpec, header: Header, base: Array) -> Group:
 
 
 def _column(spec: ColumnSpec, rows: int, header: Header, base: Array) -> Column:
-    names = [name for name, _, _ in spec.tensors(rows)]
+    names = [name for name, _, _ in spec.tensors(rows, 0)]
     if not names:
         return Column(spec.name, spec.leaf, np.empty((rows, 0), np.uint8), None, None)
     _, dtype, _ = columns.storage(spec.leaf)
@@ -283,14 +283,7 @@ def check_rows(header: Header, read: Read) -> None:
 
 
 def _check_ragged(header: Header, group: GroupSpec, column: ColumnSpec, read: Read) -> None:
-    _, dtype, has_byte_axis = columns.storage(column.leaf)
-    span = header.spans[column.name]
-    total = span.shape[0] if span.shape else -1
-    if span.shape != ((total, dtype.itemsize) if has_byte_axis else (total,)):
-        raise ArtifactError(
-            f"column {column.name!r}: ragged values must have one axis, not shape {list(span.shape)}"
-        )
-    last = 0
+    last, total = 0, header.spans[column.name].shape[0]
     for start, stop in _chunks(group.rows):
         offsets = read(column.name + ".offsets", start, stop + 1)
         if offsets[0] != last or (offsets[1:] < offsets[:-1]).any():

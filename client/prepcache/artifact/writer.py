@@ -27,7 +27,7 @@ from prepcache.artifact.header import (
     GroupSpec,
     pack_observed,
 )
-from prepcache.artifact.layout import ColumnNames, Written, tensors_of, write_artifact
+from prepcache.artifact.layout import ColumnNames, Written, write_artifact
 from prepcache.digests import DIGEST_BYTES, RecipeDigest
 from prepcache.errors import SampleError
 
@@ -119,12 +119,8 @@ class Writer:
             rows_of = np.array([numbers.get(n, 0) for n in range(len(self._groups))], "u2")[rows_of]
         names = ColumnNames()
         specs = [group.spec(position, names) for position, group in enumerate(groups)]
-        bodies = [
-            tensor
-            for group, spec in zip(groups, specs, strict=True)
-            for column, column_spec in zip(group.columns, spec.columns, strict=True)
-            for tensor in tensors_of(column_spec, group.rows, column.total, column.pieces())
-        ]
+        columns = [column for group in groups for column in group.columns]
+        named = zip((column.name for spec in specs for column in spec.columns), columns, strict=True)
         digests = b"".join(self._digests)
         return write_artifact(
             file if isinstance(file, int) else file.fileno(),
@@ -134,7 +130,8 @@ class Writer:
             costs=self._costs,
             row_groups=(rows_of,),
             groups=specs,
-            bodies=bodies,
+            totals={name: column.total for name, column in named if column.shape is None},
+            bodies=[pieces for column in columns for pieces in column.pieces()],
             producer=producer,
             observed=pack_observed(observed),
             edition=self.edition,
