@@ -130,7 +130,6 @@ class CachedFirstSampler(Sampler[int]):
 
 
 def _is_sound(*, seed: Any, epoch: Any, given: Any, samples: Any, **_: Any) -> bool:
-    positions = given if isinstance(given, list) else [None]
-    if {int} < {int, *map(type, (seed, epoch, samples, *positions))}:
+    if type(given) is not list or {int} < {int, *map(type, (seed, epoch, samples, *given))}:
         return False
-    return all(0 <= position < samples for position in positions)
+    return all(0 <= position < samples for position in given)

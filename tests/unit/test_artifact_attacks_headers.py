@@ -148,7 +148,6 @@ def _swap(header: dict[str, Any], one: str, other: str) -> None:
 
 HEADER_ATTACKS: dict[str, HeaderChange] = {
     "format": lambda header: header["__metadata__"].update(format="pt"),
-    "version": lambda header: header["__metadata__"].update(version="1"),
     "more strings": lambda header: header["__metadata__"].update(more="x"),
     "elsewhere": _set("n", "data_offsets", [16, 32]),
     "floats": _set("n", "data_offsets", [0.0, 16.0]),
@@ -172,6 +171,11 @@ HEADER_ATTACKS: dict[str, HeaderChange] = {
 def test_tensors_that_lie(path: Path, attack: str) -> None:
     rewrite(path, lambda header, _: HEADER_ATTACKS[attack](header))
     refused(path)
+
+
+def test_another_version_is_refused_by_name(path: Path) -> None:
+    rewrite(path, lambda header, _: header["__metadata__"].update(version="1"))
+    refused(path, "artifact format '1'; this prepcache reads 3")
 
 
 @pytest.mark.parametrize("change", [-8, 8])
