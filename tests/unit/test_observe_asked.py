@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -14,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from prepcache.keys.observation import calls, context
-from prepcache.keys.observation.calls import CALLS_FOR_OTHERS, JobCode
 from prepcache.keys.observation.inputs import (
     ABSENT,
     CHANGED,
@@ -25,7 +21,7 @@ from prepcache.keys.observation.inputs import (
     still_true,
 )
 from prepcache.keys.observation.observer import Observer
-from prepcache.keys.recipes import Recipe
+from prepcache.keys.recipes import Recipe, recipe
 from support.observing import HERE, IN_C, Watched, told_by_child
 from support.projects import Project, project_fixture  # noqa: F401
 
@@ -61,50 +57,6 @@ def f(x):
 """
 )
 IS_MONITORED = sys.version_info >= (3, 12)
-IN_THREADS = """
-import json, sys, threading
-
-import prep
-from prepcache.keys.observation.calls import CALLS_FOR_OTHERS
-from prepcache.keys.observation.observer import Observer
-from prepcache.keys.recipes import recipe
-
-found = recipe(prep.f)
-
-def failure(observer):
-    with observer.watching() as watch:
-        prep.f(None)
-    return watch.failure
-
-def failures(name):
-    first, second = Observer(found), Observer(found)
-    has_begun, is_over, is_made, end = (threading.Event() for _ in range(4))
-    told = []
-
-    def work():
-        has_begun.set()
-        is_over.wait()
-        for _ in range(CALLS_FOR_OTHERS):
-            sys.getprofile()
-        try:
-            told.append(failure(second))
-        finally:
-            is_made.set()
-        end.wait()
-
-    thread = threading.Thread(target=work, name=name)
-    with first.watching():
-        thread.start()
-        has_begun.wait()
-    is_over.set()
-    is_made.wait()
-    told.append(failure(first))
-    end.set()
-    thread.join()
-    return told
-
-print(json.dumps([failures("prepcache-loader"), failures("of the user")]))
-"""
 TEXT = "f'{HERE}/a.json'"
 WAYS = {
     "exists": f"os.path.exists({TEXT})",
@@ -145,10 +97,26 @@ def test_the_first_question_of_a_module_imported_there_counts(project: Project, 
     assert files_in(watched.taken)["project:a.json"] == ABSENT
 
 
-def test_what_asks_is_found_in_defaults_where_there_is_no_file() -> None:
-    code = JobCode([])
-    code.look(eval("lambda path, ask=ask: ask(path)", {"ask": os.path.exists}))  # as in a notebook
-    assert code.asks
+def test_what_a_function_without_a_file_asks_for_counts(tmp_path: Path) -> None:
+    """As one of a notebook, which may have what asks as a value."""
+    function = eval("lambda path, ask=ask: ask(path)", {"ask": os.path.exists})
+    observer = Observer(recipe(function))
+    with observer.watching(function=function):
+        function(str(tmp_path / "a.json"))
+    assert ABSENT in files_in(observer.taken()).values()
+
+
+def test_what_a_kept_pool_asks_for_counts_for_each_data_set(project: Project) -> None:
+    pool = "@functools.cache\ndef pool(): return ThreadPoolExecutor(1)\n"
+    asks = "def f(x): return pool().submit(os.path.exists, f'{HERE}/a.json').result()\n"
+    project.write(prep=HERE + BEFORE.removesuffix("def f(x):\n") + pool + asks)
+    made = project.recipe()
+    for _ in range(2):
+        observer = Observer(made)
+        with observer.watching():
+            made.preprocess(None)  # type: ignore[misc]
+        assert files_in(observer.taken()) == {"project:a.json": ABSENT}
+    made.preprocess.__globals__["pool"]().shutdown()  # type: ignore[union-attr]
 
 
 def test_a_profile_for_threads_is_left_in_place(project: Project) -> None:
@@ -163,38 +131,6 @@ def test_a_profile_for_threads_is_left_in_place(project: Project) -> None:
     assert [watched.failure, again.failure] == ["", "" if IS_MONITORED else "a profiler is running"]
     assert Watched(project, lines_of("os.path.exists('a')")).failure == ""
     assert threading.getprofile() is None
-
-
-def test_items_made_in_a_thread_that_started_meanwhile_are_kept(project: Project) -> None:
-    """Those of other threads too, if it is a loader's. In a process of its own: beside no other threads."""
-    project.write(prep=HERE + "def f(x):\n    return os.path.exists(f'{HERE}/a')\n")
-    command = [sys.executable, "-c", IN_THREADS]
-    done = subprocess.run(command, cwd=project.folder, capture_output=True, text=True, check=True)
-    others = "" if IS_MONITORED else "a thread that it may have started works for others"
-    assert json.loads(done.stdout) == [["", ""], ["", others]]
-
-
-def test_threads_may_become_known_while_a_watch_begins(project: Project) -> None:
-    """As in another thread: a set that grows cannot be read through."""
-    kept = []
-
-    class Found(threading.Thread):
-        def grow(self, *_: Any) -> bool:
-            kept.append(threading.Thread())
-            calls._unheard.add(kept[-1])
-            context.STATE.young.add(kept[-1])
-            return False
-
-        def __hash__(self) -> int:
-            return id(self) if not kept else id(self) + self.grow()
-
-        is_alive = grow
-
-    found = Found()
-    calls._unheard.add(found)
-    context.STATE.young.add(found)
-    found.grow()
-    assert Watched(project, lines_of("os.path.exists('a')")).names == ["cwd:a"]
 
 
 @pytest.mark.skipif(IS_MONITORED, reason="nothing is profiled here")
@@ -226,7 +162,8 @@ def test_nothing_is_heard_in_a_child_that_is_forked_meanwhile(project: Project) 
     lines = lines_of("os.path.exists('a')", "x()", "os.path.exists('b')")
     watched = Watched(project, lines, lambda: told.append(told_by_child(heard)))
     assert told == [[False] * 4]
-    assert watched.names == ["cwd:a", "cwd:b"] and watched.failure == ""
+    assert watched.names == ["cwd:a", "cwd:b"]
+    assert watched.failure == "it forks, and what its children read is not seen"
 
 
 def lines_of(*lines: str) -> str:
@@ -406,33 +343,3 @@ def test_what_the_function_removes_is_no_input(project: Project) -> None:
     call()
     call()
     assert observer.taken() == []
-
-
-@pytest.mark.skipif(IS_MONITORED, reason="Python 3.12 needs no profile")
-def test_a_thread_that_works_for_others_is_not_profiled(project: Project) -> None:
-    """What it may do for the function later is not heard, so samples of one that asks are not stored."""
-    asks = lines_of("os.path.exists('a')", "if x: x.start()")
-    go, is_done, end = threading.Event(), threading.Event(), threading.Event()
-    profiles: list[Any] = []
-
-    def work() -> None:
-        go.wait(60)
-        for _ in range(CALLS_FOR_OTHERS):
-            profile_of()
-        profiles.append(profile_of())
-        is_done.set()
-        end.wait(60)
-
-    def profile_of() -> Any:
-        return sys.getprofile()
-
-    thread = threading.Thread(target=work)
-    failures = [Watched(project, asks, thread).failure, Watched(project, asks).failure]
-    go.set()
-    assert is_done.wait(60)
-    failures.append(Watched(project, asks).failure)
-    end.set()
-    thread.join()
-    failures.append(Watched(project, asks).failure)
-    assert profiles == [None]
-    assert failures == ["", "", "a thread that it may have started works for others", ""]

@@ -92,5 +92,16 @@ def test_a_log_that_holds_nothing_is_none(project: Project, database: Path) -> N
     assert watched.changed() is None
 
 
+@pytest.mark.parametrize("attach", ["f\"ATTACH '{HERE}/a.db' AS a\"", "'attach ? as a', [f'{HERE}/a.db']"])
+def test_a_sample_made_of_attached_databases_is_not_stored(
+    project: Project, database: Path, attach: str
+) -> None:
+    """Their files are opened in C, under names that no event tells."""
+    lines = ["db = sqlite3.connect(':memory:')", f"db.execute({attach})", "db.close()"]
+    watched = Watched(project, "import sqlite3\ndef f(x):\n" + "".join(f"    {line}\n" for line in lines))
+    assert watched.failure == "it attaches databases in SQL"
+    assert Watched(project, READ.format(target="HERE / 'a.db'")).failure == ""
+
+
 def test_a_database_that_the_function_makes_is_no_input(project: Project) -> None:
     assert Watched(project, OWN).names == []

@@ -152,6 +152,20 @@ def test_a_file_that_others_change_before_it_is_read_has_changed(project: Projec
     assert [row["digest"] for row in found.taken if row["name"] == str(path)] == [CHANGED]
 
 
+EDITS = {"a pattern": "subprocess.run('for one in *mask; do echo two >$one; done', shell=True, cwd=HERE)"}
+if sys.version_info >= (3, 12):  # which tells that C code got the name first
+    EDITS["its name"] = "subprocess.run(['cp', __file__, p])"
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_file_that_a_process_edits_while_c_reads_it_has_changed(project: Project, edit: str) -> None:
+    """Whether C code or the process wrote it, nobody can tell."""
+    path = project.put("a.mask", "one")
+    lines = ["import subprocess", f"p = {str(path)!r}", "read_in_c(p)", EDITS[edit]]
+    found = Watched(project, IN_C + "def f(x):\n" + "".join(f"    {line}\n" for line in lines))
+    assert [row["digest"] for row in found.taken if row["name"] == str(path)] == [CHANGED]
+
+
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 does not tell what is handed over")
 def test_a_file_with_two_names_counts_by_both(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.put("a.mask", "one")

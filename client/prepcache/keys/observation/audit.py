@@ -35,12 +35,13 @@ from prepcache.keys.randomness import is_alone
 _STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "os.spawn"})
 _LISTINGS = frozenset({"os.listdir", "os.scandir"})
 _LINKS = frozenset({"os.link", "os.symlink"})
+_FORKS = frozenset({"os.fork", "os.forkpty"})
 _TOUCHES = frozenset({"os.utime", "os.chmod", "os.chown", "os.setxattr", "os.removexattr"})
 """They change a file's stamp, and not its bytes."""
 _EVENTS = frozenset(
     {
         "open", *_LISTINGS, "exec", "import", "ctypes.dlopen", "pickle.find_class", *_STARTS,
-        "sqlite3.connect", "os.mkdir", "os.rename", *_LINKS, *_TOUCHES, "socket.connect",
+        "sqlite3.connect", "os.mkdir", "os.rename", *_LINKS, *_TOUCHES, "socket.connect", *_FORKS,
     }
 )  # fmt: skip
 _BY_IMPORT = "<frozen importlib"
@@ -145,6 +146,8 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
             watch.has_connected = True
     elif event in _TOUCHES:
         context.note(Kind.TOUCHED, _path_of(first) if isinstance(first, int) else os.fsdecode(first))
+    elif event in _FORKS:
+        context.refuse("it forks, and what its children read is not seen")
     elif event in _LINKS:
         context.refuse("it makes links")
     elif set(args[2:]) != {-1}:  # `dir_fd=` of os.mkdir and os.rename
@@ -157,6 +160,8 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
 
 def _note_database(name: str) -> None:
     """Notes the file of a database, and the log beside it: what was committed may lie there alone."""
+    for watch in context.present():
+        watch.has_database = True
     if name.startswith("file:") and not os.path.exists(name):
         name = unquote(urlsplit(name).path)
     if os.path.exists(name):
@@ -215,7 +220,7 @@ def _note_start(event: str, args: tuple[Any, ...]) -> None:
         found = os.path.join(os.fsdecode(folder or ""), word)
         is_path = word[0] != "-" and not {os.sep, "."}.isdisjoint(word)
         if not found.startswith(_COMMANDS) and (is_path or os.path.isfile(found)):
-            context.note(Kind.NAMED, found)
+            context.note(Kind.GIVEN, found)
 
 
 # -- what no event tells

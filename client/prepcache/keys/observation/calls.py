@@ -6,7 +6,8 @@
 
 On Python >= 3.12 `sys.monitoring` tells of calls, by events on single code objects: those of what asks, and
 those of the job. On Python 3.11 it is `sys.setprofile`, in the watched thread and those that start meanwhile,
-and only where a file that counts, loaded or not, names what asks.
+and only where a file that counts, loaded or not, names what asks, or the function has no file. Such a thread
+is profiled as long as it lives: it may belong to a pool that the function keeps.
 
 Invariants:
     1. Nothing is heard of while no function is watched and no fill runs: events, callbacks and the tool's id
@@ -31,13 +32,11 @@ import functools
 import gc
 import glob
 import importlib.util
-import itertools
 import os
 import pathlib
 import pkgutil
 import sys
 import threading
-import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType
@@ -68,20 +67,39 @@ _MONITORING: Any = getattr(sys, "monitoring", None)
 
 
 class JobCode:
-    """The code objects of the source files that a recipe counts, and of a function."""
+    """The code of the source files that a recipe counts, and of a function."""
 
     def __init__(self, files: Collection[str]) -> None:
         self.codes: dict[int, CodeType] = {}
-        """By address."""
-        self.asks = _MONITORING is None and any(map(_names_what_asks, files))
-        """Whether it asks what is there, or imports by text: on Python 3.11 it is profiled then."""
+        """What is loaded of it, by address: what it calls is looked at on Python >= 3.12."""
         self._files = files
         self._looked: tuple[int, int] = (0, 0)
+
+    @functools.cached_property
+    def _words(self) -> frozenset[str] | None:
+        """The names and texts in the files; None where one is gone, or is being written."""
+        found: set[str] = set()
+        for path in self._files:
+            try:
+                source = read_source(path, path) if path.endswith(".py") else None
+            except UnkeyableError:
+                return None
+            found.update(() if source is None else (*source.names, *texts_in(source.code)))
+        return frozenset(found)
+
+    def asks(self, function: Any) -> bool:
+        """Whether it may ask what is there, or import by text, by a name or a text (`getattr`)."""
+        return self._words is None or not _ASKING.isdisjoint(self._words) or _has_no_file(function)
+
+    def attaches(self, function: Any) -> bool:
+        """Whether it may be SQL that attaches a database, whose file is opened in C."""
+        words = self._words
+        return words is None or any("attach" in word.lower() for word in words) or _has_no_file(function)
 
     def look(self, function: Any) -> None:
         """Looks through what is loaded, if that is more than at the last time."""
         looked = len(sys.modules), object.__hash__(function)
-        if looked == self._looked:
+        if _MONITORING is None or looked == self._looked:
             return
         self._looked = looked
         inner = getattr(function, "__func__", function)
@@ -101,11 +119,9 @@ class JobCode:
         """What may hold more code of the job's; code that is its own is taken."""
         kind = type(value)
         if kind is CodeType:
-            self.asks |= value in _CODES  # by another name
             if not is_file_of_job(value.co_filename):
                 return ()
             self.codes[object.__hash__(value)] = value
-            self.asks |= not _ASKING.isdisjoint(value.co_names)
             return [const for const in value.co_consts if isinstance(const, CodeType)]
         if kind is FunctionType:
             wrapped, cells = value.__dict__.get("__wrapped__"), value.__closure__ or ()
@@ -116,14 +132,11 @@ class JobCode:
         return list(vars(cls).values()) if _is_class_of_job(cls) else ()
 
 
-def _names_what_asks(path: str) -> bool:
-    """Whether a source file of the job's names what asks, or has its name as a text (`getattr`)."""
-    try:
-        source = read_source(path, path) if path.endswith(".py") else None
-        words = () if source is None else (*source.names, *texts_in(source.code))
-        return not _ASKING.isdisjoint(words)
-    except UnkeyableError:  # it is gone, or being written
-        return True
+def _has_no_file(function: Any) -> bool:
+    """Whether it is of a notebook, or was made at run time: its words are in no file."""
+    inner = getattr(function, "__func__", getattr(function, "func", function))
+    inner = inner if isinstance(inner, FunctionType) else type(inner).__call__
+    return isinstance(inner, FunctionType) and not os.path.isfile(inner.__code__.co_filename)
 
 
 def _is_class_of_job(cls: type) -> bool:
@@ -191,8 +204,9 @@ def _note_module(given: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def heard(code: JobCode, watch: Watch) -> Iterator[None]:
+def heard(code: JobCode, watch: Watch, function: Any) -> Iterator[None]:
     """Hears what a function asks for, and what it hands to libraries, while it is watched in this thread."""
+    code.look(function)
     if _MONITORING is not None:
         if not _tool.begin(code):
             watch.failure = "other tools use sys.monitoring"
@@ -201,13 +215,10 @@ def heard(code: JobCode, watch: Watch) -> Iterator[None]:
         finally:
             if not _tool.end():
                 watch.failure = watch.failure or "other tools use sys.monitoring"
-    elif not code.asks:
+    elif not code.asks(function):
         yield
     elif not (_is_own(before := sys.getprofile()) and _is_own(threading.getprofile())):
         watch.failure = "a profiler is running"
-        yield
-    elif any(one in _unheard for one in threading.enumerate() if one is not threading.current_thread()):
-        watch.failure = "a thread that it may have started works for others"
         yield
     else:
         _profile_threads(1)
@@ -241,7 +252,7 @@ def _asked(code: CodeType, offset: int) -> None:
 
 
 def _profiled(frame: FrameType, event: str, arg: Any, files: frozenset[str] = _FILES) -> None:
-    if event != "call" or frame.f_code.co_filename not in files:
+    if event != "call" or frame.f_code.co_filename not in files or not STATE.running:
         return
     try:
         if frame.f_code in _CODES:
@@ -251,29 +262,8 @@ def _profiled(frame: FrameType, event: str, arg: Any, files: frozenset[str] = _F
 
 
 def _profile_thread(frame: FrameType, event: str, arg: Any) -> None:
-    """Threads that start meanwhile begin with this; those of prepcache, which work for no function, end it.
-
-    One may belong to a pool that the function keeps, and makes hardly a call between two items. One that
-    makes `CALLS_FOR_OTHERS` while nothing is watched is not slowed down any longer, nor heard.
-    """
-    if context.is_own(threading.current_thread()):
-        sys.setprofile(None)
-        return
-    left = itertools.repeat(None, CALLS_FOR_OTHERS)
-
-    def profiled(frame: FrameType, event: str, arg: Any) -> None:
-        if STATE.running:
-            _profiled(frame, event, arg)
-        elif next(left, left) is left:
-            sys.setprofile(None)
-            _unheard.add(threading.current_thread())
-
-    sys.setprofile(profiled)
-
-
-CALLS_FOR_OTHERS = 10_000
-_unheard: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-"""While one of them lives, a function that asks in another thread is not observed completely."""
+    """Threads that start meanwhile begin with this. Those of prepcache work for no function."""
+    sys.setprofile(None if context.is_own(threading.current_thread()) else _profiled)
 
 
 def _profile_threads(more: int) -> None:
@@ -414,7 +404,8 @@ _NEVER = -sys.maxsize
 _TEXT = (str, bytes, os.DirEntry)
 _PATH_LIMIT, _NAME_LIMIT = 4096, 255
 """In characters: PATH_MAX, and NAME_MAX of one name in it."""
-_AUDITED = sys.stdlib_module_names - {"ctypes", "_ctypes", "dbm", "_dbm", "_gdbm", "shelve"}
+_AUDITED = sys.stdlib_module_names - {"ctypes", "_ctypes", "dbm", "_dbm", "_gdbm", "shelve", "functools"}
+"""Modules whose events tell what they open; functools calls others' functions."""
 
 
 def _called(code: CodeType, place: int, function: Any, first: Any) -> Any:
@@ -453,21 +444,13 @@ def may_open(function: Any) -> bool:
     if kind is MethodType:
         return may_open(function.__func__)
     if kind is FunctionType:
-        name = function.__code__.co_filename
-        if name.startswith("<"):  # as dataclasses write it, for a class of anybody's
-            name = getattr(sys.modules.get(function.__module__), "__file__", None) or name
-        if is_file_of_job(name):
-            return False
-        inner = function.__dict__.get("__wrapped__")
-        if inner is not None and name.startswith(OF_PYTHON):
-            return may_open(inner)
-        return not name.startswith(OF_PYTHON) or "site-packages" in name or not _is_audited(function)
-    if issubclass(kind, type):
-        makers = (kind.__call__, function.__new__, function.__init__)
-        return not _is_audited(function) and any(map(may_open, makers))
-    if kind.__module__ != "builtins":
-        call = kind.__call__
-        return not isinstance(call, FunctionType) or may_open(call)
+        name, inner = function.__code__.co_filename, function.__dict__.get("__wrapped__")
+        if "site-packages" in name or not name.startswith(OF_PYTHON):
+            return not is_file_of_job(name)
+        return not _is_audited(function) if inner is None else may_open(inner)
+    if kind.__module__ != "builtins" or issubclass(kind, type):
+        cls = function if issubclass(kind, type) else kind
+        return not all(_is_audited(one) or _is_class_of_job(one) for one in (*cls.__mro__, type(cls)))
     owner = getattr(function, "__objclass__", None)  # of a method of a type
     if owner is None and not function.__module__:  # of an object; C code may make one without an owner
         keeper = getattr(function, "__self__", function)

@@ -36,8 +36,8 @@ class Kind:
     KEPT = "kept"
     """Opened to be written, keeping what was there."""
     LISTED, ASKED, TOUCHED = "listed", "asked", "touched"
-    NAMED, LITERAL = "named", "literal"
-    """To a process or a C library; in the code."""
+    NAMED, GIVEN, LITERAL = "named", "given", "literal"
+    """To a C library; on the command line of a process; in the code."""
     FOLDER_MADE, RENAMED = "folder made", "renamed"
     MODULE, MODULE_NAME = "module", "module name"
 
@@ -97,6 +97,7 @@ class Watch:
     opened_bytes: int = 0
     programs: list[str] = field(default_factory=list)
     has_connected: bool = False
+    has_database: bool = False
     older: frozenset[threading.Thread] = frozenset()
     is_on: bool = True
     _links: tuple[str, ...] | None = None

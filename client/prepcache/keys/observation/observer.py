@@ -83,6 +83,8 @@ class _Use:
     """What one item did with a path: its stamp at first, the folders it was used from, kinds of facts."""
 
     stamp: Stamp | None
+    is_alone: bool
+    """Whether the function has started no process, which may have written it."""
     folders: dict[str | None, None] = field(default_factory=dict)
     kinds: set[str] = field(default_factory=set)
     last: str = ""
@@ -92,10 +94,13 @@ class _Use:
         """Whether the function made what is there now."""
         if now == self.stamp:
             return False
-        is_named = Kind.NAMED in self.kinds
+        is_handed = Kind.NAMED in self.kinds
         if self.stamp is None:
-            return is_named
-        return Kind.READ not in self.kinds and (now is None or is_named or Kind.ASKED not in self.kinds)
+            return is_handed or Kind.GIVEN in self.kinds
+        if Kind.READ in self.kinds:
+            return False
+        by_c = self.is_alone and (is_handed or Kind.ASKED not in self.kinds)
+        return now is None or Kind.GIVEN in self.kinds or by_c
 
     def see(self, now: Stamp | None) -> None:
         """Follows the stamp of what was touched last and not read: its bytes may be the same."""
@@ -205,9 +210,8 @@ class Observer:
                 own.append(os.path.abspath(os.fspath(path)))
         watch = Watch(self, tuple(own))
         audit.install()
-        self._code.look(function)
         try:
-            with calls.heard(self._code, watch):
+            with calls.heard(self._code, watch, function):
                 before = self._unseen.begin()
                 with context.begun(watch):
                     for path in self._scope.named_in_code:
@@ -217,6 +221,8 @@ class Observer:
         finally:
             _used[self] = None
             self._programs.update(dict.fromkeys(watch.programs))
+            if watch.has_database and self._code.attaches(function):
+                watch.failure = watch.failure or "it attaches databases in SQL"
             try:
                 self._take(watch)
             except Exception as error:  # noqa: BLE001 - whatever it is, something may not have been counted
@@ -344,13 +350,15 @@ class Observer:
         now = stamp_at(without_empty_log(full, fact.info))
         if fact.kind == Kind.TOUCHED and now is None:
             return
-        use = uses.setdefault(full, _Use(now))
+        use = uses.setdefault(full, _Use(now, not self._programs))
         use.see(now)
         if now != use.stamp:
-            if use.is_made(now) and (now is None or Kind.NAMED in use.kinds):
+            if use.is_made(now) and (now is None or not use.kinds.isdisjoint((Kind.NAMED, Kind.GIVEN))):
                 self._put_out(full, uses)
                 return
             use.kinds.add(Kind.READ)  # who changed it was not seen: it stays an input, which has changed
+        if fact.kind == Kind.GIVEN and Kind.NAMED in use.kinds:
+            use.kinds.add(Kind.READ)  # C code may have read what a process writes now
         use.folders[fact.folder] = None
         use.kinds.add(fact.kind)
         use.last = fact.kind
@@ -415,7 +423,7 @@ class Observer:
     def _take_file(self, path: str, info: os.stat_result | None) -> None:
         """Notes a file that was read by its absolute name."""
         if self._is_input(path, info):
-            self._settle(path, _Use(stamp_at(info), {None: None}, {Kind.READ}))
+            self._settle(path, _Use(stamp_at(info), True, {None: None}, {Kind.READ}))
 
     def _take_module(self, path: str) -> None:
         """A module that was loaded, or asked for by its name: it counts with all that it imports."""
