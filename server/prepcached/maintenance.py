@@ -21,7 +21,6 @@ LOG = logging.getLogger(__name__)
 
 TURN_S = 1.0  # the pause between two turns
 DISK_BYTES_PER_S = 16 << 20  # 200 GiB in four hours
-SCRUB_STEP_BYTES = 256 << 10
 SCRUB_SHARE = 0.1
 MERGE_SHARE = 0.25
 """Of the time, beyond the one merge of each turn: hundreds of small artifacts are soon one, and requests have
@@ -32,7 +31,7 @@ class Maintenance:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._stop = threading.Event()
-        self._merge_at = 0.0  # when the next merge may begin
+        self._merge_at = self._scrub_at = 0.0  # when the next may begin
         self._failed: dict[str, str] = {}
         """The last error of each kind of work; one that repeats is logged once."""
         self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
@@ -66,13 +65,13 @@ class Maintenance:
                 self._merge_at = now + (self._store.counters.merged_bytes - before) / DISK_BYTES_PER_S
 
     def _scrub(self) -> None:
-        until = time.monotonic() + SCRUB_SHARE * TURN_S
-        left_bytes = DISK_BYTES_PER_S * TURN_S
-        while left_bytes > 0 and time.monotonic() < until and not self._stop.is_set():
-            read_bytes = self._store.scrub_some(SCRUB_STEP_BYTES)
+        now = time.monotonic()
+        until, self._scrub_at = now + SCRUB_SHARE * TURN_S, max(self._scrub_at, now - TURN_S)
+        while self._scrub_at <= time.monotonic() < until and not self._stop.is_set():
+            read_bytes = self._store.scrub_one()
             if not read_bytes:
                 return
-            left_bytes -= read_bytes
+            self._scrub_at += read_bytes / DISK_BYTES_PER_S
 
     def _run(self) -> None:
         while not self._stop.wait(TURN_S):

@@ -18,7 +18,7 @@ from prepcache.errors import DaemonUnreachable
 from prepcached import server as daemon_server
 from prepcached import start
 from prepcached.config import Settings
-from prepcached.store import integrity
+from prepcached.store import staging
 from prepcached.store.root import Root
 from prepcached.store.store import Store
 from support.serving import READY_S, serving, wait_until
@@ -91,10 +91,10 @@ def test_a_stop_on_a_disk_that_became_read_only_is_whole(
 def test_a_stop_breaks_off_a_verification_within_an_artifact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = integrity._read_kindly
+    read = staging._read
     offsets: list[int] = []
     with serving(tmp_path) as served:
-        monkeypatch.setattr(integrity, "PIECE_BYTES", 4096)
+        monkeypatch.setattr(staging, "READ_BYTES", 4096)
 
         def read_and_stop(fd: int, buffer: memoryview, offset: int) -> int:
             if threading.current_thread() is not scrubbing:
@@ -104,7 +104,7 @@ def test_a_stop_breaks_off_a_verification_within_an_artifact(
 
         put(served.store, "a", size_bytes=100_000)
         [scrubbing] = [one for one in threading.enumerate() if one.name == "maintenance"]
-        monkeypatch.setattr(integrity, "_read_kindly", read_and_stop)
+        monkeypatch.setattr(staging, "_read", read_and_stop)
         refused = served.http().post("/v1/verify", json={})
         assert refused.json()["code"] == "daemon-unreachable"
     assert offsets == [0]

@@ -17,7 +17,7 @@ import pytest
 from prepcache.command import cli
 from prepcached import maintenance
 from prepcached.auth import Auth, Caller
-from prepcached.store import integrity
+from prepcached.store import staging
 from support import stores
 from support.serving import Serving, serving
 from support.stores import OTHER_RECIPE
@@ -250,7 +250,7 @@ def test_verify_reports_unreadable_entries_as_unknown(
     def fail(*_: object) -> int:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(integrity, "_read_kindly", fail)
+    monkeypatch.setattr(staging, "hash_file", fail)
     ended = run("verify", keys[0])
     assert ended.code == 1 and "0 damaged" in ended.out
     assert f"could not be read (see the daemon's log): {keys[0][:12]}\n" in ended.out

@@ -188,7 +188,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def scrub_and_verify(self) -> None:
-        assert self.store.scrub_some(1 << 16) >= 0
+        assert self.store.scrub_one() >= 0
         assert self.store.verify().bad == ()
 
     @rule()
@@ -243,7 +243,8 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestStore.settings = settings(max_examples=10, stateful_step_count=30, deadline=None)
+"""Some seconds of one core: what bounds it is steps, for a crowded machine takes ten times as long."""
 
 
 @pytest.mark.soak

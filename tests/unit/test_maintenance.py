@@ -21,7 +21,7 @@ class Merging:
     def __init__(self, size_bytes: int, fault: Exception | None = None) -> None:
         self.size_bytes = size_bytes
         self.fault = fault
-        self.merges = 0
+        self.merges = self.scrubs = 0
         self.counters = SimpleNamespace(merged_bytes=0)
 
     def merge_some(self) -> bool:
@@ -34,17 +34,18 @@ class Merging:
     def maintain(self) -> None:
         pass
 
-    def scrub_some(self, _: int) -> int:
-        return 0
+    def scrub_one(self) -> int:
+        self.scrubs += 1
+        return self.size_bytes
 
 
 @pytest.mark.parametrize("fault", [None, StoreError("the disk says no")])
-def test_a_large_merge_puts_off_the_next(fault: Exception | None) -> None:
+def test_large_artifacts_put_off_the_next_merge_and_scrub(fault: Exception | None) -> None:
     store = Merging(3600 * DISK_BYTES_PER_S, fault)
     work = Maintenance(cast(Store, store))
     for _ in range(3):
         work.turn()
-    assert store.merges == 1
+    assert store.merges == store.scrubs == 1
 
 
 def test_an_app_leaves_its_process_as_it_is(tmp_path: Path) -> None:

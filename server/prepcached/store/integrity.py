@@ -17,21 +17,18 @@ Invariants:
     3. An index that is damaged, or of another version, is deleted and made again from the artifacts. What
        only it knew is lost: pins, and when entries were used.
     4. An artifact with a wrong byte is removed. One that cannot be read stays: that is logged and counted.
-    5. Scrub and verify drop from the page cache what was not in it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from blake3 import blake3
 
 from prepcache import artifact, errors
 from prepcache.digests import Key, is_hex64
@@ -52,13 +49,10 @@ NEW_INDEX = "new index"
 """What was done at a start where artifacts lay and no index that could be used."""
 BATCH = 256
 """Files that one transaction indexes: it waits some ms for the disk."""
-PIECE_BYTES = 1 << 20
 ROUND_S = 86_400
 """A round of the scrub begins at most so often: a small store is not read over and over."""
 VERIFY_BYTES_PER_S = 64 << 20
 """What `verify` reads of a disk that jobs use; 200 GiB in an hour."""
-REMEMBER_S = 60.0
-"""The scrub's position is written down this often; a crash repeats a minute of reading."""
 _POSITION, _ROUND_AT = "scrub_position", "scrub_round_at"
 _NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENXIO)
 """What opening or reading a folder, a link and a socket gives."""
@@ -184,7 +178,8 @@ def _folder(core: Core, prefix: str, folder: str, repair: bool, is_check: bool) 
     for name, outcome in _adopted(core, folder, sorted(without_row), repair):
         what = f"{name} is in objects, but not in the index"
         yield Finding("file-without-row", what, repair and outcome != "unreadable", outcome)
-    rows = eviction.rows_of(core, artifacts.c.digest, map(bytes.fromhex, sorted(with_row - names)))
+    lost = sorted(with_row - names)
+    rows = eviction.rows_of(core, artifacts.c.digest, map(bytes.fromhex, lost)) if lost else []
     if repair:
         eviction.remove(core, rows)
     for row in rows:
@@ -324,55 +319,32 @@ def _indexed(core: Core, whole: Iterable[_Found]) -> list[_Found]:
 
 
 class Scrubber:
-    """The background scrub, round by row id, over restarts, too. One thread calls `some`."""
+    """The background scrub, round by row id, over restarts, too. One thread calls `one`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         with core.index.read() as conn:
             self._position = queries.note(conn, _POSITION)
             self._round_at = queries.note(conn, _ROUND_AT)
-        self._remembered_at = core.clock()
-        self._pieces = self._go_round()
 
-    def some(self, max_bytes: int) -> int:
-        """Reads up to so many bytes, going on where the last call stopped; returns how many: 0 when the round
-        is done and the next not due yet."""
-        read = 0
-        try:
-            while read < max_bytes and (n := next(self._pieces)):
-                read += n
-        except BaseException:
-            self._pieces = self._go_round()
-            raise
-        with self._core.memory:
-            self._core.counters.scrubbed_bytes += read
-        return read
+    def one(self) -> int:
+        """Reads the next artifact; its bytes, or 0 when the round is done and the next is not due yet."""
+        core, now = self._core, self._core.clock()
+        if self._position == 0:
+            if 0 <= now - self._round_at < ROUND_S:  # one of the future was begun under a wrong clock
+                return 0
+            self._round_at = int(now)
+        row = next(_rows_after(core, self._position), None)
+        self._position = 0 if row is None else row.id
+        if row is None:
+            return 0
+        read_whole(core, row, lambda _: core.check_not_stopping())
+        with core.memory:
+            core.counters.scrubbed_bytes += row.size_bytes
+        return row.size_bytes
 
-    def close(self) -> None:
-        self._pieces.close()
-        self._remember()
-
-    def _go_round(self) -> Generator[int, None, None]:
-        """What was read, piece by piece, round after round; 0 where nothing is to be read just now."""
-        core = self._core
-        while True:
-            now = core.clock()
-            if self._position == 0:
-                if 0 <= now - self._round_at < ROUND_S:  # one of the future was begun under a wrong clock
-                    yield 0
-                    continue
-                self._round_at = int(now)
-            if now - self._remembered_at >= REMEMBER_S:
-                self._remember()
-            row = next(_rows_after(core, self._position), None)
-            self._position = row.id if row else 0
-            if row:
-                yield from read_whole(core, row)
-            else:
-                yield 0
-
-    def _remember(self) -> None:
-        self._remembered_at = self._core.clock()
+    def remember(self) -> None:
+        """At a stop: after a crash the round goes on where the last start was."""
         with self._core.index.write() as conn:
             queries.set_note(conn, _POSITION, self._position)
             queries.set_note(conn, _ROUND_AT, self._round_at)
@@ -397,17 +369,16 @@ def verify(
         total, rows = len(wanted), iter(eviction.rows_of(core, artifacts.c.key, wanted, *owned_by(owner)))
     checked = read = 0
     found: dict[bool | None, list[Key]] = {True: [], False: [], None: []}
+
+    def pace(count: int) -> None:
+        nonlocal read
+        read += count
+        core.stopping.wait(count / VERIFY_BYTES_PER_S)
+        core.check_not_stopping()
+
     for row in rows:
         checked += 1
-        with contextlib.closing(read_whole(core, row)) as pieces:
-            try:
-                while True:
-                    n = next(pieces)
-                    read += n
-                    core.stopping.wait(n / VERIFY_BYTES_PER_S)
-                    core.check_not_stopping()
-            except StopIteration as end:
-                found[end.value].append(Key(row.key.hex()))
+        found[read_whole(core, row, pace)].append(Key(row.key.hex()))
         progress(checked, total)
     return Verified(checked, read, tuple(found[False]), tuple(found[None]))
 
@@ -423,50 +394,21 @@ def _rows_after(core: Core, position: int, owner: int | None = None) -> Iterator
         yield rows[0]
 
 
-def read_whole(core: Core, row: Doomable) -> Generator[int, None, bool | None]:
-    """Reads an artifact, yielding the bytes of each piece; returns whether it is whole. One that is lost or
-    damaged is removed; None where that could not be told, which is logged."""
+def read_whole(core: Core, row: Doomable, pace: Callable[[int], object]) -> bool | None:
+    """Reads an artifact; whether it is whole. One that is lost or damaged is removed; None where that could
+    not be told, which is logged. `pace` gets the bytes of each piece, and may end the work."""
     try:
-        return (yield from _judge(core, row))
+        with open(core.layout.object_path(row.digest.hex()), "rb") as file:
+            digest = staging.hash_file(file.fileno(), pace)
+    except FileNotFoundError:
+        return not eviction.lose(core, row)
     except OSError as error:
         log.error("cannot read artifact %s: %s", row.digest.hex(), error)
         return None
-
-
-def _judge(core: Core, row: Doomable) -> Generator[int, None, bool]:
-    try:
-        fd = os.open(core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return not eviction.lose(core, row)
-    try:
-        hasher, offset, last = blake3(), 0, 0
-        buffer = memoryview(bytearray(min(PIECE_BYTES, row.size_bytes + 1)))
-        while n := _read_kindly(fd, buffer, offset):
-            hasher.update(buffer[:n])
-            offset += n
-            if offset < row.size_bytes:
-                yield n
-            else:  # after the judgement: who asks for no more hears of it all the same
-                last += n
-    finally:
-        os.close(fd)
-    is_whole = hasher.digest() == row.digest
-    if not is_whole:
-        with io_told("a damaged artifact could not be removed"), core.writer:
-            rows = eviction.rows_of(core, artifacts.c.id, [row.id])
-            eviction.remove_damaged(core, rows, f"its digest is {hasher.hexdigest()}")
-    if last:
-        yield last
-    return is_whole
-
-
-def _read_kindly(fd: int, buffer: memoryview, offset: int) -> int:
-    """One read that leaves the page cache as it was."""
-    try:
-        return os.preadv(fd, [buffer], offset, os.RWF_NOWAIT)
-    except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL):
-            raise
-    n = os.preadv(fd, [buffer], offset)
-    os.posix_fadvise(fd, offset, n, os.POSIX_FADV_DONTNEED)
-    return n
+    if digest == row.digest.hex():
+        return True
+    with io_told("a damaged artifact could not be removed"), core.writer:
+        eviction.remove_damaged(
+            core, eviction.rows_of(core, artifacts.c.id, [row.id]), f"its digest is {digest}"
+        )
+    return False

@@ -272,16 +272,28 @@ def still_the_same(file: Taken) -> None:
         raise _changed(StagedFile(file.name, file.size_bytes))
 
 
-def hash_file(fd: int, check: Callable[[], None] = lambda: None) -> Digest:
-    """BLAKE3 of a file's bytes; `check` is called before each piece, and may end the work."""
+def hash_file(fd: int, pace: Callable[[int], object] = lambda count: None) -> Digest:
+    """BLAKE3 of a file's bytes. `pace` gets the bytes of each piece, and may end the work. What was not in
+    the page cache is dropped from it again: a scrub must not drive out what jobs read."""
     hasher = blake3(max_threads=HASH_THREADS)
     buffer = memoryview(bytearray(min(READ_BYTES, os.fstat(fd).st_size + 1)))
     offset = 0
-    while n := os.preadv(fd, [buffer], offset):
-        check()
+    while n := _read(fd, buffer, offset):
         hasher.update(buffer[:n])
         offset += n
+        pace(n)
     return Digest(hasher.hexdigest())
+
+
+def _read(fd: int, buffer: memoryview, offset: int) -> int:
+    try:
+        return os.preadv(fd, [buffer], offset, os.RWF_NOWAIT)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+    n = os.preadv(fd, [buffer], offset)
+    os.posix_fadvise(fd, offset, n, os.POSIX_FADV_DONTNEED)
+    return n
 
 
 def identity(status: os.stat_result) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ Invariants:
 
 Recipes are scoped (scopes.py) in all calls here.
 
-Locking: see core.py. `maintain`, `merge_some` and `scrub_some` are called from one thread each.
+Locking: see core.py. `maintain`, `merge_some` and `scrub_one` are called from one thread each.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Store(Core):
             undo.callback(self.index.close)
             self._scrubber = integrity.Scrubber(self)
             undo.pop_all()
-        self.merge_some, self.scrub_some = Merger(self).some, self._scrubber.some
+        self.merge_some, self.scrub_one = Merger(self).some, self._scrubber.one
         self._recency_at, self._recipes_at = monotonic(), -inf
         self.root = self.layout.root
         self.instance = disk.instance
@@ -307,7 +307,7 @@ class Store(Core):
         self.is_closed = True
         try:
             with contextlib.suppress(errors.StoreError):
-                self._scrubber.close()
+                self._scrubber.remember()
                 eviction.write_recency(self)
         finally:
             self.index.close()

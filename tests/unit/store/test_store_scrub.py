@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prepcache import errors
-from prepcached.store import integrity
+from prepcached.store import integrity, staging
 from prepcached.store.store import Store
 from support.stores import Clock, put
 
@@ -45,48 +45,31 @@ def test_a_read_error_is_told_and_the_artifact_stays(store: Store, monkeypatch: 
     def fail(*_: object) -> int:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(integrity, "_read_kindly", fail)
+    monkeypatch.setattr(staging, "hash_file", fail)
     found = store.verify()
     assert (found.bad, found.unreadable) == ((), (ref.key,))
-    store.scrub_some(100)
+    assert store.scrub_one() == ref.size_bytes
     assert store.stats().entries == 1
     assert store.stats().damaged == 0
 
 
-def test_the_scrub_goes_round_in_small_steps(store: Store) -> None:
-    refs = [put(store, name).artifacts[0] for name in range(3)]
-    spoil(store, refs[2].digest)
-    total = sum(ref.size_bytes for ref in refs)
-    read = steps = 0
-    while read < total:
-        read += store.scrub_some(1000)
-        steps += 1
-        assert steps < 100
-    assert store.stats().damaged == 1
-    assert steps >= total // integrity.PIECE_BYTES
-    assert store.stats().scrubbed_bytes == total
-
-
 def test_the_scrub_resumes_and_rests_between_rounds(open_store: Callable[..., Store], clock: Clock) -> None:
     store = open_store()
-    refs = [put(store, name).artifacts[0] for name in range(4)]
-    assert store.scrub_some(1) == refs[0].size_bytes
+    sizes = [put(store, name).artifacts[0].size_bytes for name in range(4)]
+    assert store.scrub_one() == sizes[0]
     store.close()
     again = open_store()
-    spoil(again, refs[0].digest)
-    assert again.scrub_some(1) == refs[1].size_bytes
-    assert again.scrub_some(1 << 20) == refs[2].size_bytes + refs[3].size_bytes
-    assert again.scrub_some(1 << 20) == 0
-    assert again.stats().damaged == 0
+    spoil(again, again.entries(sort="created_at").entries[0].digest)
+    assert [again.scrub_one() for _ in range(4)] == [*sizes[1:], 0]
+    assert again.stats().damaged == 0 and again.stats().scrubbed_bytes == sum(sizes[1:])
     clock.now += integrity.ROUND_S
-    again.scrub_some(1 << 20)
+    again.scrub_one()
     assert again.stats().damaged == 1
 
 
 def test_a_scrub_round_from_the_future_blocks_no_other(store: Store, clock: Clock) -> None:
     [ref] = put(store, 1).artifacts
     clock.now += 10 * 365 * 86_400
-    assert store.scrub_some(1 << 20) == ref.size_bytes
+    assert [store.scrub_one(), store.scrub_one()] == [ref.size_bytes, 0]
     clock.now -= 10 * 365 * 86_400
-    assert store.scrub_some(1 << 20) == ref.size_bytes
-    assert store.scrub_some(1 << 20) == 0
+    assert [store.scrub_one(), store.scrub_one()] == [ref.size_bytes, 0]
