@@ -160,8 +160,6 @@ def note(kind: str, path: str, other: Any = None) -> None:
     for watch in present():
         if not watch.is_on:
             continue
-        if kind == Kind.TOUCHED:  # the last time counts
-            watch.facts.pop(key, None)
         fact = watch.facts.get(key)
         if fact is None:
             if new is None:

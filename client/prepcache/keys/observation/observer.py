@@ -87,8 +87,6 @@ class _Use:
     """Whether the function has started no process, which may have written it."""
     folders: dict[str | None, None] = field(default_factory=dict)
     kinds: set[str] = field(default_factory=set)
-    last: str = ""
-    """The kind of the last one."""
 
     def is_made(self, now: Stamp | None) -> bool:
         """Whether the function made what is there now."""
@@ -102,15 +100,9 @@ class _Use:
         by_c = self.is_alone and (is_handed or Kind.ASKED not in self.kinds)
         return now is None or Kind.GIVEN in self.kinds or by_c
 
-    def see(self, now: Stamp | None) -> None:
-        """Follows the stamp of what was touched last and not read: its bytes may be the same."""
-        if self.last == Kind.TOUCHED and Kind.READ not in self.kinds:
-            self.stamp = now
-
     def says_nothing(self, now: Stamp | None) -> bool:
-        """Whether it was touched alone, or only named, and no file is there."""
-        is_wanted = Kind.ASKED in self.kinds or Kind.READ in self.kinds
-        return self.kinds == {Kind.TOUCHED} or (not is_wanted and now in (None, FOLDER_STAMP))
+        """Whether it was only named, and no file is there."""
+        return self.kinds.isdisjoint((Kind.ASKED, Kind.READ)) and now in (None, FOLDER_STAMP)
 
 
 class Observer:
@@ -307,7 +299,10 @@ class Observer:
             if not is_known or fact.info is None or self._outputs:
                 self._take_fact(fact, watch, uses)
         for path, use in uses.items():
-            self._settle(path, use)
+            if Kind.TOUCHED not in use.kinds:
+                self._settle(path, use)
+            elif len(use.kinds) > 1:  # its stamp tells no more whether its bytes changed
+                watch.failure = watch.failure or f"it touches {path} and does not write it"
         modules = {fact.full for fact in facts if fact.kind == Kind.MODULE and is_file_of_job(fact.full)}
         if modules:
             paths = {fact.full for fact in facts if not watch.owns(fact.full)}
@@ -348,11 +343,8 @@ class Observer:
 
     def _take_use(self, full: str, fact: Fact, uses: dict[str, _Use]) -> None:
         now = stamp_at(without_empty_log(full, fact.info))
-        if fact.kind == Kind.TOUCHED and now is None:
-            return
         use = uses.setdefault(full, _Use(now, not self._programs))
-        use.see(now)
-        if now != use.stamp:
+        if now != use.stamp and Kind.TOUCHED not in use.kinds:
             if use.is_made(now) and (now is None or not use.kinds.isdisjoint((Kind.NAMED, Kind.GIVEN))):
                 self._put_out(full, uses)
                 return
@@ -361,12 +353,10 @@ class Observer:
             use.kinds.add(Kind.READ)  # C code may have read what a process writes now
         use.folders[fact.folder] = None
         use.kinds.add(fact.kind)
-        use.last = fact.kind
 
     def _settle(self, path: str, use: _Use) -> None:
         """Notes a path that an item used as an input, or as an output, when the item is made."""
         now = stamp_at(info_of(path))
-        use.see(now)
         if use.is_made(now):
             self._put_out(path, {path: use})
             return
@@ -387,11 +377,8 @@ class Observer:
                     digest = CHANGED
             entry = Input(kind, digest, "", path, use.stamp, is_read, folder)
             if last is not None:
-                is_equal = last.stamp == use.stamp or (Kind.TOUCHED in use.kinds and last.digest == digest)
-                is_first = is_equal and last.digest != CHANGED
-                entry = entry._replace(
-                    digest=digest if is_first else CHANGED, is_read=is_read or last.is_read
-                )
+                digest_then = digest if last.digest == digest else CHANGED
+                entry = entry._replace(digest=digest_then, is_read=is_read or last.is_read)
             self._note(entry)
 
     def _note(self, entry: Input, *, is_listing: bool = False) -> None:
