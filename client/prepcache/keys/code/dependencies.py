@@ -32,8 +32,9 @@ from prepcache.keys.code.module_state import ModuleState
 from prepcache.keys.code.names import cell_chains, global_chains, is_attribute_bag
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.values import ABSENT, Of, Value, ValueEncoder, identity_of, readable
+from prepcache.keys.encoding.builtins import Parts
 from prepcache.keys.encoding.encoder import Encoder, is_registered, text_bytes
-from prepcache.keys.encoding.objects import EMPTY, Parts, state_of
+from prepcache.keys.encoding.objects import EMPTY, state_of
 from prepcache.keys.secrets import holds_secret
 
 _SAYING_WHAT_COUNTS = ("__prepcache_key__", "__getstate__", "__reduce__", "__reduce_ex__")

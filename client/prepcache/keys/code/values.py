@@ -30,9 +30,9 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels
 from prepcache.keys.code.fingerprint import fingerprint
 from prepcache.keys.code.names import SCALARS, attributes_read
+from prepcache.keys.encoding.builtins import Parts
 from prepcache.keys.encoding.encoder import WAYS_OUT, Encoder, Put, is_registered, text_bytes
 from prepcache.keys.encoding.objects import (
-    Parts,
     global_generator,
     is_generator,
     is_lock,
@@ -259,21 +259,20 @@ class ValueEncoder(Encoder):
 
     def put_attributes(self, owner: Any, pairs: Parts, put: Put) -> None:
         """What has a name becomes rows of the owner's label, as long as there may be more."""
-        if self.inline_depth or not self._walk.has_rows:
+        if self.inline_depth:
             self.is_whole = True
-            if self.inline_depth:
-                kept = [pair for pair in pairs if not self._walk.is_untracked(f".{pair[0]}")]
-                super().put_attributes(owner, kept, put)
-            else:
-                put(b"@" + text_bytes(self._walk.refer_beyond(owner, pairs, self)))
+            kept = [pair for pair in pairs if not self._walk.is_untracked(f".{pair[0]}")]
+            super().put_attributes(owner, kept, put)
             return
         named = [pair for pair in pairs if pair[0][:1] != "<"]
         super().put_attributes(owner, [pair for pair in pairs if pair[0][:1] == "<"], put)
-        if named or not pairs:
-            label = self._walk.refer_object(owner, named, self, self.where)
-            put(b"@" + text_bytes(label))
-        else:
+        if pairs and not named:
             put(b"-")
+        elif self._walk.has_rows:
+            put(b"@" + text_bytes(self._walk.refer_object(owner, named, self, self.where)))
+        else:
+            self.is_whole = True
+            put(b"@" + text_bytes(self._walk.refer_beyond(owner, named, self)))
 
 
 def identity_of(value: Any) -> str:

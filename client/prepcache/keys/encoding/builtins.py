@@ -32,22 +32,14 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from prepcache.keys.encoding.encoder import Encoder, Put, Writer, length, text_bytes
+from prepcache.keys.encoding.encoder import CONTENT, Encoder, Put, Writer, length, text_bytes
 from prepcache.keys.markers import Plain, Tree
-from prepcache.namedtuples import is_namedtuple
 
+Parts = list[tuple[str, Any]]
 _INT = struct.Struct(">cq").pack
 _FLOAT = struct.Struct(">cd").pack
 _NAN = b"f" + bytes.fromhex("7ff8000000000000")
 _PLAIN = Encoder()
-
-
-def _none(_: Encoder, __: Any, put: Put) -> None:
-    put(b"n")
-
-
-def _bool(_: Encoder, value: bool, put: Put) -> None:
-    put(b"T" if value else b"F")
 
 
 def int_bytes(value: int) -> bytes:
@@ -62,18 +54,6 @@ def float_bytes(value: float) -> bytes:
     return _FLOAT(b"f", value) if value == value else _NAN
 
 
-def _int(_: Encoder, value: int, put: Put) -> None:
-    put(int_bytes(value))
-
-
-def _float(_: Encoder, value: float, put: Put) -> None:
-    put(float_bytes(value))
-
-
-def _complex(_: Encoder, value: complex, put: Put) -> None:
-    put(b"c" + float_bytes(value.real) + float_bytes(value.imag))
-
-
 def _str(encoder: Encoder, value: str, put: Put) -> None:
     if encoder.texts is not None:
         encoder.texts.add(value)
@@ -86,9 +66,9 @@ def _bytes(_: Encoder, value: bytes, put: Put) -> None:
     put(value)
 
 
-def _put_elements(encoder: Encoder, tag: bytes, value: Any, put: Put) -> None:
-    put(tag + length(len(value)))
+def _sequence(encoder: Encoder, value: Any, put: Put) -> None:
     is_mutable = type(value) is not tuple  # a circle of tuples alone cannot be made
+    put((b"l" if is_mutable else b"t") + length(len(value)))
     if is_mutable:
         encoder.enter(value)
     steps, walk = encoder.steps, encoder.walk
@@ -99,14 +79,6 @@ def _put_elements(encoder: Encoder, tag: bytes, value: Any, put: Put) -> None:
     steps.pop()
     if is_mutable:
         encoder.leave(value)
-
-
-def _list(encoder: Encoder, value: Any, put: Put) -> None:
-    _put_elements(encoder, b"l", value, put)
-
-
-def _tuple(encoder: Encoder, value: Any, put: Put) -> None:
-    _put_elements(encoder, b"t", value, put)
 
 
 _SIMPLE_KEYS = {type(None), bool, int, float, complex, str, bytes}
@@ -132,23 +104,17 @@ def simple_key(key: Any) -> bytes:
 
 def _dict(encoder: Encoder, value: dict[Any, Any], put: Put) -> None:
     encoder.enter(value)
-    if encoder.opaque_depth == 0 and has_free_order(value):
+    is_plain = type(value) is dict
+    if is_plain and encoder.opaque_depth == 0 and has_free_order(value):
         put(b"d" + length(len(value)))
-        put_pairs(encoder, [(k, value[k]) for k in sorted(value, key=simple_key)], put)
+        _put_pairs(encoder, [(k, value[k]) for k in sorted(value, key=simple_key)], put)
     else:
-        put(b"m" + length(len(value)))
-        put_pairs(encoder, value.items(), put)
+        put((b"m" if is_plain else b"o") + length(len(value)))
+        _put_pairs(encoder, value.items(), put)
     encoder.leave(value)
 
 
-def _ordered_dict(encoder: Encoder, value: OrderedDict[Any, Any], put: Put) -> None:
-    encoder.enter(value)
-    put(b"o" + length(len(value)))
-    put_pairs(encoder, value.items(), put)
-    encoder.leave(value)
-
-
-def put_pairs(encoder: Encoder, pairs: Iterable[tuple[Any, Any]], put: Put) -> None:
+def _put_pairs(encoder: Encoder, pairs: Iterable[tuple[Any, Any]], put: Put) -> None:
     """Keys and values. A key that is an identifier is never looked up on the disk."""
     steps, walk = encoder.steps, encoder.walk
     steps.append("")
@@ -203,7 +169,9 @@ def _path(encoder: Encoder, value: Any, put: Put) -> None:
         encoder.put_class_of(value, put)
         theirs = slots_of(*(base for base in type(value).__mro__ if base.__module__.startswith("pathlib")))
         own = {n: part for n, part in attributes_of(value).items() if n not in theirs and part is not name}
-        _put_state(encoder, own, value, put)
+        encoder.opaque_depth += 1
+        encoder.put_attributes(value, sorted(own.items()), put)
+        encoder.opaque_depth -= 1
     if encoder.texts is not None:
         encoder.texts.add(os.fsdecode(value))
     if encoder.is_plain:
@@ -235,17 +203,17 @@ def _code(encoder: Encoder, value: Any, put: Put) -> None:
 
 
 WRITERS: dict[type, Writer] = {
-    type(None): _none,
-    bool: _bool,
-    int: _int,
-    float: _float,
-    complex: _complex,
+    type(None): lambda _, value, put: put(b"n"),
+    bool: lambda _, value, put: put(b"T" if value else b"F"),
+    int: lambda _, value, put: put(int_bytes(value)),
+    float: lambda _, value, put: put(float_bytes(value)),
+    complex: lambda _, value, put: put(b"c" + float_bytes(value.real) + float_bytes(value.imag)),
     str: _str,
     bytes: _bytes,
-    list: _list,
-    tuple: _tuple,
+    list: _sequence,
+    tuple: _sequence,
     dict: _dict,
-    OrderedDict: _ordered_dict,
+    OrderedDict: _dict,
     set: _set,
     frozenset: _set,
     Plain: _plain,
@@ -268,34 +236,35 @@ _OF_ENUM = frozenset({"_name_", "_value_", "_sort_order_", "__objclass__", "_inv
 
 
 def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
-    if encoder.put_known(value, put):
-        return
-    encoder.enter(value)
-    put(b"E")
-    encoder.put_class_of(value, put)
-    parts: list[tuple[str, Any]] = [("_name_", value._name_), ("_value_", value._value_)]
-    base = next((base for base in type(value).__mro__ if base in _CONTENT), None)
-    if base is not None:  # which `__new__` may set apart from the value
-        parts.append(("<content>", _CONTENT[base](value)))
-    parts += sorted((name, part) for name, part in attributes_of(value).items() if name not in _OF_ENUM)
-    encoder.opaque_depth += 1
     encoder.inline_depth += 1
-    encoder.put_attributes(value, parts, put)
+    encoder.put_parts(value, b"E", _parts_of_member, put)
     encoder.inline_depth -= 1
-    encoder.opaque_depth -= 1
-    encoder.leave(value)
+
+
+def _parts_of_member(value: enum.Enum) -> Parts:
+    parts: Parts = [("_name_", value._name_), ("_value_", value._value_)]
+    if isinstance(value, _BASES):  # which `__new__` may set apart from the value
+        parts.append(_content(value))
+    return parts + sorted((name, part) for name, part in attributes_of(value).items() if name not in _OF_ENUM)
+
+
+def _instance(encoder: Encoder, value: Any, put: Put) -> None:
+    encoder.put_parts(value, b"D", _parts_of_instance, put)
+
+
+def _parts_of_instance(value: Any) -> Parts:
+    factory = {"default_factory": value.default_factory} if isinstance(value, defaultdict) else {}
+    return [_content(value), *sorted((attributes_of(value) | factory).items())]
+
+
+def _content(value: Any) -> tuple[str, Any]:
+    """What an instance holds as one of its built-in base, however it converts itself."""
+    read = next(read for base in type(value).__mro__ if (read := _CONTENT.get(base)) is not None)
+    return CONTENT, read(value)
 
 
 _FILLED_BY_USE = ("__pydantic_", "_attrs_cached")
 """Beginnings of the names of libraries' slots."""
-
-
-def _put_state(encoder: Encoder, state: dict[str, Any], value: Any, put: Put) -> None:
-    put(b"a" if state else b"-")
-    if state:
-        encoder.opaque_depth += 1
-        encoder.put_attributes(value, sorted(state.items()), put)
-        encoder.opaque_depth -= 1
 
 
 def slots_of(*classes: type) -> tuple[str, ...]:
@@ -342,24 +311,6 @@ def with_state(key_of: Callable[[Any], Any], kind: type, base: type) -> Callable
     return whole
 
 
-def _instance(encoder: Encoder, value: Any, put: Put) -> None:
-    if encoder.put_known(value, put):
-        return
-    kind = type(value)
-    base = next(base for base in kind.__mro__ if base in _CONTENT)
-    encoder.enter(value)
-    put(b"D")
-    encoder.put_class_of(value, put)
-    put(text_bytes(base.__name__))
-    is_opaque = not is_namedtuple(kind)
-    encoder.opaque_depth += is_opaque
-    encoder.walk(_CONTENT[base](value), put)
-    encoder.opaque_depth -= is_opaque
-    factory = {"default_factory": value.default_factory} if issubclass(kind, defaultdict) else {}
-    _put_state(encoder, attributes_of(value) | factory, value, put)
-    encoder.leave(value)
-
-
 _CONTENT: dict[type, Callable[[Any], Any]] = {
     OrderedDict: lambda value: OrderedDict(OrderedDict.items(value)),
     dict: lambda value: dict(dict.items(value)),
@@ -373,7 +324,7 @@ _CONTENT: dict[type, Callable[[Any], Any]] = {
     set: set,
     frozenset: frozenset,
 }
-"""What an instance of a subclass holds as one of its base, however it converts itself."""
+_BASES = tuple(_CONTENT)
 
 
 def writer_for(kind: type) -> Writer | None:
@@ -384,4 +335,4 @@ def writer_for(kind: type) -> Writer | None:
         return _code
     if issubclass(kind, os.PathLike):
         return _path
-    return _instance if issubclass(kind, tuple(_CONTENT)) else None
+    return _instance if issubclass(kind, _BASES) else None

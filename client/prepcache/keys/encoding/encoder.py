@@ -26,15 +26,16 @@ from typing import Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys import markers
+from prepcache.namedtuples import is_namedtuple
 
-ENCODING_VERSION = 10
+ENCODING_VERSION = 11
 """First byte of every encoding; raised when the bytes of any value change."""
 
 MOST_ENTERED = 1 << 23
 """Containers and objects of one value, each as often as it is met; deep in a set, one counts for more."""
 
 Put = Callable[[Any], object]
-Writer = Callable[["Encoder", Any, Put], None]
+Writer = Callable[["Encoder", Any, Put], object]
 
 _LENGTH = struct.Struct(">Q")
 length = _LENGTH.pack
@@ -43,6 +44,11 @@ WAYS_OUT = (
     "put what matters into config as plain values, give its class a `__prepcache_key__()` method, "
     "or call `register_key(type, function)`"
 )
+
+KEY = "<key>"
+"""The part of an object that is what a function made of it."""
+CONTENT = "<content>"
+"""The part of an instance that is what its built-in base holds."""
 
 _registered: dict[type, Callable[[Any], Any]] = {}
 _adapted: set[type] = set()
@@ -249,40 +255,48 @@ class Encoder:
             written = self._classes[cls] = b"C" + length(len(payload)) + payload
         put(written)
 
-    def put_key(self, value: Any, key: Any, put: Put) -> None:
-        """Write an object by what its registered function made of it, which nobody else sees."""
-        put(b"k")
-        self.put_class_of(value, put)
-        before = self.is_key, self.opaque_depth
-        self.is_key, self.opaque_depth = True, self.opaque_depth + 1
-        if type(key) is dict and all(type(name) is str for name in key):
-            put(b"a")
-            self.put_attributes(value, sorted(key.items()), put)
-        else:
-            self.walk(key, put)
-        self.is_key, self.opaque_depth = before
-
     def put_object(self, value: Any, put: Put) -> None:
         """Write an object of a class that has no writer: its class, and what it would give to be copied."""
         from prepcache.keys.encoding.objects import parts_of
 
+        self.put_parts(value, b"O", lambda one: parts_of(one, is_library=self.is_library(type(one))), put)
+
+    def put_parts(
+        self, value: Any, tag: bytes, make: Callable[[Any], Any], put: Put, own: Writer | None = None
+    ) -> None:
+        """Write an object by its class and by the parts that `make` gives.
+
+        Args:
+            own: given with a registered function, whose key is the parts; it writes a value that has none.
+        """
         if self.put_known(value, put):
             return
         try:
-            parts = parts_of(value, is_library=self.is_library(type(value)))
+            parts = make(value)
         except RecursionError:
             raise
         except Exception as error:
-            refused = self.refuse_object(value, str(error) or type(error).__name__)
+            said = f"its key function raised {type(error).__name__}: {error}" if own else str(error)
+            why = error.message if isinstance(error, UnkeyableError) else said or type(error).__name__
+            refused = self.refuse_object(value, why)
             if not self.put_unstable(value, refused, put):
                 raise refused from error
             return
+        if own is not None:
+            if parts is NotImplemented or parts is value:
+                own(self, value, put)
+                return
+            is_named = type(parts) is dict and all(type(name) is str for name in parts)
+            parts = sorted(parts.items()) if is_named else [(KEY, parts)]
         self.enter(value)
-        put(b"O")
+        put(tag)
         self.put_class_of(value, put)
-        self.opaque_depth += 1
+        before = self.is_key, self.opaque_depth
+        self.is_key |= own is not None
+        if not (len(parts) == 1 and is_namedtuple(type(value))):
+            self.opaque_depth += 1
         self.put_attributes(value, parts, put)
-        self.opaque_depth -= 1
+        self.is_key, self.opaque_depth = before
         self.leave(value)
 
 
@@ -320,36 +334,11 @@ def _find_writer(kind: type) -> Writer:
         return own
     function = _registered.get(base) or kind.__prepcache_key__  # type: ignore[attr-defined]
     function = builtins.with_state(function, kind, base) if base in _adapted else function
-    return _registered_writer(function, own)
+    return lambda encoder, value, put: encoder.put_parts(value, b"k", function, put, own)
 
 
 def _object(encoder: Encoder, value: Any, put: Put) -> None:
     encoder.put_object(value, put)  # by the encoder's own class, which may know more
-
-
-def _registered_writer(function: Callable[[Any], Any], own: Writer) -> Writer:
-    """Writes what a function makes of a value; a value that it gives back, as if there were no function."""
-
-    def write(encoder: Encoder, value: Any, put: Put) -> None:
-        if encoder.put_known(value, put):
-            return
-        try:
-            key = function(value)
-        except Exception as error:
-            raised = f"its key function raised {type(error).__name__}: {error}"
-            why = error.message if isinstance(error, UnkeyableError) else raised
-            refused = encoder.refuse_object(value, why)
-            if not encoder.put_unstable(value, refused, put):
-                raise refused from error
-            return
-        if key is NotImplemented or key is value:
-            own(encoder, value, put)
-        else:
-            encoder.enter(value)
-            encoder.put_key(value, key, put)
-            encoder.leave(value)
-
-    return write
 
 
 def _render(step: str | int, is_first: bool) -> str:
@@ -357,4 +346,6 @@ def _render(step: str | int, is_first: bool) -> str:
         return f"[{step}]"
     if is_first:
         return step
+    if step in (KEY, CONTENT):
+        return ""
     return f".{step}" if step.isidentifier() else f"[{step!r}]"

@@ -22,9 +22,8 @@ from collections import Counter
 from typing import Any
 
 from prepcache.keys.code.fingerprint import fingerprint, without_address
-from prepcache.keys.encoding.builtins import attributes_of
+from prepcache.keys.encoding.builtins import Parts, attributes_of
 
-Parts = list[tuple[str, Any]]
 EMPTY = object()
 """What a cell holds that nothing was bound to."""
 _HELD: dict[type, tuple[str, ...]] = {
