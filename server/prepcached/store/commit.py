@@ -6,9 +6,9 @@ Invariants:
        transaction. When that fails, the placed file goes again, unless it cannot be
        told whether the row is there: then the next start decides.
     3. Of artifacts of a recipe that share an item, only those of the highest edition stay (`_replaced`).
-    4. Committing the same bytes again changes nothing and succeeds, with the generation that they came with:
-       a newer one would make the client skip what others committed in between. If their file was lost, they
-       are committed as new. The same key with other bytes replaces the old artifact.
+    4. Committing the same bytes again succeeds with the generation that they came with: a newer one would
+       make the client skip what others committed in between. Their file is placed again, since it may have
+       been lost. The same key with other bytes replaces the old artifact.
     5. What replaces a pinned artifact is pinned.
 """
 
@@ -129,14 +129,10 @@ def _commit(
                 f"recipe {scopes.digest(recipe)} is not registered; resolve with register first",
                 recipe=scopes.digest(recipe),
             )
-        rows_of_bytes = queries.doomable_in(conn, artifacts.c.digest, digests)
+        known = queries.doomable_in(conn, artifacts.c.digest, digests)
         rows_of_keys = queries.doomable_in(conn, artifacts.c.key, keys, artifacts.c.recipe_id == row.id)
         is_other = artifacts.c.edition != edition if edition else queries.IS_REFRESHED
         others = queries.doomable_in(conn, artifacts.c.recipe_id, [row.id], is_other)
-    lost = {r for r in rows_of_bytes if not durable.is_there(core.layout.object_path(r.digest.hex()))}
-    for r in lost:  # else what is committed would be thrown away for it
-        eviction.lose(core, r)
-    known = [r for r in rows_of_bytes if r not in lost]
     if any(r.recipe_id != row.id for r in known):
         raise errors.Declined("the same artifact is another user's entry, and users are isolated")
     there = {r.digest.hex() for r in known}
@@ -145,20 +141,19 @@ def _commit(
         if file.digest not in there:
             of_key.setdefault(file.header.key, file)
     new = list(of_key.values())
-    older = [r for r in rows_of_keys if r.key.hex() in of_key and r not in lost]
-    pinned = {r.key for r in (*older, *lost) if r.is_pinned and r.recipe_id == row.id}
-    replaced = _replaced(core, [r for r in others if r not in lost], new) if new else []
-    if any(r.is_pinned for r in replaced):
-        pinned |= keys
+    older = [r for r in rows_of_keys if r.key.hex() in of_key]
+    replaced = _replaced(core, others, new) if new else []
+    pinned = {r.key for r in older if r.is_pinned} | (keys if any(r.is_pinned for r in replaced) else set())
     older += [r for r in replaced if r not in older]
     now = core.clock()
     rows = [row_values(file.header, file.digest, file.size_bytes) for file in new]
     for values in rows:
         values |= {"recipe_id": row.id, "owner": owner_uid, "created_at": now, "used_at": now}
         values["is_pinned"] = values["key"] in pinned
-    generation = _place_and_insert(core, row, new, rows, older, digests)
+    placed = [*new, *(file for file in files if file.digest in there)]  # whose file may have been lost
+    generation = _place_and_insert(core, row, placed, rows, older, digests)
     eviction.finish(core, older)
-    renamed = {file.name for file in new if not file.is_copy}
+    renamed = {file.name for file in placed if not file.is_copy}
     for file in files:
         if file.name not in renamed:
             try:
@@ -215,30 +210,31 @@ def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Iterabl
 def _place_and_insert(
     core: Core,
     recipe: queries.RecipeRow,
-    new: Sequence[Taken],
+    files: Sequence[Taken],
     rows: Sequence[dict[str, Any]],
     older: Sequence[Doomable],
     known: Collection[bytes],
 ) -> int:
-    placed: list[Taken] = []
+    """Places all files, of which the first ones are new and have these rows."""
+    placed: list[str] = []
     try:
-        for file in new:
+        for file in files:
             staging.still_the_same(file)
-            placed.append(file)
+            placed.append(file.digest)
             durable.place(file.path, core.layout.object_path(file.digest))
         with core.index.write() as conn:
             if older:
                 queries.delete(conn, older)
-            if new:
+            if rows:
                 generation = queries.raise_generation(conn, recipe.id, is_removal=False)
             else:
                 generation = queries.newest_generation(conn, known)
-            for file, values in zip(new, rows, strict=True):
+            for file, values in zip(files, rows, strict=False):
                 queries.add_artifacts(conn, [({**values, "generation": generation}, file.header.producer)])
-            _check_observed(conn, recipe, new)
+            _check_observed(conn, recipe, files)
         return generation
     except BaseException:
-        eviction.unlink_if_absent(core, [file.digest for file in placed])
+        eviction.unlink_if_absent(core, placed)
         raise
 
 

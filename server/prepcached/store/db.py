@@ -43,7 +43,7 @@ _OTHER_SCHEMA = re.compile(r"no such (table|column)|table \S+ has no column")
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
 
 
-VERSION = 10
+VERSION = 11
 """`PRAGMA user_version`; an index of another version is deleted and made again."""
 
 metadata = sa.MetaData()
@@ -83,7 +83,7 @@ artifacts = sa.Table(
     *_columns(sa.Integer, "edition"),  # refreshes before it
     *_columns(sa.Float, "cost_s", "created_at", "used_at"),
     *_columns(sa.Boolean(create_constraint=False), "is_pinned"),
-    sa.Column("observed", sa.Text),  # ids of chunks: queries.py; NULL when nothing was observed
+    sa.Column("observed", sa.Text),  # names of chunks: queries.py; NULL when nothing was observed
     sqlite_autoincrement=True,
 )
 sa.Index("artifacts_digest", artifacts.c.digest, unique=True)
@@ -98,12 +98,10 @@ sa.Index("artifacts_owner", artifacts.c.owner, artifacts.c.used_at)
 observed = sa.Table(
     "observed",
     metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    *_columns(sa.Integer, "recipe_id"),
-    *_columns(sa.LargeBinary(32), "digest"),
+    sa.Column("recipe_id", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.LargeBinary(32), primary_key=True),
     *_columns(sa.Text, "json"),
 )
-sa.Index("observed_recipe", observed.c.recipe_id, observed.c.digest, unique=True)
 
 doomed = sa.Table("doomed", metadata, sa.Column("digest", sa.LargeBinary(32), primary_key=True))
 history = sa.Table(

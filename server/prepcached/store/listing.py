@@ -46,7 +46,7 @@ _AS_THEY_ARE = (
     *("owner", "created_at", "used_at", "is_pinned"),
 )
 _COLUMNS = (
-    *(column for column in artifacts.c if column.name not in ("recipe_id", "producer_id")),
+    *(column for column in artifacts.c if column.name not in ("producer_id", "observed")),
     _of_recipe(recipes.c.digest).label("recipe"),
     _of_recipe(recipes.c.name).label("name"),
     sa.select(producers.c.json)
@@ -132,7 +132,8 @@ def entry(
 ) -> Entry:
     """One entry, if asked of this owner or artifact; of several users' that have this key, that of this scope
     (scopes.py), else the oldest."""
-    statement = sa.select(*_COLUMNS).where(artifacts.c.key == key_bytes(key), *owned_by(owner))
+    statement = sa.select(*_COLUMNS, artifacts.c.observed)
+    statement = statement.where(artifacts.c.key == key_bytes(key), *owned_by(owner))
     if digest is not None:
         statement = statement.where(artifacts.c.digest == bytes.fromhex(digest))
     is_own = _of_recipe(recipes.c.scope) == scope
@@ -140,7 +141,7 @@ def entry(
         row = conn.execute(statement.order_by(is_own.desc(), artifacts.c.id).limit(1)).one_or_none()
         if row is None:
             raise errors.NotFound(f"there is no entry {key}", key=key)
-        names, chunks = queries.read_observed(conn, [row.observed])
+        names, chunks = queries.read_observed(conn, row.recipe_id, [row.observed])
     return _entry(core, row, (one for name in names[row.observed] for one in chunks[name]))
 
 
@@ -160,29 +161,12 @@ def _entry(core: Core, row: Any, seen: Iterable[Mapping[str, Any]]) -> Entry:
 
 def name_sums(core: Core, limit: int, owner: int | None = None) -> list[NameSums]:
     """By name, latest used first."""
-    live = (
-        sa.select(
-            artifacts.c.recipe_id,
-            sa.func.count().label("entries"),
-            sa.func.sum(artifacts.c["items"]).label("items"),
-            sa.func.sum(artifacts.c.size_bytes).label("size_bytes"),
-            sa.func.sum(artifacts.c.cost_s).label("cost_s"),
-            sa.func.max(artifacts.c.used_at).label("used_at"),
-        )
-        .where(*owned_by(owner))
-        .group_by(artifacts.c.recipe_id)
-        .with_hint(artifacts, "NOT INDEXED", "sqlite")  # by the index, a million rows take thrice as long
-        .subquery()
-    )
-    used_at = sa.func.max(live.c.used_at)
+    used_at = sa.func.max(artifacts.c.used_at)
     statement = (
-        sa.select(
-            recipes.c.name,
-            sa.func.count(),
-            *(sa.func.sum(live.c[name]) for name in ("entries", "items", "size_bytes", "cost_s")),
-            used_at,
-        )
-        .select_from(live.join(recipes, recipes.c.id == live.c.recipe_id))
+        sa.select(recipes.c.name, sa.func.count(recipes.c.id.distinct()), sa.func.count())
+        .add_columns(*(sa.func.sum(artifacts.c[name]) for name in ("items", "size_bytes", "cost_s")), used_at)
+        .select_from(artifacts.join(recipes, recipes.c.id == artifacts.c.recipe_id))
+        .where(*owned_by(owner))
         .group_by(recipes.c.name)
         .order_by(used_at.desc(), recipes.c.name)
         .limit(limit)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -21,8 +21,6 @@ from prepcached.store.db import artifacts, doomed, notes, observed, producers, r
 
 CHUNK = 500
 """Values in one IN (...) list; SQLite allows 32,766 in a statement."""
-NAME_BYTES = 68
-"""Of a chunk's name in an answer."""
 Chunks = dict[str, tuple[Mapping[str, Any], ...]]
 """Chunks of inputs by their names."""
 
@@ -151,7 +149,7 @@ def of_recipe(
     bytes on disk, is pinned)."""
     refs, found = [], []
     answer = conn.execute(_RESOLVE, {"recipe_id": recipe_id, "since": since}).all()
-    names, chunks = read_observed(conn, (row.observed for row in answer))
+    names, chunks = read_observed(conn, recipe_id, (row.observed for row in answer))
     for key, digest, size, items, rows, cost_s, seen, edition, disk, is_pinned in answer:
         ids = Key(key.hex()), Digest(digest.hex())
         refs.append(ArtifactRef(*ids, size, items, rows, cost_s, names[seen], edition))
@@ -212,16 +210,16 @@ def add_artifacts(conn: sa.Connection, rows: Sequence[tuple[Mapping[str, Any], M
     known = sa.select(producers.c.json, producers.c.id).where(producers.c.json.in_(distinct))
     ids = {text: producer_id for text, producer_id in conn.execute(known)}  # noqa: C416
     spare(conn, [values["digest"] for values, _ in rows])
-    lists: dict[int, list[str]] = {}
-    for values, _ in rows:
-        if values["observed"]:
-            lists.setdefault(values["recipe_id"], []).append(values["observed"])
-    named = {of: keep_observed(conn, of, seen) for of, seen in lists.items()}
+    lists = {values["observed"] for values, _ in rows if values["observed"]}
+    cut = {None: [], **{packed: chunks_of(unpack_observed(packed)) for packed in lists}}
+    names = {packed: ",".join(chunk.name for chunk in its) or None for packed, its in cut.items()}
     new = [
-        {**v, "observed": named.get(v["recipe_id"], {}).get(v["observed"]), "producer_id": ids[text]}
-        for (v, _), text in zip(rows, texts, strict=True)
+        {**values, "observed": names[values["observed"]], "producer_id": ids[text]}
+        for (values, _), text in zip(rows, texts, strict=True)
     ]
     conn.execute(artifacts.insert(), new)
+    for recipe_id, packed in {(values["recipe_id"], values["observed"]) for values, _ in rows}:
+        _keep_observed(conn, recipe_id, cut[packed])
 
 
 def delete(conn: sa.Connection, rows: Sequence[Doomable]) -> None:
@@ -281,73 +279,51 @@ def digests_between(conn: sa.Connection, prefix: str) -> set[str]:
 # What artifacts observed
 #
 # Chunks of inputs, which the artifacts of a recipe share: `artifacts.observed` names those of its list, in
-# order, by their ids ("3,17"), so of one recipe equal lists are equal texts. A chunk is there as long as an
-# artifact names it. It goes when new ones of its recipe come, or with the recipe.
+# order, so equal lists are equal texts. A chunk is there while an artifact of its recipe names it. It goes
+# when new ones of its recipe come, or with the recipe.
 
 
-def keep_observed(conn: sa.Connection, recipe_id: int, lists: Iterable[str]) -> dict[str, str]:
-    """Keeps lists of inputs, as artifacts have them, for rows to be added; what the rows name each by."""
-    wanted: dict[str, Chunk] = {}  # each once: a list may have a hundred thousand inputs, as the next one
-    names: dict[str, list[str]] = {}
-    for packed in dict.fromkeys(lists):
-        cut = chunks_of(unpack_observed(packed))
-        wanted |= {chunk.name: chunk for chunk in cut if chunk.name not in wanted}
-        names[packed] = [chunk.name for chunk in cut]
-    ids = _chunk_ids(conn, recipe_id)
-    new = [chunk for name, chunk in wanted.items() if name not in ids]
-    if new:
-        _sweep_observed(conn, recipe_id, {ids[name] for name in wanted if name in ids})
-        rows = [
-            {"recipe_id": recipe_id, "digest": bytes.fromhex(chunk.name), "json": text_of(chunk.rows)}
-            for chunk in new
-        ]
-        conn.execute(observed.insert(), rows)
-        ids = _chunk_ids(conn, recipe_id)
-    return {packed: ",".join(str(ids[name]) for name in its) for packed, its in names.items()}
+def _keep_observed(conn: sa.Connection, recipe_id: int, cut: Sequence[Chunk]) -> None:
+    """Keeps what an artifact that was just added observed; what no artifact names any more goes."""
+    there = {digest.hex() for digest in conn.execute(_chunks_of(recipe_id)).scalars()}
+    new = [
+        {"recipe_id": recipe_id, "digest": bytes.fromhex(name), "json": text_of(rows)}
+        for name, rows in dict(cut).items()
+        if name not in there
+    ]
+    if not new:
+        return
+    lists = sa.select(artifacts.c.observed).where(artifacts.c.recipe_id == recipe_id).distinct()
+    named = {name for text in conn.execute(lists).scalars() if text for name in text.split(",")}
+    for chunk in chunks(bytes.fromhex(name) for name in there - named):
+        of_recipe = observed.c.recipe_id == recipe_id
+        conn.execute(observed.delete().where(of_recipe, observed.c.digest.in_(chunk)))
+    conn.execute(observed.insert(), new)
+
+
+def _chunks_of(recipe_id: int) -> sa.Select[Any]:
+    return sa.select(observed.c.digest).where(observed.c.recipe_id == recipe_id)
 
 
 def read_observed(
-    conn: sa.Connection, lists: Iterable[str | None]
+    conn: sa.Connection, recipe_id: int, lists: Iterable[str | None]
 ) -> tuple[dict[str | None, tuple[Digest, ...]], Chunks]:
     """The names of the chunks of lists, by what rows name these by, and the chunks."""
-    names: dict[str | None, tuple[Digest, ...]] = {None: ()}
-    distinct = {text for text in lists if text}
-    if not distinct:
-        return names, {}
-    found: dict[str, Digest] = {}
-    chunks: Chunks = {}
-    numbers = {int(number) for text in distinct for number in text.split(",")}
-    wanted = sa.func.json_each(json.dumps(sorted(numbers))).table_valued("value")
-    for row in conn.execute(sa.select(observed).where(observed.c.id.in_(sa.select(wanted.c.value)))):
-        name = found[str(row.id)] = Digest(row.digest.hex())
-        chunks[name] = tuple(json.loads(row.json))
-    names |= {text: tuple(found[number] for number in text.split(",")) for text in distinct}
-    return names, chunks
+    names = {text: tuple(map(Digest, text.split(",") if text else ())) for text in lists}
+    found: Chunks = {}
+    for some in chunks({bytes.fromhex(name) for its in names.values() for name in its}):
+        rows = _chunks_of(recipe_id).add_columns(observed.c.json).where(observed.c.digest.in_(some))
+        found |= {Digest(digest.hex()): tuple(json.loads(text)) for digest, text in conn.execute(rows)}
+    return names, found
 
 
 def observed_bytes(conn: sa.Connection, recipe_id: int) -> int:
     """What a recipe's chunks come to in an answer, each once, and their names, for each artifact."""
-    size = sa.func.sum(sa.func.length(observed.c.json))
-    chunks = conn.execute(sa.select(size).where(observed.c.recipe_id == recipe_id)).scalar_one()
-    ids = artifacts.c.observed
-    names = sa.func.sum(sa.func.length(ids) - sa.func.length(sa.func.replace(ids, ",", "")) + 1)
-    named = sa.select(names).where(artifacts.c.recipe_id == recipe_id)
-    return int(chunks or 0) + NAME_BYTES * int(conn.execute(named).scalar_one() or 0)
-
-
-def _chunk_ids(conn: sa.Connection, recipe_id: int) -> dict[str, int]:
-    statement = sa.select(observed.c.digest, observed.c.id).where(observed.c.recipe_id == recipe_id)
-    return {digest.hex(): number for digest, number in conn.execute(statement)}
-
-
-def _sweep_observed(conn: sa.Connection, recipe_id: int, kept: Collection[int]) -> None:
-    """Deletes the chunks of a recipe that no artifact names, but for some."""
-    lists = sa.select(artifacts.c.observed).distinct()
-    lists = lists.where(artifacts.c.recipe_id == recipe_id, artifacts.c.observed.is_not(None))
-    used = {int(number) for text in conn.execute(lists).scalars() for number in text.split(",")}
-    idle = set(_chunk_ids(conn, recipe_id).values()) - used - set(kept)
-    if idle:
-        conn.execute(observed.delete().where(observed.c.id == sa.bindparam("n")), [{"n": n} for n in idle])
+    sums = (
+        sa.select(sa.func.sum(sa.func.length(column))).where(table.c.recipe_id == recipe_id)
+        for table, column in ((observed, observed.c.json), (artifacts, artifacts.c.observed))
+    )
+    return sum(conn.execute(one).scalar_one() or 0 for one in sums)
 
 
 # Sums and notes

@@ -27,7 +27,7 @@ import os
 import stat
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -100,44 +100,28 @@ class StagedArea:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(self._folder, staged_name(name)))
 
-    def discard(self, sessions: Collection[str]) -> int:
-        """Deletes the files of these sessions; returns how many. One that cannot be deleted raises after the
-        others are."""
-        swept = self._remove(name for name in os.listdir(self._folder) if session_of(name) in sessions)
-        if swept.failed is not None:
-            raise swept.failed
-        return swept.files
-
     def sweep(self, is_live: Callable[[str], bool]) -> Swept:
         """Removes what belongs to no open session. Whether one is live is asked once its file was seen: who
         opened before he staged it is known by then."""
+        files = size = 0
+        failed: OSError | None = None
         with os.scandir(self._folder) as entries:
-            return self._remove(
-                entry.name
-                for entry in entries
-                if not is_live(session_of(entry.name))
-                or not is_staged_name(entry.name)
-                or entry.is_dir(follow_symlinks=False)
-            )
+            for entry in entries:
+                is_staged = is_staged_name(entry.name) and not entry.is_dir(follow_symlinks=False)
+                if (is_staged and is_live(session_of(entry.name))) or self._is_busy(entry.name):
+                    continue
+                try:
+                    size += durable.disk_bytes(durable.delete(entry.path))
+                    files += 1
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    failed = failed or error
+        return Swept(files, size, failed)
 
     def _is_busy(self, name: str) -> bool:
         with self._lock:
             return name in self._busy
-
-    def _remove(self, names: Iterable[str]) -> Swept:
-        files = size = 0
-        failed: OSError | None = None
-        for name in names:
-            if self._is_busy(name):
-                continue
-            try:
-                size += durable.disk_bytes(durable.delete(os.path.join(self._folder, name)))
-                files += 1
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                failed = failed or error
-        return Swept(files, size, failed)
 
 
 @dataclass(frozen=True, slots=True)
