@@ -243,7 +243,7 @@ def _adopted(core: Core, folder: str, names: Sequence[str], repair: bool) -> Ite
                 with core.memory:
                     core.counters.damaged += is_gone
                 yield name, "damaged" if is_gone else "unreadable"
-        kept = {found.name for found in _indexed(core, whole)}
+        kept = _indexed(core, whole)
         for found in whole:
             if found.name not in kept:
                 eviction.unlink_object(core, found.name)
@@ -286,33 +286,28 @@ def _is_deleted(path: str) -> bool:
     return True
 
 
-def _indexed(core: Core, whole: Iterable[_Found]) -> list[_Found]:
-    """Adds the rows of one batch; those for which there is no other file of a higher edition, or as high."""
+def _indexed(core: Core, whole: Iterable[_Found]) -> set[str]:
+    """Adds the rows of one batch; the names of those for which no other file counts as much or more."""
+    added: dict[str, dict[str, Any]] = {}
+    gone: list[Doomable] = []
     with core.index.write() as conn:
-        named = {found.recipe: found.called for found in whole}
-        ids = {of: queries.add_recipe(conn, of, name, core.clock()).id for of, name in named.items()}
-    in_order = sorted(whole, key=lambda found: int(found.values["edition"]))
-    best = {(ids[found.recipe], found.values["key"]): found for found in in_order}
-    twins = {
-        (row.recipe_id, row.key): row
-        for row in eviction.rows_of(core, artifacts.c.key, {key for _, key in best})
-    }
-    for one in best.keys() & twins.keys():
-        is_there = durable.is_there(core.layout.object_path(twins[one].digest.hex()))
-        if is_there and twins[one].edition >= best[one].values["edition"]:
-            del best[one]
-    eviction.remove(core, [row for one, row in twins.items() if one in best])
-    with core.index.write() as conn:
-        raised = {of: queries.raise_generation(conn, of, is_removal=False) for of in {of for of, _ in best}}
-        new = [
-            ({**found.values, "recipe_id": of, "generation": raised[of]}, found.producer)
-            for (of, _), found in best.items()
-        ]
-        queries.add_artifacts(conn, new)
+        for found in whole:
+            of = queries.add_recipe(conn, found.recipe, found.called, core.clock()).id
+            key, edition = found.values["key"], found.values["edition"]
+            twins = queries.doomable_in(conn, artifacts.c.key, [key], artifacts.c.recipe_id == of)
+            paths = (core.layout.object_path(row.digest.hex()) for row in twins if row.edition >= edition)
+            if any(map(durable.is_there, paths)):
+                continue
+            queries.delete(conn, twins)
+            generation = queries.raise_generation(conn, of, is_removal=False)
+            added[found.name] = {**found.values, "recipe_id": of, "generation": generation}
+            queries.add_artifacts(conn, [(added[found.name], found.producer)])
+            gone += twins
     with core.memory:
-        for values, _ in new:
+        for values in added.values():
             eviction.account_new(core, values)
-    return list(best.values())
+    eviction.finish(core, gone)
+    return added.keys() - {row.digest.hex() for row in gone}
 
 
 # Bytes
