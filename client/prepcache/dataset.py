@@ -36,7 +36,6 @@ from prepcache.keys import recipes
 from prepcache.keys.code.labels import class_module_label
 from prepcache.keys.files.stat_cache import user_stat_cache
 from prepcache.keys.items import ItemHasher
-from prepcache.progress import LazyProgress
 from prepcache.protocol.units import shortened
 from prepcache.samples import Preprocessing, Samples
 from prepcache.wrapped import MapStyle, Wrapped, wrapped
@@ -183,8 +182,6 @@ class CachedDataset(Dataset[T_co]):
             samples.prepare(mode.part_of(len(digests)))
         elif mode is None and not by.is_lazy:
             samples.prepare()
-        if by.is_lazy and mode is None:
-            LazyProgress(by.artifacts, catalogue, by.name, by.progress)
         samples.originals.end_opening()
         receives(self)
 

@@ -31,7 +31,6 @@ from prepcache.fill.commit import Committer, behind_text, waiting_of
 from prepcache.fill.filler import Fill, Filled
 from prepcache.fill.input_guard import SHOWN, Originals
 from prepcache.fill.on_access import OnAccess
-from prepcache.fill.pacing import commit_bytes
 from prepcache.fill.pending import Task, made_by
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.workers import crew_of
@@ -143,10 +142,7 @@ class Making:
             self._originals.compare(todo)
             self._try_one(int(todo[0]))
             crew = crew_of(by.executor_here(), by.num_workers, by.job, self._originals.item, by.steady)
-            size = commit_bytes(artifacts.budget_bytes())
-            filled = Fill(
-                self._task(), artifacts, crew, progress, self.committer, todo, commit_bytes=size
-            ).run()
+            filled = Fill(self._task(), artifacts, crew, progress, self.committer, todo).run()
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
             progress.close()
             kept, is_part = self._catalogue.kept, by.is_stream

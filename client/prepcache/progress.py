@@ -9,28 +9,23 @@ Invariants:
 
 from __future__ import annotations
 
-import html
 import logging
 import mmap
 import multiprocessing
 import os
 import random
 import sys
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
-from prepcache.daemon import waits
-from prepcache.daemon.wait_budget import on_own_time
 from prepcache.fill.pacing import Pace
 from prepcache.keys.randomness import is_alone
 from prepcache.protocol import wire
 from prepcache.protocol.units import shortened, size_text, span_text
-from prepcache.settings import Mode, is_first_rank
+from prepcache.settings import is_first_rank
 
 log = logging.getLogger("prepcache")
 
@@ -39,8 +34,6 @@ REDRAW_S = 0.1
 FIRST_LINE_S = 5.0
 LONGEST_PAUSE_S = 600.0
 NAME_CHARS, BAR_CHARS = 24, 10
-ASK_S = 2.0
-"""What one request to the daemon may take."""
 
 
 def say(line: str, is_shown: bool | None = None, *, is_wrong: bool = False) -> None:
@@ -182,13 +175,14 @@ class Progress:
         return ", ".join(parts + [f"{count:,} {what}" for count, what in counts if count])
 
     def _draw(self, waiting: str) -> None:
+        done = self._there + self._computed + self._waited
+        bar = "=" * (BAR_CHARS * done // max(self._total, 1))
+        line = self._line(self._clock() - self._began, waiting)
         try:
             with self._undrawn():
                 if self._bar is None:
                     self._bar = NotebookBar() if _is_notebook() else TerminalBar()
-                done = self._there + self._computed + self._waited
-                line = self._line(self._clock() - self._began, waiting)
-                self._bar.draw(self._name, done, self._total, line)
+                self._bar.draw(f"{shortened(self._name, NAME_CHARS)} [{bar:{BAR_CHARS}}] {line}")
         except Exception:  # noqa: BLE001 - the terminal went, or is one of the job's own making
             self._is_bar, self._is_shown = False, False
 
@@ -214,102 +208,37 @@ class Progress:
 
 
 class TerminalBar:
-    """A line on standard error that goes away at the end. What does not fit into the terminal is cut."""
+    """Goes away at the end. What does not fit into a line of the terminal goes on in the next one."""
 
     def __init__(self) -> None:
         from rich.console import Console
         from rich.live import Live
 
-        self._console = Console(stderr=True, force_terminal=True)
-        self._live = Live(console=self._console, transient=True, auto_refresh=False)
+        console = Console(stderr=True, force_terminal=True)
+        self._live = Live(console=console, transient=True, auto_refresh=False)
         self._live.start()
 
-    def draw(self, name: str, done: int, total: int, line: str) -> None:
+    def draw(self, line: str) -> None:
         from rich.text import Text
 
-        bar = "=" * (BAR_CHARS * done // max(total, 1))
-        limit = min(NAME_CHARS, self._console.width // 4)
-        shown = f"{shortened(name, limit)} [{bar:{BAR_CHARS}}] {line}"
-        self._live.update(Text(shown, no_wrap=True, overflow="ellipsis"), refresh=True)
+        self._live.update(Text(line), refresh=True)
 
     def stop(self) -> None:
         self._live.stop()
 
 
 class NotebookBar:
-    """A bar below the cell, which stays there with the last numbers."""
+    """Stays below the cell with the last numbers. rich's own needs ipywidgets, and shows nothing without."""
 
     def __init__(self) -> None:
         self._handle: Any = None
 
-    def draw(self, name: str, done: int, total: int, line: str) -> None:
+    def draw(self, line: str) -> None:
         display: Any = import_module("IPython.display")
-        bar = f'<progress value="{done}" max="{total}"></progress>'
-        shown = {
-            "text/plain": f"{name}: {line}",
-            "text/html": f"<div>{html.escape(name)} {bar} {html.escape(line)}</div>",
-        }
         if self._handle is None:
-            self._handle = display.display(shown, raw=True, display_id=True)
+            self._handle = display.display({"text/plain": line}, raw=True, display_id=True)
         else:
-            self._handle.update(shown, raw=True)
+            self._handle.update({"text/plain": line}, raw=True)
 
     def stop(self) -> None:
         """The last numbers stay."""
-
-
-class LazyProgress:
-    """Tells how much of a lazy data set is cached, made by whichever processes, until all is or the job ends.
-
-    A thread says it that keeps neither the data set nor the process alive, and asks the daemon on its own
-    time.
-    """
-
-    _closes_at: ClassVar[float] = 0.0
-
-    def __init__(self, artifacts: Any, catalogue: Any, name: str, is_shown: bool | None) -> None:
-        self._of = weakref.ref(artifacts), weakref.ref(catalogue)
-        self._name, self._is_shown = name, is_shown
-        self._lock, self._woken, self._is_over = threading.Lock(), threading.Event(), threading.Event()
-        self._last = -1
-        if is_shown is False or artifacts.mode is Mode.OFF or not len(catalogue.missing):
-            return
-        weakref.finalize(artifacts, self._woken.set).atexit = False
-        with suppress(RuntimeError):  # there are too many threads
-            threading.Thread(target=self._run, name="prepcache-progress", daemon=True).start()
-            artifacts.session.at_close(self._end, is_last=True)
-
-    def _run(self) -> None:
-        pause_s, is_last = FIRST_LINE_S, False
-        while not is_last:
-            is_last = self._woken.wait(pause_s)
-            self._look(LazyProgress._closes_at - time.monotonic() if is_last else ASK_S)
-            is_last |= self._tell()
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        self._is_over.set()
-
-    def _end(self) -> None:
-        """As the job ends, by Ctrl-C too: what it leaves to the next one. All data sets have `CLOSE_S`: what
-        others have made may be downloaded now."""
-        now = time.monotonic()
-        LazyProgress._closes_at = LazyProgress._closes_at or now + waits.CLOSE_S
-        self._woken.set()
-        if not self._is_over.wait(max(0.0, LazyProgress._closes_at - now)):
-            self._tell()
-
-    def _look(self, limit_s: float) -> None:
-        if limit_s > 0 and (artifacts := self._of[0]()) is not None:
-            with on_own_time(limit_s):
-                artifacts.look()
-
-    def _tell(self) -> bool:
-        """Says how much is cached, if that changed; whether all is."""
-        if (catalogue := self._of[1]()) is None:
-            return True
-        total, there = len(catalogue.distinct), int(catalogue.kept)
-        with self._lock:
-            if there != self._last:
-                count = f"all {total:,}" if there == total else f"{there:,} of {total:,}"
-                say(f"{self._name}: {count} items are cached", self._is_shown)
-            self._last = there
-        return there == total

@@ -25,7 +25,7 @@ from prepcache.digests import RecipeDigest
 from prepcache.errors import DaemonUnreachable, PrepcacheError
 from prepcache.fill.call import paths_in
 from prepcache.index.item_index import MISSING, Distinct
-from prepcache.protocol import explain, wire
+from prepcache.protocol import wire
 from prepcache.protocol.units import count_text, shortened, size_text, span_text
 from prepcache.settings import Mode
 
@@ -282,6 +282,8 @@ def ask(artifacts: ArtifactSet) -> str:
 
 def told(explanation: inspection.Explanation) -> str:
     """An explanation on one line; where a file counted as a whole, how less of it counts."""
+    from prepcache.protocol import explain
+
     is_file = any(one.section == "file" for one in explanation.differences)
     return f"{explanation.summary} ({explain.COUNTS_FILES})" if is_file else explanation.summary
 

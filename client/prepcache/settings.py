@@ -8,15 +8,24 @@ Invariants:
 
 from __future__ import annotations
 
+import difflib
 import enum
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from multiprocessing import parent_process
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from prepcache.errors import ConfigError
 from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES
+
+_VARIABLES = ("PREPCACHE_URL", "PREPCACHE_TOKEN", "PREPCACHE_TOKEN_FILE", "PREPCACHE_DIR")
+_OF_THE_DAEMON = ("PREPCACHED_ROOT", "PREPCACHED_MAX_BYTES", "PREPCACHED_MIN_FREE", "PREPCACHED_CONFIG")
+"""Those that are most often taken for ours; the daemon refuses unknown ones itself."""
+_said: set[str] = set()
+log = logging.getLogger("prepcache")
 
 
 class Mode(enum.Enum):
@@ -100,6 +109,7 @@ class Settings:
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Reads the `PREPCACHE*` variables; an empty one counts as not set. Raises ConfigError."""
+        _say_unknown(os.environ if environ is None else environ)
         given = {k: v for k, v in (os.environ if environ is None else environ).items() if v}
         said = given.get("PREPCACHE", "on").strip().lower()
         modes = {mode.value: mode for mode in Mode}
@@ -112,6 +122,19 @@ class Settings:
             token=_token(given),
             folder=None if folder is None else Path(folder),
         )
+
+
+def _say_unknown(environ: Mapping[str, str]) -> None:
+    """Says once which variables are none of the client's: one that is misspelt would do nothing."""
+    for name in sorted(environ):
+        if not name.startswith("PREPCACHE_") or name in _VARIABLES or name in _said:
+            continue
+        _said.add(name)
+        right = {one.partition("_")[2]: one for one in (*_VARIABLES, *_OF_THE_DAEMON)}
+        close = difflib.get_close_matches(name.partition("_")[2], right, 1)
+        known = f"did you mean {right[close[0]]}?" if close else f"known are {', '.join(_VARIABLES)}"
+        if is_first_rank() and parent_process() is None:
+            log.warning("prepcache: the variable %s is not known and does nothing: %s", name, known)
 
 
 def is_first_rank() -> bool:

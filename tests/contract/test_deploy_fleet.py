@@ -73,11 +73,11 @@ def test_the_prolog_starts_the_daemon_and_never_fails(tmp_path: Path) -> None:
 
 def test_the_task_prolog_names_a_socket_that_is_there(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
-    absent = script("task-prolog.sh", tmp_path, PREPCACHE_SOCKET=str(path))
+    absent = script("task-prolog.sh", tmp_path, PREPCACHED_UDS=str(path))
     assert (absent.returncode, absent.stdout) == (0, "")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
-        told = script("task-prolog.sh", tmp_path, PREPCACHE_SOCKET=str(path))
+        told = script("task-prolog.sh", tmp_path, PREPCACHED_UDS=str(path))
     assert (told.returncode, told.stdout) == (0, f"export PREPCACHE_URL=unix://{path}\n")
 
 

@@ -204,16 +204,6 @@ def test_the_log_has_one_line_for_each_event_and_no_secret(tmp_path: Path) -> No
     assert [line for line in log.splitlines() if not line[:4].isdigit()] == []
 
 
-def test_no_module_of_the_daemon_imports_torch() -> None:
-    code = (
-        "import pkgutil, sys, prepcached\n"
-        "for one in pkgutil.walk_packages(prepcached.__path__, 'prepcached.'):\n"
-        "    if not one.name.endswith('__main__'): __import__(one.name)\n"
-        "sys.exit('torch' in sys.modules)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=READY_S).returncode == 0
-
-
 def test_a_socket_from_systemd_is_served_and_readiness_is_told(tmp_path: Path) -> None:
     told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

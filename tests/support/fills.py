@@ -45,6 +45,7 @@ class Artifacts:
 
     recipe = RECIPE
     reason = ""
+    budget = 32 << 20
 
     def __init__(self, session: FakeSession, catalogue: Catalogue) -> None:
         self.session = self.sharing = session
@@ -56,7 +57,7 @@ class Artifacts:
         return self.sharing.lease(*given, **named)
 
     def budget_bytes(self) -> int:
-        return 32 << 20
+        return self.budget
 
     def accepts(self, rows: Any) -> bool:
         return True
@@ -117,13 +118,14 @@ class Bench:
         producer = {"script": "test"}
         return Task(RECIPE, self.catalogue, originals, producer, Steady(None), self.job)
 
-    def fill(self, crew: Crew | None = None, **more: Any) -> Filled:
+    def fill(self, crew: Crew | None = None, *, budget: int | None = None) -> Filled:
+        self.artifacts.budget = budget or self.artifacts.budget
         crew = crew or Alone(self.job, self.item_of)
         task = self.task()
         self.committer = Committer(self.artifacts, task)
         todo = self.catalogue.missing
         watcher: Any = self.watcher
-        return Fill(task, self.artifacts, crew, watcher, self.committer, todo, **more).run()
+        return Fill(task, self.artifacts, crew, watcher, self.committer, todo).run()
 
     def missing(self) -> list[int]:
         """What it would make."""

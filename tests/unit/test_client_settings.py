@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from prepcache import settings
 from prepcache.daemon import launcher
 from prepcache.errors import ConfigError
 from prepcache.keys.files.stat_cache import default_folder
@@ -83,6 +84,22 @@ def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
         Settings.from_environ({"PREPCACHE_TOKEN": token})
 
 
+def test_a_misspelt_variable_is_named_once_with_the_right_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(settings, "_said", set())
+    names = {"PREPCACHE_ROOT": "/r", "PREPCACHE_TOKNE": "t", "PREPCACHE_COLOUR": "1", "PREPCACHED_ROOT": "/r"}
+    for _ in range(2):
+        Settings.from_environ(names | {"PREPCACHE_DIR": "/d"})
+    said = [record.getMessage() for record in caplog.records]
+    assert (
+        len(said) == 3
+        and "PREPCACHE_COLOUR is not known and does nothing: known are PREPCACHE_URL" in said[0]
+    )
+    assert "PREPCACHE_ROOT is not known and does nothing: did you mean PREPCACHED_ROOT?" in said[1]
+    assert "did you mean PREPCACHE_TOKEN?" in said[2]
+
+
 def test_the_token_may_be_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("of-the-file\n")
@@ -113,22 +130,10 @@ def test_an_unknown_user_gets_no_folder_in_the_working_directory(
     assert default_folder() == Path("/.cache/prepcache/digests-v4")
 
 
-def test_where_others_could_listen_it_must_be_the_user(tmp_path: Path) -> None:
-    public = places.own_socket({"HOME": "/" + "h" * 200})
-    assert launcher.Endpoint.own(launcher.Launcher(public, tmp_path, {})).address.owner == os.geteuid()
-    open_root = tmp_path / "open"
-    open_root.mkdir()
-    open_root.chmod(0o770)
-    shared = launcher.Launcher(open_root / "prepcached.sock", open_root, {})
-    assert launcher.Endpoint.own(shared).address.owner == os.geteuid()
-    private = places.own_socket({"HOME": "/h"})
-    assert launcher.Endpoint.own(launcher.Launcher(private, tmp_path, {})).address.owner is None
-
-
-def test_a_socket_path_always_fits() -> None:
-    path = places.own_socket({"HOME": LONG})
-    assert len(os.fsencode(path)) <= 107
-    assert path.parent == Path(f"/tmp/prepcache-{os.getuid()}")
+@pytest.mark.parametrize(("mode", "owner"), [(0o770, os.geteuid()), (0o700, None)])
+def test_where_others_could_listen_it_must_be_the_user(tmp_path: Path, mode: int, owner: int | None) -> None:
+    tmp_path.chmod(mode)
+    assert launcher.Endpoint.own(launcher.Launcher(tmp_path, {})).address.owner == owner
     assert places.own_root({"HOME": "/home/u", "XDG_CACHE_HOME": "rel"}) == Path("/home/u/.cache/prepcache")
 
 

@@ -18,12 +18,21 @@ from support.fills import RECIPE, Bench, daemon_fixture, left_behind  # noqa: F4
 def test_a_full_cache_is_filled_up_to_about_a_commit(daemon: FakeDaemon) -> None:
     daemon.room = 200_000
     bench = Bench(daemon, list(range(100)), function=lambda item: np.full(1000, item, "i8"))
-    filled = bench.fill(commit_bytes=20_000)
+    filled = bench.fill(budget=32 * 20_000)
     assert filled.is_declined
     there = 100 - len(bench.catalogue.missing)
     assert 15 <= there <= 25
     assert len(bench.called) <= there + 1
     assert left_behind(daemon) == 0
+
+
+def test_until_the_cache_has_told_its_size_commits_are_small(daemon: FakeDaemon) -> None:
+    """A job that starts the daemon of a small cache would else collect more than all of it."""
+    bench = Bench(daemon, list(range(12)), function=lambda item: np.zeros(1 << 20, "u1"))
+    told = iter([0])
+    bench.artifacts.budget_bytes = lambda: next(told, 1 << 40)  # type: ignore[method-assign]
+    bench.fill()
+    assert [ref.items for _, ref in daemon.artifacts[RECIPE.digest]] == [4, 8]
 
 
 def test_a_declined_commit_keeps_its_samples_in_the_job(daemon: FakeDaemon) -> None:

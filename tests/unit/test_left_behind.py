@@ -85,7 +85,7 @@ def test_a_job_goes_on_with_its_samples_while_a_commit_hangs(daemon: FakeDaemon)
 def test_while_one_is_left_behind_no_other_is_waited_for(daemon: FakeDaemon) -> None:
     bench = Bench(daemon, ITEMS, function=rows)
     hung = Hung(bench)
-    filled = bench.fill(commit_bytes=40_000)
+    filled = bench.fill(budget=32 * 40_000)
     assert (hung.begun, filled.late) == (1, len(ITEMS))
     assert daemon.vain_s < 2 * waits.SPARE_S
     hung.end(bench)
@@ -144,7 +144,7 @@ def test_a_lease_is_given_back_after_the_last_of_its_commits(daemon: FakeDaemon)
     """One of its items changed, so that the daemon does not end it by itself."""
     bench = Bench(daemon, ITEMS, function=rows, changed=lambda index: ["x"] if index == 30 else [])
     hung = Hung(bench)
-    filled = bench.fill(commit_bytes=40_000)
+    filled = bench.fill(budget=32 * 40_000)
     assert filled.late == len(ITEMS) - 1 and filled.changed == {30: ["x"]}
     other = Bench(daemon, ITEMS, "other", rows)
 

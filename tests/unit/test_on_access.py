@@ -171,7 +171,8 @@ def test_what_waits_for_commits_is_not_declined_as_a_whole(daemon: FakeDaemon) -
     """A cache that has room for some of it takes that."""
     daemon.room = 100_000
     job = AccessJob(daemon, list(range(20)), function=lambda item: np.full(1000, item, "i8"))
-    job.made._pace.commit_bytes = 20_000
+    job.artifacts.budget = 32 * 20_000
+    job.made._suit_cache()
     job.samples(*range(20))
     job.made.flush()
     stored = sum(ref.items for refs in daemon.artifacts.values() for _, ref in refs)
@@ -287,7 +288,8 @@ def test_an_outage_takes_few_files(
         job.samples(index)
         job.committer.run()  # as the thread does every few seconds
     assert job.committer.is_idle, "nothing is in a file yet"
-    job.made._pace.commit_bytes = 1
+    job.artifacts.budget = 32
+    job.made._suit_cache()
     for index in range(3, 20):
         if job.made.wants_more:
             job.samples(index)
@@ -373,6 +375,26 @@ def test_a_job_that_ends_stores_what_others_do_not_make(daemon: FakeDaemon) -> N
     assert job.committer.is_idle and Bench(daemon, [1, 2], "after").missing() == [1]
     other.committer.end()
     assert Bench(daemon, [1, 2], "after").missing() == [] and left_behind(daemon) == 0
+
+
+def test_a_daemon_that_hangs_at_the_end_is_given_up(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each of a job's data sets would wait for it."""
+
+    def fail(method: str) -> None:
+        if method == "commit":
+            raise DaemonUnreachable("it hangs")
+
+    given_up: list[str] = []
+    monkeypatch.setattr(commit.THREAD, "schedule", lambda *_: None)
+    job = AccessJob(daemon, [1, 2])
+    monkeypatch.setattr(job.bench.session, "give_up_for_now", given_up.append)
+    job.bench.session.fail = fail
+    job.samples(0)
+    job.committer.end()
+    assert given_up == ["it hangs"]
+    job.forget()
 
 
 @pytest.mark.parametrize("is_own", [False, True], ids=["of others", "its own item"])

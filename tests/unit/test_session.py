@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import weakref
@@ -15,9 +14,7 @@ from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
 from prepcache.daemon.wait_budget import WaitBudget, on_own_time
 from prepcache.errors import DaemonUnreachable, UnknownSession
-from prepcache.progress import LazyProgress
 from prepcache.protocol import wire
-from prepcache.settings import Mode
 from support.fake_daemon import Hang, Request, problem, reply
 from support.sessions import RECIPE, Bench, SomeRecipe, bench_fixture, items, ref, wait_until  # noqa: F401
 
@@ -34,6 +31,16 @@ def test_a_session_opens_at_its_first_use_and_is_one_per_process(bench: Bench) -
     bench.session.resolve(SomeRecipe())
     assert len(bench.sent("POST", "/v1/sessions")) == 1
     assert bench.sent("POST", "/v1/resolve")[0].headers["prepcache-session"] == "s1.t"
+
+
+def test_a_client_that_only_reads_is_no_session_of_one_that_stores(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREPCACHE", "readonly")
+    reading = Session.current(Client(bench.session.client.url))
+    assert reading is not bench.session and not reading.client.mode.is_writing
+    reading.close()
+    assert Session.current(bench.session.client) is bench.session
 
 
 def test_a_resolve_without_hold_needs_no_session(bench: Bench) -> None:
@@ -53,42 +60,31 @@ def test_a_generation_from_the_future_starts_over(bench: Bench) -> None:
     assert bench.session.resolve(SomeRecipe(), 9).generation == 0
 
 
-def test_a_forgotten_session_is_reopened_with_its_holds(bench: Bench) -> None:
+@pytest.mark.parametrize("request_for", ["lease", "commit"])
+def test_a_forgotten_session_is_reopened_with_its_holds(bench: Bench, request_for: str) -> None:
+    """Also where a commit hears of it, which is not repeated: its leases are forgotten, too."""
     bench.world.artifacts = [1, 2]
     removed: list[set[str]] = []
     bench.session.on_removed(removed.append)
     bench.session.resolve(SomeRecipe(), register=True)
     bench.world.artifacts = [2]
 
-    def lease(request: Request) -> Any:
+    def forgotten(request: Request) -> Any:
         if request.headers["prepcache-session"] == "s1.t":
             return problem("unknown-session", 410)
         return bench.world.on_post_leases(request)
 
-    bench.world.said["POST leases"] = lease
-    assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
+    bench.world.said["POST leases"] = bench.world.said["POST leases/commit"] = forgotten
+    if request_for == "lease":
+        assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
+    else:
+        with bench.session.stage() as staged, pytest.raises(UnknownSession):
+            bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
     assert removed == [{f"{1:064x}"}]
     again = bench.sent("POST", "/v1/resolve")[-1]
     assert bench.session.heartbeat.held == {f"{2:064x}"}
     assert again.headers["prepcache-session"] == "s2.t"
     assert again.json["hold"] and again.json["register"] == {"format": 1}
-
-
-def test_a_commit_in_a_forgotten_session_retakes_holds(
-    bench: Bench,
-) -> None:
-    """Nobody else would: the next request opens a session that the daemon knows."""
-    bench.world.artifacts = [1, 2]
-    removed: list[set[str]] = []
-    bench.session.on_removed(removed.append)
-    bench.session.resolve(SomeRecipe(), register=True)
-    bench.world.artifacts = [2]
-    bench.world.said["POST leases/commit"] = lambda r: problem("unknown-session", 410)
-    with bench.session.stage() as staged, pytest.raises(UnknownSession):
-        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
-    again = bench.sent("POST", "/v1/resolve")[-1]
-    assert again.headers["prepcache-session"] == "s2.t" and again.json["hold"]
-    assert bench.session.heartbeat.held == {f"{2:064x}"} and removed == [{f"{1:064x}"}]
 
 
 def test_a_daemon_that_forgets_for_ever_is_given_up(bench: Bench) -> None:
@@ -296,53 +292,18 @@ def test_closing_says_goodbye_after_what_is_left_to_do(bench: Bench) -> None:
     assert Session.current(bench.session.client) is not bench.session
 
 
-class LazyArtifacts:
-    """The artifacts and the catalogue of a lazy data set, nothing of which is cached."""
-
-    mode = Mode.ON
-    missing, distinct = range(2), range(5)  # three of them are in a file of this job
-    kept = 0
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    def look(self) -> None:
-        with contextlib.suppress(DaemonUnreachable):
-            self.session.resolve(SomeRecipe())
-
-
-def test_lazy_sets_wait_once_for_a_daemon_that_hangs_at_the_end(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_at_its_end_a_job_gives_a_hung_daemon_the_rest_of_its_budget(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hang(request: Request) -> Any:
-        raise Hang
-
-    monkeypatch.setattr(LazyProgress, "_closes_at", 0.0)
-    monkeypatch.setattr(waits, "CLOSE_S", 0.2)
-    bench.session.resolve(SomeRecipe())
-    bench.world.said["POST resolve"] = hang
-    sets = [LazyArtifacts(bench.session) for _ in range(3)]
-    told = [LazyProgress(one, one, "ds", None) for one in sets]
-    bench.session.close()
-    assert len(bench.sent("POST", "/resolve")) <= 2, "the first one has waited for all of them"
-    assert capsys.readouterr().err == "prepcache: ds: 0 of 5 items are cached\n" * len(told)
-
-
-def test_a_job_ends_while_a_lazy_set_still_downloads(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LazyProgress, "_closes_at", 0.0)
-    monkeypatch.setattr(waits, "CLOSE_S", 0.05)
-    may_end, ended = threading.Event(), threading.Event()
-
-    class Slow(LazyArtifacts):
-        def look(self) -> None:
-            may_end.wait(20)
-            ended.set()
-
-    kept = Slow(bench.session)
-    LazyProgress(kept, kept, "ds", None)
-    bench.session.close()
-    assert not ended.is_set()
-    may_end.set()
+    """Of all its data sets together; only one that starts has more."""
+    waited: list[float] = []
+    monkeypatch.setattr(bench.session.heartbeat, "wait", waited.append)
+    monkeypatch.setattr(bench.session.heartbeat, "look", lambda: None)
+    bench.session.budget.charge(0.25)
+    bench.session.give_up_for_now("it hangs")
+    for _ in range(12):
+        assert bench.session.wait_at_end() == 0.0
+    assert sum(waited) + waits.LEAST_S == 0.75
 
 
 def test_an_outage_ends_when_the_daemon_answers_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -405,11 +366,3 @@ def test_nobody_looks_for_a_daemon_that_lied_or_was_closed(bench: Bench) -> None
     assert other.is_gone and not other.is_away
     wait_until(lambda: not watches())
     other.close()
-
-
-def test_off_contacts_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PREPCACHE", "off")
-    session = Session(Client(bench.session.client.url))
-    with pytest.raises(DaemonUnreachable, match="PREPCACHE=off"):
-        session.resolve(SomeRecipe())
-    assert bench.daemon.requests == []

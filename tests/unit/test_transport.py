@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
 import socket
@@ -24,7 +23,6 @@ from prepcache.errors import DaemonUnreachable, Declined, ProtocolMismatch, Requ
 from prepcache.protocol import wire
 from prepcache.settings import Address
 from support.fake_daemon import FakeDaemon, Hang, Request, problem, reply
-from support.leaks import Leaks
 
 LIMIT_S = 0.5
 """Of an exchange with a daemon that would keep it for ever."""
@@ -76,22 +74,18 @@ HOSTILE: dict[str, tuple[Callable[[Request], Any], str]] = {
         "broken",
     ),
     "speaks another protocol": (lambda r: b"220 mail ESMTP\r\n" * 4, "nonsense"),
-    "sends noise": (lambda r: bytes(range(256)) * 40, "nonsense"),
     "sends a head without end": (lambda r: itertools.repeat(b"X-Y: " + b"z" * 1000 + b"\r\n", 5000), "any"),
     "sends one huge header": (lambda r: HEAD + b"X: " + b"y" * (1 << 20) + b"\r\n\r\n{}", "nonsense"),
     "sends HTML": (lambda r: reply(b"<html>", kind="text/html"), "nonsense"),
-    "sends a list": (lambda r: reply([]), "nonsense"),
     "sends half a JSON text": (lambda r: reply(b'{"a":'), "nonsense"),
     "sends JSON a million deep": (lambda r: reply(b"[" * 1_000_000), "nonsense"),
     "redirects": (lambda r: reply({}, 302, Location="http://elsewhere/"), "nonsense"),
     "answers 500 in HTML": (lambda r: reply(b"<h1>oops", 500, "text/html"), "broken"),
-    "answers 502 in HTML": (lambda r: reply(b"<h1>bad gateway", 502, "text/html"), "broken"),
     "answers 404 in HTML": (lambda r: reply(b"<h1>not here", 404, "text/html"), "nonsense"),
     "announces two lengths": (
         lambda r: HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
         "nonsense",
     ),
-    "announces a negative length": (lambda r: HEAD + b"Content-Length: -2\r\n\r\n{}", "nonsense"),
     "sends bad chunks": (lambda r: HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}", "broken"),
     "answers 101": (lambda r: b"HTTP/1.1 101 Go\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "any"),
 }
@@ -273,16 +267,6 @@ def test_a_socket_that_another_user_listens_on_is_not_spoken_to(
     listener.close()
 
 
-def test_nothing_is_left_open(connect: Any) -> None:
-    before = Leaks()
-    transport, daemon = connect(lambda r: reply({}))
-    transport.call("GET", "/", limit_s=60.0)
-    transport.close()
-    daemon.close()
-    gc.collect()
-    assert not before.descriptors()
-
-
 def test_an_answer_that_comes_before_all_was_sent_counts(connect: Any, tmp_path: Path) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "early.sock"))
@@ -347,17 +331,16 @@ def test_a_download_that_broke_off_begins_again(connect: Any, tmp_path: Path) ->
         assert os.pread(file.fileno(), 1 << 20, 0) == data
 
 
-@pytest.mark.parametrize("etag", ['"other"', None])
-def test_another_file_than_asked_for_is_not_taken(connect: Any, tmp_path: Path, etag: str | None) -> None:
-    transport, _ = connect(lambda r: reply(b"data", 200, **({"ETag": etag} if etag else {})))
-    with open(tmp_path / "got", "w+b") as file, pytest.raises(DaemonUnreachable, match="a file other than"):
-        transport.download("/d", file.fileno(), etag='"e"', max_bytes=10, limit_s=60.0)
-
-
-def test_a_download_longer_than_announced_is_cut_off(connect: Any, tmp_path: Path) -> None:
-    transport, _ = connect(lambda r: reply(bytes(1 << 20), ETag='"e"'))
+@pytest.mark.parametrize(
+    ("etag", "size", "told"),
+    [('"other"', 4, "a file other"), (None, 4, "a file other"), ('"e"', 11, "more than")],
+)
+def test_a_download_of_another_file_is_not_taken(
+    connect: Any, tmp_path: Path, etag: str | None, size: int, told: str
+) -> None:
+    transport, _ = connect(lambda r: reply(bytes(size), 200, **({"ETag": etag} if etag else {})))
     with open(tmp_path / "got", "w+b") as file:
-        with pytest.raises(DaemonUnreachable, match="more than"):
+        with pytest.raises(DaemonUnreachable, match=told):
             transport.download("/d", file.fileno(), etag='"e"', max_bytes=10, limit_s=60.0)
         assert os.fstat(file.fileno()).st_size <= 10
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from prepcache.daemon import waits
-from prepcache.daemon.wait_budget import WaitBudget
+from prepcache.daemon.wait_budget import WaitBudget, within
 from prepcache.errors import DaemonUnreachable, NotFound
 
 URL = "unix:///somewhere"
@@ -53,6 +53,17 @@ def answering(clock: Clock, takes_s: float) -> Callable[[float], str]:
     def attempt(limit_s: float) -> str:
         clock.wait(takes_s)
         return "answer"
+
+    return attempt
+
+
+def starting(clock: Clock) -> Callable[[float], str]:
+    up_at = clock.now + 1.0
+
+    def attempt(limit_s: float) -> str:
+        if clock.now < up_at:
+            raise DaemonUnreachable("not yet", why="absent")
+        return "up"
 
     return attempt
 
@@ -102,14 +113,7 @@ def test_a_daemon_that_restarts_within_the_budget_is_found_again(budget: WaitBud
 
 
 def test_a_daemon_that_is_being_started_is_waited_for(budget: WaitBudget, clock: Clock) -> None:
-    starts = []
-
-    def attempt(limit_s: float) -> str:
-        if clock.now < 101.0:
-            raise DaemonUnreachable("not yet", why="absent")
-        return "up"
-
-    assert budget.run(URL, attempt, start=lambda: not starts.append(1)) == "up"
+    assert budget.run(URL, starting(clock), start=lambda: True) == "up"
 
 
 def test_a_job_that_was_stopped_does_not_blame_its_daemon(budget: WaitBudget, clock: Clock) -> None:
@@ -190,6 +194,10 @@ def test_what_will_not_mend_does_not_come_back(budget: WaitBudget, clock: Clock,
 
 
 def test_a_person_who_asks_has_all_of_the_time(clock: Clock) -> None:
-    budget = WaitBudget(5.0, consequence="", clock=clock, sleep=clock.wait)
-    assert outage(budget, clock) == pytest.approx(5.0)
-    assert not budget.is_away
+    with pytest.raises(DaemonUnreachable, match="cannot be reached"):
+        within(5.0, failing(clock, "broken", 1.2), clock=clock, sleep=clock.wait)
+    assert clock.now == pytest.approx(105.0, abs=1.2)
+    assert within(5.0, answering(clock, 9.0), wait_s=9.0, clock=clock, sleep=clock.wait) == "answer"
+    with pytest.raises(DaemonUnreachable):
+        within(5.0, failing(clock, "absent", 0.0), clock=clock, sleep=clock.wait)
+    assert within(5.0, starting(clock), start=lambda: True, clock=clock, sleep=clock.wait) == "up"

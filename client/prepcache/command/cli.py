@@ -152,10 +152,12 @@ def list_entries(
 
 @app.command()
 def show(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="A key, or its first digits.")],
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="A key, or its first digits, as `prepcache ls` lists them.")
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Show one entry and the recipe of its samples.
+    """Show one entry and the recipe of its samples. `prepcache ls --name NAME` finds the keys of a name.
 
     Example: prepcache show 3f9a1c20d4e7
     """
@@ -270,8 +272,8 @@ def purge(
                 cli_tables.rows_of(gone.listed)
                 if gone.entries > len(gone.listed):
                     typer.echo(f"and {gone.entries - len(gone.listed):,} more")
-            typer.echo(f"{'would remove' if dry_run else 'removed'} {_amount(gone)}")
-        if free_bytes and gone.disk_bytes < free_bytes:
+            typer.echo(_outcome(gone, dry_run, free_bytes))
+        if free_bytes and 0 < gone.disk_bytes < free_bytes:
             told = f"only {size_text(gone.disk_bytes)} of {size_text(free_bytes)}"
             why = "what does not match, is pinned, in use or another user's stays"
             typer.echo(f"prepcache: {told}: {why}", err=True)
@@ -405,7 +407,7 @@ def _uid(owner: str) -> int:
 
 def _entry(client: Client, key: str) -> inspection.Entry:
     """The entry of the only key that begins so, with the inputs that it observed."""
-    digits = _digits(key, "a key")
+    digits = _digits(key, "a key", "; `prepcache ls --name NAME` lists the keys of a name")
     return client.entry(_only(digits, _keys(client, digits)))
 
 
@@ -431,6 +433,13 @@ def _digits(text: str, what: str, otherwise: str = "") -> str:
         must = f"give {MIN_PREFIX_DIGITS} to 64 hex digits{otherwise}"
         raise BadRequest(f"{text!r} is not {what}: {must}", key=text)
     return digits
+
+
+def _outcome(gone: inspection.Purged, dry_run: bool, free_bytes: int | None) -> str:
+    if not gone.entries:
+        free = " and that is neither pinned nor in use" if free_bytes else ""
+        return f"nothing to remove: there is no such entry that you may remove{free}"
+    return f"{'would remove' if dry_run else 'removed'} {_amount(gone)}"
 
 
 def _amount(gone: inspection.Purged) -> str:

@@ -23,7 +23,6 @@ from rich.table import Table
 from rich.text import Text
 
 from prepcache import __version__
-from prepcache.errors import PrepcacheError
 from prepcache.protocol import inspection
 from prepcache.protocol.explain import COUNTS_FILES, cues
 from prepcache.protocol.observed import RANDOM, draws_in, draws_text
@@ -258,14 +257,15 @@ def status_json(look: Status) -> dict[str, Any]:
 def status_lines(look: Status) -> list[RenderableType]:
     miss = "no job has missed since the daemon started"
     if look.miss is not None:
-        miss = f"{_value(look.miss.name)}: {_value(look.miss.summary)}"
+        at = f"{age_text(look.miss.missed_at, time.time())}, " if look.miss.missed_at else ""
+        miss = f"{at}{_value(look.miss.name)}: {_value(look.miss.summary)}"
     coldest_s = look.stats.get("coldest_age_s")
     coldest = "" if coldest_s is None else f"; least recently used entry: {span_text(coldest_s)} ago"
     free = [f"prepcache purge --free 50GB --dry-run{coldest}", kept_back(look.stats)]
     sections: tuple[tuple[str, Sequence[RenderableType]], ...] = (
         ("What is cached?", _cached(look)),
         ("Is it helping?", [Text(helping(look.stats))]),
-        ("Why did the last job miss?", [Text(miss)]),
+        ("What was the last miss, and why?", [Text(miss)]),
         ("How do I free 50 GB?", [Text(line) for line in free]),
         ("Who is connected?", [_connected(look.sessions)]),
     )
@@ -322,31 +322,21 @@ def _connected(sessions: Sequence[inspection.SessionSeen]) -> RenderableType:
 
 
 def watch(look: Callable[[], Status], as_json: bool) -> None:
-    """Shows one look after the other, until Ctrl-C. A daemon that goes away is looked for again.
+    """Shows one look after the other, until Ctrl-C or the end of the daemon.
 
     On a terminal the status is drawn in place, and what was there before comes back at the end. Elsewhere
     each look is printed below the one before; with `--json`, it is one line.
-
-    Raises:
-        PrepcacheError: there is no daemon to begin with.
     """
-    status, trouble, is_drawn = look(), "", not as_json and sys.stdout.isatty()
+    status, is_drawn = look(), not as_json and sys.stdout.isatty()
     live = Live(console=Console(highlight=False), screen=True, auto_refresh=False)
     with contextlib.suppress(KeyboardInterrupt), live if is_drawn else contextlib.nullcontext():
         while True:
             if as_json:
-                told = {"trouble": trouble} if trouble else status_json(status)
-                print(json.dumps({"at": time.time(), **told}), flush=True)
+                print(json.dumps({"at": time.time(), **status_json(status)}), flush=True)
+            elif is_drawn:
+                live.update(Group(*status_lines(status)), refresh=True)
             else:
-                gone = f"the daemon does not answer: {trouble}; last known state:"
-                lines = [*([Text(gone, style="bold")] if trouble else []), *status_lines(status)]
-                if is_drawn:
-                    live.update(Group(*lines), refresh=True)
-                else:
-                    show(*lines, "")
-                    sys.stdout.flush()
+                show(*status_lines(status), "")
+                sys.stdout.flush()
             time.sleep(UPDATE_S)
-            try:
-                status, trouble = look(), ""
-            except PrepcacheError as error:
-                trouble = error.message
+            status = look()

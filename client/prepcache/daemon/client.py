@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from prepcache.daemon import waits
 from prepcache.daemon.launcher import Endpoint, Launcher, find, listens
-from prepcache.daemon.wait_budget import PROCESS, WaitBudget
+from prepcache.daemon.wait_budget import PROCESS, WaitBudget, within
 from prepcache.errors import DaemonUnreachable
 from prepcache.forks import kept
 from prepcache.protocol import inspection, wire
@@ -151,8 +151,7 @@ class Client:
         """
         sent = None if body is None else body.to_json()
         attempt = functools.partial(self.transport.call, method, path, sent, gives=gives, params=params)
-        budget = WaitBudget(limit_s or self.timeout_s, consequence="")
-        answer: M = budget.run(self.url, attempt, start=self._start_to_look)
+        answer: M = within(limit_s or self.timeout_s, attempt, start=self._start_to_look)
         return answer
 
     def _start_to_look(self) -> bool:

@@ -44,11 +44,10 @@ class Callbacks:
         self._lock = ForkLock()
         self._kept: list[Callable[[], Callable[..., None] | None]] = []
 
-    def add(self, callback: Callable[..., None], *, is_first: bool = False) -> None:
+    def add(self, callback: Callable[..., None]) -> None:
         kept: Any = weakref.WeakMethod(callback) if inspect.ismethod(callback) else (lambda: callback)
         with self._lock:
-            there = [one for one in self._kept if one() is not None]
-            self._kept = [kept, *there] if is_first else [*there, kept]
+            self._kept = [*(one for one in self._kept if one() is not None), kept]
 
     def take(self) -> list[Callable[..., None]]:
         with self._lock:

@@ -23,10 +23,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from prepcache.daemon import waits
-from prepcache.errors import DaemonUnreachable
-from prepcache.protocol.places import SYSTEM_SOCKET, is_public, own_root, own_socket
+from prepcache.errors import ConfigError, DaemonUnreachable
+from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES, SYSTEM_SOCKET, own_root, own_socket
+from prepcache.protocol.units import parse_size, printable, size_text
 from prepcache.settings import Address, Settings
 
 IDLE_EXIT_S = 600
@@ -34,9 +36,12 @@ IDLE_EXIT_S = 600
 MAX_STARTS = 3
 """By one process: a daemon that dies at once is not started for ever."""
 SERVER_MODULES = ("fastapi", "uvicorn", "sqlalchemy")
+LIMITS = {"PREPCACHED_MAX_BYTES": "max_bytes", "PREPCACHED_MIN_FREE": "min_free_bytes"}
+"""What the environment of a start limits, and the limits that a running daemon tells."""
 LOG_NAME = "prepcached.log"
 LOCK_NAME = "start.lock"
 MAX_LOG_BYTES = 1 << 20
+SHORTER = "set PREPCACHED_ROOT to a folder with a shorter one"
 
 
 # The shell's `&` makes the daemon an orphan: the job neither reaps it nor shows it among its children. Its
@@ -54,9 +59,9 @@ class Endpoint:
     @classmethod
     def own(cls, launcher: Launcher) -> Endpoint:
         """The user's own daemon. Where others could have laid out the socket, it must be his."""
-        is_open = is_public(launcher.socket)
+        is_open = False
         with contextlib.suppress(OSError):
-            is_open |= bool(launcher.socket.parent.stat().st_mode & 0o022)
+            is_open = bool(launcher.root.stat().st_mode & 0o022)
         owner = os.geteuid() if is_open else None
         return cls(Address(socket=str(launcher.socket), owner=owner), launcher)
 
@@ -68,7 +73,7 @@ def find(settings: Settings, environ: Mapping[str, str] | None = None) -> Endpoi
     if listens(SYSTEM_SOCKET):
         return Endpoint(Address(socket=str(SYSTEM_SOCKET)))
     environ = os.environ if environ is None else environ
-    return Endpoint.own(Launcher(own_socket(environ), own_root(environ), environ))
+    return Endpoint.own(Launcher(own_root(environ), environ))
 
 
 def barred() -> str:
@@ -118,12 +123,11 @@ class Launcher:
 
     def __init__(
         self,
-        socket: Path,
         root: Path,
         environ: Mapping[str, str],
         command: tuple[str, ...] | None = None,
     ) -> None:
-        self.socket = socket
+        self.socket = own_socket(environ, root)
         self.root = root
         self.log = root / LOG_NAME
         self._environ = environ
@@ -166,9 +170,10 @@ class Launcher:
         Raises:
             DaemonUnreachable: it cannot be started, or the one that was started has died; says why.
         """
+        if len(os.fsencode(self.socket)) > MAX_SOCKET_PATH_BYTES:
+            raise self._failed(f"its socket {self.socket} has too long a path: {SHORTER}")
         try:
-            _private_folder(self.socket.parent, is_own=self.socket.parent != self.root)
-            _private_folder(self.root, is_own=False)
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             lock = os.open(self.root / LOCK_NAME, flags, 0o600)
             try:
@@ -238,6 +243,23 @@ class Launcher:
         )
         return int(done.stdout)
 
+    @property
+    def sets_limits(self) -> bool:
+        """Whether the environment limits a daemon that this process would start."""
+        return any(self._environ.get(variable) for variable in LIMITS)
+
+    def ignored(self, limits: Mapping[str, Any]) -> str:
+        """How the limits of the daemon that runs differ from those in the environment; "" if they do not."""
+        for variable, name in LIMITS.items():
+            with contextlib.suppress(ConfigError, TypeError):
+                asked, has = self._environ.get(variable), int(limits.get(name, 0))
+                if asked and parse_size(asked) != has:
+                    return (
+                        f"{variable}={printable(asked)} is ignored: the daemon that runs was started with "
+                        f"{size_text(has)}; after `prepcached stop` the next job starts one that has it"
+                    )
+        return ""
+
     def told_error(self) -> str:
         """The last line of the log, if it is the end of a failed start."""
         with contextlib.suppress(OSError), open(self.log, "rb") as file:
@@ -249,12 +271,3 @@ class Launcher:
 
     def _failed(self, why: str) -> DaemonUnreachable:
         return DaemonUnreachable(f"the daemon cannot be started on demand: {why}", why="failed")
-
-
-def _private_folder(path: Path, *, is_own: bool) -> None:
-    """Makes a folder for us alone. An existing one that others could have laid out is refused."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if is_own:
-        found = os.lstat(path)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-            raise PermissionError(1, "is not a folder that only you can write to", str(path))

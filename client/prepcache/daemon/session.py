@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
@@ -31,7 +32,7 @@ from prepcache.daemon import waits
 from prepcache.daemon.client import Client
 from prepcache.daemon.heartbeat import Callbacks, Heartbeat
 from prepcache.daemon.transfer import Handover, Staged
-from prepcache.daemon.wait_budget import WaitBudget, own_time
+from prepcache.daemon.wait_budget import WaitBudget, own_time, within
 from prepcache.digests import RecipeDigest
 from prepcache.errors import (
     DaemonUnreachable,
@@ -45,7 +46,7 @@ from prepcache.errors import (
 )
 from prepcache.protocol import inspection, wire
 from prepcache.protocol.wire import Message
-from prepcache.settings import Mode
+from prepcache.settings import Mode, is_first_rank
 
 if TYPE_CHECKING:
     from prepcache.keys.recipes import Recipe
@@ -67,13 +68,14 @@ class Known(NamedTuple):
 class Session:
     """`Session.current(client)` gives the one of this process."""
 
-    _all: ClassVar[dict[tuple[str, str | None], Session]] = {}  # by URL and token
+    _all: ClassVar[dict[tuple[str, str | None, bool], Session]] = {}
+    """By URL, token, and whether it may start a daemon: one that only reads does not."""
 
     def __init__(self, client: Client, *, is_mute: bool = False) -> None:
         self.client = client
         self.is_mute = is_mute or client.mode is Mode.OFF
         """Whether no daemon is to be asked: every request is answered by nobody."""
-        self.budget = WaitBudget(0.0, consequence="") if self.is_mute else client.budget
+        self.budget = WaitBudget(0.0) if self.is_mute else client.budget
         self.heartbeat = Heartbeat(self)
         self._handover = Handover(client, self.run)
         self._begin()
@@ -88,7 +90,7 @@ class Session:
         self._at_close = Callbacks()
         self._at_return = Callbacks()
         self._closes_at: float | None = None
-        self._has_said_it_waits = False
+        self._has_said_it_waits = self._has_checked_limits = False
 
     def after_fork(self) -> None:
         """A data set in a child still has its parent's session in hand: it becomes the child's own."""
@@ -101,7 +103,7 @@ class Session:
         """This process's session with the daemon of `client`. Opens nothing yet."""
         if client.mode is Mode.OFF:
             return cls(client)
-        key = client.url, client.token
+        key = client.url, client.token, client.mode.is_writing
         return cls._all.get(key) or cls._all.setdefault(key, cls(client))  # of two threads' one is used
 
     @property
@@ -297,14 +299,10 @@ class Session:
         """Calls back, from the beat thread, with digests whose maps must be let go (purged, weakened)."""
         self.heartbeat.on_removed.add(callback)
 
-    def at_close(self, callback: Callable[[], None], *, is_last: bool = False) -> None:
-        """Calls back before the session is closed at the end of the process, last come first.
-
-        Args:
-            is_last: after the others, which hand over what they have.
-        """
+    def at_close(self, callback: Callable[[], None]) -> None:
+        """Calls back before the session is closed at the end of the process, last come first."""
         if not self.is_mute:
-            self._at_close.add(callback, is_first=is_last)
+            self._at_close.add(callback)
             self._close_at_exit()
 
     def close(self) -> None:
@@ -344,7 +342,11 @@ class Session:
         header = self.header
         if header is not None:
             return header
-        if not self._budget_here().acquire(self._opening):
+        if own_s := self._own_s():
+            is_mine = self._opening.acquire(timeout=own_s)
+        else:
+            is_mine = self.budget.acquire(self._opening)
+        if not is_mine:
             why = "another thread of this job opens its session, and the daemon does not answer"
             raise self._give_up(why, is_final=False)
         try:
@@ -352,12 +354,11 @@ class Session:
         finally:
             self._opening.release()
 
-    def _budget_here(self) -> WaitBudget:
-        """The process's, or one of its own for a thread that nobody waits for."""
-        own_s = 0.0 if self.budget.is_gone else own_time()  # nobody asks in an outage
+    def _own_s(self) -> float:
+        """How long this thread waits on its own time; 0 where it waits within the budget."""
         if self.heartbeat.is_me:
-            own_s = waits.REOPEN_S
-        return WaitBudget(own_s, consequence="") if own_s else self.budget
+            return waits.REOPEN_S
+        return 0.0 if self.budget.is_gone else own_time()  # nobody asks in an outage
 
     def _opened(self) -> str:
         asked = wire.SessionRequest(job_name(), os.getpid(), socket.gethostname()[:256])
@@ -378,7 +379,18 @@ class Session:
         with self._answering:
             self._answer = answer
         self._close_at_exit()
+        self._say_ignored_limits()
         return wire.session_header(answer.session, answer.token)
+
+    def _say_ignored_limits(self) -> None:
+        """Says once which limits in the environment a daemon that runs already does not know."""
+        launcher = self.client.endpoint.launcher
+        if launcher is not None and launcher.sets_limits and not self._has_checked_limits:
+            with contextlib.suppress(PrepcacheError):
+                told = launcher.ignored(self.limits())
+                self._has_checked_limits = True
+                if told and is_first_rank() and parent_process() is None:
+                    log.warning("prepcache: %s", told)
 
     def _close_at_exit(self) -> None:
         atexit.unregister(self.close)
@@ -428,10 +440,12 @@ class Session:
         while True:
             if self.client.has_started_empty:  # it has nothing yet that this job could use
                 self.budget.limit_first(waits.STARTING_WAIT_S)
-            header, budget = self.open() if acts else None, self._budget_here()
+            header, start = self.open() if acts else None, self.client.start
             call = functools.partial(attempt, session=header) if acts else attempt
             try:
-                return budget.run(url, call, wait_s=wait_s, start=self.client.start, excuse=self._excuse)
+                if own_s := self._own_s():
+                    return within(own_s, call, wait_s=wait_s, start=start)
+                return self.budget.run(url, call, wait_s=wait_s, start=start, excuse=self._excuse)
             except ProtocolMismatch as error:
                 raise self._give_up(error.message) from error
             except DaemonUnreachable:
@@ -494,27 +508,27 @@ class Session:
         return given_s > 0
 
     def wait_at_end(self) -> float:
-        """As the process ends with something left to hand over: waits out an outage while the daemon lives.
+        """As the process ends with something left to hand over: waits out an outage. All data sets together
+        have `HANDOVER_S` for a daemon that starts, and what is left of the budget for another.
 
         Returns:
             Seconds that what is left may take; 0 where the daemon does not answer.
         """
         if self._closes_at is None:
             self._closes_at = time.monotonic() + waits.HANDOVER_S
-        looks = 0
         while self.is_away and (left_s := self._closes_at - time.monotonic()) > 0:
-            if not (self.client.is_listened_to or self.client.starts()):
+            starts, given_s = self.client.starts(), min(left_s, waits.ALIVE_S)
+            if not starts:
+                given_s = self.budget.spend_away(given_s) if self.client.is_listened_to else 0.0
+            if not given_s:
                 return 0.0
-            looks += 1
-            if looks == 2 and not self._has_said_it_waits:
+            self.heartbeat.look()
+            self.heartbeat.wait(given_s)
+            if self.is_away and starts and not self._has_said_it_waits:
                 self._has_said_it_waits = True
                 log.warning(
-                    "prepcache: %s; waiting up to %.0f s more for it to accept this job's samples",
-                    self.client.starts() or "the daemon does not answer",
-                    left_s,
+                    "prepcache: %s; waiting up to %.0f s for it to take this job's samples", starts, left_s
                 )
-            self.heartbeat.look()
-            self.heartbeat.wait(min(left_s, waits.ALIVE_S))
         return 0.0 if self.is_gone else max(0.0, self._closes_at - time.monotonic())
 
 

@@ -10,7 +10,8 @@ Invariants:
     2. Not charged: a long poll that is answered in time, the first `FREE_S` of every answered request, and
        the time for which this process itself was stopped.
     3. One warning an outage, naming the daemon and what happens now; none where the caller excuses it.
-    4. Background threads wait on their own time (`on_own_time`), and neither spend nor wait for the budget.
+    4. Background threads wait on their own time (`on_own_time`), and people as long as they wish: neither
+       spends the budget, nor waits for it (`within`).
 
 Locking: `_lock` guards the counters and the outage; it is never held while waiting.
 """
@@ -30,34 +31,28 @@ from prepcache.forks import ForkLock
 
 T = TypeVar("T")
 
+GOES_ON = "this job goes on without its cache and preprocesses by itself"
 UNTIL_IT_ANSWERS = "this job preprocesses by itself until it answers"
 
 _log = logging.getLogger("prepcache")
 
 
 class WaitBudget:
-    """One budget of waiting, and the breaker that it opens.
-
-    Args:
-        consequence: what happens when the daemon is given up; it ends the warning. "" warns nobody, and
-            stands for a caller that does not come back to it.
-    """
+    """One budget of waiting, and the breaker that it opens."""
 
     def __init__(
         self,
         budget_s: float = waits.BUDGET_S,
         *,
-        consequence: str = "this job goes on without its cache and preprocesses by itself",
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.budget_s = budget_s
-        self._consequence = consequence
         self._clock = clock
         self._sleep = sleep
         self._lock = ForkLock()
         self._spent_s = 0.0
-        self._allowed_s = budget_s * (waits.FIRST_SHARE if consequence else 1.0)
+        self._allowed_s = budget_s * waits.FIRST_SHARE
         self._outage: str | None = None
         self._is_final = False
         self.warned = ""
@@ -79,7 +74,7 @@ class WaitBudget:
     def is_away(self) -> bool:
         """Whether there is an outage that ends when the daemon answers."""
         is_left = self.budget_s - self._spent_s >= waits.LEAST_S
-        return self._outage is not None and not self._is_final and is_left and bool(self._consequence)
+        return self._outage is not None and not self._is_final and is_left
 
     def left(self) -> dict[str, Any]:
         """What a process that gets this begins with; nothing where that daemon is given up for good."""
@@ -132,17 +127,17 @@ class WaitBudget:
                 self._outage = why
             self._is_final = self._is_final or is_final
         if not is_quiet:
-            self.warn(url, why, consequence=None if is_final else UNTIL_IT_ANSWERS)
+            self.warn(url, why, GOES_ON if is_final else UNTIL_IT_ANSWERS)
         return DaemonUnreachable(why, url=url, why="gone")
 
-    def warn(self, url: str, message: str, *, consequence: str | None = None) -> None:
+    def warn(self, url: str, message: str, consequence: str = GOES_ON) -> None:
         """Says `message`, the first time only; through logging, which never raises into the job."""
         with self._lock:
-            if self.warned or not self._consequence:
+            if self.warned:
                 return
             self.warned = message
         where = "" if url in message else f"{url}: "
-        _log.warning("prepcache: %s%s; %s", where, message, consequence or self._consequence)
+        _log.warning("prepcache: %s%s; %s", where, message, consequence)
 
     def run(
         self,
@@ -211,16 +206,40 @@ class WaitBudget:
                 raise error
         if self.remaining_s <= 0:
             excused = excuse() if excuse is not None else ""
-            job = f", and this job has waited {self._spent_s:.1f} s for it in all"
-            lost = job if self._consequence else f" (waited {self._spent_s:.1f} s in all)"
-            raise self.give_up(
-                url, excused or error.message + lost, is_final=False, is_quiet=bool(excused)
-            ) from error
+            lost = f"{error.message}, and this job has waited {self._spent_s:.1f} s for it in all"
+            raise self.give_up(url, excused or lost, is_final=False, is_quiet=bool(excused)) from error
 
     def _charge_attempt(self, started: float, limit_s: float, free_s: float) -> None:
         took_s = self._clock() - started
         if took_s <= limit_s + waits.STALL_S:  # else this process itself was stopped
             self.charge(took_s - free_s)
+
+
+def within(
+    seconds: float,
+    attempt: Callable[..., T],
+    *,
+    wait_s: float = 0.0,
+    start: Callable[[], bool] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> T:
+    """As `WaitBudget.run`, where no job waits: `attempt` is repeated for so long, and nobody is warned."""
+    pause_s = waits.RETRY_FIRST_S
+    while True:
+        started = clock()
+        try:
+            return attempt(limit_s=seconds + wait_s)
+        except DaemonUnreachable as error:
+            why, took_s = error.data.get("why"), clock() - started
+            if took_s <= seconds + wait_s + waits.STALL_S:  # else this process itself was stopped
+                seconds -= took_s
+            if why == "nonsense" or seconds <= 0 or (why == "absent" and not (start is not None and start())):
+                raise
+        paused_s = min(pause_s, seconds)
+        sleep(paused_s)
+        seconds -= paused_s
+        pause_s = min(2 * pause_s, waits.RETRY_LONGEST_S)
 
 
 _OWN_TIME = threading.local()

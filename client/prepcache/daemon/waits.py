@@ -49,8 +49,8 @@ PROMPT_S = 1.0
 CLOSE_S = 0.5
 """The goodbye at exit: the daemon sees the end of the process anyway."""
 HANDOVER_S = 10.0
-"""What a process at its end gives a daemon that lives, to take what it has not committed; in all."""
-ALIVE_S = 2.0
+"""What a process at its end gives a daemon that starts, to take what it has not committed; in all."""
+ALIVE_S = 0.5
 """How often it looks whether the daemon lives."""
 
 # The beat: heartbeat.py

@@ -9,9 +9,10 @@ Invariants:
     2. A job waits for commits only so that it does not preprocess faster than the daemon stores. What takes
        longer than its bytes is charged to the wait budget, and no other is waited for until it is answered.
     3. What waits is committed though its data set is dropped: the thread keeps this alive.
-    4. A process that ends waits for its commits as long as a fill would, and a job whose daemon is away and
-       lives `HANDOVER_S` in all. A DataLoader worker waits for nothing then, and leaves its files to others;
-       in an outage it does so from the first second on, since its job may terminate it.
+    4. A process that ends waits for its commits as long as a fill would, and a job whose daemon is away
+       `HANDOVER_S` in all if that starts, else what is left of the wait budget. A DataLoader worker waits
+       for nothing then, and leaves its files to others; in an outage it does so from the first second on,
+       since its job may terminate it.
     5. A commit under a lapsed lease is refused. What nobody has taken meanwhile is leased once more, and the
        same samples are committed; what others have made is asked from that lease's generation on.
     6. Staged files go with their session, and a killed daemon may have moved them: what is refused for its
@@ -327,8 +328,8 @@ class Committer:
             committed = self._commit(batch, None if until == math.inf else until)
         except DaemonUnreachable as error:
             self._postpone(batch, error.message)
-            if until == math.inf:  # a thread has waited, on its own time
-                artifacts.session.give_up_for_now(error.message)
+            # A thread has waited, on its own time, or the end of a process for all its data sets.
+            artifacts.session.give_up_for_now(error.message)
             return False
         except _NotYet:
             self._postpone(batch, "")

@@ -10,7 +10,7 @@ Invariants:
     5. While the daemon is away the fill goes on without leases.
 
 NOTE [ When to commit ]
-    At 128 MB; when 30 s of work and 2 % of all work so far are
+    At 128 MB, or a 32nd of a small cache; when 30 s of work and 2 % of all work so far are
     uncommitted; when somebody waits for what this job has; when it has nothing left to lease; at the end.
 """
 
@@ -32,7 +32,7 @@ from prepcache.errors import (
 )
 from prepcache.fill.call import Part, weight
 from prepcache.fill.commit import Committer, is_full, waiting_bytes
-from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_LEASES, Pace
+from prepcache.fill.pacing import COMMIT_BYTES, COMMIT_ITEMS, COMMIT_LEASES, Pace, commit_bytes
 from prepcache.fill.pending import Batch, Collected, Cut, Task
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.share import Share
@@ -89,16 +89,16 @@ class Fill:
         watcher: Progress,
         committer: Committer,
         todo: Array,
-        *,
-        commit_bytes: int = COMMIT_BYTES,
     ) -> None:
         self._task = task
+        self._artifacts = artifacts
         self._session = artifacts.sharing
         self._crew = crew
         self._watcher = watcher
         self._committer = committer
         self._filled = Filled()
-        self._pace = Pace(crew.slots, commit_bytes)
+        self._pace = Pace(crew.slots)
+        self._suit_cache()
         self._share = Share(artifacts, task.catalogue, todo, self._pace, self._note_found)
         self._queue: deque[int] = deque()
         self._collected, self._refused = Collected(task), Collected(task)
@@ -307,7 +307,12 @@ class Fill:
             session = None if self._is_alone else self._session
             self._hand_in(collected.indices, lambda: collected.batch(self._observed(), session))
             self._collected = Collected(self._task)  # not before: an interrupt may come
+            self._suit_cache()
             self._committer.wait(1)  # invariant 4
+
+    def _suit_cache(self) -> None:
+        """Commits what fits into the cache: how large that is, a daemon that starts has not told yet."""
+        self._pace.commit_bytes = commit_bytes(self._artifacts.budget_bytes())
 
     def _observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read, and the generators that it drew from."""

@@ -73,7 +73,8 @@ class OnAccess:
         self._turn = threading.RLock()
         self._is_made = threading.Condition()
         self._submitting = threading.Lock()
-        self._pace = Pace(commit_bytes=commit_bytes(artifacts.budget_bytes()))
+        self._pace = Pace()
+        self._suit_cache()
         self._share = Share(artifacts, task.catalogue, np.empty(0, "i4"), self._pace, lambda found: None)
         self._made: dict[int, tuple[Part, int]] = {}
         """What is in no file yet, and its bytes."""
@@ -227,7 +228,12 @@ class OnAccess:
         if self._made:
             self.committer.collect = self.run
         self._made_bytes = sum(nbytes for _, nbytes in list(self._made.values()))
+        self._suit_cache()
         self._share.settle([index for index in made if self._share.is_taken(index)])
+
+    def _suit_cache(self) -> None:
+        """As a fill: a daemon that starts has not told yet how large the cache is."""
+        self._pace.commit_bytes = commit_bytes(self._artifacts.budget_bytes())
 
     def _has_changed(self, made: dict[int, Any]) -> bool:
         steady = self._task.steady

@@ -21,6 +21,8 @@ LEAST_S = 0.05
 CHUNK_S = 0.1
 """Work that one worker gets at once; at its end it replies."""
 COMMIT_BYTES = 128 << 20
+UNKNOWN_BYTES = 4 << 20
+"""While the daemon has not told how large the cache is; 256 such files may wait (commit.py)."""
 COMMIT_SHARE_OF_CACHE = 32
 """A small cache gets small artifacts: what is evicted, or declined, is one of so many."""
 COMMIT_ITEMS = 1 << 18
@@ -98,4 +100,4 @@ class Pace:
 
 def commit_bytes(budget_bytes: int) -> int:
     """How large a batch may get in a cache of that size; 0 where its size is not known."""
-    return min(COMMIT_BYTES, budget_bytes // COMMIT_SHARE_OF_CACHE) if budget_bytes else COMMIT_BYTES
+    return min(COMMIT_BYTES, budget_bytes // COMMIT_SHARE_OF_CACHE) if budget_bytes else UNKNOWN_BYTES

@@ -11,15 +11,15 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from prepcache.protocol.units import printable, shortened
-
-if TYPE_CHECKING:
-    from prepcache.protocol.inspection import Explanation
+from prepcache.protocol.inspection import Difference, Explanation
+from prepcache.protocol.units import shortened
 
 LINE_CHARS = 100
 """Characters of differences that the line at open shows, after the first one, before it counts the rest."""
+SHOWN_CHARS = 1000
+"""Characters of a name or value in a difference; its line has fewer."""
 
 COUNTS_FILES = 'with code="function" only the definitions that the function uses count'
 """What to do where a file counted as a whole."""
@@ -27,58 +27,43 @@ SECRET = "secret"
 """What parts show in the place of a value whose name looks secret."""
 
 
-class Difference(NamedTuple):
-    """One input that differs.
+def _difference(section: str, name: str, old: str | None, new: str | None, file: str | None) -> Difference:
+    """One input that differs, such as `config.max_len 128 -> 256`; `file`: where a definition stands."""
+    was, now = (None if text is None else shortened(text, SHOWN_CHARS) for text in (old, new))
+    line = shortened(_words(section, name, old, new, file), SHOWN_CHARS)
+    return Difference(section, shortened(name, SHOWN_CHARS), was, now, line)
 
-    Args:
-        section: "config", "file", "definition", "value", "attribute", "variable", "distribution", "setting".
-        name: what differs, such as `max_len`, `prep.py`, `prep.normalise`, `numpy`.
-        old, new: readable values; None where the input is not there.
-        file: the file that a definition stands in, where the parts tell.
-    """
 
-    section: str
-    name: str
-    old: str | None
-    new: str | None
-    file: str | None = None
+def _words(section: str, name: str, old: str | None, new: str | None, file: str | None) -> str:
+    change = "is now used" if old is None else "is not used any more" if new is None else "changed"
+    if section == "definition":
+        name = name if file is None else name[len(_dotted(file)) + 1 :]
+        kind = "class" if name.rpartition(".")[2][:1].isupper() else "def"
+        return f"{'' if file is None else f'{file}: '}{kind} {name} {change}"
+    if section == "file":
+        return f"{name} {change}"
+    if (section, name) == ("setting", "mode"):
+        name = "code= changed,"
+    name = {"config": "config.", "variable": "environment variable "}.get(section, "") + name
+    if section == "distribution":  # `2.1.0 <digest of its files>`
+        old, new = (text.split(" ")[0] if text else None for text in (old, new))
+        if old == new:
+            return f"{name} {new}: its files changed"
+    nothing = "(not read)" if section == "value" else "(not there)"
+    was, now = (nothing if text is None else shortened(text) for text in (old, new))
+    if was == now:
+        return f"{name} changed" + ("" if old == SECRET else f": {now}")
+    return f"{name} {was} -> {now}"
 
-    @property
-    def line(self) -> str:
-        """The difference in words, such as `config.max_len 128 -> 256` or `numpy 2.1.0 -> 2.2.1`."""
-        return printable(self._words())
 
-    def _words(self) -> str:
-        old, new, name = self.old, self.new, self.name
-        change = "is new" if old is None else "is gone" if new is None else "changed"
-        if self.section == "definition":
-            place = "" if self.file is None else f"{self.file}: "
-            name = name if self.file is None else name[len(_dotted(self.file)) + 1 :]
-            kind = "class" if name.rpartition(".")[2][:1].isupper() else "def"
-            return f"{place}{kind} {name} {change}"
-        if self.section == "file":
-            return f"{name} {change}"
-        name = {"config": "config.", "variable": "environment variable "}.get(self.section, "") + name
-        if (self.section, name) == ("setting", "mode"):
-            name = "code= changed,"
-        if self.section == "distribution":  # `2.1.0 <digest of its files>`
-            old, new = (text.split(" ")[0] if text else None for text in (old, new))
-            if old == new:
-                return f"{name} {new}: its files changed"
-        nothing = "(not read)" if self.section == "value" else "(not there)"
-        was, now = (nothing if text is None else shortened(text) for text in (old, new))
-        if was == now:
-            return f"{name} changed" + ("" if old == SECRET else f": {now}")
-        return f"{name} {was} -> {now}"
+def _place(one: Difference) -> str:
+    return f"config.{one.name}" if one.section == "config" else one.name
 
-    @property
-    def place(self) -> str:
-        return f"config.{self.name}" if self.section == "config" else self.name
 
-    @property
-    def above(self) -> set[str]:
-        """What holds its place: for `f.reader[1].name` `f.reader[1]`, `f.reader` and `f`."""
-        return {self.place[:at] for at, mark in enumerate(self.place) if mark in ".[("}
+def _above(one: Difference) -> set[str]:
+    """What holds its place: for `f.reader[1].name` `f.reader[1]`, `f.reader` and `f`."""
+    place = _place(one)
+    return {place[:at] for at, mark in enumerate(place) if mark in ".[("}
 
 
 def mapping(parts: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
@@ -123,38 +108,38 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Differen
     one of the two counts.
     """
     files = {_dotted(file): file for parts in (old, new) for file in mapping(parts, "code", "files")}
-    found = [
-        Difference(section, name, old_text, new_text, _file_of(name, files, section))
-        for section, path in SECTIONS
-        if path[0] in old and path[0] in new
-        for name, old_text, new_text in _section(mapping(old, *path), mapping(new, *path))
-    ]
-    is_switched = False
+    found, of_files, is_switched = list[Difference](), set[str | None](), False
+    for section, path in SECTIONS:
+        if path[0] in old and path[0] in new:
+            for name, was, now in _section(mapping(old, *path), mapping(new, *path)):
+                file = _file_of(name, files) if section == "definition" else None
+                of_files.add(file)
+                found.append(_difference(section, name, was, now, file))
     for path in LISTED:
         if path[0] in old and path[0] in new:
             before, after = (mapping(parts, *path[:-1]).get(path[-1]) for parts in (old, new))
             if before != after:
                 is_switched |= path == ("code", "mode")
-                found.append(Difference("setting", path[-1].replace("_", " "), str(before), str(after)))
+                name = path[-1].replace("_", " ")
+                found.append(_difference("setting", name, str(before), str(after), None))
     if is_switched:
         found = [d for d in found if d.section not in _OF_CODE or None not in (d.old, d.new)]
         found.sort(key=lambda d: (d.section, d.name) != ("setting", "mode"))
-    definitions = {d.place for d in found if d.section == "definition"}
-    differing = definitions | {d.place for d in found if d.section in ("value", "attribute")}
+    definitions = {_place(d) for d in found if d.section == "definition"}
+    differing = definitions | {_place(d) for d in found if d.section in ("value", "attribute")}
     found = [
         d
         for d in found
         if d.section not in ("value", "attribute")
         or None not in (d.old, d.new)
-        or not (d.above & differing or d.place in definitions)
+        or not (_above(d) & differing or _place(d) in definitions)
     ]
-    of_files = {d.file for d in found}
-    holders = set().union(*(d.above for d in found if d.section in ("config", "attribute")))
+    holders = set().union(*(_above(d) for d in found if d.section in ("config", "attribute")))
     return [
         d
         for d in found
         if not (d.section == "file" and d.name in of_files)
-        and not (d.section in ("config", "attribute", "value") and d.place in holders)
+        and not (d.section in ("config", "attribute", "value") and _place(d) in holders)
     ]
 
 
@@ -176,32 +161,26 @@ def _dotted(file: str) -> str:
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def _file_of(name: str, files: Mapping[str, str], section: str) -> str | None:
+def _file_of(name: str, files: Mapping[str, str]) -> str | None:
     """The file that a definition's label, `pack.prep.Class.method`, points into."""
-    while section == "definition" and "." in name:
+    while "." in name:
         name = name.rpartition(".")[0]
         if name in files:
             return files[name]
     return None
 
 
-def weight(found: Iterable[Difference]) -> tuple[int, int]:
-    """How far apart two recipes are: inputs that differ, those of the environment counted last."""
-    listed = list(found)
-    near = sum(difference.section not in ("distribution", "setting") for difference in listed)
-    return near, len(listed)
-
-
 def nearest(
     parts: Mapping[str, Any], candidates: Iterable[tuple[str, Mapping[str, Any]]]
 ) -> tuple[str, list[Difference]] | None:
-    """The candidate (digest, parts) with the fewest differences, and those; the first of equals."""
-    best: tuple[str, list[Difference]] | None = None
-    for digest, other in candidates:
-        found = differences(other, parts)
-        if best is None or weight(found) < weight(best[1]):
-            best = digest, found
-    return best
+    """The candidate (digest, parts) with the fewest differences, those of the environment counted last, and
+    these; the first of equals."""
+    all_found = [(digest, differences(other, parts)) for digest, other in candidates]
+
+    def distance(one: tuple[str, list[Difference]]) -> tuple[int, int]:
+        return sum(d.section not in ("distribution", "setting") for d in one[1]), len(one[1])
+
+    return min(all_found, key=distance, default=None)
 
 
 class Cue(NamedTuple):

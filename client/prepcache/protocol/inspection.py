@@ -130,6 +130,7 @@ class Explanation(Message, frozen=True):
         draws: the random generators that samples of the recipe were drawn from.
         is_partial: the recipe had entries, but not of all items.
         cue: of such a miss, the kind of input that the job named: "data", "observed", or empty.
+        missed_at: when a job missed it last, 0 where that is not known.
     """
 
     recipe: RecipeHex | None
@@ -143,6 +144,7 @@ class Explanation(Message, frozen=True):
     draws: Annotated[tuple[Text, ...], at_most(MAX_DRAWS)] = ()
     is_partial: bool = False
     cue: Text = ""
+    missed_at: Amount = 0.0
 
 
 class EntryFilter(Message, frozen=True):

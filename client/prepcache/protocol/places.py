@@ -3,13 +3,11 @@
 Invariants:
     1. Both sides, and every job of a user, come to the same places from the same environment. So the socket
        is in the root, and not in `$XDG_RUNTIME_DIR`, which a job of cron, a container or ssh has not.
-    2. A socket's path fits into `sun_path`; where that in the root does not, a short one is derived from it
-       under /tmp, in a folder that only its owner can enter.
+    2. Both sides refuse a root in which the socket's path would not fit into `sun_path`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Mapping
@@ -37,21 +35,8 @@ def own_root(environ: Mapping[str, str]) -> Path:
 
 
 def own_socket(environ: Mapping[str, str], root: Path | None = None) -> Path:
-    """The socket of the user's own daemon: in its root, or under /tmp where that is too long a path."""
-    root = root or own_root(environ)
-    natural = root / "prepcached.sock"
-    if len(os.fsencode(natural)) <= MAX_SOCKET_PATH_BYTES:
-        return natural
-    return _short_folder() / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:8]}.sock"
-
-
-def is_public(socket: Path) -> bool:
-    """Whether a socket lies where another user could have been first: in the short folder under /tmp."""
-    return socket.parent == _short_folder()
-
-
-def _short_folder() -> Path:
-    return Path(f"/tmp/prepcache-{os.getuid()}")
+    """The socket of the user's own daemon."""
+    return (root or own_root(environ)) / "prepcached.sock"
 
 
 def read_plain(path: Path, max_bytes: int) -> tuple[os.stat_result, bytes]:

@@ -22,7 +22,6 @@ from prepcached.store import listing
 from prepcached.store.records import RecipeRecord
 from prepcached.store.store import Store
 
-SHOWN_TEXT = 1000  # characters of a value in an answer; a line has fewer
 SUMMARY_TEXT = 4000  # characters of a summary, less than a message's text may have
 WAS_THERE = "it was cached, but has been evicted, purged or found damaged"
 NOT_ALL = (
@@ -64,9 +63,9 @@ async def explanation(
         if missed is None or not missed.why:
             raise
         recipe = RecipeDigest(missed.recipe)
-        return inspection.Explanation(recipe, missed.name, 0, False, None, summary=missed.why)
+        told = inspection.Explanation(recipe, missed.name, 0, False, None)
     misses.note_reason(told.recipe, told.summary)
-    return told if missed is None or not missed.why else replace(told, summary=missed.why)
+    return told if missed is None else replace(told, summary=missed.why or told.summary, missed_at=missed.at)
 
 
 def _explain(
@@ -76,7 +75,7 @@ def _explain(
     recipe = None if digest is None else digest + scope
     with store.index.read() as conn:
         draws = () if recipe is None else listing.draws(conn, recipe)[: inspection.MAX_DRAWS]
-        name = shortened(full_name, SHOWN_TEXT)
+        name = shortened(full_name, explain.SHOWN_CHARS)
         told = inspection.Explanation(digest, name, entries, False, None, draws=draws)
         if missed is not None and missed.is_partial:
             return replace(told, is_partial=True, summary=missed.why or NOT_ALL, cue=missed.cue)
@@ -98,7 +97,7 @@ def _explain(
     return replace(
         told,
         nearest=nearest,
-        differences=tuple(map(_difference, differences[: inspection.MAX_DIFFERENCES])),
+        differences=tuple(differences[: inspection.MAX_DIFFERENCES]),
         more=max(0, len(differences) - inspection.MAX_DIFFERENCES),
         summary=shortened(explain.summary(differences), SUMMARY_TEXT),
     )
@@ -128,13 +127,6 @@ def _subject(store: Store, asked: inspection.ExplainRequest, missed: Miss | None
     # Of a recipe that all shared others' entries are not told of to who sees his own alone.
     scope = record.scope if caller.confined_to is None else caller.scope
     return record.digest, record.name, record.parts, scope, record.entries
-
-
-def _difference(one: explain.Difference) -> inspection.Difference:
-    cut = [None if text is None else shortened(text, SHOWN_TEXT) for text in (one.old, one.new)]
-    return inspection.Difference(
-        one.section, shortened(one.name, SHOWN_TEXT), cut[0], cut[1], shortened(one.line, SHOWN_TEXT)
-    )
 
 
 def recipes(daemon: Daemon) -> APIRouter:
