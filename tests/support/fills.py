@@ -54,7 +54,10 @@ class Artifacts:
         self.drop = session.drop_hold
 
     def lease(self, *given: Any, **named: Any) -> Any:
-        return self.sharing.lease(*given, **named)
+        answer = self.sharing.lease(*given, **named)
+        if answer.look_again is not None:
+            self.absorb(answer.look_again)
+        return answer
 
     def budget_bytes(self) -> int:
         return self.budget

@@ -164,6 +164,65 @@ def test_what_there_is_no_room_for_may_fit_after_drops(bench: Bench) -> None:
     assert len(bench.sent("POST", "/leases")) in (2, 3), "a beat of the thread's may be under way"
 
 
+def test_who_is_declined_waits_for_threads_that_look(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are about to drop what their answers hold; two that look and are declined wait for neither."""
+    monkeypatch.setattr(waits, "DROPS_S", 600.0)
+    bench.world.artifacts = [1]
+    found = bench.session.resolve(SomeRecipe())
+    are_looking, are_declined = threading.Barrier(3), threading.Barrier(3)
+
+    def lease(request: Request) -> Any:
+        if any(beat.json["dropped"] for beat in bench.sent("POST", "/s1/beat")):
+            return bench.world.on_post_leases(request)
+        are_declined.wait(60)
+        return reply({"is_declined": True, "reason": "no room"})
+
+    def looks() -> None:
+        with bench.session.heartbeat.looking():
+            are_looking.wait(60)
+            are_declined.wait(60)
+            bench.session.drop_hold(found.artifacts)
+
+    def asks(number: int) -> None:
+        with bench.session.heartbeat.looking():
+            are_looking.wait(60)
+            granted[number] = bench.session.lease(RECIPE, 0, items(number), want=1).granted
+
+    granted: dict[int, tuple[int, ...]] = {}
+    bench.world.said["POST leases"] = lease
+    threads = [threading.Thread(target=looks), *(threading.Thread(target=asks, args=(n,)) for n in (1, 2))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert granted == {1: (0,), 2: (0,)}
+
+
+def test_who_is_declined_waits_for_a_beat_that_tells_drops(bench: Bench) -> None:
+    bench.world.artifacts = [1]
+    found = bench.session.resolve(SomeRecipe())
+    is_telling, is_declined = threading.Event(), threading.Event()
+    told: list[Any] = []
+
+    def beat(request: Request) -> Any:
+        if request.json["dropped"]:
+            is_telling.set()
+            is_declined.wait(60)
+            told.append(request)
+        return bench.world.on_post_sessions_beat(request)
+
+    def lease(request: Request) -> Any:
+        if told:
+            return bench.world.on_post_leases(request)
+        is_declined.set()
+        return reply({"is_declined": True, "reason": "no room"})
+
+    bench.world.said |= {"POST sessions/beat": beat, "POST leases": lease}
+    bench.session.drop_hold(found.artifacts)
+    assert is_telling.wait(60)
+    assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
+
+
 def test_what_a_lost_beat_told_is_told_again(bench: Bench) -> None:
     beats: list[Any] = []
 

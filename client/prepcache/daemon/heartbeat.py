@@ -85,7 +85,8 @@ class Heartbeat:
         self._progress: dict[str, wire.Progress] = {}
         self._used: set[str] = set()
         self.dropped: set[str] = set()
-        self.has_drops = threading.Event()
+        self._looking: set[int] = set()
+        self._looked = threading.Condition()
         self._lost: set[str] = set()
         self.found = (0, 0.0)
         self.held: set[str] = set()
@@ -153,8 +154,6 @@ class Heartbeat:
             self.dropped |= gone
             self._used -= gone
             self.held -= gone
-            if self.dropped:
-                self.has_drops.set()
 
     def note_found(self, items: int, saved_s: float) -> None:
         with self._lock:
@@ -187,8 +186,34 @@ class Heartbeat:
             digests = {str(ref.digest) for ref in artifacts}
             self.held |= digests
             self.dropped -= digests
-            if not self.dropped:
-                self.has_drops.clear()
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[None]:
+        """While this thread asks for an answer that holds all that it names, until the useless is dropped."""
+        with self._looked:
+            self._looking.add(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._end_looking()
+
+    def _end_looking(self) -> bool:
+        with self._looked:
+            was = threading.get_ident() in self._looking
+            self._looking.discard(threading.get_ident())
+            self._looked.notify_all()
+        return was
+
+    def await_looks(self, wait_s: float) -> None:
+        """Waits until no other thread is looking, or telling what it has dropped; two that wait do not wait
+        for each other."""
+        was_looking = self._end_looking()
+        with self._looked:
+            self._looked.wait_for(lambda: not self._looking, wait_s)
+            if was_looking:
+                self._looking.add(threading.get_ident())
+        if self._telling.acquire(timeout=waits.BEAT_LIMIT_S):
+            self._telling.release()
 
     def take_held(self) -> set[str]:
         with self._lock:
@@ -213,7 +238,6 @@ class Heartbeat:
                 lost = tuple(sorted(self._lost)[: wire.MAX_LEASES])
                 progress, found = tuple(self._progress.values())[-wire.MAX_PROGRESS_PER_BEAT :], self.found
                 self.dropped.difference_update(dropped)
-                self.has_drops.clear()
             used_now, dropped_now = tuple(map(Digest, used)), tuple(map(Digest, dropped))
             answer: wire.BeatAnswer = session.client.transport.call(
                 "POST",

@@ -193,7 +193,7 @@ class Session:
 
         while True:
             answer: wire.LeaseAnswer = self.run(ask, wait_s=wait_s, acts=True)
-            if not answer.is_declined or not self._makes_way(tells, waits.DROPS_S / 5):
+            if not answer.is_declined or not self._makes_way(tells):
                 break
         if lie := answer.lie(len(run) // 32, want):
             raise self._give_up(f"the daemon's answer is invalid: {lie}")
@@ -222,7 +222,7 @@ class Session:
                     committed = self._handover.commit(header, leases, staged, limit_s)
                     break
                 except Declined:
-                    if not self._makes_way(tells, waits.DROPS_S):
+                    if not self._makes_way(tells):
                         raise
         except UnknownSession:
             with contextlib.suppress(PrepcacheError):
@@ -259,12 +259,12 @@ class Session:
         self.open()
         return self._handover.path_of(ref, self.heartbeat.held)
 
-    def _makes_way(self, tells: int, wait_s: float) -> bool:
+    def _makes_way(self, tells: int) -> bool:
         """Tells at once which holds were dropped, for lack of room; whether any were since `tells` was so.
 
         Another thread may be looking through an answer, which holds all that it names: it is waited for.
         """
-        self.heartbeat.has_drops.wait(wait_s)
+        self.heartbeat.await_looks(waits.DROPS_S)
         try:
             if (header := self.header) is not None and self.heartbeat.dropped:
                 self.run(lambda limit_s: self.heartbeat.tell(self, header, limit_s))

@@ -427,7 +427,6 @@ class Committer:
             if answer.look_again is not None:
                 if (looks := looks + 1) > MAX_LOOKS:
                     raise DaemonError("the daemon keeps announcing new artifacts")
-                artifacts.absorb(answer.look_again)
                 generation = answer.look_again.generation
                 lost |= self._made_by_others(batch)
                 continue

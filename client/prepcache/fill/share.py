@@ -279,7 +279,6 @@ class Share:
             return []
         if answer.look_again is not None:
             before = self.open
-            self._artifacts.absorb(answer.look_again)
             self._settle_found()
             self._looks = self._looks + 1 if self.open == before else 0
             if self._looks > MAX_LOOKS:

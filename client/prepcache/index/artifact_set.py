@@ -175,6 +175,10 @@ class ArtifactSet:
 
     def _look(self, generation: int) -> bool | None:
         """Whether anything missing was found; None where the daemon could not be asked for it."""
+        with self.session.heartbeat.looking():
+            return self._ask(generation)
+
+    def _ask(self, generation: int) -> bool | None:
         try:
             resolved: wire.Resolved = self.session.resolve(
                 self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
@@ -202,15 +206,25 @@ class ArtifactSet:
         )
 
     def lease(self, *given: Any, **named: Any) -> wire.LeaseAnswer:
-        """As the session's; registers the recipe, where that failed at the last look."""
+        """As the session's, with what it is told to look at taken in. Registers the recipe, where that failed
+        at the last look."""
         try:
-            answer: wire.LeaseAnswer = self.sharing.lease(*given, **named, why=self.why, cue=self.why_cue)
+            answer = self._lease(*given, **named)
         except UnknownRecipe:
             self.look()
             if self._refused is not None:
                 raise self._refused from None
-            answer = self.sharing.lease(*given, **named, why=self.why, cue=self.why_cue)
+            answer = self._lease(*given, **named)
         self.why = self.why_cue = ""
+        return answer
+
+    def _lease(self, *given: Any, wait_s: float, **named: Any) -> wire.LeaseAnswer:
+        # What polls for long is not waited for by a commit that is declined.
+        look = self.session.heartbeat.looking() if not wait_s else contextlib.nullcontext()
+        with look:
+            answer = self.sharing.lease(*given, **named, wait_s=wait_s, why=self.why, cue=self.why_cue)
+            if answer.look_again is not None:
+                self.absorb(answer.look_again)
         return answer
 
     def absorb(self, resolved: wire.Resolved) -> bool:
