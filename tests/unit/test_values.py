@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import io
 import logging
 import multiprocessing
 import random
 import weakref
+import zoneinfo
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
 from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, MethodType
 from typing import Any
 
 import attr
 import numpy as np
 import pytest
+import tokenizers
 import torch
 
+from prepcache import item_digest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.markers import plain, tree
 from prepcache.keys.recipes import recipe
@@ -40,17 +46,115 @@ class Plain:
         vars(self).update(state)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [(i for i in [1]), Plain(k=(i for i in [1])), Plain(n=Plain(k=(i for i in [1])))],
-)
-def test_hidden_state_is_refused_with_its_place_and_remedy(value: Any) -> None:
-    with pytest.raises(UnkeyableError) as caught:
-        digest_of(value)
-    message = str(caught.value)
-    assert message.startswith("config.value")
-    assert all(way in message for way in ("__prepcache_key__", "register_key"))
-    assert "untracked=" not in message, "the function is given its config: it cannot be left out"
+def with_own(value: Any, own: Any) -> Any:
+    object.__setattr__(value, "own", own)
+    return value
+
+
+KEPT: list[Any] = []
+"""Alive: what is made next lies at another address, and weak references find it."""
+
+
+def kept(value: Any) -> Any:
+    KEPT.append(value)
+    return value
+
+
+class Other(Plain):
+    pass
+
+
+class Slots:
+    """As attrs makes them."""
+
+    __slots__ = ("x", "y")
+
+    def __init__(self, x: Any) -> None:
+        self.x = self.y = x
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"x": self.x, "y": self.y}
+
+    def method(self) -> Any:
+        return self.x
+
+
+class Frame:
+    """As pandas' and PIL's: it says how to make it anew."""
+
+    def __init__(self, blocks: list[Any]) -> None:
+        self.blocks = blocks
+
+    def __reduce__(self) -> Any:
+        return _frame_of, (Frame, tuple(self.blocks)), {"attrs": {}}
+
+
+def _frame_of(cls: type, blocks: tuple[Any, ...]) -> Any:
+    return cls(list(blocks))
+
+
+class Tree:
+    """Children know their parent."""
+
+    def __init__(self, *children: Tree, n: int = 0) -> None:
+        self.children, self.n, self.parent = list(children), n, None
+        for child in children:
+            child.parent = self  # type: ignore[assignment]
+
+
+class Table(dict[str, int]):
+    pass
+
+
+class Ordered(OrderedDict[str, int]):
+    pass
+
+
+class Defaults(defaultdict[str, object]):
+    pass
+
+
+@dataclasses.dataclass
+class Sizes(list[int]):
+    name: str = "a"
+
+
+@dataclasses.dataclass
+class Window(deque[int]):
+    name: str = "a"
+
+
+class Level(enum.Enum):
+    LOW = 1
+
+
+class Trap:
+    @property
+    def boom(self) -> int:
+        raise RuntimeError("read")
+
+
+class Layer(torch.nn.Module):
+    __slots__ = ("own",)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    p: int = 1
+
+
+@attr.frozen(cache_hash=True)
+class Hashed:
+    p: str = "a"
+
+
+def subclass(base: Any, *arguments: Any) -> Any:
+    return type("Own", (base,), {"__module__": __name__})(*arguments)
+
+
+def extended(value: Any, element: int) -> Any:
+    value.append(element)
+    return value
 
 
 def graded(by: float) -> torch.Tensor:
@@ -59,18 +163,81 @@ def graded(by: float) -> torch.Tensor:
     return value
 
 
-BESIDE = {
+def hashed(own: int) -> Any:
+    value = with_own(subclass(Hashed), own)
+    if kept(value) and len(KEPT) % 2:
+        hash(value)
+    return value
+
+
+def event(is_set: bool) -> Any:
+    made = multiprocessing.Event()
+    made.set() if is_set else made.clear()
+    return made
+
+
+def weak_set(cls: Any, count: int) -> Any:
+    elements = kept([Plain(n=n) for n in range(count)])
+    return cls(reversed(elements) if len(KEPT) % 2 else elements)
+
+
+STATES: dict[str, Callable[[int], Any]] = {
+    "an attribute": lambda n: Plain(a=n, b="x"),
+    "the class": lambda n: (Plain, Other)[n](a=1),
+    "a slot": lambda n: Slots(n),
+    "a reduction": lambda n: Frame([1, n]),
+    "an object in an object": lambda n: Plain(a=Plain(b=n)),
+    "a ring": lambda n: Tree(Tree(), Tree(n=n)),
+    "the depth of a ring": lambda n: Tree(Tree(Tree())) if n else Tree(Tree(), Tree()),
+    "a generator": lambda n: Plain(a=random.Random(n)),
+    "a function in C": lambda n: Plain(a=(len, print)[n]),
+    "a method": lambda n: Slots(n).method,
+    "a method of a function": lambda n: MethodType(_frame_of, Slots(n)),
+    "a partial": lambda n: functools.partial(_frame_of, n),
+    "the function of a partial": lambda n: functools.partial((_frame_of, digest_of)[n], 1),
+    "a method in C": lambda n: [n].count,
+    "the order of a mapping proxy": lambda n: MappingProxyType({"a": 1, "b": 2} if n else {"b": 2, "a": 1}),
+    "the order of an OrderedDict": lambda n: Ordered(a=1, b=1) if n else Ordered(b=1, a=1),
+    "the factory of a defaultdict": lambda n: Defaults((int, float)[n]),
+    "an element of a list": lambda n: extended(Sizes(), n),
+    "an element of a deque": lambda n: extended(Window(), n),
+    "an entry of a dict": lambda n: Table(a=n),
     "a gradient": graded,
-    "what a dtype carries": lambda n: np.dtype("i4", metadata={"classes": n}),
-    "what an array's dtype carries": lambda n: np.zeros(2, np.dtype("i4", metadata={"classes": n})),
+    "the metadata of a dtype": lambda n: np.dtype("i4", metadata={"classes": n}),
+    "the metadata of an array's dtype": lambda n: np.zeros(2, np.dtype("i4", metadata={"classes": n})),
     "what a logger's messages get": lambda n: logging.LoggerAdapter(logging.getLogger("a"), {"n": n}),
+    "what a weak reference refers to": lambda n: weakref.ref(kept(Plain(n=n))),
+    "whether a weak reference is gone": lambda n: weakref.ref(kept(Plain()) if n else Plain()),
+    "the elements of a weak set": lambda n: weak_set(weakref.WeakSet, 8 + n),
+    "whether an event is set": lambda n: event(bool(n)),
+    "an attribute of a hashed object": hashed,
 }
+OWN: dict[str, Callable[[], Any]] = {
+    "a fraction": lambda: subclass(Fraction, 1),
+    "a span of time": lambda: subclass(timedelta, 1),
+    "a generator": lambda: subclass(random.Random, 1),
+    "a frozen dataclass with slots": lambda: subclass(Frozen),
+    "an ordered dict": lambda: Ordered(a=1),
+    "a list with fields": Sizes,
+    "a deque with fields": Window,
+    "a dict": Table,
+    "a member of an enum": lambda: Level.LOW,
+    "an array in a file": lambda: np.array([1, 2]).view(type("Mapped", (np.memmap,), {})),
+    "a time zone": lambda: type("Zone", (zoneinfo.ZoneInfo,), {})("UTC"),
+    "a generator of torch": lambda: subclass(torch.Generator).manual_seed(1),
+    "what has a property that raises": Trap,
+    "a module with slots": Layer,
+    "a tokenizer": lambda: tokenizers.Tokenizer(tokenizers.models.BPE()),
+    "a weak set": lambda: weak_set(type("Watched", (weakref.WeakSet,), {}), 3),
+}
+STATES |= {f"an attribute of {of}": lambda n, make=make: with_own(make(), n) for of, make in OWN.items()}
 
 
-@pytest.mark.parametrize("made", BESIDE.values(), ids=BESIDE)
-def test_what_a_library_keeps_beside_a_value_counts(made: Any) -> None:
-    assert digest_of(made(1)) == digest_of(made(1))
-    assert digest_of(made(1)) != digest_of(made(2))
+@pytest.mark.parametrize("make", STATES.values(), ids=STATES)
+@pytest.mark.parametrize("key", [digest_of, item_digest], ids=["config", "item"])
+def test_a_value_counts_by_all_of_its_state(make: Callable[[int], Any], key: Callable[[Any], str]) -> None:
+    one, same, other = (key(make(n)) for n in (0, 0, 1))
+    assert one == same != other
 
 
 SETS = """
@@ -111,24 +278,6 @@ def test_a_set_of_things_of_one_name_is_refused(project: Project, held: str) -> 
         recipe(project.load().f)
 
 
-def test_a_property_that_raises_is_never_called() -> None:
-    class Trap:
-        @property
-        def boom(self) -> int:
-            raise RuntimeError("read")
-
-    assert digest_of(Trap()) == digest_of(Trap())
-
-
-def test_a_getstate_that_raises_is_refused_by_name() -> None:
-    class Broken:
-        def __getstate__(self) -> None:
-            raise RuntimeError("no state today")
-
-    with pytest.raises(UnkeyableError, match=r"Broken.*no state today"):
-        digest_of(Broken())
-
-
 class Named:
     """Says that it is a global of its module."""
 
@@ -142,23 +291,36 @@ class Named:
 NAMED = Named("NAMED")
 
 
-def test_an_object_reduced_to_a_missing_global_is_refused() -> None:
-    with pytest.raises(UnkeyableError, match="which no module has"):
-        digest_of(Named("NAMED"))
-
-
-@pytest.mark.parametrize("marked", [lambda path: Plain(at=path), lambda path: KeyedBy(path)])
-def test_a_directory_in_an_object_of_a_config_is_refused(tmp_path: Path, marked: Any) -> None:
-    with pytest.raises(UnkeyableError, match=r"config\.value\.at.* is a directory; pass prepcache\.tree"):
-        digest_of(marked(tmp_path))
-
-
 class KeyedBy:
     def __init__(self, at: Any) -> None:
         self.at = at
 
     def __prepcache_key__(self) -> dict[str, Any]:
         return {"at": self.at}
+
+
+class Broken:
+    def __getstate__(self) -> None:
+        raise RuntimeError("no state today")
+
+
+DIRECTORY = r"config\.value\.at.* is a directory; pass prepcache\.tree"
+REFUSED: list[tuple[Callable[[Path], Any], str]] = [
+    (lambda _: (i for i in [1]), r"^config\.value: .*__prepcache_key__.*register_key"),
+    (lambda _: Plain(k=(i for i in [1])), r"^config\.value\.k: .*__prepcache_key__.*register_key"),
+    (lambda _: Plain(n=Plain(k=(i for i in [1]))), r"^config\.value\.n\.k: .*register_key"),
+    (lambda _: Broken(), "Broken.*no state today"),
+    (lambda _: Named("NAMED"), "which no module has"),
+    (lambda path: Plain(at=path), DIRECTORY),
+    (lambda path: KeyedBy(path), DIRECTORY),
+]
+
+
+@pytest.mark.parametrize(("make", "words"), REFUSED)
+def test_hidden_state_is_refused_with_its_place_and_remedy(tmp_path: Path, make: Any, words: str) -> None:
+    with pytest.raises(UnkeyableError, match=words) as caught:
+        digest_of(make(tmp_path))
+    assert "untracked=" not in caught.value.message, "the function is given its config"
 
 
 @pytest.mark.parametrize("is_config", [True, False])
@@ -184,54 +346,6 @@ def test_a_plain_object_names_no_file(tmp_path: Path) -> None:
     assert digest_of(plain(Plain(at="r.bin"))) != before
 
 
-def test_attributes_beside_a_reduction_count_whatever_they_are() -> None:
-    class Ratio(Fraction):
-        scale: int
-
-    class Span(timedelta):
-        lo: int
-
-    class Dice(random.Random):
-        sides: int
-
-    for kind in (Ratio, Span, Dice):
-        one, other = kind(1), kind(1)
-        vars(one).update(scale=1, lo=1, sides=1)
-        vars(other).update(scale=0, lo=1, sides=1)
-        assert digest_of(one) != digest_of(other), kind
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Slotted:
-    p: int = 1
-
-
-@attr.frozen(cache_hash=True)
-class SlottedByAttrs:
-    p: str = "a"
-
-
-@pytest.mark.parametrize("base", [Slotted, SlottedByAttrs])
-def test_a_subclass_of_a_class_with_slots_counts_its_own(base: Any) -> None:
-    kind = type("Own", (base,), {})
-
-    def made(k: int) -> Any:
-        value = kind()
-        object.__setattr__(value, "k", k)
-        return value
-
-    assert digest_of(made(1)) != digest_of(made(2))
-    used = made(1)
-    hash(used)
-    assert digest_of(used) == digest_of(made(1))
-
-
-def test_the_order_of_a_mapping_proxy_counts() -> None:
-    one, other = ({"a": 1, "b": 2}, {"b": 2, "a": 1})
-    assert digest_of(one) == digest_of(other)
-    assert digest_of(MappingProxyType(one)) != digest_of(MappingProxyType(other))
-
-
 def test_a_member_of_an_enum_counts_by_what_it_holds(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_text("1")
@@ -253,16 +367,6 @@ def test_parameters_with_long_numbers_count_by_name() -> None:
 
     g.__code__ = g.__code__.replace(co_name="f", co_qualname=f.__code__.co_qualname)
     assert recipe(f, code="function").digest != recipe(g, code="function").digest
-
-
-def test_a_weak_reference_counts_by_what_it_refers_to() -> None:
-    one, same, other = Plain(n=1), Plain(n=1), Plain(n=2)
-    assert digest_of(weakref.ref(one)) == digest_of(weakref.ref(same))
-    assert digest_of(weakref.ref(one)) != digest_of(weakref.ref(other))
-    gone = weakref.ref(other)
-    before = digest_of(gone)
-    del other
-    assert digest_of(gone) != before
 
 
 GENERATORS = {
@@ -294,30 +398,6 @@ def test_a_generator_without_a_seed_is_named(made: str, is_config: bool) -> None
         assert recipe(function, config=config).digest == found.digest
 
 
-class Watched(weakref.WeakSet[Any]):
-    pass
-
-
-@pytest.mark.parametrize("kind", [weakref.WeakSet, Watched])
-def test_a_weak_set_counts_as_a_set(kind: Any) -> None:
-    held = [Plain(n=n) for n in range(9)]
-    one, other = kind(held), kind(reversed(held))
-    assert digest_of(one) == digest_of(other)
-    if kind is Watched:
-        one.scale = 2
-        assert digest_of(one) != digest_of(other)
-        del one.scale
-    other.discard(held[0])
-    assert digest_of(one) != digest_of(other)
-
-
-def test_an_event_of_processes_counts_by_whether_it_is_set() -> None:
-    event = multiprocessing.Event()
-    before = digest_of(event)
-    event.set()
-    assert digest_of(event) != before
-
-
 class Buffer(io.BytesIO):
     pass
 
@@ -331,8 +411,7 @@ def test_lazily_cached_attributes_do_not_change_the_key(value: Any) -> None:
     assert digest_of(value) != before
 
 
-@pytest.mark.parametrize("code", ["script", "function"])
-def test_a_structure_of_ctypes_counts_by_its_fields(project: Project, code: Any) -> None:
+def test_a_structure_of_ctypes_counts_by_its_fields(project: Project) -> None:
     """Headers of binary files are read so. What ctypes makes of each field follows from them."""
     text = "import ctypes\nclass H(ctypes.{}):\n    _fields_ = [('a', ctypes.{}), ('b', ctypes.{})]\n"
     digests = []
@@ -344,6 +423,6 @@ def test_a_structure_of_ctypes_counts_by_its_fields(project: Project, code: Any)
         ("BigEndianStructure", "c_int8", "c_int8 * 4"),
     ):
         project.write(prep=text.format(*made_of) + "def f(x): return H.from_buffer_copy(x).a\n")
-        digests.append(recipe(project.load().f, code=code).digest)
+        digests.append(project.digest(code="function"))
     assert digests[0] == digests[1]
     assert len(set(digests)) == 4
