@@ -31,7 +31,7 @@ from prepcache.fill.commit import Committer, behind_text, waiting_of
 from prepcache.fill.filler import Fill, Filled
 from prepcache.fill.input_guard import SHOWN, Originals
 from prepcache.fill.on_access import OnAccess
-from prepcache.fill.pending import Task, made_by
+from prepcache.fill.pending import Task
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.workers import crew_of
 from prepcache.index.item_index import MISSING, Array, Catalogue, rows_of
@@ -98,7 +98,8 @@ class Making:
         self._beginning = threading.Lock()
         is_heir = self._by.artifacts.mode.is_writing and not self._by.is_stream
         self.pid = os.getpid()
-        self.committer = Committer(self._by.artifacts, self._task(), is_heir=is_heir)
+        self._task = Task(self._by, self._catalogue, self._originals)
+        self.committer = Committer(self._task, is_heir=is_heir)
         self.on_access: OnAccess | None = None
 
     # -- all that is missing
@@ -142,7 +143,7 @@ class Making:
             self._originals.compare(todo)
             self._try_one(int(todo[0]))
             crew = crew_of(by.executor_here(), by.num_workers, by.job, self._originals.item, by.steady)
-            filled = Fill(self._task(), artifacts, crew, progress, self.committer, todo).run()
+            filled = Fill(self._task, crew, progress, self.committer, todo).run()
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
             progress.close()
             kept, is_part = self._catalogue.kept, by.is_stream
@@ -156,10 +157,6 @@ class Making:
         self._of.keeps = by.is_lazy or bool(filled.reason and not filled.is_declined)
         self._say_filled(filled, said)
         self._of.refuse_draws(filled.drawn)
-
-    def _task(self) -> Task:
-        by, producer = self._by, made_by(self._by.recipe.name)
-        return Task(by.recipe, self._catalogue, self._originals, producer, by.steady, by.job)
 
     def _try_one(self, index: int) -> None:
         """Makes a sample of a wrapped dataset before any is stored: one that draws is refused."""
@@ -215,9 +212,7 @@ class Making:
         here = None
         if is_keeping and is_writing and not drifted:
             with self._beginning:
-                here = self.on_access or OnAccess(
-                    by.artifacts, self._task(), self.committer, self._watched.observed
-                )
+                here = self.on_access or OnAccess(self._task, self.committer, self._watched.observed)
                 self.on_access = here
         with by.job.filling(), self._watched.guarded() as watched:
             if here is not None and here.wants_more:
@@ -244,7 +239,7 @@ class Making:
         if part.unobserved or has_changed:
             return part, False
         if (refusal := part.looked_at().refusal) is not None:
-            raise self._task().refusal(index, refusal)
+            raise self._task.refusal(index, refusal)
         return part, True
 
     def _call(self, index: int, item: Any) -> tuple[Part, bool]:
@@ -252,7 +247,7 @@ class Making:
         (part,) = self._by.job.parts(index, item)
         self._by.steady.settle()
         if part.error is not None:
-            raise self._task().failure(part)
+            raise self._task.failure(part)
         if isinstance(self._by.job.function, Wrapped):
             self._of.refuse_draws(self._watched.drawn())
         self._tally.note_made(index, part.cost_s)

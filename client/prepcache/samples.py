@@ -105,9 +105,18 @@ class Preprocessing:
         """What calls the function; a forked worker has none of the threads that feed it."""
         return self.executor if os.getpid() == self.opened_in else None
 
+    @property
+    def may_wait_for_others(self) -> bool:
+        """Whether a thread that waits for others' items may wait for itself."""
+        return self.job.may_wait_for_others or (self.artifacts.filling.locked() and self._is_in_executor)
+
+    @property
+    def _is_in_executor(self) -> bool:
+        return threading.current_thread() in getattr(self.executor_here(), "_threads", ())
+
     def refuse_own_executor(self) -> None:
         """Refuses to have items made by a pool of threads for one of these threads."""
-        if threading.current_thread() in getattr(self.executor_here(), "_threads", ()):
+        if self._is_in_executor:
             raise RuntimeError(
                 f"{self.name}: this thread belongs to executor=, which is to preprocess the items: it would "
                 "wait for itself forever. Open and prepare the data set in another thread, or pass another "

@@ -167,3 +167,39 @@ def test_what_threads_make_first_is_stored(jobs: Jobs) -> None:
     jobs.run(script)
     jobs.run(script)
     assert jobs.calls() == Counter(range(2))
+
+
+POOL = """
+from concurrent.futures import ThreadPoolExecutor
+from prepcache.fill import workers
+
+handed_in, submit = threading.Event(), workers.Hired.submit
+
+def noted(*given):
+    submit(*given)
+    handed_in.set()
+
+workers.Hired.submit = noted
+
+def make(item):
+    called(item)
+    return np.full(3, item)
+
+def read():
+    handed_in.wait()
+    return int(ds[0][0])
+
+with ThreadPoolExecutor(1) as pool:
+    ds = prepcache.CachedDataset(list(range(4)), make, lazy=True, executor=pool, progress=False)
+    reading = pool.submit(read)
+    ds.prepare()
+    assert reading.result() == 0
+assert [int(sample[0]) for sample in ds] == [0, 1, 2, 3]
+tell()
+"""
+
+
+def test_a_thread_of_the_pool_may_read_what_waits_for_the_pool(jobs: Jobs) -> None:
+    """It makes it itself: what is handed in waits for it."""
+    jobs.run(jobs.write(POOL))
+    assert jobs.calls() == Counter([0, *range(4)])

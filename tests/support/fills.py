@@ -74,6 +74,19 @@ class Artifacts:
         self.drop(useless)
 
 
+class By:
+    """How a job makes samples; as `Preprocessing` of samples.py."""
+
+    recipe, name = RECIPE, RECIPE.name
+
+    def __init__(self, artifacts: Artifacts, job: Job) -> None:
+        self.artifacts, self.job, self.steady = artifacts, job, Steady(None)
+
+    @property
+    def may_wait_for_others(self) -> bool:
+        return self.job.may_wait_for_others
+
+
 class Bench:
     """One job over the numbers `items`, whose sample is the number squared unless told otherwise."""
 
@@ -118,17 +131,17 @@ class Bench:
             item=self.item_of, position=lambda index: int(first[index]), changed=self.changed,
             name=lambda index: f"item {first[index]} ({self.item_of(index)!r})",
         )  # fmt: skip
-        producer = {"script": "test"}
-        return Task(RECIPE, self.catalogue, originals, producer, Steady(None), self.job)
+        by: Any = By(self.artifacts, self.job)
+        return Task(by, self.catalogue, originals)
 
     def fill(self, crew: Crew | None = None, *, budget: int | None = None) -> Filled:
         self.artifacts.budget = budget or self.artifacts.budget
         crew = crew or Alone(self.job, self.item_of)
         task = self.task()
-        self.committer = Committer(self.artifacts, task)
+        self.committer = Committer(task)
         todo = self.catalogue.missing
         watcher: Any = self.watcher
-        return Fill(task, self.artifacts, crew, watcher, self.committer, todo).run()
+        return Fill(task, crew, watcher, self.committer, todo).run()
 
     def missing(self) -> list[int]:
         """What it would make."""
@@ -141,7 +154,7 @@ class Bench:
         collected = Collected(task)
         for index in self.missing():
             collected.add(*self.job.parts(index, self.item_of(index)), None)
-        Committer(self.artifacts, task)._commit(collected.batch([]), None)
+        Committer(task)._commit(collected.batch([]), None)
 
     def samples(self) -> list[Any]:
         slots, rows = rows_of(self.catalogue.distinct.inverse, self.catalogue.places)
@@ -157,9 +170,8 @@ class AccessJob:
     def __init__(self, daemon: FakeDaemon, items: list[int], name: str = "job", function: Any = None) -> None:
         self.bench = Bench(daemon, items, name, function)
         self.task, self.artifacts = self.bench.task(), self.bench.artifacts
-        self.committer = Committer(self.artifacts, self.task)
-        supply: Any = self.artifacts
-        self.made = OnAccess(supply, self.task, self.committer, list)
+        self.committer = Committer(self.task)
+        self.made = OnAccess(self.task, self.committer, list)
 
     def call(self, index: int) -> tuple[Part, bool]:
         (part,) = self.bench.job.parts(index, self.bench.item_of(index))

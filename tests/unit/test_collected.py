@@ -14,6 +14,7 @@ import pytest
 import torch
 from blake3 import blake3
 
+from prepcache import artifact
 from prepcache.artifact import writer
 from prepcache.fill import pending
 from prepcache.fill.call import Part
@@ -26,8 +27,8 @@ def digest(index: int) -> bytes:
 
 
 TASK: Any = types.SimpleNamespace(
-    recipe=RECIPE,
-    catalogue=types.SimpleNamespace(edition=0, distinct=types.SimpleNamespace(digest=digest)),
+    writer=lambda: artifact.Writer(RECIPE.digest),
+    catalogue=types.SimpleNamespace(distinct=types.SimpleNamespace(digest=digest)),
     producer={},
 )
 

@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import active_children, parent_process
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -178,9 +178,10 @@ class Committer:
     _workers_until: ClassVar[float] = 0.0
     """When all data sets of a job that ends have waited for its workers; 0 before."""
 
-    def __init__(self, artifacts: Any, task: Task, *, is_heir: bool = True) -> None:
+    def __init__(self, task: Task, *, is_heir: bool = True) -> None:
+        artifacts = task.by.artifacts
         self.pid = os.getpid()
-        self.recipe: str = artifacts.recipe.digest
+        self.recipe = artifacts.recipe.digest
         self.changed = threading.Condition()
         self.reason = ""
         self.is_declined = self.is_filling = False
@@ -478,7 +479,7 @@ class Committer:
 
     def _await_workers(self) -> None:
         """Lets workers commit that are still there, as after an error: this process's end terminates them."""
-        if not (pids := {one.pid for one in active_children() if one.daemon}):
+        if not (pids := {one.pid for one in active_children() if one.daemon and one.pid}):
             return
         until = Committer._workers_until = Committer._workers_until or time.monotonic() + WORKERS_S
         with contextlib.suppress(PrepcacheError):

@@ -84,22 +84,21 @@ class Fill:
     def __init__(
         self,
         task: Task,
-        artifacts: Any,
         crew: Crew,
         watcher: Progress,
         committer: Committer,
         todo: Array,
     ) -> None:
         self._task = task
-        self._artifacts = artifacts
-        self._session = artifacts.sharing
+        self._artifacts = task.by.artifacts
+        self._session = self._artifacts.sharing
         self._crew = crew
         self._watcher = watcher
         self._committer = committer
         self._filled = Filled()
         self._pace = Pace(crew.slots)
         self._suit_cache()
-        self._share = Share(artifacts, task.catalogue, todo, self._pace, self._note_found)
+        self._share = Share(self._artifacts, task.catalogue, todo, self._pace, self._note_found)
         self._queue: deque[int] = deque()
         self._collected, self._refused = Collected(task), Collected(task)
         self._unfinished: dict[int, Cut] = {}
@@ -136,7 +135,7 @@ class Fill:
         self._note_trouble()
         if not self._is_stopped:
             self._feed()
-        elif self._task.job.is_expanded:
+        elif self._task.by.job.is_expanded:
             self._feed_alone()
         if self._crew.pending:
             self._take(self._crew.take())
@@ -147,7 +146,7 @@ class Fill:
         if not self._share.open:
             return False
         if self._is_stopped:
-            return self._task.job.is_expanded
+            return self._task.by.job.is_expanded
         if not self._share.fresh:
             self._wait()
         return True
@@ -232,7 +231,7 @@ class Fill:
         if part.error is not None:
             raise self._task.failure(part)
         self._filled.notices.extend(part.notices)
-        self._task.steady.settle()
+        self._task.by.steady.settle()
         cut = self._unfinished.get(part.index)
         if part.is_last and cut is None:
             self._take_whole(part)
@@ -254,7 +253,7 @@ class Fill:
         index = part.index
         self._pace.note(part.cost_s, weight(part.samples[0]) if part.samples else 0)
         if self._is_refused(part):
-            if self._task.job.is_expanded:  # it can't be made again on access
+            if self._task.by.job.is_expanded:  # it can't be made again on access
                 self._named(index, lambda: self._refused.add(part, None))
                 if self._refused.nbytes >= COMMIT_BYTES:
                     self._keep_refused()
@@ -320,7 +319,7 @@ class Fill:
 
     def _hand_in(self, indices: list[int], make: Callable[[], Batch]) -> None:
         self._pace.uncommitted_s = 0.0
-        changed = [] if self._is_alone else self._task.steady.changed(is_due=True, is_filling=True)
+        changed = [] if self._is_alone else self._task.by.steady.changed(is_due=True, is_filling=True)
         if changed:
             self._stop(line(changed))
         if changed or self._is_alone:

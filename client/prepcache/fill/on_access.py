@@ -39,7 +39,6 @@ from prepcache.fill.pacing import COMMIT_ITEMS, COMMIT_LEASES, Pace, commit_byte
 from prepcache.fill.pending import Collected, Task
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.share import Share
-from prepcache.index.artifact_set import ArtifactSet
 
 log = logging.getLogger("prepcache")
 
@@ -59,15 +58,11 @@ class OnAccess:
     """Makes samples and has them committed, for one process."""
 
     def __init__(
-        self,
-        artifacts: ArtifactSet,
-        task: Task,
-        committer: Committer,
-        observed: Callable[[], list[dict[str, Any]]],
+        self, task: Task, committer: Committer, observed: Callable[[], list[dict[str, Any]]]
     ) -> None:
         self.pid = os.getpid()
         self.committer = committer
-        self._artifacts = artifacts
+        self._artifacts = artifacts = task.by.artifacts
         self._task = task
         self._observed = observed
         self._turn = threading.RLock()
@@ -114,7 +109,7 @@ class OnAccess:
             if not todo:
                 with self._is_made:
                     self._is_made.wait(POLL_S)
-            if not granted and self._task.job.may_wait_for_others:  # for this thread: it is not kept waiting
+            if not granted and self._task.by.may_wait_for_others:  # for this thread: it is not kept waiting
                 found |= {index: copied(call(index)[0].samples[0]) for index in left}
         return found
 
@@ -236,7 +231,7 @@ class OnAccess:
         self._pace.commit_bytes = commit_bytes(self._artifacts.budget_bytes())
 
     def _has_changed(self, made: dict[int, Any]) -> bool:
-        steady = self._task.steady
+        steady = self._task.by.steady
         changed = steady.changed(is_due=True) if made else []
         if changed:
             self._artifacts.reason = line(changed)

@@ -26,15 +26,15 @@ from prepcache import artifact
 from prepcache.daemon.session import script_run
 from prepcache.daemon.transfer import Staged, writing_in
 from prepcache.errors import ArtifactError, PrepcacheError, PreprocessError, SampleError
-from prepcache.fill.call import Job, Part, weight
+from prepcache.fill.call import Part, weight
 from prepcache.fill.input_guard import SHOWN
 from prepcache.fill.pacing import COMMIT_BYTES
-from prepcache.fill.recipe_guard import Steady
 from prepcache.index.item_index import Catalogue, more_digest, piece_digest
 
 if TYPE_CHECKING:
     from prepcache.fill.input_guard import Originals
     from prepcache.fill.share import BucketLocks, HeldLease, Share
+    from prepcache.samples import Preprocessing
 
 Identity = tuple[int, int, int, int, int, str]
 """A file's stamp, and its artifact's key."""
@@ -44,19 +44,26 @@ _DOUBLE_EVERY = 16
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What samples are made of, and for.
+    """What samples are made of, how, and where they are then."""
 
-    Args:
-        producer: the job that makes the artifacts, for people.
-        steady: whether what is made still belongs to the recipe.
-    """
-
-    recipe: Any
+    by: Preprocessing
     catalogue: Catalogue
     originals: Originals
-    producer: dict[str, Any]
-    steady: Steady
-    job: Job
+
+    def writer(self) -> artifact.Writer:
+        return artifact.Writer(self.by.recipe.digest, self.catalogue.edition)
+
+    @property
+    def producer(self) -> dict[str, Any]:
+        """The job that makes the artifacts, for people."""
+        return {
+            "recipe": self.by.name,
+            "script": Path(script_run()).name or "python",
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "uid": os.getuid(),
+            "at": time.time(),
+        }
 
     def failure(self, part: Part) -> PreprocessError:
         error, originals = part.error, self.originals
@@ -70,17 +77,6 @@ class Task:
 
     def refusal(self, index: int, error: SampleError) -> SampleError:
         return SampleError(f"{self.originals.name(index)}: {error.message}", **error.data)
-
-
-def made_by(recipe: str) -> dict[str, Any]:
-    return {
-        "recipe": recipe,
-        "script": Path(script_run()).name or "python",
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "uid": os.getuid(),
-        "at": time.time(),
-    }
 
 
 class LocalFile:
@@ -257,7 +253,7 @@ class Collected:
         self._begin()
 
     def _begin(self) -> None:
-        self._writer = artifact.Writer(self._task.recipe.digest, self._task.catalogue.edition)
+        self._writer = self._task.writer()
         self._cover: dict[bytes, HeldLease | None] = {}
         self.indices: list[int] = []
         self._leases: set[int] = set()
@@ -332,7 +328,7 @@ class Cut:
 
     def _end_piece(self, observed: list[dict[str, Any]], *, is_last: bool) -> None:
         number = len(self._pieces)
-        writer = artifact.Writer(self._task.recipe.digest, self._task.catalogue.edition)
+        writer = self._task.writer()
         digests = [piece_digest(self._item, number)]
         writer.add(digests[0], self._samples, self._piece_s)
         if not is_last:

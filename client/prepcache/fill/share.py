@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,6 +39,10 @@ from prepcache.fill.pacing import Pace
 from prepcache.index.item_index import MISSING, Array, Catalogue
 from prepcache.protocol import wire
 from prepcache.protocol.places import cache_folder
+
+if TYPE_CHECKING:
+    from prepcache.daemon.session import Session
+    from prepcache.index.artifact_set import ArtifactSet
 
 SETTLED, FRESH, HELD, OURS, HANDED_IN = range(5)
 MAX_LOOKS = 32
@@ -128,7 +132,7 @@ class Share:
 
     def __init__(
         self,
-        artifacts: Any,
+        artifacts: ArtifactSet,
         catalogue: Catalogue,
         todo: Array,
         pace: Pace,
@@ -391,7 +395,7 @@ class Share:
         self.settle([index for index in list(self._leases) if self._state[index] != HANDED_IN])
 
 
-def forsake(session: Any, leases: Iterable[HeldLease]) -> None:
+def forsake(session: Session, leases: Iterable[HeldLease]) -> None:
     """Gives leases back with the next request for one, or the next beat, which tells jobs that wait for
     their items. It takes no time, so that it may be called with a lock."""
     gone = list(leases)
