@@ -29,12 +29,11 @@ import logging
 import math
 import os
 import secrets
-import signal
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import active_children, parent_process
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -554,26 +553,8 @@ def _write(file: LocalFile, path: Path) -> None:
 
 
 def _end(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
-    end = reference()
-    if end is not None:
-        with _terminated_later():
-            end()
-
-
-@contextlib.contextmanager
-def _terminated_later() -> Iterator[None]:
-    """A block in which a SIGTERM to a worker waits; in the job itself nothing is changed."""
-    if parent_process() is None:
-        yield
-        return
-    noted: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: noted.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
-        if noted:
-            os.kill(os.getpid(), signal.SIGTERM)
+    if (end := reference()) is not None:
+        end()
 
 
 def behind_text(left: int) -> str:
