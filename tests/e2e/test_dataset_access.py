@@ -130,43 +130,26 @@ def test_indices_batches_and_transforms(jobs: Jobs) -> None:
     assert jobs.calls() == Counter(dict.fromkeys(range(50), 1))
 
 
-WORKERS = """
+READERS = """
 import pickle
-import torch
-from torch.utils.data import DataLoader
+from concurrent.futures import ThreadPoolExecutor
 
 def make(item):
     called(item)
-    return torch.full((8,), item, dtype=torch.float32)
+    return np.full(8, item)
 
-def main():
-    ds = prepcache.CachedDataset(list(range(64)), make, progress=False)
-    for method in ("fork", "spawn", "forkserver"):
-        loader = DataLoader(ds, batch_size=16, num_workers=2, multiprocessing_context=method,
-                            persistent_workers=True)
-        for _ in range(2):
-            seen = torch.cat(list(loader))[:, 0].tolist()
-            assert seen == list(range(64)), (method, seen)
-        del loader
-    again = pickle.loads(pickle.dumps(ds))
-    assert [int(again[i][0]) for i in range(64)] == list(range(64))
-    results = []
-    threads = [threading.Thread(target=lambda: results.append([int(ds[i][0]) for i in range(64)]))
-               for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [list(range(64))] * 8
-    tell(ds)
-
-if __name__ == "__main__":
-    main()
+ds = prepcache.CachedDataset(list(range(64)), make, progress=False)
+again = pickle.loads(pickle.dumps(ds))
+assert [int(again[i][0]) for i in range(64)] == list(range(64))
+with ThreadPoolExecutor(8) as pool:
+    reading = [pool.submit(lambda: [int(ds[i][0]) for i in range(64)]) for _ in range(8)]
+assert [one.result() for one in reading] == [list(range(64))] * 8
+tell(ds)
 """
 
 
-def test_workers_pickles_and_threads_read_the_same_maps(jobs: Jobs) -> None:
-    jobs.run(jobs.write(WORKERS))
+def test_pickles_and_threads_read_the_same_maps(jobs: Jobs) -> None:
+    jobs.run(jobs.write(READERS))
     assert jobs.calls() == Counter(dict.fromkeys(range(64), 1))
 
 

@@ -24,7 +24,6 @@ from prepcache.index.item_index import (
     MISSING,
     Catalogue,
     Distinct,
-    Places,
     more_digest,
     piece_digest,
     rows_of,
@@ -211,16 +210,6 @@ def test_the_newest_edition_wins_in_any_order(files: Files) -> None:
         assert sample(found, 0) == "new", "it moves to a merge of the old"
 
 
-def test_a_refreshing_data_set_looks_at_no_lower_edition(files: Files) -> None:
-    found = catalogue(files, 2)
-    found.index.edition = 2
-    old, new = files.put(1, i0=["old"], i1=["old"]), files.put(2, i0=["new"])
-    _, without_use = found.index.absorb([old, new])
-    assert sample(found, 0) == "new"
-    assert found.missing.tolist() == [1]
-    assert without_use == [old]
-
-
 def test_an_unmappable_artifact_hides_lower_editions(files: Files) -> None:
     """It is not known what it had replaced; what is made instead is of its edition, or is made again."""
     old, new, beside = files.put(i0=["old"], i1=["old"]), files.put(1, i0=["new"]), files.put(1, i2=["new"])
@@ -257,6 +246,7 @@ def test_a_refresh_begins_above_the_first_answer(files: Files) -> None:
     assert (found.missing.tolist(), found.edition) == ([0, 1], 5)
     found.index.absorb([files.put(5, i0=["new"]), files.put(4, i1=["merged"])])
     assert (sample(found, 0), found.missing.tolist()) == ("new", [1])
+    assert pickle.loads(pickle.dumps(found.index)).edition == 5, "nor in another process"
 
 
 class Daemon:
@@ -365,17 +355,6 @@ def test_a_chunk_finds_items_in_all_artifacts_in_any_order(files: Files) -> None
     assert of_chunk(index, 155, 12, 7, 299, 12, 300) == [(155, 15), (12, 1), (7, 0), (299, 29), (12, 1), None]
 
 
-def test_a_chunk_takes_the_highest_edition(files: Files) -> None:
-    index = RecipeIndex(files.open, keeps_all=True)
-    index.absorb([files.put(i1=["old"], i2=["old"])])
-    index.absorb([files.put(2, i2=["new"], i3=["new"]), files.put(1, i1=["mid"], i3=["mid"])])
-    assert of_chunk(index, 1, 2, 3) == ["mid", "new", "new"]
-    gone = files.put(2, i1=["gone"])
-    (files.folder / gone.digest).unlink()
-    assert index.absorb([gone])[1] == [gone]
-    assert of_chunk(index, 1, 2, 3) == [None, "new", "new"], "what it replaced stays replaced"
-
-
 def test_what_is_let_go_is_missing_in_the_next_chunk(files: Files) -> None:
     index = RecipeIndex(files.open, keeps_all=True)
     one, two = files.put(**{f"i{n}": ["a"] for n in range(100)}), files.put(i50=["b"], i51=["b"])
@@ -389,40 +368,8 @@ def test_what_is_let_go_is_missing_in_the_next_chunk(files: Files) -> None:
     assert of_chunk(index, 10, 51) == ["c", None] and index.refs == [merged]
 
 
-def test_a_chunk_that_is_read_finds_what_comes(files: Files) -> None:
-    index = RecipeIndex(files.open, keeps_all=True)
-    chunk = Catalogue(Distinct(digests(1, 2, 3)), index)
-    chunk.add_local([local(1)])
-    index.absorb([files.put(i5=[5])])
-    assert chunk.is_shared(np.arange(3)).tolist() == [False] * 3
-    assert index.absorb([files.put(i1=[1], i3=[3])])[0] == 1, "another one was there"
-    assert chunk.is_shared(np.arange(3)).tolist() == [True, False, True]
-
-
-def test_another_process_maps_what_a_stream_has(files: Files) -> None:
-    index = RecipeIndex(files.open, keeps_all=True)
-    index.refresh()
-    index.absorb([files.put(4, i1=["old"])])
-    index.absorb([files.put(5, i2=["new"])])
-    sent = pickle.loads(pickle.dumps(index))
-    sent.opens_with(files.open)
-    assert (sent.edition, of_chunk(sent, 1, 2)) == (5, [None, "new"])
-    sent.absorb([files.put(5, i1=["newer"])])
-    assert of_chunk(sent, 1) == ["newer"]
-
-
 def random_digests(count: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, 32), dtype="u1")
-
-
-def test_equal_items_are_numbered_once_in_order() -> None:
-    three = random_digests(3)
-    distinct = Distinct(three[[2, 0, 2, 1, 0]])
-    assert len(distinct) == 3
-    assert distinct.inverse.tolist() == [0, 1, 0, 2, 1]
-    assert distinct.first.tolist() == [0, 1, 3]
-    assert (distinct.digests == three[[2, 0, 1]]).all()
-    assert distinct.find(three).tolist() == [1, 2, 0]
 
 
 def test_digests_that_share_their_first_bytes_are_told_apart() -> None:
@@ -435,17 +382,3 @@ def test_digests_that_share_their_first_bytes_are_told_apart() -> None:
     stranger = own[:1].copy()
     stranger[0, 31] ^= 1
     assert distinct.find(stranger).tolist() == [MISSING]
-
-
-def test_expanded_rows_follow_the_order_of_the_data_set() -> None:
-    places = Places(np.array([1, 0, -1], "i4"), np.array([5, 2, 0], "i8"), np.array([3, 2, 4], "i8"), {})
-    slots, rows = rows_of(np.array([1, 0, 2, 1]), places)
-    assert slots.tolist() == [0, 0, 1, 1, 1, 0, 0]
-    assert rows.tolist() == [2, 3, 5, 6, 7, 2, 3]
-
-
-def test_an_item_that_spans_artifacts_has_its_rows_in_order() -> None:
-    chains = {1: ((4, 0, 2), (3, 7, 1))}
-    places = Places(np.array([0, 4], "i4"), np.array([9, 0], "i8"), np.array([1, 3], "i8"), chains)
-    slots, rows = rows_of(np.array([1, 0]), places)
-    assert list(zip(slots.tolist(), rows.tolist(), strict=True)) == [(4, 0), (4, 1), (3, 7), (0, 9)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 import prepcache
 from prepcache import CachedDataset, UnkeyableError
-from prepcache.dataset import _OWN_ATTRIBUTES
 from prepcache.errors import PreprocessError
 
 
@@ -135,8 +133,3 @@ def test_what_a_subclass_adds_counts_where_it_is_held() -> None:
     assert prepcache.recipe(make).digest == before
     held.scale = 5
     assert prepcache.recipe(make).digest != before
-
-
-def test_the_attributes_of_a_data_set_are_known() -> None:
-    ds = CachedDataset([1, 2], double, progress=False)
-    assert set(vars(ds)) == _OWN_ATTRIBUTES == set(vars(pickle.loads(pickle.dumps(ds))))

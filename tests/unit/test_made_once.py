@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache import CachedDataset, Loader, PreprocessError
+from prepcache import CachedDataset, Loader
 
 called: list[str] = []
 
@@ -39,18 +39,3 @@ def test_an_item_is_made_once_for_a_batch_and_given_in_copies(
         ([1], 1),
         ([1], 1),
     ]
-
-
-def test_a_function_that_reads_its_own_lazy_data_set_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PREPCACHE", "off")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    held: list[Any] = []
-
-    def total(item: int) -> int:
-        return item + (held[0][item - 1] if item else 0)
-
-    held.append(CachedDataset(range(4), total, lazy=True, progress=False, version="1", code=None))
-    with pytest.raises(PreprocessError, match=r"item 3 .*reads from its own data set"):
-        held[0].__getitems__([3, 1])

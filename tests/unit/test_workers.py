@@ -73,15 +73,6 @@ def test_context_variables_are_those_of_whoever_hands_items_in(make: Make) -> No
     assert {index: part.samples for index, (part,) in parts.items()} == {1: [10], 2: [20]}
 
 
-def test_every_item_handed_in_comes_back_once(make: Make) -> None:
-    crew = make(Job(lambda item: np.full(3, item), {}), lambda index: index * 10)
-    parts = all_parts(crew, [[0, 1, 2], [3], [4, 5]])
-    assert sorted(parts) == list(range(6))
-    assert all(len(of_one) == 1 and of_one[0].is_last for of_one in parts.values())
-    assert all((of_one[0].samples[0] == index * 10).all() for index, of_one in parts.items())
-    assert crew.pending == 0
-
-
 def test_an_error_of_one_item_leaves_the_others(make: Make) -> None:
     def fails(item: int) -> int:
         if item == 2:
