@@ -167,7 +167,7 @@ def _commit(
             eviction.account_new(core, values)
         core.counters.commits += 1
         if holder is not None:
-            core.take_holds(holder, held)
+            core.holds.take(holder, held, core.monotonic())
     return generation, [of_key.get(file.header.key, file) for file in files]
 
 

@@ -27,7 +27,7 @@ import errno
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from prepcache import errors
 from prepcached.store import queries
@@ -57,7 +57,7 @@ class Core:
         self.writer = threading.RLock()
         self.stopping = threading.Event()
         self.holds = Holds(limits.hold_idle_s)
-        self.ledger = Ledger(0, 0)
+        self.ledger = Ledger(0, 0, self.holds)
         self.quotas = Quotas()
         self.counters = Counters()
         self.used: dict[bytes, float] = {}  # by digest, when: written behind
@@ -92,12 +92,6 @@ class Core:
             self.counters.cost_s = totals.cost_s
             self.ledger.live_bytes = totals.live_bytes
             self.quotas.used = used
-            self.ledger.unlinked_bytes = self.holds.unlinked_bytes()
-
-    def take_holds(self, holder: str, found: Iterable[tuple[bytes, int, bool]]) -> None:
-        """Call it with `memory`."""
-        if self.holds.take(holder, found, self.monotonic()):
-            self.ledger.unlinked_bytes = self.holds.unlinked_bytes()
 
     def check_not_stopping(self) -> None:
         """Called between the pieces of long work; DaemonUnreachable where the daemon stops."""

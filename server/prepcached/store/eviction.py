@@ -90,7 +90,6 @@ def finish(core: Core, rows: Sequence[Doomable]) -> None:
         for row in rows:
             account(core, row, -1)
             core.used.pop(row.digest, None)
-        core.ledger.unlinked_bytes = core.holds.unlinked_bytes()
         core.removals += 1
     for row in rows:
         unlink_object(core, row.digest.hex())

@@ -124,11 +124,15 @@ class Ledger:
 
     max_bytes: int
     min_free_bytes: int
+    holds: Holds
     live_bytes: int = 0
-    unlinked_bytes: int = 0
     staged_bytes: int = 0
     reserved_bytes: int = 0
     placed_bytes: int = 0
+
+    @property
+    def unlinked_bytes(self) -> int:
+        return self.holds.unlinked_bytes()
 
     @property
     def on_disk(self) -> int:
@@ -216,17 +220,15 @@ class Holds:
         self._bytes: dict[bytes, int] = {}
         self._pinned: set[bytes] = set()
 
-    def take(self, session: str, found: Iterable[tuple[bytes, int, bool]], now: float) -> bool:
-        """Holds what was found (digest, bytes on disk, is pinned); whether any was removed before."""
-        held = self._held.setdefault(session, {})
-        gone, came_back = self._gone.get(session, {}), False
+    def take(self, session: str, found: Iterable[tuple[bytes, int, bool]], now: float) -> None:
+        """Holds what was found (digest, bytes on disk, is pinned), also what was removed before."""
+        held, gone = self._held.setdefault(session, {}), self._gone.get(session, {})
         for digest, disk_bytes, is_pinned in found:
             self._bytes.setdefault(digest, disk_bytes)
             held[digest] = now
-            came_back |= gone.pop(digest, None) is not None
+            gone.pop(digest, None)
             if is_pinned:
                 self._pinned.add(digest)
-        return came_back
 
     def touch(self, session: str, digests: Iterable[bytes], now: float) -> list[bytes]:
         held = self._held.get(session, {})

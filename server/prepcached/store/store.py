@@ -162,7 +162,7 @@ class Store(Core):
                 if holder is not None:
                     if self.removals != removals:
                         continue  # NOTE [ Holds against removals ] in core.py
-                    self.take_holds(holder, found)
+                    self.holds.take(holder, found, self.monotonic())
                 self.used.update((entry[0], now) for entry in found)
             return Resolved(generation, is_complete, tuple(refs), chunks)
 
@@ -198,7 +198,6 @@ class Store(Core):
         which = None if digests is None else [bytes.fromhex(d) for d in digests if is_hex64(d)]
         with self.memory:
             self.holds.drop(session_id, which)
-            self.ledger.unlinked_bytes = self.holds.unlinked_bytes()
 
     def to_let_go(self, session_id: str) -> list[str]:
         """What this session still holds that was removed or merged away."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from prepcached.store.eviction import idle_of
 from prepcached.store.queries import Doomable
-from prepcached.store.records import Ledger
+from prepcached.store.records import Holds, Ledger
+
+NONE = Holds(0.0)
 
 
 def never(_: bytes) -> bool:
@@ -27,20 +29,16 @@ def test_what_is_protected_is_passed_over() -> None:
 
 
 def test_everything_on_disk_counts_against_the_budget() -> None:
-    ledger = Ledger(
-        100,
-        0,
-        live_bytes=30,
-        unlinked_bytes=20,
-        staged_bytes=10,
-        reserved_bytes=10,
-    )
+    holds = Holds(0.0)
+    holds.take("job", [(b"x", 20, False)], 0.0)
+    holds.removed([b"x"])
+    ledger = Ledger(100, 0, holds, live_bytes=30, staged_bytes=10, reserved_bytes=10)
     assert ledger.shortfall(30, free_bytes=1000) == 0
     assert ledger.shortfall(31, free_bytes=1000) == 1
 
 
 def test_the_limit_shrinks_to_keep_min_free() -> None:
-    ledger = Ledger(100, 50, live_bytes=20)
+    ledger = Ledger(100, 50, NONE, live_bytes=20)
     assert ledger.limit(free_bytes=60) == 30
     assert ledger.limit(free_bytes=1000) == 100
     assert ledger.limit(free_bytes=0) == 0
@@ -48,13 +46,13 @@ def test_the_limit_shrinks_to_keep_min_free() -> None:
 
 def test_a_refusal_names_the_setting_that_limits() -> None:
     mib = 1 << 20
-    budget = Ledger(50 * mib, 10 * mib, live_bytes=50 * mib)
+    budget = Ledger(50 * mib, 10 * mib, NONE, live_bytes=50 * mib)
     told = "no room for 2.0 MiB more: the cache's limit is 50.0 MiB (--max-bytes), and all entries are in use"
     assert budget.refusal(2 * mib, free_bytes=24_000 * mib).startswith(told)
     assert "reserved for" not in budget.refusal(2 * mib, free_bytes=24_000 * mib)
     told = "60.0 MiB exceed the cache's limit: 50.0 MiB (--max-bytes)"
     assert budget.refusal(60 * mib, free_bytes=24_000 * mib) == told
-    disk = Ledger(500 * mib, 10 * mib, live_bytes=50 * mib)
+    disk = Ledger(500 * mib, 10 * mib, NONE, live_bytes=50 * mib)
     told = (
         "the cache's limit is 51.0 MiB, because the disk has 11.0 MiB free, "
         "of which 10.0 MiB must stay free (--min-free)"
@@ -63,5 +61,5 @@ def test_a_refusal_names_the_setting_that_limits() -> None:
 
 
 def test_headroom_is_a_share_of_the_limit_and_bounded() -> None:
-    assert Ledger(1000, 0).headroom(10_000) == 20
-    assert Ledger(1 << 50, 0).headroom(1 << 50) == 256 << 20
+    assert Ledger(1000, 0, NONE).headroom(10_000) == 20
+    assert Ledger(1 << 50, 0, NONE).headroom(1 << 50) == 256 << 20
