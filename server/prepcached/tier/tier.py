@@ -36,6 +36,7 @@ from prepcached.daemon import Daemon, Session
 from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, Lease
 from prepcached.metrics import TIER, Counters
 from prepcached.store import scopes
+from prepcached.store.queries import chunks
 from prepcached.tier.bucket import STALL_S, UPLOAD_RATE, WRITE_S, Absent, Bucket, CouldNotTell, Damaged
 from prepcached.tier.manifests import FRESH_S, PREFIX, Known, Manifests, Row, brings_nothing
 from prepcached.tier.outage import TICK_S, Outage
@@ -196,7 +197,7 @@ class Tier:
         daemon, name = self._daemon, f"{commit.session}.{row.digest}"
         daemon.commits[commit.session] = 1  # its staged file is not swept
         known.tried[row.digest] = daemon.clock() + AGAIN_S
-        done, may_be_done = None, True
+        began = daemon.clock()
         try:
             async with self._slots:
                 began = daemon.clock()
@@ -205,34 +206,33 @@ class Tier:
                 await self._download(row, name)
                 staged = [StagedFile(name, row.size_bytes)]
                 done = await daemon.slow(daemon.store.commit, commit.recipe, staged, owner_uid=owner_uid)
-        except (CouldNotTell, Absent, Damaged, PrepcacheError, OSError) as error:
+        except BaseException as error:
+            daemon.leases.forget_generation(commit.recipe)  # the store may have taken what it could not say
+            daemon.leases.abort_commit(commit)
+            if not isinstance(error, (CouldNotTell, Absent, Damaged, PrepcacheError, OSError)):
+                raise
             self._note_failed(known, row, error, began)
-            may_be_done = isinstance(error, StoreError)
+            return False
+        else:
+            self._counted.add(hits=1, hit_bytes=row.size_bytes)
+            daemon.leases.finish_commit(commit, commit.items, done.generation)
+            return True
         finally:
-            if done is None:
-                if may_be_done:
-                    daemon.leases.forget_generation(commit.recipe)
-                daemon.leases.abort_commit(commit)
-            else:
-                self._counted.add(hits=1, hit_bytes=row.size_bytes)
-                daemon.leases.finish_commit(commit, commit.items, done.generation)
-            daemon.commits.pop(commit.session, None)
+            del daemon.commits[commit.session]
             await daemon.slow(daemon.store.unstage, name)
-        return done is not None
 
-    def _note_failed(self, known: Known, row: Row, error: Exception, began: float) -> None:
+    def _note_failed(self, known: Known, row: Row, error: BaseException, began: float) -> None:
         if isinstance(error, CouldNotTell):
-            known.tried.pop(row.digest, None)
+            del known.tried[row.digest]
             if not self._outage.is_on:
                 self._outage.note_failure(error)
                 self._outage.note_lost(began)
             return
-        if isinstance(error, Absent | Damaged | StagedFileRefused):
+        is_bad = isinstance(error, Damaged | StagedFileRefused)
+        if is_bad or isinstance(error, Absent):
             known.lost.add(row.digest)
-        self._counted.add(bad=isinstance(error, Damaged | StagedFileRefused))
-        LOG.warning(
-            "artifact %s of the tier: a job preprocesses its items: %s", row.digest, error or "absent"
-        )
+        self._counted.add(bad=is_bad)
+        LOG.warning("artifact %s of the tier: a job preprocesses its items: %s", row.digest, error)
 
     async def _download(self, row: Row, name: str) -> None:
         """Writes an artifact's bytes into the staging folder, one piece while the next comes; may raise
@@ -355,15 +355,11 @@ class Tier:
         resolved = await daemon.slow(store.resolve, recipe)
         daemon.leases.raise_generation(recipe, resolved.generation)
         here = {ref.digest for ref in resolved.artifacts}
-        lacking = iter([row for row in known.rows.values() if row.digest not in here])
-
-        async def fetch_some() -> list[bool]:
-            fetches = (self._fetch_free(recipe, known, row, owner_uid) for row in lacking)
-            return [await fetch for fetch in fetches if fetch is not None]
-
-        done = [
-            one for some in await asyncio.gather(*(fetch_some() for _ in range(DOWNLOADS))) for one in some
-        ]
+        lacking = [row for row in known.rows.values() if row.digest not in here]
+        done: list[bool] = []
+        for some in chunks(lacking, DOWNLOADS):
+            fetches = [self._fetch_free(recipe, known, row, owner_uid) for row in some]
+            done += [await fetch for fetch in fetches if fetch is not None]
         return sum(done), len(done) - sum(done)
 
     async def garbage(self, *, delete: bool) -> list[str]:
