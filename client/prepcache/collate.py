@@ -16,19 +16,24 @@ Invariants:
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from prepcache.artifact import columns
 from prepcache.artifact.sample_tree import rebuilt, rows_of_leaves
-from prepcache.batching.batch import Batch
-from prepcache.batching.collation import NotAStack, collation_of, leaf_text, raise_explained, sent_instead
-from prepcache.batching.gather import Table
+from prepcache.batching.collation import (
+    ByIndex,
+    NotAStack,
+    TakesBatches,
+    collation_of,
+    leaf_text,
+    raise_explained,
+    takes_batches,
+)
+from prepcache.batching.gather import Batch, Table
 from prepcache.batching.ragged import Ragged, join
 from prepcache.protocol.units import count_text
 
@@ -83,8 +88,8 @@ def pad_collate(
         KeyError: when the function is called: there is no such leaf.
         RuntimeError: when the function is called: rows differ along an axis that is not padded.
     """
-    if isinstance(value, list):  # given to a DataLoader as it is
-        return _PAD.collated(value, sys._getframe(1))
+    if isinstance(value, list | Batch):  # given to a DataLoader as it is
+        return _PAD(value)
     if side not in ("left", "right"):
         raise ValueError(f"side must be 'left' or 'right', not {side!r}")
     if also not in (None, "lengths", "mask"):
@@ -113,7 +118,7 @@ def pack_collate(samples: list[Any] | None = None, /, *, leaves: Sequence[str] |
     """
     if isinstance(leaves, Mapping):
         raise TypeError(f"leaves must be a list of names, not {leaves}: only first axes are packed")
-    return _Pack(_axes(leaves)) if samples is None else _PACK.collated(samples, sys._getframe(1))
+    return _Pack(_axes(leaves)) if samples is None else _PACK(samples)
 
 
 def _axes(leaves: Sequence[str] | Mapping[str, int] | None) -> dict[str, int] | None:
@@ -125,20 +130,16 @@ def _axes(leaves: Sequence[str] | Mapping[str, int] | None) -> dict[str, int] | 
 
 
 @dataclass(frozen=True)
-class _Collate:
+class _Collate(TakesBatches):
     """Gives sequences to `rows` and `ragged`, and all other leaves to torch's default collation."""
 
     axes: dict[str, int] | None
 
     def __call__(self, samples: Any) -> Any:
-        return self.collated(samples, sys._getframe(1))
-
-    def collated(self, samples: Any, asked_by: FrameType) -> Any:
-        """The batch of samples for `asked_by`: a worker gets what it sends (collation.py)."""
-        if isinstance(samples, Batch) and samples.is_untouched:
-            sent = sent_instead(samples, self, asked_by)
-            if sent is not None:
-                return sent
+        """The batch of samples; in a worker, what it sends instead (collation.py)."""
+        if isinstance(samples, Batch):
+            if samples.source is not None:
+                return ByIndex(samples, self)
             collation = collation_of(samples.table)
             planned = collation.planned
             if planned is None or planned[0] is not self:
@@ -316,6 +317,8 @@ class _Pack(_Collate):
         return collate
 
 
+takes_batches(pad_collate)
+takes_batches(pack_collate)
 _PAD = _Pad(None, 0, "right", 1, None)
 _PACK = _Pack(None)
 """What `pad_collate` and `pack_collate` do without parentheses."""

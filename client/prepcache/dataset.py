@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import operator
 import reprlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
-from prepcache.batching.batch import Batch
-from prepcache.batching.collation import receives
+from prepcache.batching.collation import as_asked, receives
+from prepcache.batching.gather import Batch
 from prepcache.dataset_options import (
     DatasetOptions,
     Options,
@@ -286,9 +287,7 @@ class CachedDataset(Dataset[T_co]):
         batch = self._samples.batch(indices)
         if self.transform is not None:
             return [self.transform(sample) for sample in batch]
-        if isinstance(batch, Batch):
-            batch.source = self
-        return batch
+        return as_asked(batch, self, sys._getframe(1)) if isinstance(batch, Batch) else batch
 
     def __iter__(self) -> Iterator[T_co]:
         for index in range(len(self)):
@@ -310,7 +309,7 @@ class CachedDataset(Dataset[T_co]):
         """Whether the process that started this one has, or finds, all samples that are here."""
         return self._samples.catalogue.is_known_to_parent
 
-    def gathered(self, positions: Array) -> list[Any]:
+    def gathered(self, positions: Array) -> list[Any] | Batch:
         """The samples at these positions, without the transform."""
         return self._samples.gathered(positions)
 

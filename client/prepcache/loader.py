@@ -39,9 +39,9 @@ import numpy as np
 import numpy.typing as npt
 
 from prepcache.artifact.sample_tree import rebuilt
-from prepcache.batching.batch import Batch
 from prepcache.batching.buffers import KEPT_BLOCKS, Block, Pool
-from prepcache.batching.collation import collate_plain
+from prepcache.batching.collation import collate_plain, fetches, takes_batches
+from prepcache.batching.gather import Batch
 from prepcache.dataset import CachedDataset
 from prepcache.forks import Living
 from prepcache.keys.randomness import LOADER_THREAD
@@ -159,7 +159,7 @@ class Loader:
         self.shuffle = shuffle
         self.generator = generator
         self.drop_last = drop_last
-        self._collate = collate_fn or _default_collate
+        self.collate_fn = collate_fn or collate_plain
         device = None if device is None else torch.device(device)
         self._device = None if device is None or device.type == "cpu" else device
         self._take_memory()
@@ -253,7 +253,7 @@ class Loader:
             samples = [self.dataset[i] for i in indices] if many is None else many(indices)
             if isinstance(samples, Batch):
                 samples.pool = self._pool
-            batch = self._collate(samples)
+            batch = self.collate_fn(samples)
             return batch if self._copier is None else self._copier.begin(batch)
 
     def _delivered(self, batch: Any) -> Any:
@@ -272,12 +272,8 @@ def _stream_here() -> Any:
     return torch.cuda.stream(torch.cuda.current_stream())
 
 
-def _default_collate(samples: Any) -> Any:
-    import torch.utils.data
-
-    if isinstance(samples, Batch) and samples.is_untouched:
-        return collate_plain(samples)
-    return torch.utils.data.default_collate(samples)
+takes_batches(collate_plain)
+fetches(Loader._make)
 
 
 # --- to a device; tested with a stand-in for a GPU, whose copies are made as late, or as early, as may be ---

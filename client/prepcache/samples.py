@@ -45,6 +45,7 @@ from prepcache.report import (
 from prepcache.wrapped import Wrapped, draws_refused
 
 if TYPE_CHECKING:
+    from prepcache.batching.gather import Batch
     from prepcache.dataset_options import DatasetOptions
     from prepcache.fill.on_access import OnAccess
     from prepcache.index.item_index import Catalogue
@@ -261,11 +262,11 @@ class Samples:
         held, row = self.catalogue.slot_of(index)
         return self._make([index], is_single=True)[index] if held is None else held.artifact.sample(row)
 
-    def batch(self, indices: Any) -> list[Any]:
+    def batch(self, indices: Any) -> list[Any] | Batch:
         """The samples at these positions: gathered at once where they are there."""
         return self.view().take(indices, self._make)
 
-    def gathered(self, positions: Array) -> list[Any]:
+    def gathered(self, positions: Array) -> list[Any] | Batch:
         """The same, for a worker that found these samples."""
         if not self.is_expanded:
             there = self.catalogue.places.artifact[self.catalogue.distinct.inverse[positions]] != MISSING

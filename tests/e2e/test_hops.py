@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import default_collate
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from prepcache import CachedDataset, Client
 
@@ -44,7 +45,8 @@ def test_a_sample_and_a_batch_cost_few_calls(client: Client) -> None:
     ds = CachedDataset(list(range(50)), make, progress=False, client=client)
     sample = calls(lambda: ds[7])
     assert len(sample) <= 10, sample
-    batch = calls(lambda: default_collate(ds.__getitems__([1, 2, 3])))
+    fetcher = _MapDatasetFetcher(ds, True, default_collate, False)  # type: ignore[no-untyped-call]
+    batch = calls(lambda: fetcher.fetch([1, 2, 3]))  # type: ignore[no-untyped-call]
     assert len(batch) <= 27, batch
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ import numpy as np
 import torch
 
 from prepcache import artifact
-from prepcache.batching.gather import Rows
+from prepcache.batching.collation import as_asked
+from prepcache.batching.gather import Batch, Rows
 from support.artifacts import write
 
 
@@ -29,6 +32,8 @@ def rows_of(folder: Path, samples: Sequence[Any], parts: int = 1) -> Rows:
 class Stored(torch.utils.data.Dataset[Any]):
     """A data set over rows, as small as can be."""
 
+    opened_in = os.getpid()
+
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
 
@@ -38,8 +43,9 @@ class Stored(torch.utils.data.Dataset[Any]):
     def __getitem__(self, i: int) -> Any:
         return self.rows.sample(i)
 
-    def __getitems__(self, indices: Any) -> list[Any]:
-        return self.rows.take(indices)
+    def __getitems__(self, indices: Any) -> Any:
+        batch = self.rows.take(indices)
+        return as_asked(batch, self, sys._getframe(1)) if isinstance(batch, Batch) else batch
 
 
 def stored_images(folder: Path, count: int) -> Stored:

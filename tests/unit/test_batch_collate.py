@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import operator
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 from torch._utils import ExceptionWrapper
-from torch.utils.data import default_collate
-from torch.utils.data._utils.collate import collate, default_collate_fn_map
+from torch.utils.data import DataLoader, StackDataset, Subset, default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from prepcache.batching import collation
 from prepcache.batching.gather import Rows
-from prepcache.collate import pad_collate
+from prepcache.collate import pack_collate, pad_collate
+from prepcache.loader import Loader
 from support.artifacts import same
-from support.rows import rows_of
+from support.rows import Stored, rows_of
 
 
 def sample(i: int) -> tuple[torch.Tensor, int]:
@@ -34,120 +32,51 @@ def rows(tmp_path: Path) -> Rows:
 PICKS = [4, 0, 9]
 
 
-def test_a_batch_is_a_list_of_samples_to_whoever_looks(rows: Rows) -> None:
-    expected = [sample(i) for i in PICKS]
-    assert len(rows.take(PICKS)) == 3
-    assert isinstance(rows.take(PICKS), list)
-    assert same(rows.take(PICKS)[0], expected[0])
-    assert same(rows.take(PICKS)[-1], expected[-1])
-    assert same(rows.take(PICKS)[1:], expected[1:])
-    assert same(list(reversed(rows.take(PICKS))), expected[::-1])
-    assert same(rows.take(PICKS).__add__([1]), [*expected, 1])
-    assert same(copy.copy(rows.take(PICKS)), expected)
-    assert same(pickle.loads(pickle.dumps(rows.take(PICKS))), expected)
-    assert same([*rows.take(PICKS)], expected)
-    assert same(list(zip(*rows.take(PICKS), strict=True))[1], (4, 0, 9))
-    assert repr(rows.take(PICKS)) == repr(expected)
+class Forwards(torch.utils.data.Dataset[Any]):
+    """A data set of somebody's, around ours."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitems__(self, indices: Any) -> Any:
+        return self.inner.__getitems__(indices)
 
 
-def test_another_of_its_type_is_a_list(rows: Rows) -> None:
-    """So Lightning and accelerate send a list to a device, which a collate function has given back."""
-    batch = rows.take(PICKS)
-    sent = type(batch)(sample for sample in batch)
-    assert type(sent) is list and same(sent, list(batch)) and type(batch)() == []
+def as_it_came(samples: Any) -> Any:
+    return samples
 
 
-def test_a_changed_batch_is_collated_as_it_was_changed(rows: Rows) -> None:
-    batch = rows.take(PICKS)
-    batch.append(sample(7))
-    assert default_collate(batch)[1].tolist() == [4, 0, 9, 7]
-    batch = rows.take(PICKS)
-    batch[1] = sample(3)
-    batch.reverse()
-    assert default_collate(batch)[1].tolist() == [9, 3, 4]
+class Kind(collation.TakesBatches):
+    """Tells what it is given."""
+
+    def __call__(self, samples: Any) -> str:
+        return type(samples).__name__
 
 
-def test_samples_changed_in_place_are_collated_as_changed(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path, [{"x": torch.ones(2), "y": i} for i in range(4)])
-    batch = rows.take([0, 1])
-    for number, changed in enumerate(batch):
-        changed["x"] = changed["x"] * number
-        changed["z"] = 5
-    assert {k: v.tolist() for k, v in default_collate(batch).items()} == {
-        "x": [[0, 0], [1, 1]],
-        "y": [0, 1],
-        "z": [5, 5],
-    }
+def test_whoever_looks_is_given_a_list_of_samples(rows: Rows) -> None:
+    """Code of others may change, join and compare it as it likes."""
+    ds, expected = Stored(rows), [sample(i) for i in PICKS]
+    loaders = (DataLoader(one, 3, sampler=PICKS, collate_fn=as_it_came) for one in (ds, Forwards(ds)))  # type: ignore[arg-type]
+    subset = DataLoader(Subset(ds, PICKS), 3, collate_fn=as_it_came)
+    ours = Loader(Subset(ds, PICKS), 3, collate_fn=as_it_came)
+    for given in (ds.__getitems__(PICKS), *(next(iter(one)) for one in (*loaders, subset, ours))):
+        assert type(given) is list and same(given, expected)
+    stacked = DataLoader(StackDataset(ds, ds), 3, sampler=PICKS)
+    assert next(iter(stacked))[1][1].tolist() == PICKS
+    assert next(iter(DataLoader(Forwards(ds), 3, collate_fn=Kind()))) == "list"
 
 
-def test_torch_functions_on_a_batch_of_tensors_see_tensors(tmp_path: Path) -> None:
-    tensors = [torch.arange(4.0) + i for i in range(6)]
-    rows = rows_of(tmp_path, tensors)
-    expected = [tensors[1], tensors[3]]
-    assert torch.stack(rows.take([1, 3])).equal(torch.stack(expected))
-    assert torch.cat(rows.take([1, 3])).equal(torch.cat(expected))
-    padded = torch.nn.utils.rnn.pad_sequence(rows.take([1, 3]), batch_first=True)
-    assert padded.equal(torch.stack(expected))
-
-
-def test_numpy_on_a_batch_sees_arrays(tmp_path: Path) -> None:
-    arrays = [np.arange(4.0) + i for i in range(6)]
-    rows = rows_of(tmp_path, arrays)
-    assert (np.stack(rows.take([1, 3])) == np.stack([arrays[1], arrays[3]])).all()
-    assert (np.array(rows.take([1, 3])) == np.stack([arrays[1], arrays[3]])).all()
-
-
-@pytest.mark.parametrize("values", [list(range(5)), list("abcde"), [b"x", b"", b"yz", b"0", b"1"]])
-def test_joining_and_converting_a_batch_sees_plain_values(tmp_path: Path, values: list[Any]) -> None:
-    rows = rows_of(tmp_path, values)
-    batch = rows.take([4, 1])
-    if isinstance(values[0], int):
-        assert torch.tensor(batch).tolist() == [4, 1]
-    else:
-        assert values[0][:0].join(batch) == values[4] + values[1]
-
-
-def test_lists_that_are_joined_with_batches_hold_samples(tmp_path: Path) -> None:
-    """Also where C code reads the items of the list on the right, which nobody has looked at."""
-    rows = rows_of(tmp_path, [10 * i for i in range(5)])
-
-    def take(*indices: int) -> Any:
-        return rows.take(list(indices))
-
-    zero = [0]
-    assert take(1, 2) + take(3, 4) == [10, 20, 30, 40]
-    assert zero + take(3, 4) == [0, 30, 40]
-    assert take(3, 4) + zero == [30, 40, 0]
-    assert sum([take(1), take(2, 3)], []) == [10, 20, 30]  # noqa: RUF017 - what people write
-    zero += take(4)
-    zero[:1] = take(1, 2)
-    assert zero == [10, 20, 40]
-    with pytest.raises(TypeError):
-        operator.add((7,), take(1))
-    assert default_collate(take(1) + take(2)).tolist() == [10, 20]
-
-
-def test_batches_are_compared_by_their_samples(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path, [10 * i for i in range(5)])
-    assert rows.take([1, 2]) == rows.take([1, 2])
-    assert rows.take([1, 2]) != rows.take([1, 3])
-    assert rows.take([1, 2]) < rows.take([1, 3])
-    assert operator.eq([10, 20], rows.take([1, 2]))
-
-
-def test_another_map_of_collate_functions_is_obeyed(rows: Rows) -> None:
-    def doubled(batch: Any, *, collate_fn_map: Any = None) -> Any:
-        return torch.stack(list(batch)) * 2
-
-    with_doubled = {**default_collate_fn_map, torch.Tensor: doubled}
-    expected = [sample(i) for i in PICKS]
-    assert same(
-        collate(rows.take(PICKS), collate_fn_map=with_doubled), collate(expected, collate_fn_map=with_doubled)
-    )
-    assert same(
-        collate(rows.take(PICKS), collate_fn_map={torch.Tensor: doubled, int: doubled_ints}),
-        [torch.stack([image for image, _ in expected]) * 2, [8, 0, 18]],
-    )
+def test_what_collates_columns_is_given_a_batch(rows: Rows) -> None:
+    ds = Stored(rows)
+    for one in (ds, Subset(ds, range(5)), Subset(Subset(ds, range(9)), range(5))):
+        assert next(iter(DataLoader(one, 3, collate_fn=Kind()))) == "Batch"
+        assert next(iter(Loader(one, 3, collate_fn=Kind()))) == "Batch"
+    for function in (None, default_collate, pad_collate, pack_collate, pad_collate(leaves=["0"])):
+        made = next(iter(DataLoader(ds, 3, collate_fn=function)))
+        assert same(made, (function or default_collate)([sample(i) for i in range(3)]))
 
 
 def doubled_ints(batch: Any, *, collate_fn_map: Any = None) -> Any:

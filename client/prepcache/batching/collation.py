@@ -8,11 +8,12 @@ In a DataLoader worker, a batch that the job can gather itself is sent as the po
 Invariants:
     1. The result equals torch's. A column whose collation is not known to be a plain stack is left to
        torch's own code, and so is every batch if its table of functions holds one that is not torch's.
-    2. Only torch's own fetcher is given a `ByIndex`, which it hands on to the queue: the user's code never
-       sees one. What the user's code collates, or looks at before, travels as bytes, in shared memory.
+    2. Only torch's own fetcher and `Loader` are given a `Batch`, where its collate function takes one, and
+       then a `ByIndex`, which the fetcher hands on to the queue: the user's code never sees either. What it
+       collates, or looks at before, are lists of samples, which travel as bytes, in shared memory.
     3. A `ByIndex` names only a data set that the job has: the DataLoader's `dataset`, or one that this is a
-       subset of, which this worker did not open. All its rows are in artifacts that the job has, or finds by
-       asking the daemon.
+       `Subset` of, which this worker did not open. All its rows are in artifacts that the job has, or finds
+       by asking the daemon.
     4. What fails in the job fails in the turn of its batch, as what fails in a worker does.
 
 What can be decided once for a table is decided in `Collation`: between two batches all Python runs from cold
@@ -24,7 +25,6 @@ Source: torch.utils.data._utils.collate, and tests/property/test_batch_property.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -41,8 +41,14 @@ from prepcache.forks import Living
 if TYPE_CHECKING:
     from prepcache.batching.gather import Dense, Table
 
+_TAKES_BATCHES: list[Any] = []
+"""Functions that collate batches."""
+_FETCHERS: list[Any] = []
+"""The code of methods that ask for a batch to collate it by `self.collate_fn`."""
+
 try:
     import torch
+    import torch.utils.data
     from torch._utils import ExceptionWrapper
     from torch.utils.data import get_worker_info
     from torch.utils.data._utils import collate as _collate
@@ -50,13 +56,11 @@ try:
 
     FUNCTIONS: dict[Any, Any] = _collate.default_collate_fn_map
     """torch's table of collate functions, by the type of a batch's first element."""
-    COLLATE_CODE: Any = _collate.collate.__code__
-    _DEFAULT_CODE = _collate.default_collate.__code__
-    _FETCH_CODE = getattr(
-        getattr(getattr(_fetch, "_MapDatasetFetcher", None), "fetch", None), "__code__", None
-    )
+    _TAKES_BATCHES.append(_collate.default_collate)
+    _FETCHERS.append(_fetch._MapDatasetFetcher.fetch.__code__)
+    _SUBSET_CODE: Any = torch.utils.data.Subset.__getitems__.__code__
 except ImportError:  # a job of numpy alone
-    FUNCTIONS, COLLATE_CODE = {}, None
+    FUNCTIONS, _SUBSET_CODE = {}, None
 
 _plain_functions: list[Any] = []
 """What is in the table while it is as torch made it, and ours; empty if it was changed before."""
@@ -71,22 +75,48 @@ class NotAStack(Exception):
 
 def register(row_type: type) -> None:
     """Tells torch's default collation about the type of a batch's first element."""
-    if COLLATE_CODE is not None:
+    if FUNCTIONS:
         is_plain = all(function.__module__ == _collate.__name__ for function in FUNCTIONS.values())
         FUNCTIONS[row_type] = collate_batch
         _plain_functions[:] = FUNCTIONS.values() if is_plain else ()
 
 
+class TakesBatches:
+    """A collate function that is an object and collates batches."""
+
+
+def takes_batches(function: Any) -> None:
+    """Says that a collate function collates batches."""
+    _TAKES_BATCHES.append(function)
+
+
+def fetches(method: Any) -> None:
+    """Says that a method asks a data set for batches to collate them by its object's `collate_fn`."""
+    _FETCHERS.append(method.__code__)
+
+
+def as_asked(batch: Any, source: Any, asked_by: FrameType | None) -> Any:
+    """A batch for who asked `source` for it: as it is where it is collated as such, else as a list."""
+    while asked_by is not None and asked_by.f_code is _SUBSET_CODE:
+        asked_by = asked_by.f_back
+    if asked_by is None or asked_by.f_code not in _FETCHERS:
+        return list(batch)
+    fetcher = asked_by.f_locals["self"]
+    collate = fetcher.collate_fn
+    if not isinstance(collate, TakesBatches) and not any(collate is one for one in _TAKES_BATCHES):
+        return list(batch)
+    info = get_worker_info()
+    if info is not None and fetcher.dataset is info.dataset and source.opened_in != os.getpid():
+        batch.source = source if source.is_known_to_parent() else None
+    return batch
+
+
 def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """What torch calls for a batch whose samples nobody looked at."""
+    """What torch calls for a batch."""
     if collate_fn_map is FUNCTIONS and list(FUNCTIONS.values()) == _plain_functions:
         collation = collation_of(batch.table)
-        if get_worker_info() is not None and collation.is_gathered:
-            asked_by = sys._getframe(1).f_back  # torch's `collate`, and what called that
-            if asked_by is not None and asked_by.f_code is _DEFAULT_CODE:
-                sent = sent_instead(batch, None, asked_by.f_back)
-                if sent is not None:
-                    return sent
+        if batch.source is not None and collation.is_gathered:
+            return ByIndex(batch, None)
         try:
             return collation.collate(batch.numbers, batch.pool)
         except NotAStack:
@@ -99,7 +129,7 @@ def collate_batch(batch: Any, *, collate_fn_map: Any = None) -> Any:
 
 
 def collate_plain(batch: Any) -> Any:
-    """What `default_collate` makes of such a batch, without going through it; or of a list of samples."""
+    """What `default_collate` makes of a batch, without going through it; or of a list of samples."""
     if type(batch) is list:
         return _collate.default_collate(batch)  # type: ignore[no-untyped-call]
     return collate_batch(batch, collate_fn_map=FUNCTIONS)
@@ -239,39 +269,21 @@ class ByIndex:
     """A batch on its way: pickled here, it is unpickled as the batch.
 
     Args:
+        batch: with a `source`.
         collate: of ours; None for torch's default collation.
-        worker: its number, for messages.
     """
 
     __slots__ = ("_sent",)
 
-    def __init__(self, dataset: Any, positions: npt.NDArray[np.int64], collate: Any, worker: int) -> None:
-        count = len(dataset)
-        small = positions.astype(np.min_scalar_type(max(count, 1)))
-        self._sent = dataset.token, count, small.dtype.char, small.tobytes(), collate, worker
+    def __init__(self, batch: Any, collate: Any) -> None:
+        source, at = batch.source, batch.indices
+        count = len(source)
+        small = np.where(at < 0, at + count, at).astype(np.min_scalar_type(max(count, 1)))
+        worker: Any = get_worker_info()
+        self._sent = source.token, count, small.dtype.char, small.tobytes(), collate, worker.id
 
     def __reduce__(self) -> Any:
         return arrived, self._sent
-
-
-def sent_instead(batch: Any, collate: Any, asked_by: FrameType | None) -> ByIndex | None:
-    """What to send in place of a batch that is about to be collated; None where its bytes must be sent.
-
-    Args:
-        asked_by: the frame that gets what is returned here.
-    """
-    source, info = batch.source, get_worker_info()
-    if source is None or info is None or asked_by is None or asked_by.f_code is not _FETCH_CODE:
-        return None
-    if source.opened_in == os.getpid() or not source.is_known_to_parent():
-        return None
-    dataset: Any = info.dataset
-    while dataset is not source:
-        if dataset is None:
-            return None
-        dataset = getattr(dataset, "dataset", None)
-    at = batch.indices
-    return ByIndex(source, np.where(at < 0, at + len(source), at), collate, info.id)
 
 
 def arrived(token: str, count: int, dtype: str, raw: bytes, collate: Any, worker: int) -> Any:

@@ -1,34 +1,43 @@
 """Gathering: the samples of a data set as rows of mapped artifacts, taken a batch at a time.
 
+    DataLoader ── __getitems__(indices) ──> Batch ── default_collate ──> batch[0] is a `_Row`
+                                                        registered ──> the columns, gathered, as they are
+
 Artifacts hold rows in groups of equal trees. All groups of one tree, whatever artifact they are in, are
 the parts of one table; a row is named by its number, which is counted through all parts (windows.py).
 
 Invariants:
     1. At most 24 bytes a sample are kept, in arrays.
     2. A gather only reads the artifacts; its result is memory of its own.
-    3. Every number comes from an artifact that was checked when it was opened, so `mode="clip"` (the one
+    3. Torch's `collate` looks at `batch[0]` to choose how to collate; all others iterate over a `Batch`, and
+       see its samples. Only what collates by columns is given one: see `as_asked` in collation.py.
+    4. Every number comes from an artifact that was checked when it was opened, so `mode="clip"` (the one
        mode of `take` that copies once) never clips.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from array import array
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from prepcache.artifact import columns, sample_tree
 from prepcache.artifact.columns import Leaf
 from prepcache.artifact.reader import Column, Group
-from prepcache.batching.batch import Batch
+from prepcache.batching import collation
 from prepcache.batching.buffers import Pool
-from prepcache.batching.ragged import Ragged
+from prepcache.batching.ragged import Ragged, Ranges
 from prepcache.batching.windows import Numbers, first_numbers, side_by_side
 
 Array = npt.NDArray[Any]
+Gathered = Array | Ranges | None
+"""A column's rows: `[k, ...]`, or end to end, or None for a column of None."""
 
 
 class Dense:
@@ -100,6 +109,74 @@ def _column(parts: Sequence[Column], first: Numbers) -> Dense | Ragged | None:
     return Ragged(leaf, parts, first)
 
 
+class _Row:
+    """What torch's collation sees of a batch."""
+
+
+collation.register(_Row)
+
+
+class Batch:
+    """Samples of one table.
+
+    Args:
+        numbers: of its rows, in the order of the batch; at least one.
+        indices: the positions in the data set, for messages, and for other processes.
+        pool: where memory is taken from.
+
+    Attributes:
+        source: the data set, where another process gathers them; see collation.py.
+    """
+
+    __slots__ = ("_gathered", "indices", "numbers", "pool", "source", "table")
+
+    def __init__(self, table: Table, numbers: Numbers, indices: Array, pool: Pool) -> None:
+        self.table = table
+        self.numbers = numbers
+        self.indices = indices
+        self.pool = pool
+        self.source: Any = None
+        self._gathered: list[Gathered] | None = None
+
+    def __len__(self) -> int:
+        return self.numbers.size
+
+    def __getitem__(self, index: Literal[0]) -> _Row:
+        return _Row()
+
+    def __iter__(self) -> Iterator[Any]:
+        build = sample_tree.builder(self.table.tree)
+        leaves = [self.leaf(number) for number in range(len(self.table.columns))]
+        rows = zip(*leaves, strict=True) if leaves else itertools.repeat((), len(self))
+        return (build(list(row)) for row in rows)
+
+    def gathered(self) -> list[Gathered]:
+        """The columns of these rows; gathered once."""
+        if self._gathered is None:
+            self._gathered = [
+                None if column is None else column.gather(self.numbers, self.pool)
+                for column in self.table.columns
+            ]
+        return self._gathered
+
+    def leaf(self, number: int) -> Any:
+        """The values of one leaf, as the samples hold them: views of what was gathered."""
+        column, rows, count = self.table.columns[number], self.gathered()[number], self.numbers.size
+        if column is None or rows is None:
+            return [None] * count
+        leaf = column.leaf
+        if isinstance(rows, Ranges):
+            if leaf.kind in columns.BYTE_KINDS:
+                return list(map(columns.decode_bytes(leaf), rows.octets()))
+            return list(map(columns.leaf_maker(leaf), rows.rows()))
+        if leaf.kind in columns.FIXED_KINDS:
+            return rows.tolist()
+        if leaf.kind == "tensor":
+            return columns.leaf_maker(leaf)(rows).unbind(0)
+        is_scalar = leaf.kind == "ndarray" and rows.ndim == 1
+        return [rows[i, ...] for i in range(count)] if is_scalar else list(rows)
+
+
 class Rows:
     """The rows of a data set, in its order: of each sample the artifact, and its row there."""
 
@@ -155,8 +232,8 @@ class Rows:
     def sample(self, i: int) -> Any:
         return self._artifacts[self._art_of[i]].sample(int(self._row_of[i]))
 
-    def take(self, indices: Any, shown: Array | None = None) -> list[Any]:
-        """The samples at these positions, as a list; `Batch` if their trees are equal.
+    def take(self, indices: Any, shown: Array | None = None) -> list[Any] | Batch:
+        """The samples at these positions: a `Batch` if their trees are equal, else a list.
 
         Args:
             indices: integers (Python's, numpy's, torch's), negative ones counted from the end; an array
@@ -178,7 +255,7 @@ class Rows:
             return Batch(self.tables[0], numbers, shown, self.pool)
         return self._take_of_tables(self._table_of.take(at), numbers, shown)
 
-    def _take_of_tables(self, table_of: Array, numbers: Array, at: Array) -> list[Any]:
+    def _take_of_tables(self, table_of: Array, numbers: Array, at: Array) -> list[Any] | Batch:
         tables = np.unique(table_of).tolist()
         samples: list[Any] = [None] * len(at)
         for table in tables:

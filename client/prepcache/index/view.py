@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from prepcache.artifact.sample_tree import copied
-from prepcache.batching.gather import Rows, positions
+from prepcache.batching.gather import Batch, Rows, positions
 from prepcache.forks import kept
 from prepcache.index.item_index import MISSING, Array, Catalogue, rows_of
 
@@ -67,7 +67,7 @@ class View:
         nbytes: int = sum(artifact.size_bytes for artifact in self._artifacts)
         return max(1, min(BLOCK_ROWS, BLOCK_BYTES * rows // nbytes))
 
-    def take(self, indices: Any, make: Callable[[Sequence[int]], dict[int, Any]]) -> list[Any]:
+    def take(self, indices: Any, make: Callable[[Sequence[int]], dict[int, Any]]) -> list[Any] | Batch:
         """The samples at positions, as `Rows.take`; `make` gives the distinct items that are missing."""
         if self._compact is None:
             return self.rows.take(indices)
@@ -81,7 +81,7 @@ class View:
         if is_there.all():
             return self.rows.take(compact, at)
         samples: list[Any] = [None] * len(at)
-        gathered = self.rows.take(compact[is_there], at[is_there]) if is_there.any() else []
+        gathered: Any = self.rows.take(compact[is_there], at[is_there]) if is_there.any() else []
         for place, sample in zip(np.flatnonzero(is_there).tolist(), gathered, strict=True):
             samples[place] = sample
         absent = np.flatnonzero(~is_there)
