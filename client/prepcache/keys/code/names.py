@@ -50,13 +50,13 @@ FRAME_READERS = frozenset(
 _BY_FRAME = FRAME_READERS | {
     "dir", "exec", "globals", "locals", "vars", "f_locals", "_getframe", "currentframe", "stack",
 }  # fmt: skip
-_READS = ("LOAD_ATTR", "LOAD_METHOD")
-_WRITES = ("STORE_ATTR", "DELETE_ATTR")
+_USES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
 _WHOLE = ""
 """A use of an object that is no use of one attribute."""
 _ABSENT = object()
 _PLAIN = (MemberDescriptorType, staticmethod, classmethod)
-_LACKING = (MemberDescriptorType, functools.cached_property)
+_OWN_WAYS = ("__getattribute__", "__getattr__", "__setattr__", "__delattr__")
+_OF_DESCRIPTORS = ("__get__", "__set__", "__delete__")
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_DEREF"})
 _WRITES_OF_ITEMS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
 _WRITERS = frozenset(
@@ -123,10 +123,8 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
     """The attributes of an object that one of its methods reads, also through the methods and properties that
     it reaches by `self`; None for all of them."""
     cls, own = type(owner), attributes_of(owner)
-    if _has_own(cls, "__getattribute__"):
+    if any(_member(cls, way) is not vars(object).get(way, _ABSENT) for way in _OWN_WAYS):
         return None
-    has_own_setter = _has_own(cls, "__setattr__") or _has_own(cls, "__delattr__")
-    has_own_getter = _member(cls, "__getattr__") is not _ABSENT
     found: set[str] = set()
     queue, seen = [function], set()
     while queue:
@@ -139,27 +137,17 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
         uses = set(_uses(code, code.co_varnames[0]))
         if (_WHOLE, True) in uses or not all_names(code).isdisjoint(_BY_FRAME | {"super", "__dict__"}):
             return None
-        for name, is_read in uses:
-            member = _member(cls, name)
+        found.update(name for name, is_read in uses if is_read)
+        for member in {name: _member(cls, name) for name, _ in uses}.values():
             kind = type(member)  # exactly: a subclass may have a `__get__` of its own
-            # An empty slot and a property that raises AttributeError ask `__getattr__`, too.
-            may_lack = kind is property or (name not in own and (member is _ABSENT or kind in _LACKING))
-            if is_read and has_own_getter and may_lack:
-                return None
-            if kind is property:
-                queue += [part for part in (member.fget, member.fset, member.fdel) if part is not None]
-            elif not is_read:
-                is_told = hasattr(kind, "__set__") or hasattr(kind, "__delete__")
-                if has_own_setter or (is_told and kind not in _PLAIN):
-                    return None
-            elif kind is FunctionType:
+            if kind is FunctionType:
                 queue.append(member)
+            elif kind is property:
+                queue += [part for part in (member.fget, member.fset, member.fdel) if part is not None]
             elif kind is functools.cached_property:
                 queue.append(member.func)
-            elif hasattr(kind, "__get__") and kind not in _PLAIN:
+            elif kind not in _PLAIN and any(hasattr(kind, way) for way in _OF_DESCRIPTORS):
                 return None
-            if is_read:
-                found.add(name)
     return sorted((name, own[name]) for name in found & own.keys())
 
 
@@ -183,10 +171,6 @@ def _member(cls: type, name: str) -> Any:
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), _ABSENT)
 
 
-def _has_own(cls: type, name: str) -> bool:
-    return _member(cls, name) is not vars(object)[name]
-
-
 def _uses(code: CodeType, name: str) -> Iterator[tuple[str, bool]]:
     """The attributes of a variable that code and code nested in it use, and whether they are read."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP")]
@@ -196,16 +180,12 @@ def _uses(code: CodeType, name: str) -> Iterator[tuple[str, bool]]:
             if name in operand and step.opname.startswith(("STORE_FAST", "STORE_DEREF", "DELETE_")):
                 yield _WHOLE, True
             continue
-        after = steps[at + 1]
-        if after.opname == "COPY" and after.arg == 1:  # `self.n += 1`
-            after = steps[at + 2]
-            yield str(after.argval), False
-        if operand[-1] != name or operand.count(name) > 1 or after.opname not in _READS + _WRITES:
+        is_augmented = steps[at + 1].opname == "COPY" and steps[at + 1].arg == 1  # `self.n += 1`
+        after = steps[at + 1 + is_augmented]
+        if operand[-1] != name or operand.count(name) > 1 or after.opname not in _USES:
             yield _WHOLE, True
         else:
-            yield str(after.argval), after.opname in _READS
-            if after.opname == "DELETE_ATTR":  # which fails where there is none
-                yield str(after.argval), True
+            yield str(after.argval), after.opname != "STORE_ATTR"
     for const in code.co_consts:
         if isinstance(const, CodeType) and name in const.co_freevars:
             yield from _uses(const, name)
