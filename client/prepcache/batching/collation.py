@@ -41,8 +41,8 @@ from prepcache.forks import Living
 if TYPE_CHECKING:
     from prepcache.batching.gather import Dense, Table
 
-_TAKES_BATCHES: list[Any] = []
-"""Functions that collate batches."""
+_TAKES_BATCHES: dict[int, Any] = {}
+"""Functions that collate batches, by identity: what users pass may be equal to others, or have no hash."""
 _FETCHERS: list[Any] = []
 """The code of methods that ask for a batch to collate it by `self.collate_fn`."""
 
@@ -56,7 +56,7 @@ try:
 
     FUNCTIONS: dict[Any, Any] = _collate.default_collate_fn_map
     """torch's table of collate functions, by the type of a batch's first element."""
-    _TAKES_BATCHES.append(_collate.default_collate)
+    _TAKES_BATCHES[id(_collate.default_collate)] = _collate.default_collate
     _FETCHERS.append(_fetch._MapDatasetFetcher.fetch.__code__)
     _SUBSET_CODE: Any = torch.utils.data.Subset.__getitems__.__code__
 except ImportError:  # a job of numpy alone
@@ -87,7 +87,7 @@ class TakesBatches:
 
 def takes_batches(function: Any) -> None:
     """Says that a collate function collates batches."""
-    _TAKES_BATCHES.append(function)
+    _TAKES_BATCHES[id(function)] = function
 
 
 def fetches(method: Any) -> None:
@@ -103,7 +103,7 @@ def as_asked(batch: Any, source: Any, asked_by: FrameType | None) -> Any:
         return list(batch)
     fetcher = asked_by.f_locals["self"]
     collate = fetcher.collate_fn
-    if not isinstance(collate, TakesBatches) and not any(collate is one for one in _TAKES_BATCHES):
+    if id(collate) not in _TAKES_BATCHES and not isinstance(collate, TakesBatches):
         return list(batch)
     info = get_worker_info()
     if info is not None and fetcher.dataset is info.dataset and source.opened_in != os.getpid():
