@@ -45,8 +45,6 @@ NOT_KEPT = "PREPCACHE=readonly: new samples are not stored"
 NEW_CACHE = "nothing of this name is cached yet"
 """As the daemon says; of the new cache that it begins with it need not be asked."""
 NOT_KNOWN = "reason unknown: the daemon did not answer in time; try `prepcache explain`"
-_TAKEN = {"folder": "listed", "module": "imported", "distribution": "imported"}
-"""A file may have been opened, asked for, or named to a library: used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,11 +289,10 @@ def told(explanation: inspection.Explanation) -> str:
 def changed_inputs(artifacts: ArtifactSet) -> list[str]:
     """Inputs that the function was seen to take, and that are not what they were: a line each."""
     lines = []
-    for name, kind in artifacts.changed_inputs.items():
+    for name in artifacts.changed_inputs:
         tag, _, rest = name.partition(":")
         shown = shortened(rest if rest and tag in ("project", "items", "cwd") else name, 200)
-        taken = "asked for" if name.endswith("/") else _TAKEN.get(kind, "used")  # a folder that was there
-        lines.append(f"{shown}, which the function {taken}, changed")
+        lines.append(f"{shown}, which the function used, changed")
     return lines
 
 

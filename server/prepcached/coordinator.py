@@ -279,10 +279,7 @@ class Coordinator:
         table.forsake(session.id, request.lost)
         table.beat(session.id, [recipe + session.caller.scope for recipe in moved])
         removed = await daemon.quick(self._note_used, session.id, request)
-        return wire.BeatAnswer(
-            removed=tuple(removed),  # type: ignore[arg-type]
-            waited_for=tuple(sorted(map(scopes.digest, self._waited_for(session)))),
-        )
+        return wire.BeatAnswer(tuple(removed))  # type: ignore[arg-type]
 
     def _note_used(self, session_id: str, request: wire.BeatRequest) -> list[str]:
         store = self._daemon.store

@@ -83,6 +83,11 @@ def test_a_job_behind_the_newest_generation_must_look_again(served: Serving) -> 
     assert served.store.entry(done["artifacts"][0]["key"]).holds == 2
 
 
+def waiting(served: Serving) -> dict[str, Any]:
+    """For whom each session waits."""
+    return {one["name"]: one["waits"] for one in served.http().get("/v1/sessions").json()["sessions"]}
+
+
 def test_a_waiting_job_wakes_when_the_items_are_committed(served: Serving, clock: Clock) -> None:
     first, second = served.job("first"), served.job("second")
     seen = first.resolve().json()["generation"]
@@ -90,9 +95,8 @@ def test_a_waiting_job_wakes_when_the_items_are_committed(served: Serving, clock
     answers: list[Any] = []
     waiter = threading.Thread(target=lambda: answers.append(second.lease("ab", seen, wait_s=2).json()))
     waiter.start()
-    assert wait_until(lambda: first.heartbeat().json()["waited_for"] == [first.recipe])
-    listed = {one["name"]: one["waits"] for one in served.http().get("/v1/sessions").json()["sessions"]}
-    assert listed == {"first": [], "second": [{"recipe": first.recipe, "sessions": [first.session]}]}
+    waits = {"first": [], "second": [{"recipe": first.recipe, "sessions": [first.session]}]}
+    assert wait_until(lambda: waiting(served) == waits)
     first.commit([lease], [first.stage(served.store.staging, "ab")])
     waiter.join(30)
     assert answers[0]["look_again"]["artifacts"][0]["items"] == 2
@@ -105,7 +109,7 @@ def test_a_waiting_job_gets_the_items_that_a_dead_session_leaves(served: Serving
     answers: list[Any] = []
     waiter = threading.Thread(target=lambda: answers.append(second.lease("ab", seen, wait_s=2).json()))
     waiter.start()
-    assert wait_until(lambda: first.heartbeat().json()["waited_for"] == [first.recipe])
+    assert wait_until(lambda: waiting(served).get("second"))
     first.close()
     waiter.join(30)
     assert answers[0]["granted"] == [0, 1]

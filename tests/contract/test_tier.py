@@ -96,7 +96,7 @@ def test_without_a_lead_machines_work_in_orders_of_their_own(
             assert job.lease(ITEMS).json()["granted"] == [0, 1, 2]
         monkeypatch.setattr(tiers, "PUBLISH_S", -1.0)
         monkeypatch.setattr(tiers, "PUBLISH_SHARE", 0.0)
-        assert [job.heartbeat().json()["waited_for"] for job in jobs] == [[RECIPE], []]
+        assert [job.lease("x").json()["is_waited_for"] for job in jobs] == [True, False]
 
 
 def test_a_read_only_daemon_writes_nothing(tmp_path: Path, tier: Path) -> None:

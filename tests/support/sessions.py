@@ -67,7 +67,7 @@ class World:
         return reply({})
 
     def on_post_sessions_beat(self, request: Request) -> Any:
-        return reply({"removed": [], "waited_for": []})
+        return reply({"removed": []})
 
     def resolved(self) -> dict[str, Any]:
         return {

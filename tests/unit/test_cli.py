@@ -54,39 +54,30 @@ def test_help_shows_no_flag_as_if_it_took_a_value(app: typer.Typer) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(["nonsense"], ["ls", "--nonsense"], ["show"], ["pin"], ["key", "no-colon"], ["key", ":f"]),
-        *(["ls", "--limit", "-1"], ["ls", "--sort", "colour"], ["ls", "--sort", "size"]),
-        ["ls", "--older-than", "soon"],
-        ["ls", "--owner", "no such user"],
+        *("nonsense", "ls --nonsense", "show", "pin", "key no-colon", "key :f", "ls --limit -1"),
+        *("ls --sort colour", "ls --sort size", "ls --older-than soon", "ls --owner nobody-of-that-name"),
     ],
 )
 def test_wrong_usage_ends_with_2_before_any_daemon_is_asked(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str
 ) -> None:
     monkeypatch.setenv("PREPCACHE_URL", "unix:///nobody/listens/here.sock")
-    code, out, err = run(monkeypatch, capsys, *arguments)
+    code, out, err = run(monkeypatch, capsys, *arguments.split())
     assert code == 2 and out == "" and err != ""
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(
-            ["status"],
-            ["status", "--watch"],
-            ["status", "--watch", "--json"],
-            ["ls"],
-            ["show", "abcdef"],
-            ["purge", "--all", "-y"],
-        ),
-        *(["pin", "abcd"], ["verify"]),
+        *("status", "status --watch", "status --watch --json", "ls", "show abcdef", "purge --all -y"),
+        *("pin abcd", "verify"),
     ],
 )
 def test_a_daemon_that_is_not_there_ends_with_3_and_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: str
 ) -> None:
     monkeypatch.setenv("PREPCACHE_URL", f"unix://{tmp_path}/none.sock")
-    code, out, err = run(monkeypatch, capsys, *arguments)
+    code, out, err = run(monkeypatch, capsys, *arguments.split())
     assert (code, out) == (3, "")
     assert err.count("\n") == 1 and str(tmp_path) in err and "`prepcached serve`" in err
 
@@ -100,13 +91,8 @@ def test_no_daemon_is_started_to_say_that_nothing_is_cached(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for command in ("ls", "status"):
         code, _, err = run(monkeypatch, capsys, command)
-        assert code == 3 and "A job that needs one starts it" in err
-    for mode in ("off", "readonly"):
-        monkeypatch.setenv("PREPCACHE", mode)
-        code, _, err = run(monkeypatch, capsys, "status")
-        assert code == 3 and f"With PREPCACHE={mode}, no job starts one" in err
+        assert code == 3 and "A job that stores something starts it" in err
     assert not (tmp_path / "cache").exists()
-    monkeypatch.delenv("PREPCACHE")
     log = tmp_path / "cache" / "prepcache" / "prepcached.log"
     log.parent.mkdir(parents=True)
     log.write_text("prepcached: PREPCACHED_MAX_BYTES = 'foo': must be a size\n")
@@ -142,7 +128,7 @@ def test_key_reads_a_file_and_never_runs_it(
     code, out, err = run(monkeypatch, capsys, "key", f"{script}:missing")
     assert code == 10 and out == "" and "tokenize" in err
     code, out, err = run(monkeypatch, capsys, "key", f"{tmp_path}/pepr.py:tokenize")
-    assert code == 2 and out == "" and "there is no file" in err
+    assert code == 2 and out == "" and "of a file that is there" in err
 
 
 @pytest.mark.parametrize(
@@ -224,61 +210,39 @@ def shown(capsys: pytest.CaptureFixture[str], stats: dict[str, Any], **members: 
     return capsys.readouterr().out
 
 
+FULL = {"disk_bytes": 99 << 30}
+HELPED = {"found_items": 900, "leased_items": 100, "declined_items": 0, "seconds_saved": 51_120.0}
+NO_DISK = {"effective_limit_bytes": 0, "free_bytes": 5 << 30}
+
+
 @pytest.mark.parametrize(
     ("changed", "told", "not_told"),
     [
+        ({}, "declined for lack of room: 750 items, 1 commit", "saturated"),
+        ({}, "50.0 GiB of 100 GiB on disk (50 %)", "budget"),
         (
-            {},
-            [
-                "50.0 GiB of 100 GiB on disk (50 %)",
-                "declined for lack of room: 750 items, 1 commit",
-            ],
-            ["saturated", "budget"],
+            FULL | {"yielding_bytes": 4 << 30, "pinned_bytes": 50 << 30, "held_bytes": 50 << 30},
+            "saturated: new samples are not stored; all entries are pinned or in use",
+            "evicted in",
         ),
-        (
-            {
-                "disk_bytes": 99 << 30,
-                "yielding_bytes": 4 << 30,
-                "pinned_bytes": 50 << 30,
-                "held_bytes": 50 << 30,
-            },
-            ["saturated: new samples are not stored; all entries are pinned or in use"],
-            ["evicted in", "removed"],
-        ),
-        (
-            {"disk_bytes": 99 << 30, "yielding_bytes": 5 << 30},
-            ["full: ", "evicted in the last minute"],
-            ["saturated"],
-        ),
-        ({"unlinked_bytes": 2 << 20}, ["these stay; 2.0 MiB of removed entries, freed when"], []),
-        ({"effective_limit_bytes": 50 << 30}, ["the budget is 100 GiB, the disk is too small"], []),
-        (
-            {"effective_limit_bytes": 0, "free_bytes": 5 << 30},
-            ["50.0 GiB on disk, budget 100 GiB", "5.0 GiB, of which 10.0 GiB must stay free"],
-            ["of 0 B", "the disk is too small"],
-        ),
-        ({"staged_bytes": 2 << 20}, ["2.0 MiB written by jobs but not committed yet"], []),
-        ({"declined": 0, "declined_items": 0}, ["no job has asked for items"], ["declined"]),
-        (
-            {"found_items": 900, "leased_items": 100, "declined_items": 0, "seconds_saved": 51_120.0},
-            ["hit rate 90 % (900 items found), 14 h of preprocessing saved in 2.0 d"],
-            [],
-        ),
-        ({"coldest_age_s": 1e6}, ["--free 50GB --dry-run; least recently used entry: 12 d ago"], []),
-        (
-            {"recovered": {"new index": 1, "indexed": 3}},
-            ["index rebuilt when the daemon started: pins are lost"],
-            ["damaged"],
-        ),
-        ({"recovered": {"indexed": 3}}, [], ["index rebuilt"]),
+        (FULL | {"yielding_bytes": 5 << 30}, "evicted in the last minute", "saturated"),
+        ({"unlinked_bytes": 2 << 20}, "these stay; 2.0 MiB of removed entries, freed when", "budget"),
+        ({"effective_limit_bytes": 50 << 30}, "the budget is 100 GiB, the disk is too small", "removed"),
+        (NO_DISK, "50.0 GiB on disk, budget 100 GiB", "of 0 B"),
+        (NO_DISK, "5.0 GiB, of which 10.0 GiB must stay free", "the disk is too small"),
+        ({"staged_bytes": 2 << 20}, "2.0 MiB written by jobs but not committed yet", "saturated"),
+        ({"declined": 0, "declined_items": 0}, "no job has asked for items", "declined"),
+        (HELPED, "hit rate 90 % (900 items found), 14 h of preprocessing saved in 2.0 d", "no job has asked"),
+        ({"coldest_age_s": 1e6}, "--free 50GB --dry-run; least recently used entry: 12 d ago", "rebuilt"),
+        ({"recovered": {"new index": 1, "indexed": 3}}, "index rebuilt when the daemon started", "damaged"),
+        ({"recovered": {"indexed": 3}}, "50.0 GiB of 100 GiB", "index rebuilt"),
     ],
 )
 def test_status_tells_how_full_the_store_is_and_whether_it_helps(
-    capsys: pytest.CaptureFixture[str], changed: dict[str, Any], told: list[str], not_told: list[str]
+    capsys: pytest.CaptureFixture[str], changed: dict[str, Any], told: str, not_told: str
 ) -> None:
     out = shown(capsys, {"uptime_s": 2 * 86400.0, **changed})
-    assert all(text in out for text in told), out
-    assert not any(text in out for text in not_told), out
+    assert told in out and not_told not in out, out
 
 
 def test_status_is_one_screen_and_all_have_80_columns(
@@ -286,7 +250,9 @@ def test_status_is_one_screen_and_all_have_80_columns(
 ) -> None:
     terminal = Console(force_terminal=True, width=80, color_system=None)
     monkeypatch.setattr(cli_tables, "console", lambda: terminal)
-    cli_tables.rows_of([replace(ENTRY, owner=owner, used_at=time.time() - 570) for owner in (0, os.getuid())])
+    cli_tables.rows_of(
+        [replace(ENTRY, owner=owner, used_at=time.time() - 570) for owner in (0, os.getuid())], 9
+    )
     cli_tables.entry(replace(ENTRY, observed=({"kind": "file", "name": "x" * 300, "digest": ""},)), None)
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
     sums = [

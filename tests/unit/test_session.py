@@ -135,7 +135,7 @@ def test_a_heartbeat_carries_progress_use_and_drops(bench: Bench) -> None:
     def beat(request: Request) -> Any:
         beats.append(request.json)
         removed = [digest] if request.json["progress"] else []
-        return reply({"removed": removed, "waited_for": [RECIPE]})
+        return reply({"removed": removed})
 
     bench.world.said["POST sessions/beat"] = beat
     bench.world.artifacts = [1]

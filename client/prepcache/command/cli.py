@@ -80,15 +80,17 @@ OlderThan = Annotated[
 ProducedBy = Annotated[
     str | None, typer.Option("--produced-by", metavar="TEXT", help="Made by this script, host or user.")
 ]
+Free = Annotated[
+    str | None,
+    typer.Option("--free", metavar="SIZE", help="As 50GB: least recently used ones, not pinned or in use."),
+]
 Keys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys, or their first digits.")]
 
 
 @app.command()
 def status(
     is_watched: Annotated[bool, typer.Option("--watch", help="Update until Ctrl-C.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON; with --watch, one line per update.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what is cached, whether it helps, and who is connected.
 
@@ -180,20 +182,13 @@ def explain(
         str | None,
         typer.Argument(metavar="[KEY|RECIPE]", help="A key or a recipe's digest, or its first digits."),
     ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--name",
-            metavar="NAME",
-            help="Explain the last miss of this name, or prefix: NAME*.",
-        ),
-    ] = None,
+    name: Name = None,
     as_json: AsJson = False,
 ) -> None:
     """Show why a job missed.
 
     Shows what is new or changed of its data, code, config and environment, against the nearest recipe that
-    has entries. Without KEY, RECIPE or NAME, the last miss of any job.
+    has entries. With --name, of its last miss; without KEY, RECIPE or NAME, of the last miss of any job.
 
     Example: prepcache explain --name prep.tokenize
     """
@@ -224,15 +219,7 @@ def purge(
     owner: Owner = None,
     older_than: OlderThan = None,
     produced_by: ProducedBy = None,
-    free: Annotated[
-        str | None,
-        typer.Option(
-            "--free",
-            metavar="SIZE",
-            help="Free this much, as 50GB: the least recently used go first. Pinned entries and "
-            "those that jobs read stay.",
-        ),
-    ] = None,
+    free: Free = None,
     everything: Annotated[bool, typer.Option("--all", help="All entries that you own.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would go; remove nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -244,9 +231,9 @@ def purge(
 
     Example: prepcache purge --name "tokens*" --older-than 30d --dry-run
     """
-    filters = _filters(name, recipe, owner, older_than, produced_by)
+    chosen = _filters(name, recipe, owner, older_than, produced_by)
     free_bytes = None if free is None else parse_size(free)
-    if bool(keys or filters or free_bytes) == everything:
+    if bool(keys or chosen or free_bytes) == everything:
         raise BadRequest("give keys, filters or --free, or --all alone")
     if keys and free_bytes:
         raise BadRequest("give keys or --free, not both")
@@ -255,7 +242,7 @@ def purge(
     if is_asking and not is_at_terminal and not as_json:
         raise BadRequest("there is no terminal to ask at: add --yes or --json to remove, --dry-run to list")
     with _client() as client:
-        chosen: dict[str, Any] = {**filters, "everything": everything, "free_bytes": free_bytes}
+        chosen |= {"everything": everything, "free_bytes": free_bytes}
         if keys:
             chosen["keys"] = [_entry(client, key).key for key in keys]
         if is_asking and is_at_terminal:
@@ -266,17 +253,13 @@ def purge(
         if as_json:
             print_json(gone.to_json())
         else:
-            if gone.listed:
-                from prepcache.command import cli_tables
+            from prepcache.command import cli_tables
 
-                cli_tables.rows_of(gone.listed)
-                if gone.entries > len(gone.listed):
-                    typer.echo(f"and {gone.entries - len(gone.listed):,} more")
+            cli_tables.rows_of(gone.listed, gone.entries)
             typer.echo(_outcome(gone, dry_run, free_bytes))
         if free_bytes and 0 < gone.disk_bytes < free_bytes:
-            told = f"only {size_text(gone.disk_bytes)} of {size_text(free_bytes)}"
-            why = "what does not match, is pinned, in use or another user's stays"
-            typer.echo(f"prepcache: {told}: {why}", err=True)
+            told = f"{size_text(gone.disk_bytes)} of {size_text(free_bytes)}"
+            typer.echo(f"prepcache: only {told}: what is pinned, in use or another user's stays", err=True)
 
 
 @app.command()
@@ -339,10 +322,9 @@ def show_key(
     Example: prepcache key train.py:tokenize
     """
     file, _, function = target.rpartition(":")
-    if not file or not function:
-        raise typer.BadParameter("must be FILE:FUNCTION, such as train.py:tokenize", param_hint=target)
-    if not Path(file).is_file():
-        raise typer.BadParameter(f"there is no file {file}", param_hint=target)
+    if not file or not function or not Path(file).is_file():
+        must = "must be FILE:FUNCTION of a file that is there, such as train.py:tokenize"
+        raise typer.BadParameter(must, param_hint=target)
     from prepcache.keys.recipe_parts import static_key
 
     parts = static_key(file, function)
@@ -384,13 +366,10 @@ def _filters(
     name: str | None, recipe: str | None, owner: str | None, older_than: str | None, produced_by: str | None
 ) -> dict[str, Any]:
     """The filters that were given, as the client takes them."""
-    given = {
-        "name": name,
-        "recipe": recipe,
-        "owner": None if owner is None else _uid(owner),
-        "older_than_s": None if older_than is None else parse_span(older_than),
-        "produced_by": produced_by,
-    }
+    older_than_s = None if older_than is None else parse_span(older_than)
+    uid = None if owner is None else _uid(owner)
+    given = {"name": name, "recipe": recipe, "owner": uid, "older_than_s": older_than_s}
+    given["produced_by"] = produced_by
     return {filter_name: value for filter_name, value in given.items() if value is not None}
 
 

@@ -14,8 +14,7 @@ import pwd
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -88,14 +87,15 @@ def config_text(recipe: inspection.Recipe) -> str:
 
 
 def entries(found: Sequence[inspection.Entry], more: bool) -> None:
-    rows_of(found)
+    rows_of(found, len(found))
     size_bytes = sum(one.size_bytes for one in found)
     total = f"{count_text(len(found), 'entry', 'entries')}, {size_text(size_bytes)}"
     show(Text(f"{total}; there are more: --limit 0 shows all" if more else total, style="dim"))
 
 
-def rows_of(found: Sequence[inspection.Entry]) -> None:
-    """A row for each entry, with the owners where not all are this user's or the token's."""
+def rows_of(found: Sequence[inspection.Entry], count: int) -> None:
+    """A row for each entry, with the owners where not all are this user's or the token's; how many of `count`
+    more there are."""
     now = time.time()
     is_wide = console().width >= WIDE
     is_owner_told = {one.owner for one in found} not in ({os.getuid()}, {None})
@@ -105,16 +105,26 @@ def rows_of(found: Sequence[inspection.Entry]) -> None:
             one.name,
             one.recipe[:KEY_DIGITS] if is_wide else "",
             user_name(one.owner) if is_owner_told else "",
-            f"{one.items:,}",
-            size_text(one.size_bytes),
-            span_text(one.cost_s),
-            span_text(now - one.used_at),
+            *_sums(one, now),
             _kept(one),
         ]
         for one in found
     ]
     if rows:
         show(table(["KEY", "NAME", "RECIPE", "OWNER", "ITEMS", "SIZE", "COST", "IDLE", "KEPT"], rows))
+        _show_more(count - len(found))
+
+
+def _show_more(count: int) -> None:
+    if count > 0:
+        show(Text(f"and {count:,} more", style="dim"))
+
+
+def _sums(one: inspection.Entry | inspection.NameSums, now: float) -> list[str]:
+    """Items, size, cost, and for how long it was not used."""
+    return [
+        f"{one.items:,}", size_text(one.size_bytes), span_text(one.cost_s), span_text(now - one.used_at)
+    ]  # fmt: skip
 
 
 @functools.cache
@@ -157,19 +167,16 @@ def entry(one: inspection.Entry, recipe: inspection.Recipe | None) -> None:
         parts(recipe.parts)
 
 
-def _observed(inputs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def _observed(inputs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     names: dict[str, list[str]] = {}
-    rows = list(inputs)
-    random = {"random": draws_text(drawn)} if (drawn := draws_in(rows)) else {}
-    for one in rows:
-        if one.get("kind") == RANDOM:
-            continue
+    for one in inputs:
         names.setdefault(f"observed {one.get('kind', '')}", []).append(_value(one.get("name", one)))
-    more = {kind: len(some) - INPUTS_SHOWN for kind, some in names.items()}
-    return random | {
-        kind: ", ".join(some[:INPUTS_SHOWN]) + (f" and {more[kind]:,} more" if more[kind] > 0 else "")
-        for kind, some in names.items()
-    }
+    names.pop(f"observed {RANDOM}", None)
+    told = {"random": draws_text(drawn)} if (drawn := draws_in(inputs)) else {}
+    for kind, some in names.items():
+        more = f" and {len(some) - INPUTS_SHOWN:,} more" if len(some) > INPUTS_SHOWN else ""
+        told[kind] = ", ".join(some[:INPUTS_SHOWN]) + more
+    return told
 
 
 def parts(of: Mapping[str, Any]) -> None:
@@ -224,17 +231,12 @@ def explanation(told: inspection.Explanation) -> None:
     if told.draws:
         rows["random"] = draws_text(told.draws)
     fields({name: value for name, value in rows.items() if value})
-    lines = []
-    for one in cues(told):
-        first, *others = one.lines or [""]
-        lines += [[one.name, one.state, first], *(["", "", other] for other in others)]
-    show("", table(["CUE", "STATE", "WHAT"], lines))
-    if told.more:
-        show(Text(f"and {told.more:,} more", style="dim"))
+    rows_of_cues = [[one.name, one.state, "\n".join(one.lines)] for one in cues(told)]
+    show("", table(["CUE", "STATE", "WHAT"], rows_of_cues))
+    _show_more(told.more)
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(NamedTuple):
     info: inspection.Info
     stats: Mapping[str, Any]
     sessions: Sequence[inspection.SessionSeen]
@@ -292,17 +294,7 @@ def _cached(look: Status) -> list[RenderableType]:
     if "new index" in stats.get("recovered", {}):
         said.append("index rebuilt when the daemon started: pins are lost (see the daemon's log)")
     lines: list[RenderableType] = [Text(line) for line in said]
-    rows = [
-        [
-            one.name,
-            f"{one.entries:,}",
-            f"{one.items:,}",
-            size_text(one.size_bytes),
-            span_text(one.cost_s),
-            span_text(now - one.used_at),
-        ]
-        for one in look.names.names
-    ]
+    rows = [[one.name, f"{one.entries:,}", *_sums(one, now)] for one in look.names.names]
     if rows:
         lines.append(table(["NAME", "ENTRIES", "ITEMS", "SIZE", "COST", "IDLE"], rows))
     if look.names.more:

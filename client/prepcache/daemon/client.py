@@ -164,14 +164,11 @@ class Client:
         return launcher.start()
 
     def _not_running(self, launcher: Launcher) -> DaemonUnreachable:
-        cached = "" if launcher.has_store else ", and nothing is cached there yet"
-        starts = "A job that needs one starts it"
-        if not (self.mode.is_writing or (self.mode is Mode.READONLY and launcher.has_store)):
-            starts = f"With PREPCACHE={self.mode.value}, no job starts one"
-        elif why := launcher.told_error():
+        starts = "A job that stores something starts it"
+        if why := launcher.told_error():
             starts = f"The last one ended with an error: {why} (log: {launcher.log})"
-        told = f"no daemon runs for {launcher.root}{cached}. {starts}"
-        return DaemonUnreachable(f"{told}; to use another daemon, set PREPCACHE_URL", url=self.url)
+        told = f"no daemon runs for {launcher.root}. {starts}; to use another daemon, set PREPCACHE_URL"
+        return DaemonUnreachable(told, url=self.url)
 
     def close(self) -> None:
         """Closes the connections; a later call opens new ones."""

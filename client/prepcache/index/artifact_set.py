@@ -57,7 +57,7 @@ class ArtifactSet:
         owner: the process that holds the artifacts: the one that opened the data set, or reads the stream.
         filling: held by the thread that fills it up.
         has_mapped: any artifact that counts was there, with whatever items.
-        changed_inputs: observed inputs that are not what they were, and their kinds; replaced, never changed.
+        changed_inputs: observed inputs that are not what they were; replaced, never changed.
         drawn: the generators that samples were drawn from; replaced, never changed.
         has_lost: items that were there are missing by now.
         is_known: the daemon answered the last look, so that it knows the recipe.
@@ -88,7 +88,7 @@ class ArtifactSet:
         self.session = Session.current(self.client)
         self.sharing = self.session if self.mode.is_writing else Session(self.client, is_mute=True)
         self.has_mapped = False
-        self.changed_inputs: dict[str, str] = {}
+        self.changed_inputs: tuple[str, ...] = ()
         self.drawn: set[str] = set()
         self.filling = threading.Lock()
         self._claiming = threading.Lock()
@@ -128,8 +128,7 @@ class ArtifactSet:
             if chunk not in verdicts:
                 verdicts[chunk] = self._changed(rows)
             if (name := verdicts[chunk]) is not None:
-                kinds = (str(row.get("kind")) for row in rows if row.get("name") == name)
-                self.changed_inputs = {**self.changed_inputs, name: next(kinds, "")}
+                self.changed_inputs = tuple(dict.fromkeys((*self.changed_inputs, name)))
                 return None
             self.drawn = self.drawn | draws_in(rows)
         mapped = open_or_miss(ref, self.session.path_of, self.recipe.digest)

@@ -234,10 +234,9 @@ class BeatRequest(Message, frozen=True):
 
 
 class BeatAnswer(Message, frozen=True):
-    """`removed`: digests whose maps the session must let go; `waited_for`: recipes that others wait for."""
+    """`removed`: digests whose maps the session must let go."""
 
     removed: tuple[DigestHex, ...] = ()
-    waited_for: tuple[RecipeHex, ...] = ()
 
 
 class ArtifactRef(Message, frozen=True):
