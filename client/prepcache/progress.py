@@ -13,16 +13,14 @@ import logging
 import mmap
 import multiprocessing
 import os
-import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 from prepcache.fill.pacing import Pace
-from prepcache.keys.randomness import is_alone
 from prepcache.protocol import wire
 from prepcache.protocol.units import shortened, size_text, span_text
 from prepcache.settings import is_first_rank
@@ -117,7 +115,6 @@ class Progress:
         self._computed = self._waited = self._taken = 0
         self._pace = Pace()
         self._bar: TerminalBar | NotebookBar | None = None
-        self._is_alone = is_alone()
         is_drawable = _is_notebook() or os.environ.get("TERM") not in ("dumb", "unknown")
         is_wanted = is_shown or (self._is_shown is None and (_is_terminal() or _is_notebook()))
         self._is_bar = bool(is_wanted) and is_drawable
@@ -179,28 +176,17 @@ class Progress:
         bar = "=" * (BAR_CHARS * done // max(self._total, 1))
         line = self._line(self._clock() - self._began, waiting)
         try:
-            with self._undrawn():
-                if self._bar is None:
-                    self._bar = NotebookBar() if _is_notebook() else TerminalBar()
-                self._bar.draw(f"{shortened(self._name, NAME_CHARS)} [{bar:{BAR_CHARS}}] {line}")
+            if self._bar is None:
+                self._bar = NotebookBar() if _is_notebook() else TerminalBar()
+            self._bar.draw(f"{shortened(self._name, NAME_CHARS)} [{bar:{BAR_CHARS}}] {line}")
         except Exception:  # noqa: BLE001 - the terminal went, or is one of the job's own making
             self._is_bar, self._is_shown = False, False
-
-    @contextmanager
-    def _undrawn(self) -> Iterator[None]:
-        """rich draws from the global generator, and that is not the function's doing."""
-        drawn = random.getstate()
-        try:
-            yield
-        finally:
-            if self._is_alone:
-                random.setstate(drawn)
 
     def close(self) -> None:
         """Ends the bar; tells the daemon that no more is to come, however far it came."""
         if self._bar is not None:
             self._draw("")  # the last numbers, which a notebook keeps
-            with suppress(Exception), self._undrawn():
+            with suppress(Exception):
                 self._bar.stop()
             self._bar = None
         done = self._there + self._computed + self._waited
