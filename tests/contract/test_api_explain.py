@@ -113,14 +113,6 @@ def test_parts_are_explained_without_being_kept(served: Serving) -> None:
     assert [one["digest"] for one in served.http().get("/v1/recipes").json()["recipes"]] == [digest("a")]
 
 
-def test_an_entry_is_explained_by_its_recipe(served: Serving) -> None:
-    fill(served, "a", parts(max_len=1))
-    key = fill(served, "b", parts(max_len=2))
-    told = ask(served, key=key)
-    assert told.recipe == digest("b") and told.entries == 1
-    assert told.summary == "config.max_len 1 -> 2"
-
-
 def test_the_last_miss_is_remembered_after_the_fill(served: Serving) -> None:
     fill(served, "a", parts(max_len=1))
     fill(served, "b", parts(max_len=2))
@@ -175,14 +167,6 @@ def test_a_job_that_misses_some_items_has_missed_last(served: Serving) -> None:
     assert told.recipe == digest("a") and told.entries == 2
     assert told.nearest is None and told.summary.startswith("some items are new or changed")
     assert ask(served, recipe=digest("b")).summary == "config.max_len 1 -> 2"
-
-
-def test_the_last_miss_of_a_name_outlives_the_daemon(tmp_path: Path) -> None:
-    with serving(tmp_path) as served:
-        fill(served, "a", parts(max_len=1))
-        look(served, "b", parts(max_len=2))
-    with serving(tmp_path) as served:
-        assert ask(served, name="prep.tokenize").recipe == digest("b")
 
 
 def test_a_miss_forgotten_by_a_restart_is_no_reason(tmp_path: Path) -> None:
