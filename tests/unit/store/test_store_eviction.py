@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prepcache import errors
-from prepcached.store.records import Limits
+from prepcached.store.records import Holds, Ledger, Limits
 from prepcached.store.staging import StagedArea
 from prepcached.store.store import Store
 from support import stores
@@ -138,3 +138,19 @@ def test_the_background_makes_room_ahead(open_store: Callable[..., Store]) -> No
     assert store.stats().entries == 100
     store.maintain()
     assert store.stats().entries == 98
+
+
+def test_a_refusal_names_the_setting_that_limits() -> None:
+    mib, holds = 1 << 20, Holds(0.0)
+    budget = Ledger(50 * mib, 10 * mib, holds, live_bytes=50 * mib)
+    told = "no room for 2.0 MiB more: the cache's limit is 50.0 MiB (--max-bytes), and all entries are in use"
+    assert budget.refusal(2 * mib, free_bytes=24_000 * mib).startswith(told)
+    assert "reserved for" not in budget.refusal(2 * mib, free_bytes=24_000 * mib)
+    told = "60.0 MiB exceed the cache's limit: 50.0 MiB (--max-bytes)"
+    assert budget.refusal(60 * mib, free_bytes=24_000 * mib) == told
+    disk = Ledger(500 * mib, 10 * mib, holds, live_bytes=50 * mib)
+    told = (
+        "the cache's limit is 51.0 MiB, because the disk has 11.0 MiB free, "
+        "of which 10.0 MiB must stay free (--min-free)"
+    )
+    assert told in disk.refusal(2 * mib, free_bytes=11 * mib)
