@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
@@ -9,6 +10,8 @@ INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 
 def main() -> None:
     """Runs the command; Ctrl-C ends it with one line, also while it loads its libraries."""
+    if sys.argv[1:2] == ["serve"]:  # SIGHUP would end the start; it waits for the loop, which reloads then
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         from prepcached import cli
 

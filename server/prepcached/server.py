@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from prepcache.errors import ConfigError, IndexCorrupt, PrepcacheError, RootUnusable, StoreError
+from prepcache.protocol.status_text import page
 from prepcache.protocol.units import count_text, size_text
 from prepcached.app import Middleware, create_app
 from prepcached.auth import Auth
@@ -146,7 +147,7 @@ class Server(uvicorn.Server):
             for one in STOPS:
                 loop.add_signal_handler(one, self.ask_to_stop, one.name)
             loop.add_signal_handler(signal.SIGHUP, lambda: self.daemon.spawn(self._reload()))
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # blocked since start.py
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # blocked since __main__.py
         try:  # not in the lifespan: uvicorn ends what fails there with a traceback and a code of its own
             await self.daemon.start()
         except BaseException:
@@ -163,6 +164,8 @@ class Server(uvicorn.Server):
         self._watches = [loop.create_task(one) for one in watches]
         names = ", ".join(_name(one) for one in sockets or ())
         LOG.info("serving %s on %s (pid %d)", self._settings.root, names, os.getpid())
+        if self._settings.uds is not None:
+            LOG.info("page for people: %s", page(os.fspath(self._settings.uds), socket.gethostname()))
         notify("READY=1\nSTATUS=", self._environ)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

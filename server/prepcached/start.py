@@ -72,7 +72,6 @@ class Place:
 
 def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
     """Runs a daemon until it is told to stop or was idle for long enough; `load` reads the settings."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # until the loop hears it: it would end a start
     for name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
         os.environ.pop(name, None)  # the metrics of the job that started it are not the daemon's
     settings = load()
@@ -88,7 +87,7 @@ def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
 
     for one in STOPS:
         signal.signal(one, leave)  # until the loop hears them
-    # The job that started it may have had them blocked.
+    # The job that started it may have had them blocked. SIGHUP waits until the loop hears it (__main__.py).
     signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGHUP})
     log.configure(settings.log_level, environ, settings.log_format)
     place = take(settings, environ)

@@ -103,6 +103,11 @@ def test_nothing_is_loaded_from_elsewhere(served: Serving) -> None:
         assert "http" not in http.get(asset).text and "url(" not in http.get(asset).text
 
 
+def test_a_long_word_widens_no_page(served: Serving) -> None:
+    """As names of functions are, and paths: a phone would have to be moved sideways."""
+    assert re.search(r"\bbody\{[^}]*\boverflow-wrap:anywhere", served.http().get("/dashboard.css").text)
+
+
 def test_a_page_of_very_much_is_bounded(served: Serving) -> None:
     for number in range(pages.MAX_NAMES + 2):
         name = f"name{number}" + "<&>" * 80

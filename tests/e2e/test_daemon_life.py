@@ -109,11 +109,16 @@ def test_sigterm_ends_a_daemon_cleanly_while_jobs_wait(tmp_path: Path) -> None:
 
 
 HUNG_UP_EARLY = """
-import os, signal
-from prepcached import cli, start
-take = start.take
-start.take = lambda *given: (os.kill(os.getpid(), signal.SIGHUP), take(*given))[1]
-cli.main()
+import os, signal, sys
+from prepcached import __main__
+
+class Loading:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("prepcached.cli", "uvicorn"):
+            os.kill(os.getpid(), signal.SIGHUP)
+
+sys.meta_path.insert(0, Loading())
+__main__.main()
 """
 
 
@@ -123,7 +128,7 @@ def test_a_daemon_started_with_blocked_signals_hears_them(tmp_path: Path) -> Non
     metrics.mkdir()
     environ = {**ROOM, "PROMETHEUS_MULTIPROC_DIR": str(metrics)}
     with contextlib.ExitStack() as running:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
         try:
             daemon = running.enter_context(process(tmp_path, program=("-c", HUNG_UP_EARLY), environ=environ))
         finally:

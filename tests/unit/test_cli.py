@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -324,8 +325,14 @@ def test_status_says_where_the_daemon_is_of_another_version(
     capsys: pytest.CaptureFixture[str], version: str, is_told: bool
 ) -> None:
     out = shown(capsys, {}, info=replace(INFO, version=version))
-    assert f"prepcached {version}, pid 0, up 0 s\nat unix:///s\n" in out
+    assert f"prepcached {version}, pid 0, up 0 s\nat unix:///s, root /r\n" in out
     assert (f"installed: {prepcache.__version__}; run `prepcached stop`" in out) is is_told, out
+
+
+def test_status_says_how_a_browser_reaches_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    told = f"page ssh -N -L 8080:/s {socket.gethostname()}, then http://localhost:8080/"
+    assert told in shown(capsys, {})
+    assert "page" not in shown(capsys, {}, url="http://box:8470"), "a browser has no token to show"
 
 
 def test_status_shows_a_root_that_no_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:

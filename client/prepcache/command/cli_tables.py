@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import pwd
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -274,9 +275,11 @@ def status_lines(look: Status) -> list[RenderableType]:
     info = look.info
     lines: list[RenderableType] = [
         Text(f"prepcached {info.version}, pid {info.pid}, up {span_text(look.stats.get('uptime_s', 0.0))}"),
-        Text(f"at {look.url}", no_wrap=True, overflow="ignore"),
-        Text(f"root {_value(info.root)}", no_wrap=True, overflow="ignore"),
+        Text(f"at {look.url}, root {_value(info.root)}", no_wrap=True, overflow="ignore"),
     ]
+    if look.url.startswith("unix://"):
+        told = page(look.url.removeprefix("unix://"), socket.gethostname())
+        lines.append(Text(f"page {told}", no_wrap=True, overflow="ignore"))
     if info.version != __version__:
         lines.append(
             Text(f"installed: {__version__}; run `prepcached stop` or restart the service to use it")

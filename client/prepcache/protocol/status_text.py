@@ -8,6 +8,9 @@ from typing import Any
 from prepcache.protocol import inspection
 from prepcache.protocol.units import count_text, size_text, span_text
 
+PAGE_PORT = 8080
+"""Of the own machine, in the command that brings the page there."""
+
 FULL_SHARE = 0.95
 """Of the limit; the daemon keeps a fiftieth of it free for new entries."""
 
@@ -19,6 +22,11 @@ def room(stats: Mapping[str, Any]) -> str:
         return f"{size_text(disk)} on disk, budget {size_text(budget)}"
     used = f"{size_text(disk)} of {size_text(limit)} on disk ({100 * disk / limit:.0f} %)"
     return used if limit >= budget else f"{used}; the budget is {size_text(budget)}, the disk is too small"
+
+
+def page(socket: str, host: str) -> str:
+    """How a browser reaches the page of a daemon that listens on a unix socket of that machine."""
+    return f"ssh -N -L {PAGE_PORT}:{socket} {host}, then http://localhost:{PAGE_PORT}/"
 
 
 def free(stats: Mapping[str, Any]) -> str:
