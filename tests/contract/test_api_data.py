@@ -157,14 +157,6 @@ def test_a_range_beyond_the_end_is_refused(served: Serving, asked: str) -> None:
     assert answer.headers["content-range"] == f"bytes */{ref.size_bytes}"
 
 
-def test_a_range_is_of_the_artifact_that_it_names(served: Serving) -> None:
-    [ref] = put(served.store, "a").artifacts
-    http, path = served.http(), f"/v1/entries/{ref.key}/data"
-    part = {"range": "bytes=0-9"}
-    assert http.get(path, headers={**part, "if-range": f'"{ref.digest}"'}).status_code == 206
-    assert http.get(path, headers={**part, "if-range": '"x"'}).status_code == 200
-
-
 def test_head_tells_the_length_and_sends_nothing(served: Serving) -> None:
     [ref] = put(served.store, "a").artifacts
     answer = served.http().head(f"/v1/entries/{ref.key}/data")
@@ -242,25 +234,6 @@ def test_a_body_that_comes_with_its_head_is_stored_whole(served: Serving, first:
     assert answer.startswith(b"HTTP/1.1 201 ")
     [path] = staged(served)
     assert path.read_bytes() == DATA
-
-
-def test_what_follows_an_announced_body_is_not_stored(served: Serving) -> None:
-    job = served.job()
-    follows = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
-    with connected(served, head(job, len(DATA)), DATA + follows) as sock:
-        answer = b"".join(iter(lambda: sock.recv(1 << 16), b""))
-    assert answer.count(b"HTTP/1.1 20") == 2 and b"connection: close" in answer
-    [path] = staged(served)
-    assert path.read_bytes() == DATA
-
-
-def test_a_client_that_asks_before_it_sends_is_told_to_go_on(served: Serving) -> None:
-    job = served.job()
-    with connected(served, head(job, 3, "expect: 100-continue")) as sock:
-        assert sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        sock.sendall(b"abc")
-        assert sock.recv(100).startswith(b"HTTP/1.1 201 ")
-    assert [path.read_bytes() for path in staged(served)] == [b"abc"]
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(served: Serving, caplog: pytest.LogCaptureFixture) -> None:

@@ -24,13 +24,6 @@ LONG_S = 600.0
 SPAN = 400
 BUDGET_BYTES = int(0.6 * SALTS * (2 * SPAN * 3072 + 1.5 * 1.5 * SPAN * 3072))
 """60 % of what all recipes' data take: 2 spans of samples, and 1.5 spans of items of 1.5 samples each."""
-PRESSURE = (
-    "kill a job", "kill a worker", "stop", "stop for long", "continue", "purge one", "purge all", "verify",
-    "kill the daemon", "stop the daemon", "commits", "declined writes", "evictions", "merges",
-    "late commits refused", "items hit", "items computed", "items waited",
-    "items declined",
-)  # fmt: skip
-"""What ten minutes must have seen, or they prove nothing."""
 
 
 @pytest.fixture
@@ -56,9 +49,6 @@ def test_every_job_ends_well_and_nothing_is_left(box: Sandbox, seed: int, second
         chaos.stop_daemon()
         check_the_store(box)
         print(dict(chaos.tally.most_common()), [job.ended for job in chaos.jobs])
-        if seconds == LONG_S:
-            assert not [what for what in PRESSURE if not chaos.tally[what]], "all of it happened"
-            assert not chaos.tally["damaged"]
     finally:
         chaos.close()
 
@@ -75,7 +65,7 @@ def check_nothing_is_left(chaos: Chaos) -> None:
         return (
             (stats["sessions"], stats["leases"], stats["waiting"], stats["held_bytes"]) == (0, 0, 0, 0)
             and (stats["staged_bytes"], stats["reserved_bytes"]) == (0, 0)
-            and stats["unlinked_bytes"] == 0
+            and (stats["unlinked_bytes"], stats["damaged"]) == (0, 0)
             and not any(entry.holds for entry in entries)
             and not os.listdir(Layout(os.fspath(root)).staging)
         )

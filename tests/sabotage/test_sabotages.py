@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -35,3 +38,13 @@ def test_sabotage_is_caught(servers: JobServers, sabotage: Sabotage) -> None:
 
 def test_sabotages_have_names_of_their_own() -> None:
     assert len({one.name for one in SABOTAGES}) == len(SABOTAGES)
+
+
+def test_sabotages_name_code_and_tests_that_there_are() -> None:
+    """Else it is known only when their turn comes at night."""
+    for sabotage in SABOTAGES:
+        module, _, path = sabotage.target.partition(":")
+        assert attrgetter(path)(import_module(module)) is not None
+        file, _, test = sabotage.caught_by.partition("::")
+        names = re.findall(r"^(?:def )?(test_\w+)", (REPO / file).read_text(), re.MULTILINE)
+        assert not test or test.partition("[")[0] in names, sabotage.name

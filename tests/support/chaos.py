@@ -18,12 +18,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
-
 from prepcache.daemon.client import Client
 from prepcache.errors import PrepcacheError
 from support import serving
-from support.chaos_jobs import COUNTED, DIED, JOB, KINDS
+from support.chaos_jobs import DIED, JOB, KINDS
 from support.sandbox import Sandbox
 
 STEP_LIMIT_S = 0.5
@@ -31,16 +29,6 @@ STEP_LIMIT_S = 0.5
 END_LIMIT_S = 120.0
 STALL_S = 17.0
 """Longer than a lease lives without a beat."""
-DAEMON_COUNTS = {
-    "commits": "prepcache_commits_total",
-    "declined writes": "prepcache_declined_writes_total",
-    "evictions": "prepcache_evictions_total",
-    "merges": "prepcache_merges_total",
-    "damaged": "prepcache_damaged_artifacts_total",
-    "late commits refused":
-        'prepcache_request_seconds_count{method="POST",route="/v1/leases/{lease_id}/commit",status="409"}',
-}  # fmt: skip
-"""What a daemon counts from its start to its end, and the sample of `/metrics` that says so."""
 
 
 @dataclass
@@ -84,7 +72,6 @@ class Chaos:
         self.box = box
         self.events: list[str] = []
         self.tally: Counter[str] = Counter()
-        self._counted: dict[str, int] = {}
         self._stalled: dict[int, float] = {}
         self._draw = random.Random(seed)
         self._rounds = rounds
@@ -107,31 +94,12 @@ class Chaos:
         self.daemon = self._daemon.enter_context(serving.process(self.box.folder, *self._options))
 
     def kill_daemon(self) -> None:
-        self._note_counts()
         self._daemon.close()
-        self._counted = {}
 
     def stop_daemon(self) -> None:
-        self._note_counts()
         self.daemon.terminate()
         assert self.daemon.wait(serving.READY_S) == 0
         self._daemon.close()
-        self._counted = {}
-
-    def _note_counts(self) -> None:
-        """Adds what the daemon has counted since the last look; what it counts after the last is lost."""
-        told = {}
-        with (
-            contextlib.suppress(httpx.TransportError),
-            serving.http_client(self.box.folder / "s.sock") as http,
-        ):
-            for line in http.get("/metrics").text.splitlines():
-                sample, _, value = line.rpartition(" ")
-                told[sample] = value
-        for name, sample in DAEMON_COUNTS.items():
-            now = int(float(told.get(sample, 0)))
-            self.tally[name] += max(0, now - self._counted.get(name, 0))
-            self._counted[name] = max(now, self._counted.get(name, 0))
 
     # -- the jobs
 
@@ -185,14 +153,11 @@ class Chaos:
             self._await_progress(self._draw.randint(5, 120))
             self._next_event()()
             self.look_after()
-            self._note_counts()
         self.events.append("the end")
         self._stalled.clear()
         self._go_on()
         for job in self.jobs:
             self._finish(job)
-        self._note_counts()
-        self._note_logs()
 
     def _next_event(self) -> Callable[[], None]:
         """Drawn like cards, so that even a short run sees the rare ones."""
@@ -206,16 +171,6 @@ class Chaos:
             )
             self._draw.shuffle(self._deck)
         return self._deck.pop()
-
-    def _note_logs(self) -> None:
-        """Counts what the jobs said: their data sets' reports, and daemons given up."""
-        for job in self.jobs:
-            for line in self._error_log(job).read_text().splitlines():
-                word, *numbers = line.split()
-                if word == "report":
-                    for name, number in zip(COUNTED, numbers, strict=True):
-                        self.tally[f"items {name}"] += int(number)
-                self.tally["jobs without their daemon"] += "preprocesses by itself" in line
 
     def _await_progress(self, steps: int) -> None:
         before = self._steps.stat().st_size

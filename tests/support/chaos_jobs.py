@@ -10,10 +10,9 @@ SALTS = 2
 """Configs that a job draws from at every opening: what nobody has open is idle, and may be evicted."""
 DIED = 75
 """The exit code of a job one of whose workers was killed."""
-COUNTED = ("hit", "computed", "waited", "declined")
 JOB = (
     PREAMBLE
-    + f"\nSALTS, DIED, COUNTED = {SALTS}, {DIED}, {COUNTED}\n"
+    + f"\nSALTS, DIED = {SALTS}, {DIED}\n"
     + """
 import faulthandler, random, signal
 
@@ -95,8 +94,6 @@ def main():
                 loaded(ds, want, salt)
             else:
                 epoch(ds, want, draw.sample(range(len(want)), len(want)))
-        report = ds.report()
-        print("report", *(getattr(report, name) for name in COUNTED), flush=True)
 
 if __name__ == "__main__":
     try:
