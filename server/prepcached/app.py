@@ -40,16 +40,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 _PROTOCOL_HEADER = wire.PROTOCOL_HEADER.lower().encode()
-_TAGS = [
-    {"name": "the daemon", "description": "Health, version and statistics."},
-    {"name": "entries", "description": "List, pin and remove cached entries."},
-    {"name": "recipes", "description": "How samples are preprocessed."},
-    {"name": "inspection", "description": "Why a job missed."},
-    {"name": "care", "description": "Purge and verify many entries at once."},
-    {"name": "sessions", "description": "Connected jobs, which open, renew and close their own sessions."},
-    {"name": "data", "description": "Upload and download for jobs that share no folder with the daemon."},
-    {"name": "filling", "description": "The jobs' own protocol: look up, lease, commit."},
-]
+_TAGS = ("the daemon", "entries", "recipes", "inspection", "care", "sessions", "data", "filling")
 """In the order in which people ask: to look and to purge first, what only jobs call last."""
 
 
@@ -81,7 +72,7 @@ def create_app(daemon: Daemon, maintenance: Maintenance, slots: Slots, tier: Tie
         version=prepcache.__version__,
         summary="The preprocessing cache of this machine.",
         lifespan=lifespan,
-        openapi_tags=_TAGS,
+        openapi_tags=[{"name": one} for one in _TAGS],
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # a redirection is no problem document, and goes where the Host says

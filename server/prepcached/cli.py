@@ -30,11 +30,6 @@ from prepcached.config import Settings, places
 
 STOP_WAIT_S = 30.0
 ASK_TIMEOUT_S = 5.0
-SERVER_MODULES = frozenset(
-    {"fastapi", "starlette", "uvicorn", "uvloop", "httptools", "sqlalchemy", "prometheus_client"}
-    | {"pydantic", "jinja2"}
-)
-"""What the extra `server` brings."""
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -268,7 +263,7 @@ def main() -> None:
         typer.echo(f"{level}prepcached: {error}", err=True)
         sys.exit(error.exit_code)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in SERVER_MODULES:
+        if (error.name or "").startswith("prepcache"):
             raise
         mend = f'the daemon\'s dependencies are not installed ({error.name}): pip install "prepcache[server]"'
         typer.echo(f"prepcached: {mend}", err=True)

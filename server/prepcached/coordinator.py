@@ -42,14 +42,14 @@ from prepcached.store import scopes
 if TYPE_CHECKING:
     from prepcached.tier.tier import Tier
 
-MAX_MISSES = 1024  # kept in memory; after a restart the newest recipe of a name stands in
+MAX_MISSES = 1024  # kept in memory, until a restart
 KEPT_COMMITS = 2
 """Of a session, whose answers are kept: a fill and what is made on access each commit one after the other."""
 
 
 @dataclass(slots=True)
 class Miss:
-    """A job asked for a recipe that had nothing or, `is_partial`, not all.
+    """A job asked for a recipe that had nothing or, `is_partial`, not all, and said which items.
 
     Args:
         why: the reason on one line: what the job said, or the first explanation.
@@ -69,24 +69,15 @@ class Misses:
     def __init__(self, limit: int = MAX_MISSES) -> None:
         self._limit = limit
         self._kept: OrderedDict[tuple[str, str, bool], Miss] = OrderedDict()
-        self._found: OrderedDict[str, tuple[str, str]] = OrderedDict()
 
     def note(self, miss: Miss) -> None:
         """A job missed; one that looks again before anything was made has missed once."""
         of = miss.name, miss.recipe, miss.is_partial
-        before = self._kept.get(of)
+        before = self._kept.pop(of, None)
         is_again = before is not None and before.session == miss.session and not miss.why
-        self._put(self._kept, of, before if is_again else miss)
-
-    def note_found(self, session: str, name: str, recipe: str) -> None:
-        self._put(self._found, recipe, (session, name))
-
-    def note_leasing(self, session: str, recipe: str, why: str = "", cue: str = "") -> None:
-        """A session makes items of what it, or the job whose worker it is, has opened: some were missing."""
-        opened_by, name = self._found.get(recipe, ("", ""))
-        if opened_by and (why or opened_by == session):
-            del self._found[recipe]
-            self.note(Miss(name, recipe, is_partial=True, why=why, cue=cue, session=opened_by))
+        self._kept[of] = before if before is not None and is_again else miss
+        if len(self._kept) > self._limit:
+            self._kept.popitem(last=False)
 
     def note_reason(self, recipe: str | None, why: str) -> None:
         """The first explanation of a miss of a whole recipe is the reason that is shown."""
@@ -103,19 +94,13 @@ class Misses:
         )
         return list(islice(found, count))
 
-    def _put(self, kept: OrderedDict[Any, Any], key: Any, value: Any) -> None:
-        kept[key] = value
-        kept.move_to_end(key)
-        if len(kept) > self._limit:
-            kept.popitem(last=False)
-
 
 class Coordinator:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self.tier: Tier | None = None  # the bucket that is shared with other machines
         self.misses: defaultdict[str, Misses] = defaultdict(Misses)  # by scope
-        self._registered: set[str] = set()
+        self._registered: dict[str, str] = {}  # recipes that are known, and their names
         self._commits: dict[str, list[tuple[wire.CommitRequest, asyncio.Task[wire.Committed]]]] = {}
         self.served = Counters(daemon.registry, SERVED)
 
@@ -132,18 +117,13 @@ class Coordinator:
                 raise BadRequest("register is nested too deeply", field="register") from None
             except Declined as error:
                 misses.note(Miss(request.name, request.recipe, why=error.message))
-                if session is not None and request.recipe not in session.declined:
-                    self.served.add(declined_recipes=1)
-                    session.note_declined(request.recipe, 0)
                 raise
-            self._registered.add(recipe)
+            self._registered[recipe] = request.name
         holder = session if request.hold else None
         found = await self._resolve(holder, recipe, request.generation)
         if found.is_complete and not found.artifacts:
             self.served.add(misses=1)
             misses.note(Miss(request.name, request.recipe, session="" if session is None else session.id))
-        elif session is not None and not request.generation:
-            misses.note_found(session.id, request.name, request.recipe)
         return found
 
     async def lease(self, session: Session, request: wire.LeaseRequest, is_gone: IsGone) -> wire.LeaseAnswer:
@@ -153,13 +133,10 @@ class Coordinator:
             table.forsake(session.id, request.lost)
         if request.is_for_machine:
             return await self._grant(session, request, is_gone)
-        try:
-            await self._check_recipe(session, recipe)
-        except UnknownRecipe:
-            if request.recipe in session.declined:  # there was no room for it, and so for none of its items
-                self._note_declined(session, request)
-            raise
-        self.misses[session.caller.scope].note_leasing(session.id, request.recipe, request.why, request.cue)
+        await self._check_recipe(session, recipe)
+        if request.why and (name := self._registered.get(recipe)):
+            miss = Miss(name, request.recipe, True, request.why, request.cue, session.id)
+            self.misses[session.caller.scope].note(miss)
         await self._catch_up(session, request)
         refusal = ""
         if request.nbytes:
@@ -292,7 +269,7 @@ class Coordinator:
     def _waited_for(self, session: Session) -> set[str]:
         """The recipes, scoped, of which somebody waits for what the session has leased, here or elsewhere."""
         table = self._daemon.leases
-        found = table.waited_for(session.id)
+        found = {lease.recipe for lease in table.waited_for() if lease.session == session.id}
         if self.tier is not None:
             found |= self.tier.hurried(session, table.of_session(session.id))
         return found
@@ -312,7 +289,7 @@ class Coordinator:
                 "resolve it first, with its parts in `register`",
                 recipe=scopes.digest(recipe),
             )
-        self._registered.add(recipe)
+        self._registered[recipe] = ""  # a job before the start has told its name
 
     def _note_declined(self, session: Session, request: wire.LeaseRequest) -> None:
         if request.left:
@@ -358,7 +335,7 @@ class Coordinator:
         except RequestError as error:
             daemon.leases.abort_commit(commit)
             if isinstance(error, UnknownRecipe):  # swept: the next lease tells the client to register it anew
-                self._registered.discard(commit.recipe)
+                self._registered.pop(commit.recipe, None)
             await self._drop_uploads(session, staged)
             is_mended = isinstance(error, StagedFileRefused)
             mend = "; its leases stay valid: write the files again and commit" if is_mended else ""

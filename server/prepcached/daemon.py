@@ -61,8 +61,7 @@ class Session:
 
     Args:
         opened_at: seconds since the epoch; `beat_at` by the daemon's clock.
-        declined: items of each recipe that found no room since it was last granted some (0: the recipe
-            itself).
+        declined: items of each recipe that found no room since it was last granted some.
         staged: bytes of its uploads that no commit has taken, by name.
     """
 

@@ -56,6 +56,7 @@ class Lease:
     progress_at: float
     is_committing: bool = False
     is_orphaned: bool = False
+    waited_until: float = 0.0  # somebody waits for its items, or did a moment ago
 
     @property
     def span_s(self) -> float:
@@ -100,7 +101,6 @@ class LeaseTable:
         self._leases: dict[str, Lease] = {}
         self._by_item: dict[str, dict[bytes, Lease]] = {}
         self._generations: dict[str, int] = {}
-        self._waits: dict[tuple[str, str], tuple[frozenset[str], float]] = {}
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -177,10 +177,10 @@ class LeaseTable:
         # A waiting job asks for up to 65,536 items again at every change: what looks at all of them is in C.
         keys, by_item = digests(items), self.leased(recipe)
         leases = list(map(by_item.get, keys))
+        others = Counter(other for other in leases if other is not None)
         held: Counter[str] = Counter()
-        for other, count in Counter(leases).items():
-            if other is not None:
-                held[other.session] += count
+        for other, count in others.items():
+            held[other.session] += count
         free: dict[bytes, int] = {}
         for index, item in ((index, keys[index]) for index, other in enumerate(leases) if other is None):
             if len(free) == min(want, MAX_LEASED_ITEMS - leased):
@@ -188,11 +188,10 @@ class LeaseTable:
             if allowed is None or item in allowed:
                 free.setdefault(item, index)
         if free:
-            self._waits.pop((session, recipe), None)
             lease = self._lease(lease_id, session, job, recipe, set(free), cost_s)
             return Answer(lease=lease, granted=list(free.values()), held=held)
-        if held:
-            self._waits[session, recipe] = (frozenset(held), self._clock() + WAITING_S)
+        for other in others:
+            other.waited_until = self._clock() + WAITING_S
         return Answer(held=held)
 
     def begin_fetch(self, session: str, job: str, recipe: str, items: bytes) -> Commit | None:
@@ -279,22 +278,16 @@ class LeaseTable:
         self._end([lease for lease in self.of_session(session) if lease.id in named])
 
     def end_session(self, session: str) -> None:
-        for key in [key for key in self._waits if key[0] == session]:
-            del self._waits[key]
         self._end(self.of_session(session))
 
     def lapse(self) -> None:
         now = self._clock()
         self._end([lease for lease in self if lease.deadline <= now and not lease.is_committing])
 
-    def waits(self) -> dict[tuple[str, str], frozenset[str]]:
-        """By session and recipe, the sessions that it waits for, or waited for until a moment ago."""
+    def waited_for(self) -> list[Lease]:
+        """The leases whose items somebody waits for, or did a moment ago."""
         now = self._clock()
-        self._waits = {key: wait for key, wait in self._waits.items() if wait[1] > now}
-        return {key: holders for key, (holders, _) in self._waits.items()}
-
-    def waited_for(self, session: str) -> set[str]:
-        return {recipe for (_, recipe), holders in self.waits().items() if session in holders}
+        return [lease for lease in self if lease.waited_until > now]
 
     def _end(self, leases: list[Lease]) -> None:
         recipes = set()

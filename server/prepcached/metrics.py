@@ -48,7 +48,6 @@ SERVED = {
     "saved_s": ("saved_seconds", "Seconds of preprocessing saved: the cost of the items that jobs found."),
     "leases": ("leases_granted", "Leases granted."),
     "declined_items": ("declined_items", "Items declined for lack of room."),
-    "declined_recipes": ("declined_recipes", "Recipes declined for lack of room, once for each job."),
     "committed_items": ("committed_items", "Items that jobs committed."),
     "committed_bytes": ("committed_bytes", "Bytes of the artifacts that jobs committed."),
 }

@@ -102,18 +102,8 @@ async def _on_http(request: Request, exc: Exception) -> JsonResponse:
         error = MethodNotAllowed(f"{what}: method not allowed; /openapi.json lists the methods")
     else:
         error = BadRequest(f"{what}: {exc.detail}")
-    headers = dict(exc.headers or {})
-    if exc.status_code == 405:
-        headers["Allow"] = _methods(request, headers.get("Allow", ""))
     is_of_http = exc.status_code in _OF_HTTP
-    return response(error, headers, exc.status_code if is_of_http else None)
-
-
-def _methods(request: Request, one: str) -> str:
-    """All methods of a path: each of several routes with the same path knows only its own (`one`)."""
-    described = request.app.openapi()["paths"].get(getattr(request.scope.get("route"), "path", ""), {})
-    found = {method.upper() for method in described} or set(one.replace(",", " ").split())
-    return ", ".join(sorted(found | {"HEAD"} if "GET" in found else found))  # app.py answers HEAD
+    return response(error, exc.headers, exc.status_code if is_of_http else None)
 
 
 async def _on_unforeseen(request: Request, exc: Exception) -> Response:

@@ -39,7 +39,7 @@ from prepcached.http_protocol import PeerProtocol, Slots
 from prepcached.maintenance import Maintenance
 from prepcached.start import BACKLOG, STOP_LIMIT_S, STOPS, Place, notify, watchdog_interval_s
 from prepcached.store.records import Limits
-from prepcached.store.root import Root, closed_to, give
+from prepcached.store.root import Root, give
 from prepcached.store.store import Store
 
 if TYPE_CHECKING:
@@ -307,14 +307,6 @@ def _check_store(store: Store, settings: Settings) -> None:
         )
     if settings.group is not None:
         give(store.layout, settings.group)
-        closed = closed_to(store.layout, settings.group)
-        if closed is not None:
-            LOG.warning(
-                "group %d (--group) cannot read %s: its jobs download copies and share no memory; "
-                "open it to the group (chgrp, chmod g+x), or choose another root (--root)",
-                settings.group,
-                closed,
-            )
 
 
 def _limits(settings: Settings) -> Limits:

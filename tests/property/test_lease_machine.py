@@ -115,8 +115,8 @@ class LeaseMachine(RuleBasedStateMachine):
         if answer.lease is None:
             assert sum(answer.held.values()) == len(items)
             self.waiters.append(Waiter(recipe, set(items)))
-            for holder in {taken[item].session for item in items}:
-                assert recipe in self.table.waited_for(holder)
+            waited_for = {one.id for one in self.table.waited_for()}
+            assert {taken[item].lease_id for item in items} <= waited_for
             return None
         known = Known(
             answer.lease.id,

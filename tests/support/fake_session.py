@@ -114,7 +114,8 @@ class FakeSession:
                 return wire.LeaseAnswer(look_again=daemon.resolved(recipe, generation))
             lease = answer.lease and wire.Lease(answer.lease.id, answer.lease.token, answer.lease.span_s)
             held = tuple(wire.Holder(who, count) for who, count in answer.held.items())
-            is_waited_for = recipe in daemon.table.waited_for(self.name)
+            waited_for = {(one.session, one.recipe) for one in daemon.table.waited_for()}
+            is_waited_for = (self.name, recipe) in waited_for
             return wire.LeaseAnswer(None, lease, tuple(answer.granted), held, is_waited_for=is_waited_for)
 
     def found(self, items: int, saved_s: float) -> None:

@@ -166,17 +166,9 @@ def test_leases_and_leased_items_are_bounded(desk: Desk, monkeypatch: pytest.Mon
 
 
 def test_holders_hear_that_somebody_waits_until_he_gives_up(desk: Desk) -> None:
-    desk.lease(1, session="s")
-    assert desk.table.waited_for("s") == set()
+    lease = desk.lease(1, session="s")
+    assert desk.ask(1, 2, session="t").held == {"s": 1} and not desk.table.waited_for(), "it has something"
     assert desk.ask(1, session="t").held == {"s": 1}
-    assert desk.table.waited_for("s") == {"r"} and desk.table.waited_for("t") == set()
-    assert desk.table.waits() == {("t", "r"): {"s"}}
+    assert desk.table.waited_for() == [lease]
     desk.now += 10
-    assert desk.table.waits() == {} and desk.table.waited_for("s") == set()
-
-
-def test_whoever_got_something_no_longer_waits(desk: Desk) -> None:
-    desk.lease(1, session="s")
-    desk.ask(1, session="t")
-    desk.ask(2, session="t")
-    assert desk.table.waited_for("s") == set()
+    assert desk.table.waited_for() == []

@@ -26,7 +26,7 @@ from prepcache import __version__
 from prepcache.protocol import inspection
 from prepcache.protocol.explain import COUNTS_FILES, cues
 from prepcache.protocol.observed import RANDOM, draws_in, draws_text
-from prepcache.protocol.status_text import doing, helping, kept_back, room, warnings
+from prepcache.protocol.status_text import doing, helping, kept_back, page, room, warnings
 from prepcache.protocol.units import age_text, count_text, size_text, span_text
 
 INPUTS_SHOWN = 20
@@ -229,8 +229,6 @@ def explanation(told: inspection.Explanation) -> None:
             f"size {size_text(near.size_bytes)}, cost {span_text(near.cost_s)}, "
             f"used {age_text(near.used_at, time.time())}"
         )
-    if told.draws:
-        rows["random"] = draws_text(told.draws)
     fields({name: value for name, value in rows.items() if value})
     rows_of_cues = [[one.name, one.state, "\n".join(one.lines)] for one in cues(told)]
     show("", table(["CUE", "STATE", "WHAT"], rows_of_cues))

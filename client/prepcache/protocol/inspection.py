@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from prepcache.protocol import SORTS
 from prepcache.protocol.wire import (
     Amount,
     DigestHex,
@@ -26,7 +27,6 @@ from prepcache.protocol.wire import (
 
 MAX_DIFFERENCES = 500
 """Differences that one explanation lists; the rest are counted."""
-MAX_DRAWS = 100
 MAX_FINDINGS = 1000
 PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
@@ -127,7 +127,6 @@ class Explanation(Message, frozen=True):
         nearest: null where nothing comparable is stored.
         differences: from the nearest to this one, at most `MAX_DIFFERENCES`; `more` beyond those.
         summary: all of it on one line.
-        draws: the random generators that samples of the recipe were drawn from.
         is_partial: the recipe had entries, but not of all items.
         cue: of such a miss, the kind of input that the job named: "data", "observed", or empty.
         missed_at: when a job missed it last, 0 where that is not known.
@@ -141,7 +140,6 @@ class Explanation(Message, frozen=True):
     differences: Annotated[tuple[Difference, ...], at_most(MAX_DIFFERENCES)] = ()
     more: Natural = 0
     summary: Text = ""
-    draws: Annotated[tuple[Text, ...], at_most(MAX_DRAWS)] = ()
     is_partial: bool = False
     cue: Text = ""
     missed_at: Amount = 0.0
@@ -163,6 +161,34 @@ class EntryFilter(Message, frozen=True):
     produced_by: Text | None = None
     is_pinned: bool | None = None
     key: Token | None = None
+
+
+Limit = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE_SIZE, description="the most in one answer")]
+Cursor = Annotated[str, text(512)]
+
+
+class EntryQuery(EntryFilter, frozen=True):
+    """GET /v1/entries."""
+
+    sort: Annotated[Text, msgspec.Meta(description=f"one of {', '.join(SORTS)}; - before it reverses")] = (
+        "-used_at"
+    )
+    cursor: Cursor | None = None
+    limit: Limit = PAGE_SIZE
+
+
+class NameQuery(Message, frozen=True):
+    """GET /v1/names."""
+
+    limit: Limit = PAGE_SIZE
+
+
+class RecipeQuery(Message, frozen=True):
+    """GET /v1/recipes; `digest` is the beginning of theirs."""
+
+    cursor: Cursor | None = None
+    limit: Limit = PAGE_SIZE
+    digest: Token | None = None
 
 
 class NameSums(Message, frozen=True):
@@ -309,13 +335,6 @@ class Info(Message, frozen=True):
     isolation: Text = "group"
 
 
-class Wait(Message, frozen=True):
-    """A session waits for items of this recipe that these sessions make."""
-
-    recipe: RecipeHex
-    sessions: tuple[Token, ...]
-
-
 class SessionSeen(Message, frozen=True):
     """GET /v1/sessions: who is connected, and how far; never its token.
 
@@ -337,7 +356,6 @@ class SessionSeen(Message, frozen=True):
     held_bytes: Natural = 0
     declined_items: Natural = 0
     progress: tuple[Progress, ...] = ()
-    waits: tuple[Wait, ...] = ()
 
 
 class SessionList(Message, frozen=True):

@@ -45,13 +45,10 @@ def warnings(stats: Mapping[str, Any]) -> list[str]:
     elif disk >= FULL_SHARE * limit:
         rate = stats.get("evictions_per_s", 0.0) * 60
         said.append(f"full: {rate:,.0f} least recently used entries evicted in the last minute")
-    items, writes, recipes = (
-        int(stats.get(name, 0)) for name in ("declined_items", "declined", "declined_recipes")
-    )
+    items, writes = (int(stats.get(name, 0)) for name in ("declined_items", "declined"))
     declined = [
         *([count_text(items, "item", "items")] if items else []),
         *([count_text(writes, "commit or upload", "commits and uploads")] if writes else []),
-        *([f"all samples of {count_text(recipes, 'recipe', 'recipes')}"] if recipes else []),
     ]
     if declined:
         said.append(f"declined for lack of room: {', '.join(declined)}")

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, Self, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -96,6 +96,7 @@ Tally = Annotated[int, Meta(ge=0, le=MAX_TALLY, examples=[1])]
 Amount = Annotated[float, Meta(ge=0, le=1e18, examples=[1.5])]
 """A finite number, not below 0: seconds, mostly."""
 JsonObject = Mapping[str, Any]
+M = TypeVar("M", bound="Message")
 
 
 def at_most(limit: int) -> Meta:
@@ -115,10 +116,12 @@ class Message(msgspec.Struct, frozen=True):
     @classmethod
     def from_json(cls, value: Any) -> Self:
         """The message that parsed JSON holds. Raises BadRequest, whose `field` names the member."""
-        try:
-            return msgspec.convert(value, cls, builtin_types=(bytes,))
-        except (msgspec.ValidationError, RecursionError) as error:
-            raise _refusal(str(error)) from None
+        return _converted(value, cls)
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> Self:
+        """As `from_json`, for query parameters."""
+        return _converted(query, cls, strict=False)
 
     def to_json(self) -> dict[str, Any]:
         return cast("dict[str, Any]", msgspec.to_builtins(self, builtin_types=(bytes,)))
@@ -133,6 +136,13 @@ def be_known(classes: Iterable[object]) -> None:
     for one in classes:
         if isinstance(one, type) and issubclass(one, Message):
             msgspec.json.Decoder(one)
+
+
+def _converted(value: Any, cls: type[M], *, strict: bool = True) -> M:
+    try:
+        return msgspec.convert(value, cls, builtin_types=(bytes,), strict=strict)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise _refusal(str(error)) from None
 
 
 def _refusal(fault: str) -> BadRequest:

@@ -64,6 +64,7 @@ SORTS: Mapping[str, str] = {
     "used": "used_at",
 }
 """Columns of the room by name, and the members that they sort by."""
+PIN_EFFECTS = {"pin": "It will not be evicted.", "unpin": "It may be evicted when room is needed."}
 SPANS = (("last hour", 3600.0, 60), ("last day", 86400.0, 96))  # of the charts: name, seconds, bars
 SAMPLE_S, KEPT = 60.0, 24 * 60  # seconds that a sample counts, and samples that are kept
 WIDTH, HEIGHT = 300, 48  # of a chart, in the units of its SVG
@@ -160,7 +161,7 @@ class Dashboard:
             "misses": self._coordinator.misses[caller.scope].latest(MAX_MISSES),
             "quotas": users if any(one["quota_bytes"] is not None for one in users) else (),
             "user": lambda uid: "by token" if uid is None or uid < 0 else users_named.get(uid, f"uid {uid}"),
-            "may_change": lambda owner: caller.is_admin or owner == caller.owner_uid,
+            "may_change": lambda owner: caller.is_admin or owner == caller.uid,
             "tier": () if tier is None else status_text.tier(inspection.TierStatus(**tier.status())),
         }
         outcome = {"purge": f"Purged {what}.", "pin": "Pinned.", "unpin": "Unpinned."}.get(done, "")
@@ -184,27 +185,19 @@ class Dashboard:
         key: messages.HexInQuery | None = None,
     ) -> HTMLResponse:
         """What an action would do, and the form that does it."""
-        caller = messages.caller(request)
+        caller, wanted = messages.caller(request), await self._wanted(request, action, name, key)
+        what = f"all entries called {name}" + ("" if caller.is_admin else " that you own")
         if key is not None:
             entry = await entries.found(self._daemon, request, key)
             what = f"{entry.name}, entry {key[:12]}: {count_text(entry.items, 'item', 'items')}"
-        else:
-            what = f"all entries called {name}" + ("" if caller.is_admin else " that you own")
-        if action == "purge":
-            gone = await self._daemon.slow(
-                self._daemon.store.purge, await self._wanted(request, name, key), dry_run=True
-            )
+        effect = PIN_EFFECTS.get(action)
+        if effect is None:
+            gone = await self._daemon.slow(self._daemon.store.purge, wanted, dry_run=True)
             kept = f"; {gone.pinned} of them pinned" if gone.pinned else ""
             effect = (
                 f"Frees {size_text(gone.disk_bytes)}: {count_text(gone.entries, 'entry', 'entries')}{kept}. "
                 "Jobs that read them go on; jobs that need them later preprocess them again."
             )
-        elif action in ("pin", "unpin") and key is not None:
-            effect = (
-                "It will not be evicted." if action == "pin" else "It may be evicted when room is needed."
-            )
-        else:
-            raise BadRequest("the action is purge with name or key, or pin or unpin with key", field="action")
         fields = {"action": action, "token": self._token(caller)}
         fields |= {"key": key} if key is not None else {"name": name or ""}
         title = f"{action.capitalize()}?"
@@ -218,23 +211,21 @@ class Dashboard:
         form = {name: values[0] for name, values in parse_qs(body.decode("latin-1")).items()}
         if not hmac.compare_digest(form.get("token", "").encode(), self._token(caller).encode()):
             raise Forbidden("this form is not from a page of this daemon: open the page again")
-        action, key = form.get("action"), form.get("key")
-        if action == "purge":
-            gone = await self._daemon.slow(
-                self._daemon.store.purge, await self._wanted(request, form.get("name"), key), dry_run=False
-            )
-            entries.log_purge(caller, gone)
-            return RedirectResponse(f"/?done=purge&entries={gone.entries}&bytes={gone.disk_bytes}", 303)
-        if action in ("pin", "unpin") and key is not None:
+        action, key = form.get("action", ""), form.get("key")
+        wanted = await self._wanted(request, action, form.get("name"), key)
+        if key is not None and action in PIN_EFFECTS:
             await entries.set_pin(self._daemon, request, key, is_pinned=action == "pin")
             return RedirectResponse(f"/?done={action}", 303)
-        raise BadRequest("the form names no action", field="action")
+        gone = await self._daemon.slow(self._daemon.store.purge, wanted)
+        entries.log_purge(caller, gone)
+        return RedirectResponse(f"/?done=purge&entries={gone.entries}&bytes={gone.disk_bytes}", 303)
 
-    async def _wanted(self, request: Request, name: str | None, key: str | None) -> Filter:
-        if key is not None:
+    async def _wanted(self, request: Request, action: str, name: str | None, key: str | None) -> Filter:
+        """The entries that an action is for, which the caller may change."""
+        if key is not None and (action == "purge" or action in PIN_EFFECTS):
             return Filter(keys=(key,), owner=await entries.owner_of(self._daemon, request, key))
-        if not name or name.endswith("*"):
-            raise BadRequest("a purge needs the name or key of what goes", field="name")
+        if action != "purge" or not name or name.endswith("*"):
+            raise BadRequest("the action is purge with name or key, or pin or unpin with key", field="action")
         return entries.narrowed(Filter(name=name), messages.caller(request))
 
     def _searched(self, search: str, caller: Caller) -> Filter:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from msgspec.structs import replace
 
 from prepcache.digests import Key
 from prepcache.errors import BadRequest, Forbidden, NotFound
-from prepcache.protocol import SORTS, inspection
+from prepcache.protocol import inspection
 from prepcache.protocol.units import count_text, size_text
 from prepcached.auth import TOKEN_UID, Caller, owner_name
 from prepcached.daemon import Daemon
@@ -32,53 +32,25 @@ TOLD = 1000  # keys, or names of objects, in an answer
 def router(daemon: Daemon) -> APIRouter:
     api = APIRouter(tags=["entries"])
 
-    @api.get("/v1/entries", **endpoint(gives=inspection.EntryPage))
-    async def list_entries(
-        request: Request,
-        name: Annotated[str | None, Query(max_length=256, description="a prefix where it ends in *")] = None,
-        recipe: Annotated[str | None, Query(description="the digest, or its first digits")] = None,
-        owner: Annotated[int | None, Query(ge=0, le=2**32)] = None,
-        older_than_s: Annotated[float | None, Query(ge=0, le=1e12)] = None,
-        produced_by: Annotated[str | None, Query(max_length=256)] = None,
-        is_pinned: bool | None = None,
-        key: Annotated[str | None, Query(description="the beginning of its key")] = None,
-        sort: Annotated[
-            str, Query(description=f"one of {', '.join(SORTS)}; - before it reverses")
-        ] = "-used_at",
-        cursor: Annotated[str | None, Query(max_length=512)] = None,
-        limit: Annotated[int, Query(ge=1, le=inspection.MAX_PAGE_SIZE)] = inspection.PAGE_SIZE,
-    ) -> Response:
+    @api.get("/v1/entries", **endpoint(query=inspection.EntryQuery, gives=inspection.EntryPage))
+    async def list_entries(request: Request) -> Response:
         """Entries that pass all filters given; one page of them."""
-        if sort.removeprefix("-") not in SORTS:
-            raise BadRequest(
-                f"sort must be one of {', '.join(SORTS)}, with - before it to turn", field="sort"
-            )
-        recipe = messages.hex_prefix(recipe, "recipe")
-        seen = messages.caller(request).confined_to
-        if seen is not None and owner not in (None, seen):
+        asked = messages.query(request, inspection.EntryQuery)
+        wanted, seen = _filter(asked), messages.caller(request).confined_to
+        if seen is not None and wanted.owner not in (None, seen):
             return messages.answer(inspection.EntryPage((), None))
-        wanted = Filter(
-            name=name,
-            recipe=recipe,
-            owner=owner if seen is None else seen,
-            older_than_s=older_than_s,
-            produced_by=produced_by,
-            is_pinned=is_pinned,
-            key=messages.hex_prefix(key, "key"),
-        )
+        wanted = wanted if seen is None else replace(wanted, owner=seen)
 
         def page() -> Response:  # in the thread: 1,000 entries would keep the event loop for 100 ms
-            found = daemon.store.entries(wanted, sort=sort, cursor=cursor, limit=limit)
-            return messages.answer(replace(found, entries=tuple(map(told, found.entries))))
+            found = daemon.store.entries(wanted, sort=asked.sort, cursor=asked.cursor, limit=asked.limit)
+            return messages.answer(found)
 
         return await daemon.listing(page)
 
-    @api.get("/v1/names", **endpoint(gives=inspection.Names))
-    async def sum_names(
-        request: Request,
-        limit: Annotated[int, Query(ge=1, le=inspection.MAX_PAGE_SIZE)] = inspection.PAGE_SIZE,
-    ) -> Response:
+    @api.get("/v1/names", **endpoint(query=inspection.NameQuery, gives=inspection.Names))
+    async def sum_names(request: Request) -> Response:
         """What the entries of each recipe name come to, the largest first."""
+        limit = messages.query(request, inspection.NameQuery).limit
         owner = messages.caller(request).confined_to
         found = await daemon.listing(daemon.store.name_sums, MAX_NAMES, owner)
         found.sort(key=lambda one: one.size_bytes, reverse=True)
@@ -88,7 +60,7 @@ def router(daemon: Daemon) -> APIRouter:
     @api.get("/v1/entries/{key}", **endpoint(gives=inspection.Entry))
     async def show_entry(key: messages.HexInPath, request: Request) -> Response:
         """One entry."""
-        return messages.answer(told(await found(daemon, request, key)))
+        return messages.answer(await found(daemon, request, key))
 
     @api.delete("/v1/entries/{key}", **endpoint(gives=inspection.Purged))
     async def remove_entry(key: messages.HexInPath, request: Request) -> Response:
@@ -102,12 +74,12 @@ def router(daemon: Daemon) -> APIRouter:
     @api.put("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry))
     async def pin(key: messages.HexInPath, request: Request) -> Response:
         """Keeps an entry from eviction."""
-        return messages.answer(told(await set_pin(daemon, request, key, is_pinned=True)))
+        return messages.answer(await set_pin(daemon, request, key, is_pinned=True))
 
     @api.delete("/v1/entries/{key}/pin", **endpoint(gives=inspection.Entry))
     async def unpin(key: messages.HexInPath, request: Request) -> Response:
         """Lets an entry be evicted again."""
-        return messages.answer(told(await set_pin(daemon, request, key, is_pinned=False)))
+        return messages.answer(await set_pin(daemon, request, key, is_pinned=False))
 
     return api
 
@@ -142,11 +114,6 @@ def check_owned(entry: inspection.Entry, caller: Caller) -> int:
     return owner
 
 
-def told(entry: inspection.Entry) -> inspection.Entry:
-    """The owner is null for what came over TCP."""
-    return replace(entry, owner=None) if entry.owner == TOKEN_UID else entry
-
-
 def care(daemon: Daemon, tier: Tier | None) -> APIRouter:
     api = APIRouter(tags=["care"])
 
@@ -166,7 +133,7 @@ def care(daemon: Daemon, tier: Tier | None) -> APIRouter:
         """
         asked = await messages.read(request, inspection.PurgeRequest, daemon)
         caller = messages.caller(request)
-        wanted = narrowed(_filter(asked), caller)
+        wanted = narrowed(_purged(asked), caller)
         if asked.keys and not caller.is_admin:
             await daemon.slow(_check_owned, daemon.store, asked.keys, caller)
         gone = await daemon.slow(
@@ -240,19 +207,24 @@ async def _take_away(
 ) -> inspection.Verified:
     if not asked.keys:
         raise BadRequest("`differs` needs `keys`", field="keys")
-    of: dict[int, list[str]] = {}
+    gone: list[Key] = []
     for key in asked.keys:
         with contextlib.suppress(NotFound):  # it was evicted meanwhile
-            of.setdefault(await owner_of(daemon, request, key), []).append(key)
-    gone: list[Key] = []
-    for owner, keys in of.items():  # of a key that several users have, only whose the job was given
-        gone += await daemon.slow(daemon.store.remove_differing, keys, asked.differs, owner)
+            owner = await owner_of(
+                daemon, request, key
+            )  # of several users that have it, whose the job was given
+            gone += await daemon.slow(daemon.store.remove_differing, [key], asked.differs, owner)
     return inspection.Verified(0, 0, tuple(gone))
 
 
-def _filter(asked: inspection.PurgeRequest) -> Filter:
-    recipe = messages.hex_prefix(asked.recipe, "recipe")
-    wanted = messages.taken_over(Filter, asked, recipe=recipe)
+def _filter(asked: inspection.EntryFilter) -> Filter:
+    digits = {name: messages.hex_prefix(getattr(asked, name), name) for name in ("recipe", "key")}
+    more = {} if isinstance(asked, inspection.PurgeRequest) else {"keys": None}
+    return messages.taken_over(Filter, asked, **digits, **more)
+
+
+def _purged(asked: inspection.PurgeRequest) -> Filter:
+    wanted = _filter(asked)
     is_narrowed = wanted != Filter() or asked.free_bytes is not None
     if not is_narrowed and not asked.all:
         raise BadRequest('to purge everything, send {"all": true}', field="all")
@@ -268,8 +240,7 @@ def _first_to_go(
 ) -> tuple[inspection.Entry, ...]:
     if free_bytes is not None:
         wanted = replace(wanted, keys=tuple(gone.keys[: inspection.PAGE_SIZE]))
-    found = store.entries(wanted, sort="used_at", limit=inspection.PAGE_SIZE).entries
-    return tuple(map(told, found))
+    return store.entries(wanted, sort="used_at", limit=inspection.PAGE_SIZE).entries
 
 
 def _check_owned(store: Store, keys: Iterable[str], caller: Caller) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any, NamedTuple
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from msgspec.structs import replace
 
 from prepcache.digests import RecipeDigest
@@ -18,22 +17,12 @@ from prepcached.coordinator import Miss, Misses
 from prepcached.daemon import Daemon
 from prepcached.routes import messages
 from prepcached.routes.messages import endpoint
-from prepcached.store import listing
 from prepcached.store.records import RecipeRecord
 from prepcached.store.store import Store
 
 SUMMARY_TEXT = 4000  # characters of a summary, less than a message's text may have
 WAS_THERE = "it was cached, but has been evicted, purged or found damaged"
-NOT_ALL = (
-    "some items are new or changed, or an input that the function uses has changed; the line that the job "
-    "printed names them"
-)
-FORGOTTEN = "no job has missed it since the daemon started; the line that the job printed says why"
 NOT_COMPARED = "others of this name are cached, but their parts are lost, or too large to be compared"
-
-
-Subject = tuple[RecipeDigest | None, str, Mapping[str, Any], str, int]
-"""A recipe that is explained: digest, name, parts, scope (store/scopes.py), number of its entries."""
 
 
 def router(daemon: Daemon, all_misses: Mapping[str, Misses]) -> APIRouter:
@@ -55,8 +44,12 @@ async def explanation(
     """Why a recipe missed, as the store is now; of a last miss the summary is the reason given first."""
     if sum(given is not None for given in (asked.recipe, asked.key, asked.name)) > 1:
         raise BadRequest("`recipe`, `key` and `name` exclude each other", field="recipe")
-    is_given = asked.parts is not None or asked.recipe is not None or asked.key is not None
-    missed = None if is_given else next(iter(misses.latest(1, asked.name)), None)
+    missed = None
+    if asked.parts is None and asked.recipe is None and asked.key is None:
+        missed = next(iter(misses.latest(1, asked.name)), None)
+        if missed is None:
+            what = "no job" if asked.name is None else f"no job of {asked.name!r}"
+            raise NotFound(f"{what} has missed since the daemon started", name=asked.name)
     try:
         told = await daemon.slow(_explain, daemon.store, asked, missed, caller)
     except NotFound:  # a job that stores nothing leaves no recipe either
@@ -71,28 +64,22 @@ async def explanation(
 def _explain(
     store: Store, asked: inspection.ExplainRequest, missed: Miss | None, caller: Caller
 ) -> inspection.Explanation:
-    digest, full_name, parts, scope, entries = _subject(store, asked, missed, caller)
-    recipe = None if digest is None else digest + scope
-    with store.index.read() as conn:
-        draws = () if recipe is None else listing.draws(conn, recipe)[: inspection.MAX_DRAWS]
-        name = shortened(full_name, explain.SHOWN_CHARS)
-        told = inspection.Explanation(digest, name, entries, False, None, draws=draws)
-        if missed is not None and missed.is_partial:
-            return replace(told, is_partial=True, summary=missed.why or NOT_ALL, cue=missed.cue)
-        was_there = recipe is not None and not entries and listing.was_filled(conn, recipe)
-        if was_there or (missed is not None and missed.why == WAS_THERE):  # it may be filled again by now
-            return replace(told, was_there=True, summary=WAS_THERE)
-        found = list(listing.relatives(conn, digest, full_name, scope))
+    of = _subject(store, asked, missed, caller)
+    told = inspection.Explanation(of.digest, shortened(of.name, explain.SHOWN_CHARS), of.entries, False, None)
+    if missed is not None and missed.is_partial:
+        return replace(told, is_partial=True, summary=missed.why, cue=missed.cue)
+    had_entries, found = store.relatives(of.digest, of.name, of.scope)
+    # What was there at the miss may be filled again by now.
+    if (had_entries and not of.entries) or (missed is not None and missed.why == WAS_THERE):
+        return replace(told, was_there=True, summary=WAS_THERE)
     with_parts = {one.recipe: (one, its_parts) for one, its_parts in found if its_parts is not None}
     try:
-        best = explain.nearest(parts, [(other, its_parts) for other, (_, its_parts) in with_parts.items()])
+        best = explain.nearest(of.parts, [(other, parts) for other, (_, parts) in with_parts.items()])
     except RecursionError:
         raise BadRequest("the recipe's parts are nested too deeply", field="parts") from None
     if best is None:
-        is_guess = missed is None and asked.parts is None and asked.recipe is None and asked.key is None
-        nothing = "nothing else" if entries else "nothing"
-        none = f"{nothing} of this name is cached yet" if not found else NOT_COMPARED
-        return replace(told, summary=FORGOTTEN if is_guess and entries else none)
+        nothing = "nothing else" if of.entries else "nothing"
+        return replace(told, summary=NOT_COMPARED if found else f"{nothing} of this name is cached yet")
     nearest, differences = with_parts[RecipeDigest(best[0])][0], best[1]
     return replace(
         told,
@@ -103,49 +90,45 @@ def _explain(
     )
 
 
+class Subject(NamedTuple):
+    """A recipe that is explained; `scope` is that of its relatives (store/scopes.py)."""
+
+    digest: RecipeDigest | None
+    name: str
+    parts: Mapping[str, Any]
+    scope: str
+    entries: int = 0
+
+
 def _subject(store: Store, asked: inspection.ExplainRequest, missed: Miss | None, caller: Caller) -> Subject:
-    """Whom the request is about; raises NotFound where the store has no such recipe, or not its parts."""
+    """What the request is about; raises NotFound where the store has no such recipe, or not its parts."""
     if asked.parts is not None:
         name = asked.name or asked.parts.get("name")
-        name = name if isinstance(name, str) else ""
-        return asked.recipe, name, asked.parts, caller.scope, 0
+        return Subject(asked.recipe, name if isinstance(name, str) else "", asked.parts, caller.scope)
     if asked.key is not None:
-        digest: str | None = store.entry(asked.key, caller.confined_to).recipe
-    elif asked.recipe is not None:
-        digest = asked.recipe
+        digest: str = store.entry(asked.key, caller.confined_to).recipe
     else:
-        with store.index.read() as conn:
-            digest = (
-                missed.recipe if missed is not None else listing.newest_of(conn, asked.name, caller.scope)
-            )
-    if digest is None:
-        what = "no job" if asked.name is None else f"no job of {asked.name!r}"
-        raise NotFound(f"{what} has missed since the daemon started", name=asked.name)
+        digest = asked.recipe if missed is None else missed.recipe  # type: ignore[assignment]
     record = recipe_of(store, digest, caller)
     if record.parts is None:
         raise NotFound(f"the readable parts of recipe {digest} are lost", recipe=digest)
-    # Of a recipe that all shared others' entries are not told of to who sees his own alone.
-    scope = record.scope if caller.confined_to is None else caller.scope
-    return record.digest, record.name, record.parts, scope, record.entries
+    return Subject(record.digest, record.name, record.parts, record.scope, record.entries)
 
 
 def recipes(daemon: Daemon) -> APIRouter:
     api = APIRouter(tags=["recipes"])
 
-    @api.get("/v1/recipes", **endpoint(gives=inspection.RecipePage))
-    async def list_recipes(
-        request: Request,
-        cursor: Annotated[str | None, Query(max_length=512)] = None,
-        limit: Annotated[int, Query(ge=1, le=inspection.MAX_PAGE_SIZE)] = inspection.PAGE_SIZE,
-        digest: Annotated[str | None, Query(description="the beginning of its digest")] = None,
-    ) -> Response:
+    @api.get("/v1/recipes", **endpoint(query=inspection.RecipeQuery, gives=inspection.RecipePage))
+    async def list_recipes(request: Request) -> Response:
         """Recipes with their sizes; one page of them."""
-        caller = messages.caller(request)
+        asked, caller = messages.query(request, inspection.RecipeQuery), messages.caller(request)
         scope = None if caller.confined_to is None else caller.scope
-        prefix = messages.hex_prefix(digest, "digest")
+        prefix = messages.hex_prefix(asked.digest, "digest")
 
         def page() -> Response:
-            found, following = daemon.store.recipes(cursor=cursor, limit=limit, scope=scope, prefix=prefix)
+            found, following = daemon.store.recipes(
+                cursor=asked.cursor, limit=asked.limit, scope=scope, prefix=prefix
+            )
             return messages.answer(
                 inspection.RecipePage(
                     tuple(messages.taken_over(inspection.Recipe, one) for one in found), following
@@ -164,10 +147,5 @@ def recipes(daemon: Daemon) -> APIRouter:
 
 
 def recipe_of(store: Store, digest: str, caller: Caller) -> RecipeRecord:
-    """The recipe of this digest that a caller sees, first of all his own; raises NotFound. Who sees only his
-    own entries may have some from when all shared, and sees as much of their recipe."""
-    with contextlib.suppress(NotFound):
-        return store.recipe(digest + caller.scope)
-    if caller.confined_to is not None:
-        return store.recipe(digest, owner=caller.confined_to)
-    return store.recipe(digest, any_scope=True)
+    """The recipe of this digest that a caller sees, first of all his own; raises NotFound."""
+    return store.recipe(digest + caller.scope, any_scope=caller.confined_to is None)

@@ -16,7 +16,7 @@ from prepcached.auth import Caller
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
 from prepcached.maintenance import Maintenance
-from prepcached.metrics import CONTENT_TYPE, Metrics
+from prepcached.metrics import CONTENT_TYPE, SERVED, Metrics
 from prepcached.problems import JsonResponse
 from prepcached.routes import messages
 from prepcached.routes.messages import endpoint
@@ -25,11 +25,6 @@ from prepcached.store.records import Stats
 READY_TIMEOUT_S = 2.0  # an index that takes longer keeps jobs waiting
 _HEALTH = {"type": "object", "properties": {"status": {"type": "string", "examples": ["ok"]}}}
 _NUMBERS = {"type": "object", "description": "numbers by name", "examples": [{"entries": 1}]}
-
-_SERVED = (
-    *("resolves", "misses", "found_items", "leased_items", "committed_items", "committed_bytes"),
-    *("declined_items", "declined_recipes"),
-)
 
 
 def router(daemon: Daemon, coordinator: Coordinator, metrics: Metrics, maintenance: Maintenance) -> APIRouter:
@@ -108,10 +103,10 @@ def stats_of(daemon: Daemon, coordinator: Coordinator, stats: Stats, caller: Cal
     seen = [one for one in stats.users if caller.confined_to in (None, one.owner)]
     return {
         **asdict(replace(stats, users=tuple(seen))),
+        **{name: int(served[name]) for name in SERVED if name != "saved_s"},
         "sessions": len(daemon.sessions),
-        "leases": len(daemon.leases),
-        "waiting": len(daemon.leases.waits()),
-        **{name: int(served[name]) for name in _SERVED},
+        "leases": len(daemon.leases),  # in the place of those granted
+        "waiting": len({(lease.session, lease.recipe) for lease in daemon.leases.waited_for()}),
         "seconds_saved": served["saved_s"],
         "uptime_s": daemon.clock() - daemon.started_clock,
     }

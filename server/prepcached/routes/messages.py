@@ -84,15 +84,21 @@ async def read(request: Request, message: type[M], daemon: Daemon, limit: int = 
     return _parse(body, message, may_say_more)
 
 
+def query(request: Request, message: type[M]) -> M:
+    """The request's query parameters as a message."""
+    return message.from_query(dict(request.query_params))
+
+
 async def check_request(request: Request) -> None:
     """Refuses query parameters and bodies that the endpoint does not take."""
     if not request.url.path.startswith(wire.API):
         return
+    described = request.scope["route"].openapi_extra or {}
     if request.scope["query_string"]:
-        taken = request.scope["route"].dependant.query_params
-        _refuse_unknown(request.query_params, [one.alias for one in taken], "query parameter")
+        taken = [one["name"] for one in described.get("parameters", ()) if one["in"] == "query"]
+        _refuse_unknown(request.query_params, taken, "query parameter")
     has_body = request.headers.get("content-length", "0").strip("0") or "transfer-encoding" in request.headers
-    if has_body and "requestBody" not in (request.scope["route"].openapi_extra or {}):
+    if has_body and "requestBody" not in described:
         raise BadRequest(
             f"{request.method} takes no body here: filters are query parameters",
             field="body",
@@ -167,6 +173,7 @@ class Described(FastAPI):
 
 def endpoint(
     *,
+    query: type[Message] | None = None,
     takes: type[Message] | None = None,
     gives: type[Message] | Mapping[str, Any] | None = None,
     takes_type: str = "application/json",
@@ -179,7 +186,8 @@ def endpoint(
     answered: dict[str, Any] = {"description": "done"}
     if gives is not None:
         answered["content"] = {gives_type: {"schema": _schema(gives)}}
-    extra: dict[str, Any] = {"parameters": [_SESSION]} if acts_for_session else {}
+    parameters = [] if query is None else _parameters(query)
+    extra: dict[str, Any] = {"parameters": [*parameters, *([_SESSION] if acts_for_session else [])]}
     if takes is not None or takes_type != "application/json":
         is_required = takes is None or any(one.required for one in msgspec.structs.fields(takes))
         schema = _schema(BYTES if takes is None else takes)
@@ -190,6 +198,14 @@ def endpoint(
         "responses": {status: answered, "default": _REFUSED},
         "openapi_extra": extra,
     }
+
+
+def _parameters(query: type[Message]) -> list[dict[str, Any]]:
+    members = msgspec.json.schema(query)["$defs"][query.__name__]["properties"]
+    return [
+        {"name": name, "in": "query", "description": schema.get("description", ""), "schema": schema}
+        for name, schema in members.items()
+    ]
 
 
 def _schema(of: type[Message] | Mapping[str, Any]) -> dict[str, Any]:

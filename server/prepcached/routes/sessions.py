@@ -16,7 +16,6 @@ from prepcached.daemon import Daemon, Session
 from prepcached.leases import Lease
 from prepcached.routes import messages
 from prepcached.routes.messages import endpoint
-from prepcached.store import scopes
 from prepcached.store.records import NOTHING_HELD, Held
 
 
@@ -123,7 +122,7 @@ def visible(some: Iterable[Session], caller: Caller) -> list[Session]:
 def seen(
     some: Iterable[Session], daemon: Daemon, held: Mapping[str, Held]
 ) -> tuple[inspection.SessionSeen, ...]:
-    waits, leases = daemon.leases.waits(), defaultdict[str, list[Lease]](list)
+    leases = defaultdict[str, list[Lease]](list)
     for lease in daemon.leases:
         leases[lease.session].append(lease)
     return tuple(
@@ -141,11 +140,6 @@ def seen(
             held_bytes=held.get(session.id, NOTHING_HELD).disk_bytes,
             declined_items=sum(session.declined.values()),
             progress=tuple(session.progress.values()),
-            waits=tuple(
-                inspection.Wait(scopes.digest(recipe), tuple(sorted(holders)))
-                for (waiting, recipe), holders in waits.items()
-                if waiting == session.id
-            ),
         )
         for session in some
     )

@@ -9,10 +9,9 @@ Invariants:
 from __future__ import annotations
 
 import base64
-import itertools
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,9 +20,8 @@ from prepcache import errors
 from prepcache.digests import Digest, Key, RecipeDigest, is_hex64
 from prepcache.protocol import SORTS
 from prepcache.protocol.inspection import MAX_PAGE_SIZE, Entry, EntryPage, NameSums, NearestRecipe
-from prepcache.protocol.observed import RANDOM, draws_in
 from prepcache.protocol.wire import MAX_INT
-from prepcached.store import db, queries, scopes
+from prepcached.store import queries, scopes
 from prepcached.store.core import Core
 from prepcached.store.db import artifacts, producers, recipes
 from prepcached.store.records import Filter, RecipeRecord
@@ -43,7 +41,7 @@ def _of_recipe(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
 
 _AS_THEY_ARE = (
     *("name", "size_bytes", "disk_bytes", "items", "rows", "cost_s"),
-    *("owner", "created_at", "used_at", "is_pinned"),
+    *("created_at", "used_at", "is_pinned"),
 )
 _COLUMNS = (
     *(column for column in artifacts.c if column.name not in ("producer_id", "observed")),
@@ -114,14 +112,16 @@ def page(
         raise errors.BadRequest(f"cannot sort by {sort[:40]!r}; use one of {', '.join(_SORTS)}", field="sort")
     limit = max(1, min(limit, MAX_PAGE_SIZE))
     is_down = sort.startswith("-")
-    statement = sa.select(*_COLUMNS).where(*conditions(filter, core.clock()))
+    chosen = sa.select(artifacts.c.id).where(*conditions(filter, core.clock()))
     if cursor is not None:
         value, last = _cursor_read(cursor, sort)
         seen = sa.tuple_(column, artifacts.c.id)
-        statement = statement.where(seen < (value, last) if is_down else seen > (value, last))
+        chosen = chosen.where(seen < (value, last) if is_down else seen > (value, last))
     order = (column.desc(), artifacts.c.id.desc()) if is_down else (column.asc(), artifacts.c.id.asc())
+    # Their ids first: to sort a million rows with all their columns takes a second.
+    page = artifacts.c.id.in_(chosen.order_by(*order).limit(limit + 1))
     with core.index.read() as conn:
-        rows = conn.execute(statement.order_by(*order).limit(limit + 1)).all()
+        rows = conn.execute(sa.select(*_COLUMNS).where(page).order_by(*order)).all()
     more = rows[limit - 1] if len(rows) > limit else None
     cursor = None if more is None else _cursor(sort, getattr(more, column.name), more.id)
     return EntryPage(tuple(_entry(core, row, ()) for row in rows[:limit]), cursor)
@@ -153,6 +153,7 @@ def _entry(core: Core, row: Any, seen: Iterable[Mapping[str, Any]]) -> Entry:
         digest=Digest(row.digest.hex()),
         recipe=RecipeDigest(row.recipe.hex()),
         **{name: getattr(row, name) for name in _AS_THEY_ARE},
+        owner=None if row.owner < 0 else row.owner,  # it came over TCP (auth.py)
         holds=holds,
         producer=json.loads(row.producer),
         observed=tuple(seen),
@@ -178,18 +179,14 @@ def name_sums(core: Core, limit: int, owner: int | None = None) -> list[NameSums
 # Recipes
 
 
-def _sums(owner: int | None = None) -> sa.Select[Any]:
-    """Recipes with what their entries come to; or those in which an owner has entries, as they would be were
-    these all: a recipe that is shared tells nobody of the others who share it."""
-    of = sa.and_(artifacts.c.recipe_id == recipes.c.id, *owned_by(owner))
-    seen: tuple[sa.ColumnElement[Any], ...] = (recipes.c.generation, recipes.c.created_at)
-    if owner is not None:
-        seen = (sa.func.max(artifacts.c.generation), sa.func.min(artifacts.c.created_at))
+def _sums() -> sa.Select[Any]:
+    """Recipes with what their entries come to."""
+    seen = recipes.c.digest, recipes.c.name, recipes.c.generation, recipes.c.created_at
     size = sa.func.coalesce(sa.func.sum(artifacts.c.size_bytes), 0)
     return (
-        sa.select(recipes.c.digest, recipes.c.name, *seen, sa.func.count(artifacts.c.id), size)
+        sa.select(*seen, sa.func.count(artifacts.c.id), size)
         .add_columns(recipes.c.scope, recipes.c.id)
-        .join_from(recipes, artifacts, of, isouter=owner is None)
+        .join_from(recipes, artifacts, artifacts.c.recipe_id == recipes.c.id, isouter=True)
         .group_by(recipes.c.id)
     )
 
@@ -224,16 +221,15 @@ def recipe_page(
     return [_recipe(row) for row in rows], cursor
 
 
-def recipe(core: Core, recipe: str, *, any_scope: bool = False, owner: int | None = None) -> RecipeRecord:
-    """One recipe with its readable parts. With `any_scope`, the shared one of this digest, or else one of
-    some user's own; `owner` is as in `_sums`."""
+def recipe(core: Core, recipe: str, *, any_scope: bool = False) -> RecipeRecord:
+    """One recipe with its readable parts; with `any_scope`, else the shared one of its digest, or else one of
+    some user's own."""
+    is_it = queries.is_recipe(recipe)
+    found = _sums().add_columns(recipes.c.parts).order_by(is_it.desc(), recipes.c.scope).limit(1)
     digest = scopes.digest(recipe)
-    is_own = queries.is_recipe(recipe)
-    if any_scope or owner is not None:
-        is_own = recipes.c.digest == bytes.fromhex(digest)
     with core.index.read() as conn:
-        found = _sums(owner).add_columns(recipes.c.parts).where(is_own).order_by(recipes.c.scope).limit(1)
-        row = conn.execute(found).one_or_none()
+        chosen = recipes.c.digest == bytes.fromhex(digest) if any_scope else is_it
+        row = conn.execute(found.where(chosen)).one_or_none()
     if row is None:
         raise errors.NotFound(f"there is no recipe {digest}", recipe=digest)
     return _recipe(row, row.parts)
@@ -250,33 +246,12 @@ def _unpacked(packed: bytes | None) -> Mapping[str, Any] | None:
 # Relatives: what a miss is explained by
 
 
-def newest_of(conn: sa.Connection, name: str | None, scope: str) -> RecipeDigest | None:
-    chosen = sa.select(recipes.c.digest).where(recipes.c.scope == scope)
-    if name is not None:
-        chosen = chosen.where(is_called(name))
-    found = conn.execute(chosen.order_by(recipes.c.id.desc()).limit(1)).scalar_one_or_none()
-    return None if found is None else RecipeDigest(found.hex())
-
-
-def was_filled(conn: sa.Connection, recipe: str) -> bool:
-    row = queries.recipe(conn, recipe)
-    return row is not None and row.generation > queries.note(conn, "generation_base")
-
-
-def draws(conn: sa.Connection, recipe: str) -> tuple[str, ...]:
-    inputs = db.observed
-    statement = sa.select(inputs.c.json).join(recipes, recipes.c.id == inputs.c.recipe_id)
-    statement = statement.where(queries.is_recipe(recipe), inputs.c.json.contains(f'"kind": "{RANDOM}"'))
-    chunks = map(json.loads, conn.execute(statement).scalars())
-    return tuple(sorted(draws_in(itertools.chain.from_iterable(chunks))))
-
-
 def relatives(
-    conn: sa.Connection, digest: str | None, name: str, scope: str
-) -> Iterator[tuple[NearestRecipe, Mapping[str, Any] | None]]:
-    """Recipes of the same full name that have entries, but for a recipe itself, and their parts, last used
-    first; at the end those whose parts are None: lost, or too large. Of a recipe that is known, older ones if
-    there are any: a later one is no reason for its miss."""
+    core: Core, digest: str | None, name: str, scope: str
+) -> tuple[bool, list[tuple[NearestRecipe, Mapping[str, Any] | None]]]:
+    """Whether a recipe ever had entries; and recipes of the same full name that have some, but for itself,
+    with their parts, last used first; at the end those whose parts are None: lost, or too large. Of a recipe
+    that is known, older ones if there are any: a later one is no reason for its miss."""
     used_at = sa.func.max(artifacts.c.used_at)
     sums = [sa.func.sum(artifacts.c[of]) for of in ("items", "size_bytes", "cost_s")]
     packed = sa.case((sa.func.length(recipes.c.parts) <= MAX_PARTS_BYTES, recipes.c.parts))
@@ -288,13 +263,15 @@ def relatives(
         .order_by(packed.is_(None), used_at.desc(), recipes.c.id.desc())
         .limit(MAX_RELATIVES)
     )
-    own = None
-    if digest is not None:
-        own = queries.recipe(conn, digest + scope)
-        statement = statement.where(recipes.c.digest != bytes.fromhex(digest))
-    rows = [] if own is None else conn.execute(statement.where(recipes.c.id < own.id)).all()
-    for parts, found, *rest in rows or conn.execute(statement).all():
-        yield NearestRecipe(RecipeDigest(found.hex()), *rest), _unpacked(parts)
+    with core.index.read() as conn:
+        own = None if digest is None else queries.recipe(conn, digest + scope)
+        had_entries = own is not None and own.generation > queries.note(conn, "generation_base")
+        if digest is not None:
+            statement = statement.where(recipes.c.digest != bytes.fromhex(digest))
+        rows = [] if own is None else conn.execute(statement.where(recipes.c.id < own.id)).all()
+        rows = rows or conn.execute(statement).all()
+    found = [(NearestRecipe(RecipeDigest(other.hex()), *rest), _unpacked(of)) for of, other, *rest in rows]
+    return had_entries, found
 
 
 # What statements and cursors are made of

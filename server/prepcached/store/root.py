@@ -19,7 +19,6 @@ import shlex
 import stat
 from collections.abc import Callable
 from os import PathLike
-from pathlib import Path
 
 from prepcache import errors
 from prepcached.store import durable
@@ -257,7 +256,7 @@ def _folder(path: str, mode: int) -> None:
 
 
 def give(layout: Layout, group: int) -> None:
-    """Gives a group what jobs read and write by path, as far as this user may; `closed_to` tells the rest.
+    """Gives a group what jobs read and write by path, as far as this user may.
     Folders hand it on to what is made in them (setgid)."""
     root = os.path.realpath(layout.root)  # a link to it has a group of its own
     for path in (root, layout.instance, layout.versioned, layout.objects, layout.staging, layout.tmp):
@@ -273,16 +272,6 @@ def give(layout: Layout, group: int) -> None:
             for artifact in artifacts:
                 _give(artifact.path, group)
         _give(folder, group)
-
-
-def closed_to(layout: Layout, group: int) -> str | None:
-    """The first folder, from `/` on, that the group cannot pass."""
-    objects = Path(os.path.realpath(layout.objects))
-    for path in (*reversed(objects.parents), Path(layout.staging)):
-        status = os.stat(path)
-        if not status.st_mode & (stat.S_IXGRP if status.st_gid == group else stat.S_IXOTH):
-            return str(path)
-    return None
 
 
 def _give(path: str, group: int) -> None:

