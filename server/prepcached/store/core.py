@@ -16,8 +16,8 @@ NOTE [ Holds against removals ]
 
 NOTE [ Full disks ]
     Whoever writes reserves room first (`eviction.room`), and is declined where none can be made. Where others
-    fill the disk all the same, ENOSPC becomes `Declined` in one place (`no_space_declined`). A removal has
-    to write its DELETE before it unlinks: it gives back the root's reserve, which housekeeping takes again.
+    fill the disk all the same, ENOSPC becomes `Declined` in one place (`no_space_declined`). A removal writes
+    its DELETE before it unlinks: where there is not a byte left, somebody else has to free some first.
 """
 
 from __future__ import annotations
@@ -85,12 +85,11 @@ class Core:
         with self.index.read() as conn:
             totals = queries.totals(conn)
             used = queries.owner_bytes(conn)
+        counted, ledger = self.counters, self.ledger
         with self.memory:
-            self.counters.entries = totals.entries
-            self.counters.size_bytes = totals.size_bytes
-            self.counters.pinned_bytes = totals.pinned_bytes
-            self.counters.cost_s = totals.cost_s
-            self.ledger.live_bytes = totals.live_bytes
+            counted.entries, counted.size_bytes, ledger.live_bytes, counted.pinned_bytes, counted.cost_s = (
+                totals
+            )
             self.quotas.used = used
 
     def check_not_stopping(self) -> None:

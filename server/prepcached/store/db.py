@@ -23,7 +23,6 @@ import logging
 import os
 import re
 import sqlite3
-import stat
 from collections.abc import Iterator
 from typing import Any
 
@@ -231,12 +230,8 @@ class Index:
 def _make_private(path: str) -> None:
     """Makes the file, whose mode its log has: it names all artifacts, and who knows a name may read them."""
     with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if stat.S_IMODE(os.fstat(fd).st_mode) != 0o600:
-                os.fchmod(fd, 0o600)
-        finally:
-            os.close(fd)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.chmod(path, 0o600)
 
 
 def _is_damage(error: BaseException | None) -> bool:

@@ -53,7 +53,6 @@ def rows_of(
 
 def remove(core: Core, rows: Sequence[Doomable]) -> None:
     """Removes rows and files."""
-    core.disk.free_reserve()
     for batch in queries.chunks(rows, BATCH):
         with core.index.write() as conn:
             queries.delete(conn, batch)
@@ -142,7 +141,6 @@ def finish_doomed(core: Core) -> None:
         doomed = queries.doomed_digests(conn)
     if not doomed:
         return
-    core.disk.free_reserve()
     gone = [digest for digest in doomed if unlink_object(core, digest.hex())]
     for folder in {core.layout.object_folder(digest.hex()) for digest in gone}:
         durable.fsync_folder(folder)
@@ -159,7 +157,6 @@ def write_recency(core: Core) -> None:
         used, core.used = core.used, {}
     if not used:
         return
-    core.disk.free_reserve()
     try:
         with core.index.write() as conn:
             queries.touch(conn, used)
@@ -251,13 +248,8 @@ def _evict_pieces(core: Core, need_bytes: int, owner: int | None = None) -> None
     write_recency(core)
     for piece in queries.chunks(idle(core, need_bytes, owner), HEADROOM_ENTRIES):
         core.check_not_stopping()
-        evict_chosen(core, piece)
-
-
-def evict_chosen(core: Core, chosen: Sequence[Doomable]) -> None:
-    """Evicts those of these that are idle still. Takes the writer lock itself."""
-    with core.writer:
-        _evict(core, idle_still(core, chosen))
+        with core.writer:
+            _evict(core, idle_still(core, piece))
 
 
 def _evict(core: Core, rows: Sequence[Doomable]) -> None:

@@ -63,7 +63,6 @@ _NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENXIO)
 
 def open_index(core: Core, *, recover: bool, progress: Progress | None) -> None:
     """Opens the core's index, and makes it agree with the disk, unless `recover` is False."""
-    core.disk.free_reserve()
     try:
         _open(core, recover, progress)
     except errors.IndexCorrupt as damage:
@@ -91,8 +90,6 @@ def _open(core: Core, is_recovering: bool, progress: Progress | None) -> None:
                 log.log(level, "recovered: %s", told)
             core.counters.recovered = dict(done)
         core.look_at_staging()
-        if is_recovering:
-            core.disk.take_reserve()  # others may fill the disk before housekeeping does
     except BaseException:
         core.index.close()
         raise

@@ -8,7 +8,6 @@
       prepcached.sock             of a user's own daemon, unless another place was chosen
       v1/                         everything of layout version 1
         index.sqlite (-wal -shm)  disposable: made again from the rest
-        reserve                   space that a full disk gives back, so that something can be removed
         objects/<2 hex>/<digest>  artifacts, never changed in place
         staging/<session>.<name>  what clients write before they commit
         tmp/                      the daemon's own half-written files; emptied at every start
@@ -81,7 +80,6 @@ class Layout:
         self.budget = os.path.join(root, "budget")
         self.versioned = os.path.join(root, f"v{VERSION}")
         self.index = os.path.join(self.versioned, "index.sqlite")
-        self.reserve = os.path.join(self.versioned, "reserve")
         self.objects = os.path.join(self.versioned, "objects")
         self.staging = os.path.join(self.versioned, "staging")
         self.tmp = os.path.join(self.versioned, "tmp")

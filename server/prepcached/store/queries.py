@@ -59,14 +59,6 @@ _RECIPE = sa.select(*(recipes.c[name] for name in RecipeRow._fields))
 _DOOMABLE = sa.select(*(artifacts.c[name] for name in Doomable._fields))
 
 
-class Totals(NamedTuple):
-    entries: int
-    size_bytes: int
-    live_bytes: int
-    pinned_bytes: int
-    cost_s: float
-
-
 # Recipes
 
 
@@ -329,12 +321,14 @@ def observed_bytes(conn: sa.Connection, recipe_id: int) -> int:
 # Sums and notes
 
 
-def totals(conn: sa.Connection) -> Totals:
+def totals(conn: sa.Connection) -> tuple[int, int, int, int, float]:
+    """Entries, their bytes, those on disk, those of pinned ones, and seconds of work."""
     statement = sa.text(
         "SELECT count(*), sum(size_bytes), sum(disk_bytes), sum(disk_bytes * is_pinned), sum(cost_s) "
         "FROM artifacts"
     )
-    return Totals(*(value or 0 for value in conn.execute(statement).one()))
+    entries, size_bytes, live_bytes, pinned_bytes, cost_s = (n or 0 for n in conn.execute(statement).one())
+    return entries, size_bytes, live_bytes, pinned_bytes, cost_s
 
 
 def owner_bytes(conn: sa.Connection) -> Counter[int]:

@@ -26,10 +26,6 @@ from prepcached.store.layout import CACHEDIR_TAG, README, Layout, other_layout
 from prepcached.store.records import Limits
 
 GIB = 1 << 30
-RESERVE_BYTES, RESERVE_SHARE = 16 << 20, 4
-"""At most: 500 rows, each with its pages of the table and its indexes; and that part of what is free."""
-RESERVE_MIN_BYTES = 2 << 20
-"""What an index of any size needs: new files of the log, and the folders' own blocks."""
 NETWORK_FILESYSTEMS = frozenset(
     (
         *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "lustre", "afs", "kafs", "9p", "coda", "gfs2"),
@@ -159,30 +155,6 @@ class Root:
     def is_read_only(self) -> bool:
         """Whether its filesystem is mounted so, as the kernel does after an error of the disk."""
         return bool(os.statvfs(self.layout.versioned).f_flag & os.ST_RDONLY)
-
-    def take_reserve(self) -> None:
-        """NOTE [ Full disks ] in core.py: what one transaction may write, as far as the disk has room."""
-        needed = os.path.getsize(self.layout.index) + RESERVE_MIN_BYTES
-        size_bytes = min(needed, RESERVE_BYTES, self.free_bytes() // RESERVE_SHARE)
-        with contextlib.suppress(OSError):  # others were quicker, or a quota: tried again next turn
-            fd = os.open(self.layout.reserve, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                if durable.disk_bytes(os.fstat(fd)) < size_bytes:
-                    os.posix_fallocate(fd, 0, size_bytes)
-            finally:
-                os.close(fd)
-
-    def free_reserve(self) -> None:
-        """Gives the reserve back where the disk is full."""
-        if self.free_bytes() >= RESERVE_BYTES:
-            return
-        with contextlib.suppress(FileNotFoundError):
-            fd = os.open(self.layout.reserve, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                os.ftruncate(fd, 0)
-                os.fsync(fd)  # blocks that a journal still frees cannot be had yet
-            finally:
-                os.close(fd)
 
     def _check_no_other_layout(self) -> None:
         for name in os.listdir(self.layout.root):

@@ -297,7 +297,6 @@ class Store(Core):
             with self.writer:
                 eviction.finish_doomed(self)
             eviction.make_room_ahead(self)
-            self.disk.take_reserve()
             if now - self._recipes_at >= RECIPES_S:
                 self._recipes_at = now
                 with self.writer, self.index.write() as conn:
