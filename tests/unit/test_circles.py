@@ -39,23 +39,26 @@ def test_a_parser_of_arguments_counts_by_what_it_takes(project: Project) -> None
     assert changes(project, lambda: project.write(prep=PARSER.format(2)), code="function")
 
 
-@pytest.mark.parametrize("is_set", [False, True])
-def test_what_doubles_with_each_step_is_refused(is_set: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder, "MOST_ENTERED", 1 << 12)
-    doubled: Any = [1]
+def doubled(hold: Any) -> Any:
+    value: Any = [1]
     for _ in range(20):
-        doubled = Plain((doubled, doubled)) if is_set else [doubled, doubled]
-    with pytest.raises(UnkeyableError, match="the same ones too often"):
-        digest_of({doubled} if is_set else doubled)
+        value = hold((value, value))
+    return value
 
 
-def test_a_set_of_objects_that_all_know_each_other_is_refused() -> None:
-    """Each is written in full in each other one: 8 of them would be 13 MB."""
-    nodes = [Plain(number) for number in range(8)]
+def all_known(count: int) -> Any:
+    """Each is written in full in each other one of a set: 8 of them would be 13 MB."""
+    nodes = [Plain(number) for number in range(count)]
     for node in nodes:
         node.of = [node.of, *nodes]
+    return set(nodes)
+
+
+@pytest.mark.parametrize("make", [lambda: doubled(list), lambda: {doubled(Plain)}, lambda: all_known(8)])
+def test_what_doubles_with_each_step_is_refused(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder, "MOST_ENTERED", 1 << 12)
     with pytest.raises(UnkeyableError, match="the same ones too often"):
-        digest_of(set(nodes))
+        digest_of(make())
 
 
 def test_a_list_inside_itself_is_refused_by_name() -> None:
@@ -85,37 +88,21 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_objects_beyond_the_rows_count_once_each(few_rows: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoder, "MOST_ENTERED", 200)
-    shared = Plain(1)
-    for _ in range(40):
-        shared = Plain((shared, shared))
+    shared = doubled(Plain)
     assert digest_of([Plain(0)] * 8 + [shared]) == digest_of([Plain(0)] * 8 + [shared])
 
 
 @pytest.mark.parametrize("untracked", [(), ("of",)])
-def test_each_of_many_objects_counts(few_rows: None, untracked: tuple[str, ...]) -> None:
-    def f(x: int) -> Any:
-        return many, x
+def test_each_of_many_objects_counts_wherever_it_is_held(few_rows: None, untracked: tuple[str, ...]) -> None:
+    def digest(held: int) -> str:
+        holding = [many[held]]
+        return recipe(lambda x: (many, holding, x), code="function", untracked=untracked).digest
 
     many: Any = [Plain(n) for n in range(9)]
-    before = recipe(f, code="function", untracked=untracked).digest
-    assert recipe(f, code="function", untracked=untracked).digest == before
+    before = digest(8)
+    assert digest(8) == before != digest(7)
     many[8].of = many[7]
-    if not untracked:  # else it is left out of the objects that have no rows, too
-        assert recipe(f, code="function").digest != before
-    else:
-        assert recipe(f, code="function", untracked=untracked).digest == before
-
-
-def test_an_object_beyond_the_rows_counts_in_each_that_holds_it(few_rows: None) -> None:
-    def digest(held: Any) -> str:
-        return recipe(lambda x: (many, held, x), code="function").digest
-
-    many: Any = [Plain(n) for n in range(9)]
-    assert digest([many[8]]) == digest([many[8]])
-    assert digest([many[8]]) != digest([many[7]])
-    before = digest([many[8]])
-    many[8].of = 0
-    assert digest([many[8]]) != before
+    assert (digest(8) == before) is bool(untracked), "left out of objects that have no rows, too"
 
 
 @pytest.mark.parametrize("in_config", [False, True])
