@@ -293,11 +293,6 @@ class Dependencies:
             is_attribute=is_attribute,
         )
 
-    @property
-    def has_rows(self) -> bool:
-        """Whether the attributes of one more object may be rows."""
-        return self._rows < MOST_ROWS
-
     def label_of(self, value: Any) -> str | None:
         """The label of an object that was met, all of whose attributes count."""
         return self._whole_objects.get(id(value))
@@ -305,25 +300,23 @@ class Dependencies:
     def refer_object(
         self, value: Any, pairs: Parts, by: ValueEncoder, place: str, *, is_whole: bool = True
     ) -> str:
-        """The label of an object, some or all of whose attributes are counted; `by` writes what holds it."""
-        self._rows += len(pairs)
+        """The label of an object, some or all of whose attributes are counted; `by` writes what holds it. One
+        without rows of its own has a number in the row that it is met in."""
+        is_beyond = is_whole and self._rows >= MOST_ROWS
         if by.set_depth:  # an object may be met at several places in a set
             place = f"{by.steps[0]}.element"
-        label = self.labels.known(value) or self._give(value, place, by)
+        elif is_beyond:
+            place = f"object in {by.row}"
+        label, of = self.labels.known(value) or self._give(value, place, by), (by.is_config, by.is_key)
         if is_whole:
             self._whole_objects[id(value)] = label
+        if is_beyond:
+            self._later(label, by, self._visit_beyond, label, pairs, by.row, by.depth + 1, of)
+            return label
+        self._rows += len(pairs)
         self.objects.add(label)
         name = f"{label} {[name for name, _ in pairs]}"  # methods of one object read different parts of it
-        self._later(name, by, self._visit_object, label, value, pairs, (by.is_config, by.is_key))
-        return label
-
-    def refer_beyond(self, value: Any, pairs: Parts, by: ValueEncoder) -> str:
-        """The label of an object without rows: its number in the row that it is met in."""
-        label = self.labels.known(value) or self.labels.give(value, f"object in {by.row}")
-        self._whole_objects[id(value)] = label
-        self._later(
-            label, by, self._visit_beyond, label, pairs, by.row, by.depth + 1, (by.is_config, by.is_key)
-        )
+        self._later(name, by, self._visit_object, label, value, pairs, of)
         return label
 
     def refer_function(self, function: FunctionType, by: ValueEncoder) -> str | None:

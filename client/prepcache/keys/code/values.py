@@ -268,11 +268,10 @@ class ValueEncoder(Encoder):
         super().put_attributes(owner, [pair for pair in pairs if pair[0][:1] == "<"], put)
         if pairs and not named:
             put(b"-")
-        elif self._walk.has_rows:
-            put(b"@" + text_bytes(self._walk.refer_object(owner, named, self, self.where)))
         else:
-            self.is_whole = True
-            put(b"@" + text_bytes(self._walk.refer_beyond(owner, named, self)))
+            label = self._walk.refer_object(owner, named, self, self.where)
+            self.is_whole |= label not in self._walk.objects
+            put(b"@" + text_bytes(label))
 
 
 def identity_of(value: Any) -> str:
