@@ -29,7 +29,6 @@ from typing import Any, NamedTuple
 
 from blake3 import blake3
 
-from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.labels import space_of
@@ -146,34 +145,6 @@ class Roots:
 
 def _is_within(path: str, root: str) -> bool:
     return path == root or path.startswith(root + os.sep)
-
-
-class Scope(NamedTuple):
-    """What of a recipe tells inputs apart, alike in all processes.
-
-    Args:
-        known: project files that the recipe counts, and their stamps.
-        partly: those of which only some definitions count.
-        literals: absolute paths that stand in the code.
-        named_in_code: files that are there under paths that stand in the code.
-        distributions: those that count.
-        is_narrowed: whether these were named.
-        leaves_out: whether the recipe leaves out some of what the code reaches.
-    """
-
-    digest: RecipeDigest
-    roots: Roots
-    known: Mapping[str, tuple[int, ...] | None]
-    partly: frozenset[str]
-    literals: frozenset[str]
-    named_in_code: frozenset[str]
-    distributions: Mapping[str, str]
-    is_narrowed: bool
-    leaves_out: bool
-
-    def shares_code(self, other: Scope) -> bool:
-        """Whether a project file counts in both; where none counts, that is not known."""
-        return not (self.known and other.known and self.known.keys().isdisjoint(other.known))
 
 
 def still_true(

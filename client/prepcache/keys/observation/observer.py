@@ -29,7 +29,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prepcache.digests import RecipeDigest
@@ -48,7 +48,6 @@ from prepcache.keys.observation.inputs import (
     OUTPUT,
     Input,
     Roots,
-    Scope,
     Stamp,
     digest_now,
     digest_of_names,
@@ -119,30 +118,22 @@ class Observer:
         root: str | os.PathLike[str] | None = None,
         stat_cache: StatCache | None = None,
         trust: Trust = "stat",
-    ) -> None:
-        scope = Scope(
-            recipe.digest,
-            Roots.of(recipe, root),
-            recipe.reached,
-            recipe.partly,
-            recipe.literal_paths,
-            recipe.named_files,
-            recipe.parts["environment"]["distributions"],
-            recipe.asked.get("environment") is not None,
-            recipe.leaves_out,
-        )
-        self._begin(scope, stat_cache, trust, inherited=[one for one in recipe.inherits if one is not None])
-
-    def _begin(
-        self,
-        scope: Scope,
-        stat_cache: StatCache | None,
-        trust: Trust,
+        roots: Roots | None = None,
         given: Sequence[Input] = (),
-        inherited: Sequence[Observer] = (),
     ) -> None:
-        self._scope, self._given, self._inherited = scope, given, inherited
-        self._stat_cache, self._trust = stat_cache, trust
+        self._inherited = [one for one in recipe.inherits if one is not None]
+        # Observers live as long as the process: of the recipe, not what it would keep alive.
+        self._recipe = replace(
+            recipe,
+            preprocess=None,
+            config={},
+            parts={"environment": recipe.parts["environment"]},
+            asked={"environment": recipe.asked.get("environment")},
+            state=recipe.state._replace(rows={}, objects=frozenset()),
+            inherits=(),
+        )
+        self._roots = roots or Roots.of(recipe, root)
+        self._stat_cache, self._trust, self._given = stat_cache, trust, given
         self._log: list[Input] = []
         self._last: dict[str, dict[tuple[str | None, bool], Input]] = {}
         """The last entry of the log by path; then by working directory, and whether it is of a listing."""
@@ -160,7 +151,7 @@ class Observer:
         self._inputs: dict[str, Input] = {}
         """What this process and others saw, by name."""
         self._all_outputs: dict[str | None, None] = {}
-        self._code = calls.JobCode(scope.known)
+        self._code = calls.JobCode(recipe.reached)
         self._programs: dict[str, None] = {}
         self._unseen = audit.UnseenReads()
         self._said: set[str] = set()
@@ -168,7 +159,7 @@ class Observer:
     def __reduce__(self) -> Any:
         """Begins elsewhere with what its function's state was built from: it gets the function as it is."""
         given = [*self._given, *(seen for one in self._inherited for log in one._logs() for seen in log)]
-        return _of_this_process, (self._scope, self._trust, given)
+        return _of_this_process, (self._recipe, self._roots, self._trust, given)
 
     def new_notices(self) -> tuple[Notice, ...]:
         """What the user should be told, and was not found out before in this process."""
@@ -206,7 +197,7 @@ class Observer:
             with calls.heard(self._code, watch, function):
                 before = self._unseen.begin()
                 with context.begun(watch):
-                    for path in self._scope.named_in_code:
+                    for path in self._recipe.named_files:
                         context.note(Kind.LITERAL, path)
                     yield watch
                 self._unseen.end(watch, before)
@@ -248,8 +239,11 @@ class Observer:
         for other in self._inherited:
             yield other
             yield from other._sources()
-        for other in list(_used) if self._scope.leaves_out else ():
-            if other is not self and self._scope.shares_code(other._scope):
+        known = self._recipe.reached.keys()
+        for other in list(_used) if self._recipe.leaves_out else ():
+            theirs = other._recipe.reached.keys()
+            # Where no project file counts, it is not known whether they share code.
+            if other is not self and not (known and theirs and known.isdisjoint(theirs)):
                 yield other
 
     def _logs(self) -> Iterator[Sequence[Input]]:
@@ -258,7 +252,7 @@ class Observer:
         for source in self._sources():
             yield source._log
         for modules, log in _loads:
-            if any(path in self._scope.known or path in self._modules for path in modules):
+            if any(path in self._recipe.reached or path in self._modules for path in modules):
                 for path in modules:
                     self._take_module(path)
                 yield log
@@ -269,7 +263,7 @@ class Observer:
         logs = list(self._logs())
         top_levels = {name for one in (self, *self._sources()) for name in list(one._top_levels)}
         for name, digest in lately().observed(top_levels).items():
-            if self._scope.distributions.get(name) != digest:
+            if self._recipe.parts["environment"]["distributions"].get(name) != digest:
                 yield Input("distribution", digest, name)
         for log in logs:
             begin = told.get(id(log), 0)
@@ -282,8 +276,8 @@ class Observer:
         path = seen.path or ""
         if seen.kind == OUTPUT:
             return [path]
-        is_literal = any(path.startswith(literal) for literal in self._scope.literals)
-        names = self._scope.roots.names(path, seen.folder, is_literal)
+        is_literal = any(path.startswith(literal) for literal in self._recipe.literal_paths)
+        names = self._roots.names(path, seen.folder, is_literal)
         is_asked = seen.stamp == FOLDER_STAMP  # by another name than its list
         return [os.path.join(name, "") for name in names] if is_asked else names
 
@@ -446,7 +440,7 @@ class Observer:
                 path = os.path.join(path, "x")  # as what is in it
             elif not is_regular(info):
                 return False  # a device, a pipe, a socket
-        known, is_whole = self._scope.known, path not in self._scope.partly
+        known, is_whole = self._recipe.reached, path not in self._recipe.partly
         is_edited = info is not None and known.get(path) not in (None, stamp_of(info))
         if (path in known and is_whole and not is_edited) or self._is_ignored(path):
             return False
@@ -456,7 +450,7 @@ class Observer:
         return place is Place.PROJECT
 
     def _count_distribution(self, path: str) -> None:
-        if not self._scope.is_narrowed:
+        if self._recipe.asked["environment"] is None:  # else those that it names count
             self._top_levels.update(dict.fromkeys(self._places.tops_of(path)))
 
 
@@ -468,12 +462,12 @@ _arrived: dict[tuple[RecipeDigest, Roots], Observer] = {}
 """Observers that came from another process, by recipe."""
 
 
-def _of_this_process(scope: Scope, trust: Trust, given: list[Input]) -> Observer:
+def _of_this_process(recipe: Recipe, roots: Roots, trust: Trust, given: list[Input]) -> Observer:
     """The observer that stands here for a pickled one: what was seen once (a vocabulary that is loaded at
     the first call) counts for all that this process makes by that recipe."""
-    if (found := _arrived.get((scope.digest, scope.roots))) is not None:
-        found._trust = trust
-        return found
-    made = Observer.__new__(Observer)
-    made._begin(scope, user_stat_cache(), trust, given)
-    return _arrived.setdefault((scope.digest, scope.roots), made)
+    at = recipe.digest, roots
+    if at not in _arrived:
+        made = Observer(recipe, stat_cache=user_stat_cache(), trust=trust, roots=roots, given=given)
+        _arrived.setdefault(at, made)
+    _arrived[at]._trust = trust
+    return _arrived[at]
