@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -37,6 +38,8 @@ from prepcache.batching.gather import Batch, Table
 from prepcache.batching.ragged import Ragged, join
 from prepcache.protocol.units import count_text
 
+MOST_GAPS = 4096
+"""Lengths of padding that are kept, as views of one piece of memory."""
 CollateBatch = Callable[[Batch], Any]
 """Collates one leaf of a batch."""
 
@@ -259,6 +262,7 @@ class _Pad(_Collate):
         to_tensor = _maker(column)
         dtype = to_tensor(np.empty(0, column.dtype)).dtype
         at, unit = 1 if self.side == "left" else 0, math.prod(tail)
+        gaps = _Gaps(self.value, dtype, unit)
 
         def collate(batch: Batch) -> Any:
             begin, end = column.bounds(batch.numbers)
@@ -266,7 +270,7 @@ class _Pad(_Collate):
             width = self._width(lengths)
             pieces: list[Any] = [None] * (2 * len(lengths))
             pieces[at::2] = column.pieces(batch.numbers, begin, end)
-            pieces[1 - at :: 2] = _gaps(self.value, dtype, unit, (width - lengths).tolist())
+            pieces[1 - at :: 2] = [gaps[length] for length in (width - lengths).tolist()]
             values = join(pieces, len(lengths) * width * unit, column.dtype, batch.pool)
             return self._with(to_tensor(values.reshape(len(lengths), width, *tail)), lengths)
 
@@ -324,12 +328,22 @@ _PACK = _Pack(None)
 """What `pad_collate` and `pack_collate` do without parentheses."""
 
 
-def _gaps(value: float, dtype: Any, unit: int, lengths: list[int]) -> list[memoryview]:
-    """Padding of these lengths, in rows of `unit` elements."""
-    longest = max(max(lengths), 1)
-    padding = _padding(value, dtype, unit * longest)
-    row_bytes = len(padding) // longest
-    return [padding[: length * row_bytes] for length in lengths]
+class _Gaps(dict[int, memoryview]):
+    """Padding by its length in rows of `unit` elements: lengths come again, and to look one up is cheap."""
+
+    def __init__(self, value: float, dtype: Any, unit: int) -> None:
+        self._make = partial(_padding, value, dtype)
+        self._unit = unit
+        self._row_bytes = len(self._make(unit))
+        self._longest = memoryview(b"")
+
+    def __missing__(self, length: int) -> memoryview:
+        if len(self) == MOST_GAPS:
+            self.clear()
+        if length * self._row_bytes > len(self._longest):
+            self._longest = self._make(2 * length * self._unit)
+        gap = self[length] = self._longest[: length * self._row_bytes]
+        return gap
 
 
 def _padding(value: float, dtype: Any, elements: int) -> memoryview:
