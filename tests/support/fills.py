@@ -19,6 +19,7 @@ from prepcache.fill.on_access import OnAccess
 from prepcache.fill.pending import Collected, Task
 from prepcache.fill.recipe_guard import Steady
 from prepcache.fill.workers import Alone, Crew
+from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.item_index import Catalogue, Distinct, rows_of
 from prepcache.index.recipe_index import RecipeIndex, open_or_miss
 from support.fake_session import FakeDaemon, FakeSession
@@ -46,10 +47,12 @@ class Artifacts:
     recipe = RECIPE
     reason = ""
     budget = 32 << 20
+    absorb_own, start_over = ArtifactSet.absorb_own, ArtifactSet.start_over
+    note_reason = ArtifactSet.note_reason
 
     def __init__(self, session: FakeSession, catalogue: Catalogue) -> None:
         self.session = self.sharing = session
-        self.catalogue = catalogue
+        self.catalogue, self.index = catalogue, catalogue.index
         self.generation = 0
         self.drop = session.drop_hold
 

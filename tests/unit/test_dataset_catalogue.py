@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
@@ -257,6 +258,7 @@ class Daemon:
         self.found: wire.Resolved | None = found
         self.dropped: list[wire.ArtifactRef] = []
         self.drop_hold = self.dropped.extend
+        self.heartbeat = SimpleNamespace(looking=contextlib.nullcontext)
 
     def path_of(self, ref: wire.ArtifactRef) -> Path:
         return self.files.folder / ref.digest

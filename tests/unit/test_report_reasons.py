@@ -57,7 +57,9 @@ def artifacts(
         "why": "",
         "changed_inputs": (),
     }
-    return SimpleNamespace(**(given | members))
+    found = SimpleNamespace(**(given | members))
+    found.note_missing = lambda why, cue: vars(found).update(why=why, why_cue=cue)
+    return found
 
 
 def why(found: SimpleNamespace, items: Any = ("a", "b", "c"), root: Any = None) -> list[str]:

@@ -344,7 +344,7 @@ class Committer:
             log.exception("prepcache: internal error in a commit; only this job has its samples")
             self.decline(repr(error), is_declined=False)
         if committed is not None:
-            self._take_in(committed, batch)
+            self._artifacts.absorb_own(committed, dict(chunks_of(batch.observed)))
         batch.settle(batch.indices, is_committed=committed is not None)
         return True
 
@@ -358,21 +358,12 @@ class Committer:
         if self.is_filling and not self._artifacts.session.is_away:
             self.reason = reason
 
-    def _take_in(self, committed: wire.Committed, batch: Batch) -> None:
-        """Maps what was committed. It may download."""
-        artifacts, observed = self._artifacts, dict(chunks_of(batch.observed))
-        with contextlib.suppress(DaemonUnreachable):  # a later look finds it
-            _, useless = self._task.catalogue.index.absorb(committed.artifacts, observed, is_own=True)
-            if committed.generation == artifacts.generation + 1:
-                artifacts.generation = committed.generation
-            artifacts.drop(useless)
-
     def decline(self, reason: str, *, is_declined: bool = True) -> None:
         """Nothing more is stored; said once, unless a fill says it."""
         if not self.is_filling:
             if not self.reason and reason != self._artifacts.reason:
                 log.warning("prepcache: samples preprocessed on access are no longer stored: %s", reason)
-            self._artifacts.reason = reason
+            self._artifacts.note_reason(reason)
         self.reason, self.is_declined = reason, is_declined
 
     # -- one commit

@@ -234,7 +234,7 @@ class OnAccess:
         steady = self._task.by.steady
         changed = steady.changed(is_due=True) if made else []
         if changed:
-            self._artifacts.reason = line(changed)
+            self._artifacts.note_reason(line(changed))
             if steady.is_news():
                 log.warning("prepcache: %s: %s", self._artifacts.recipe.name, self._artifacts.reason)
         return bool(changed)

@@ -273,10 +273,10 @@ class Share:
                 want=want, cost_s=want * self.pace.item_s, nbytes=int(want * self.pace.item_bytes) + coming,
                 wait_s=wait_s, left=self.open,
             )  # fmt: skip
-        except FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
+        except FutureGeneration:
             if generation == 0:
                 raise
-            self._artifacts.generation = 0
+            self._artifacts.start_over()
             return None
         except Declined as error:  # the recipe itself
             self.reason = error.message

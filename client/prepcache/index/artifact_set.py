@@ -5,7 +5,8 @@ Invariants:
     2. Holds belong to the process that opened the data set, and to each process that reads a stream
        (`claim`). A DataLoader worker that inherited a data set takes none. A hold is given up when no data
        set of the process maps the artifact any more.
-    3. An artifact whose observed inputs changed is not mapped, and the reason names the input.
+    3. Others change it by its methods only.
+    4. An artifact whose observed inputs changed is not mapped, and the reason names the input.
 """
 
 from __future__ import annotations
@@ -175,25 +176,22 @@ class ArtifactSet:
     def _look(self, generation: int) -> bool | None:
         """Whether anything missing was found; None where the daemon could not be asked for it."""
         with self.session.heartbeat.looking():
-            return self._ask(generation)
-
-    def _ask(self, generation: int) -> bool | None:
-        try:
-            resolved: wire.Resolved = self.session.resolve(
-                self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
-            )
-        except PrepcacheError as error:
-            self._refused, self.is_known = error, False
-            self.reason = error.message
-            if isinstance(error, Declined):
-                self.reason = f"{error.message}: {self._way_out()}"
-            return None
-        self._refused, self.is_known = None, True
-        try:
-            return self.absorb(resolved)
-        except DaemonUnreachable as error:
-            self.reason = error.message
-            return None
+            try:
+                resolved: wire.Resolved = self.session.resolve(
+                    self.recipe, generation, hold=self.is_owner, register=self.mode.is_writing
+                )
+            except PrepcacheError as error:
+                self._refused, self.is_known = error, False
+                self.reason = error.message
+                if isinstance(error, Declined):
+                    self.reason = f"{error.message}: {self._way_out()}"
+                return None
+            self._refused, self.is_known = None, True
+            try:
+                return self.absorb(resolved)
+            except DaemonUnreachable as error:
+                self.reason = error.message
+                return None
 
     def _way_out(self) -> str:
         """What makes room where the disk is too full for a single recipe."""
@@ -236,6 +234,18 @@ class ArtifactSet:
         self.drop(useless)
         return found > 0
 
+    def absorb_own(self, committed: wire.Committed, observed: Observed) -> None:
+        """Takes in what this job has just committed. It may download: then a later look finds it."""
+        with contextlib.suppress(DaemonUnreachable):
+            _, useless = self.index.absorb(committed.artifacts, observed, is_own=True)
+            if committed.generation == self.generation + 1:
+                self.generation = committed.generation
+            self.drop(useless)
+
+    def start_over(self) -> None:
+        """The daemon's counters began at 0: another root, or a rebuilt index."""
+        self.generation = 0
+
     def drop(self, refs: Iterable[wire.ArtifactRef]) -> None:
         """Gives up holds on artifacts that no data set of this process maps."""
         gone = list(refs)
@@ -277,6 +287,14 @@ class ArtifactSet:
         if now - self._touched_at > TOUCH_S:
             self._touched_at = now
             self.session.touch([ref.digest for ref in self.index.refs])
+
+    def note_missing(self, why: str, cue: str) -> None:
+        """Why items are missing: the next lease tells the daemon."""
+        self.why, self.why_cue = why, cue
+
+    def note_reason(self, reason: str) -> None:
+        """Why samples that were made are not stored."""
+        self.reason = reason
 
     def note_filled(self, reason: str, *, is_declined: bool) -> None:
         """A fill has ended; `reason` says why something of it was not committed."""
