@@ -16,7 +16,7 @@ from prepcached import http_protocol, log
 from prepcached.http_protocol import MAX_HEAD_BYTES
 from prepcached.routes import data, messages
 from support.serving import READY_S, Serving, raw, serving
-from support.stores import put
+from support.stores import OTHER_RECIPE, put
 
 ABSENT = "0" * 64
 
@@ -24,7 +24,7 @@ ABSENT = "0" * 64
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     with serving(tmp_path_factory.mktemp("hostile")) as found:
-        put(found.store, "a")
+        put(found.store, "a", recipe=OTHER_RECIPE)
         yield found
 
 
