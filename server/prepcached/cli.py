@@ -9,7 +9,6 @@ import dataclasses
 import inspect
 import io
 import json
-import logging
 import os
 import select
 import signal
@@ -25,8 +24,7 @@ from prepcache import __version__
 from prepcache.errors import ConfigError, DaemonUnreachable, Forbidden, PrepcacheError, RootInUse
 from prepcache.protocol.units import count_text
 from prepcached import config as settings_module
-from prepcached import log
-from prepcached.config import Settings, places
+from prepcached.config import Settings
 
 STOP_WAIT_S = 30.0
 ASK_TIMEOUT_S = 5.0
@@ -114,7 +112,7 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
     """
     if config is None and uds is None and root is None:
         uds = _named_by_url(os.environ)
-    where = places({"root": root, "uds": uds}, os.environ, config)
+    where = settings_module.load({"root": root, "uds": uds}, os.environ, config)
     path = where.uds
     if path is None:
         raise ConfigError("the daemon is found by its unix socket: give --uds PATH")
@@ -156,7 +154,7 @@ def check(
     """
     from prepcached.store.store import check_root
 
-    where = places({"root": root, "uds": uds}, os.environ, config)
+    where = settings_module.load({"root": root, "uds": uds}, os.environ, config)
     try:
         findings = [dataclasses.asdict(one) for one in check_root(where.root, repair=repair)]
     except RootInUse:
@@ -185,7 +183,7 @@ def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> 
     """
     from prepcached.store.store import rebuild as rebuild_index
 
-    done = rebuild_index(places({"root": root}, os.environ, config).root)
+    done = rebuild_index(settings_module.load({"root": root}, os.environ, config).root)
     if as_json:
         typer.echo(json.dumps(done))
     else:
@@ -259,8 +257,7 @@ def main() -> None:
     try:
         app(prog_name="prepcached")
     except PrepcacheError as error:
-        level = log.priority(logging.ERROR) if log.is_journal(os.environ) else ""
-        typer.echo(f"{level}prepcached: {error}", err=True)
+        typer.echo(f"prepcached: {error}", err=True)
         sys.exit(error.exit_code)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("prepcache"):

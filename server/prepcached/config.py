@@ -225,13 +225,6 @@ def load(
     return found
 
 
-def places(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | None = None) -> Settings:
-    """Root and socket alone, to stop a daemon or check its root; raises ConfigError for these, and for names
-    of settings that do not exist."""
-    values, labels = _merged(options, environ, config)
-    return _checked({name: values[name] for name in ("root", "uds")}, labels)
-
-
 def _merged(
     options: Mapping[str, Any], environ: Mapping[str, str], config: Path | None
 ) -> tuple[dict[str, Any], dict[str, str]]:

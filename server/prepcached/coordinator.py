@@ -34,7 +34,7 @@ from prepcache.errors import (
     UnknownSession,
 )
 from prepcache.protocol import wire
-from prepcached.daemon import Daemon, IsGone, Session
+from prepcached.daemon import Daemon, Session
 from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, digests
 from prepcached.metrics import SERVED, Counters
 from prepcached.store import scopes
@@ -126,13 +126,13 @@ class Coordinator:
             misses.note(Miss(request.name, request.recipe, session="" if session is None else session.id))
         return found
 
-    async def lease(self, session: Session, request: wire.LeaseRequest, is_gone: IsGone) -> wire.LeaseAnswer:
+    async def lease(self, session: Session, request: wire.LeaseRequest) -> wire.LeaseAnswer:
         """Grants what nobody else has; waits up to `wait_s` if there is nothing."""
         daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe + session.caller.scope
         if request.lost:
             table.forsake(session.id, request.lost)
         if request.is_for_machine:
-            return await self._grant(session, request, is_gone)
+            return await self._grant(session, request)
         await self._check_recipe(session, recipe)
         if request.why and (name := self._registered.get(recipe)):
             miss = Miss(name, request.recipe, True, request.why, request.cue, session.id)
@@ -147,9 +147,9 @@ class Coordinator:
             return wire.LeaseAnswer(is_declined=True, reason=refusal, is_waited_for=is_waited_for)
         if self.tier is not None and request.generation >= table.generation(recipe):
             await self.tier.claim(recipe, request.items, session)
-        return await self._grant(session, request, is_gone)
+        return await self._grant(session, request)
 
-    async def _grant(self, session: Session, request: wire.LeaseRequest, is_gone: IsGone) -> wire.LeaseAnswer:
+    async def _grant(self, session: Session, request: wire.LeaseRequest) -> wire.LeaseAnswer:
         """As `lease`, once the tier was asked."""
         daemon, table, recipe = self._daemon, self._daemon.leases, request.recipe + session.caller.scope
         upstream = None if self.tier is None or request.is_for_machine else self.tier.upstream
@@ -189,8 +189,6 @@ class Coordinator:
                 break
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(bell.wait(), left_s)
-            if await is_gone():
-                break
         lease = answer.lease
         return wire.LeaseAnswer(
             lease=None if lease is None else wire.Lease(lease.id, lease.token, lease.span_s),

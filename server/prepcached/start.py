@@ -49,14 +49,9 @@ class Place:
     uds: Path | None
     own_socket: tuple[int, int] | None
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether nobody finds the socket any more: its name is gone, or another's."""
-        return self.own_socket is not None and inode(self.uds) != self.own_socket
-
     def drop_socket(self) -> None:
         """Takes the socket's name away, unless another process has bound it since."""
-        if self.uds is not None and self.own_socket is not None and not self.is_lost:
+        if self.uds is not None and self.own_socket is not None and inode(self.uds) == self.own_socket:
             try:
                 self.uds.unlink(missing_ok=True)
             except OSError as error:  # the disk has become read-only: the next start takes the name over
@@ -89,7 +84,7 @@ def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
         signal.signal(one, leave)  # until the loop hears them
     # The job that started it may have had them blocked. SIGHUP waits until the loop hears it (__main__.py).
     signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGHUP})
-    log.configure(settings.log_level, environ, settings.log_format)
+    log.configure(settings.log_level, settings.log_format)
     place = take(settings, environ)
     gc.disable()  # until all is loaded: imports make no garbage, and collections would take a tenth of them
     try:

@@ -202,7 +202,7 @@ def test_every_incident_that_a_client_is_told_is_logged(
 
     monkeypatch.setattr(served.daemon.store, "stats", broken)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    log.configure("warning", {})
+    log.configure("warning")
     http = served.http()
     answers = [http.get("/v1/stats") for _ in range(100)]
     for answer in answers:
@@ -226,7 +226,7 @@ def test_lines_of_worker_threads_name_the_request(
 
     monkeypatch.setattr(served.daemon.store, "stats", logs)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    log.configure("warning", {})
+    log.configure("warning")
     request_id = served.http().get("/v1/stats").headers["x-request-id"]
     assert capsys.readouterr().err.endswith(f"WARNING a: said [request {request_id}]\n")
 

@@ -39,13 +39,9 @@ async def coordinating(folder: Path) -> AsyncIterator[tuple[Coordinator, Daemon,
         await daemon.stop()
 
 
-async def is_gone() -> bool:
-    return False
-
-
 async def leased(found: Coordinator, session: Session) -> wire.LeaseToken:
     request = wire.LeaseRequest(lease="l", recipe=RECIPE, generation=0, items=item("a"), want=1)
-    lease = (await found.lease(session, request, is_gone)).lease
+    lease = (await found.lease(session, request)).lease
     assert lease is not None
     return wire.LeaseToken(lease.id, lease.token)
 
@@ -69,7 +65,7 @@ def test_a_lease_after_a_merge_looks_again(tmp_path: Path) -> None:
             answers: list[wire.LeaseAnswer] = []
 
             def lease_then_unlink(*given: Any) -> None:
-                asking = asyncio.run_coroutine_threadsafe(found.lease(session, request, is_gone), loop)
+                asking = asyncio.run_coroutine_threadsafe(found.lease(session, request), loop)
                 answers.append(asking.result(READY_S))
                 unlink(*given)
 
@@ -138,7 +134,7 @@ def test_a_commit_that_failed_at_its_end_is_looked_up(
             request = wire.CommitRequest((token,), (staged(daemon, session),))
             other = daemon.open_session(Caller(os.getuid(), Peer(1, 0)), "other", 2, "here")
             asked = wire.LeaseRequest("m", RECIPE, 0, item("a"), want=1, wait_s=2.0)
-            waiting = asyncio.create_task(found.lease(other, asked, is_gone))
+            waiting = asyncio.create_task(found.lease(other, asked))
             monkeypatch.setattr(daemon.store, "commit", fail)
             with pytest.raises(StoreError):
                 await found.commit(session, request)
@@ -163,7 +159,7 @@ def test_what_is_committed_while_the_lead_is_asked_is_looked_up(tmp_path: Path) 
             found.tier = mock.AsyncMock(upstream=mock.Mock(share=share))
             found.tier.hurried = mock.Mock(return_value=set())  # type: ignore[method-assign]
             request = wire.LeaseRequest("l", RECIPE, 0, item("a"), want=1)
-            answer = await found.lease(session, request, is_gone)
+            answer = await found.lease(session, request)
             assert answer.lease is None and answer.look_again is not None
 
     asyncio.run(ask())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from prepcache.errors import ConfigError
-from prepcache.protocol.places import own_socket
 from prepcached import cli
 from prepcached import config as settings
-from prepcached.config import KNOWN, Settings, load, places, size_bytes
+from prepcached.config import KNOWN, load, size_bytes
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -110,6 +108,7 @@ def test_what_is_no_size_is_refused(text: Any) -> None:
         ({"group": ""}, "leave it out"),
         ({"group": str(2**32 - 1)}, "an existing group"),
         ({"root": ""}, "--root = '': must be a path"),
+        ({"roott": "/x"}, "--roott: there is no such setting"),
         ({"root": " "}, "leave it out for the default"),
         ({"admins": "no-such-user-here"}, "no user"),
         ({"token_file": "/nonexistent/token"}, "cannot be read"),
@@ -170,31 +169,6 @@ def test_an_empty_path_on_the_command_line_means_no_unix_socket(tmp_path: Path, 
     for text, uds in (("", None), ("s", str(Path.cwd() / "s"))):
         checked = CliRunner().invoke(cli.app, ["serve", "--check-config", "--uds", text, *given])
         assert json.loads(checked.stdout)["uds"] == uds
-
-
-def test_stop_and_check_need_only_the_places_to_be_valid(tmp_path: Path) -> None:
-    wrong = 'trusted = ["nobody"]\nmax_bytes = "lots"\nhost = "127.0.0.1"\ntoken_file = "/none"\n'
-    config = toml(tmp_path, f'root = "/file"\nuds = "/file.sock"\n{wrong}')
-    with pytest.raises(ConfigError):
-        load({}, {}, config)
-    assert places({}, {}, config) == Settings(root=Path("/file"), uds=Path("/file.sock"))
-    assert places({"uds": ""}, {"PREPCACHED_ROOT": "/environ"}, config) == Settings(
-        root=Path("/environ"), uds=None
-    )
-    environ = {"HOME": "/home/x"}
-    own = Settings(root=Path("/home/x/.cache/prepcache"), uds=own_socket(environ))
-    assert places({}, environ) == own
-    with pytest.raises(ConfigError, match="PREPCACHED_MAXBYTES: there is no such setting"):
-        places({}, environ | {"PREPCACHED_MAXBYTES": "1"})
-
-
-def test_stop_and_check_need_valid_places(tmp_path: Path) -> None:
-    for text, told in (
-        ("root = 7\n", "root = 7: must be"),
-        ('roott = "/x"\n', "roott: there is no such setting"),
-    ):
-        with pytest.raises(ConfigError, match=re.escape(told)):
-            places({}, {}, toml(tmp_path, text))
 
 
 def test_settings_are_checked_without_a_start(tmp_path: Path, token_file: Path) -> None:

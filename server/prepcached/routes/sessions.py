@@ -78,7 +78,7 @@ def filling(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
         """Leave to preprocess some items; or look again; or who has them. Waits up to `wait_s` for any."""
         acting = messages.session(request, daemon)
         asked = await messages.read(request, wire.LeaseRequest, daemon)
-        given = await coordinator.lease(acting, asked, request.is_disconnected)
+        given = await coordinator.lease(acting, asked)
         artifacts = len(given.look_again.artifacts) if given.look_again else 0
         return await messages.big_answer(given, artifacts + len(given.granted) // 100, daemon)
 
