@@ -90,7 +90,7 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
             caller = sys._getframe(1)
             by = caller.f_code.co_filename
             while caller.f_back is not None and (by == _OPENS_SOURCE or _is_loader_read(caller.f_code)):
-                caller = caller.f_back  # `pkgutil.get_data("pkg", "table.py")` reads a file as data
+                caller = caller.f_back  # `pkgutil.get_data` reads a source file as data
                 by = caller.f_code.co_filename
             if by.startswith((_BY_IMPORT, OWN_FOLDER)) or by == _SHOWS_LINES:
                 return
