@@ -140,7 +140,7 @@ class Coordinator:
         await self._catch_up(session, request)
         refusal = ""
         if request.nbytes:
-            refusal = await daemon.listing(daemon.store.refusal, request.nbytes, session.caller.owner_uid)
+            refusal = await daemon.quick(daemon.store.refusal, request.nbytes)
         if refusal:
             self._note_declined(session, request)
             is_waited_for = recipe in self._waited_for(session)

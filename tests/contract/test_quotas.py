@@ -74,18 +74,6 @@ def test_nothing_of_his_goes_for_a_write_that_will_not_fit(store: Store, clock: 
     assert items_of(store) == sorted(map(item, "xyzabc"))
 
 
-def test_he_gets_no_lease_when_what_he_has_is_held(store: Store, clock: Clock) -> None:
-    fill(store, clock, ME, "ab", holder="job")
-    assert not store.refusal(BLOCK, ME)
-    fill(store, clock, ME, "c")
-    assert not store.refusal(BLOCK, ME), "the idle one goes for it"
-    assert "user_quota" in store.refusal(2 * BLOCK, ME)
-    assert not store.refusal(2 * BLOCK, OTHER)
-    store.release("job")
-    assert not store.refusal(2 * BLOCK, ME)
-    assert "user_quota" in store.refusal(4 * BLOCK, ME), "more than he may ever have"
-
-
 def test_a_lowered_quota_is_kept_in_the_background(store: Store, clock: Clock) -> None:
     fill(store, clock, OTHER, "vwxyz")
     fill(store, clock, ME, "abc")

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from prepcached.tier import bucket as bucket_module
-from prepcached.tier import outage
 from prepcached.tier import tier as tier_module
 from prepcached.tier import upstream as upstream_module
 from support.serving import Job, Serving, serving
@@ -30,8 +29,9 @@ def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
         (bucket_module, "STALL_S"),
     ):
         monkeypatch.setattr(module, name, 60.0)
-    monkeypatch.setattr(outage, "LOST_S", 1e9)
-    monkeypatch.setattr(outage, "TICK_S", 0.05)
+    monkeypatch.setattr(bucket_module, "LOST_S", 1e9)
+    monkeypatch.setattr(tier_module, "TICK_S", 0.05)
+    monkeypatch.setattr(bucket_module, "TICK_S", 0.05)
     monkeypatch.setattr(upstream_module, "BEAT_S", 0.1)
 
 

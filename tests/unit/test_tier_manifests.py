@@ -14,9 +14,8 @@ from obstore.store import MemoryStore
 
 from prepcache.digests import Digest
 from prepcached.tier import manifests as manifest
-from prepcached.tier.bucket import Bucket, Damaged
+from prepcached.tier.bucket import Bucket, Damaged, Outage
 from prepcached.tier.manifests import Manifests, Row
-from prepcached.tier.outage import Outage
 
 RECIPE = "ab" * 32
 

@@ -264,23 +264,15 @@ def _evict(core: Core, rows: Sequence[Doomable]) -> None:
 # Room for what is to be written
 
 
-def refusal(core: Core, size_bytes: int, owner: int | None = None) -> str:
-    """Why so many more bytes, of this owner, would not be taken, evicting what is idle; empty where they
-    fit. An estimate for leases."""
+def refusal(core: Core, size_bytes: int) -> str:
+    """Why so many more bytes would not be taken, evicting what is idle; empty where they fit. An estimate for
+    leases."""
     with io_told("the disk could not be read"):
         free = core.disk.free_bytes()
     with core.memory:
-        own = 0 if owner is None else core.quotas.shortfall(owner, size_bytes)
-        short, idle_bytes = core.ledger.shortfall(size_bytes, free), core.idle_bytes()
-        if short > 0 and short > idle_bytes:
-            return core.ledger.refusal(size_bytes, free)
-    if owner is None or own <= 0:
-        return ""
-    # Where less is idle than is needed, no walk past everything that is held.
-    if own <= idle_bytes and sum(row.disk_bytes for row in idle(core, own, owner)) >= own:
-        return ""
-    with core.memory:
-        return core.quotas.refusal(owner, size_bytes)
+        short = core.ledger.shortfall(size_bytes, free)
+        is_refused = short > 0 and short > core.idle_bytes()
+        return core.ledger.refusal(size_bytes, free) if is_refused else ""
 
 
 @contextlib.contextmanager

@@ -4,13 +4,16 @@ Invariants:
     1. Every call ends: a connection within `CONNECT_S`, a request without progress within `STALL_S`.
     2. Only a missing object is `Absent`; everything else is `CouldNotTell`, whose text holds no credential
        and no signed address. Credentials come from where the SDKs look for them, never from the URL.
+    3. Jobs wait at most `LOST_S` in `LOST_SPAN_S` for a bucket or lead that fails. After a failure it is used
+       again once it has answered a question for which no job waits (`Outage`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Iterator
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +32,11 @@ WRITE_S = 30.0  # longest wait for a small write, for which no job waits
 PIECE_BYTES = 1 << 20
 UPLOAD_RATE = 256 << 10  # bytes a second: an upload that is slower is given up
 
+LOST_S, LOST_SPAN_S = 5.0, 3600.0
+LONGEST_S = 2.0  # the longest that one failure costs a job
+TICK_S = 0.5
+
+LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -146,3 +154,63 @@ def _first_line(error: Exception) -> str:
     """Without the debug text below it, which may hold request addresses."""
     line = str(error).strip().split("\n")[0].split("http", 1)[0].strip(" (:,")
     return f"{type(error).__name__}: {line[:200]}" if line else type(error).__name__
+
+
+class Outage:
+    """The state of one service; `meanwhile` says what happens without it."""
+
+    def __init__(self, name: str, meanwhile: str, retry_s: float, clock: Callable[[], float]) -> None:
+        self.failures = 0
+        self.last_failure = ""
+        self.is_on = False  # whether it failed, and has not answered since
+        self.was_asked = asyncio.Event()
+        self._name = name
+        self._meanwhile = meanwhile
+        self._retry_s = retry_s
+        self._clock = clock
+        self._ask_at = float("inf")
+        self._lost: list[tuple[float, float]] = []
+
+    @property
+    def is_usable(self) -> bool:
+        since = self._clock() - LOST_SPAN_S
+        self._lost = [(at, seconds) for at, seconds in self._lost if at > since]
+        return not self.is_on and sum(seconds for _, seconds in self._lost) + LONGEST_S <= LOST_S
+
+    def note_lost(self, since: float) -> None:
+        """A job waited in vain since then. What several wait for at the same time is lost once."""
+        now = self._clock()
+        if self._lost:
+            since = max(since, self._lost[-1][0])
+        self._lost.append((now, now - since))
+
+    def note_failure(self, error: Exception) -> None:
+        """Logged once for each outage."""
+        self.failures += 1
+        self.last_failure = str(error)
+        if not self.is_on:
+            LOG.warning("%s cannot be used (%s): %s", self._name, error, self._meanwhile)
+        self.is_on = True
+        self._ask_at = self._clock() + self._retry_s
+
+    def note_answer(self) -> None:
+        if self.is_on:
+            LOG.info("%s answers again", self._name)
+        self.is_on = False
+
+    async def watch(self, ask: Callable[[], Awaitable[object]], every_s: float = float("inf")) -> None:
+        """Asks it while it fails, until cancelled; and so often while it answers."""
+        if every_s < float("inf"):
+            self._ask_at = self._clock()
+        while True:
+            if self._clock() >= self._ask_at:
+                try:
+                    await ask()
+                except Exception as error:
+                    LOG.debug("%s was asked in vain", self._name, exc_info=error)
+                    self.note_failure(error)
+                else:
+                    self.note_answer()
+                    self._ask_at = self._clock() + every_s
+                self.was_asked.set()
+            await asyncio.sleep(TICK_S)

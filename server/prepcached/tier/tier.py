@@ -37,9 +37,18 @@ from prepcached.leases import TIER_NAME, TIER_SESSION, Commit, Lease
 from prepcached.metrics import TIER, Counters
 from prepcached.store import scopes
 from prepcached.store.queries import chunks
-from prepcached.tier.bucket import STALL_S, UPLOAD_RATE, WRITE_S, Absent, Bucket, CouldNotTell, Damaged
+from prepcached.tier.bucket import (
+    STALL_S,
+    TICK_S,
+    UPLOAD_RATE,
+    WRITE_S,
+    Absent,
+    Bucket,
+    CouldNotTell,
+    Damaged,
+    Outage,
+)
 from prepcached.tier.manifests import FRESH_S, PREFIX, Known, Manifests, Row, brings_nothing
-from prepcached.tier.outage import TICK_S, Outage
 from prepcached.tier.upstream import Upstream
 
 T = TypeVar("T")

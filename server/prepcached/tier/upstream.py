@@ -36,7 +36,7 @@ from prepcache.protocol import wire
 from prepcache.protocol.wire import Message
 from prepcached.daemon import Daemon, Session
 from prepcached.leases import digests
-from prepcached.tier.outage import Outage
+from prepcached.tier.bucket import Outage
 
 if TYPE_CHECKING:
     from prepcached.tier.tier import Tier
