@@ -117,7 +117,7 @@ def test_a_stop_breaks_off_a_merge(store: Store, monkeypatch: pytest.MonkeyPatch
     check = store.check_not_stopping
     checks: list[int] = []
 
-    def check_and_stop() -> None:
+    def check_and_stop(_: int = 0) -> None:
         checks.append(1)
         if len(checks) == 3:  # in the middle of the parts
             store.stopping.set()

@@ -180,7 +180,7 @@ class Merger:
             staging.mark(fd, rows[0].owner, scope)
             os.fchmod(fd, 0o440)
             os.fsync(fd)
-            digest = staging.hash_file(fd, lambda _: core.check_not_stopping())
+            digest = staging.hash_file(fd, core.check_not_stopping)
             header = artifact.read_header(fd)
             values = row_values(header, digest, os.fstat(fd).st_size)
             with core.writer:
@@ -195,20 +195,16 @@ class Merger:
         core = self._core
         fds, headers = [], []
         seen = as_items()
-
-        def pace(_: int) -> None:
-            core.check_not_stopping()
-
         for row in rows:
             try:
                 fd = os.open(core.layout.object_path(row.digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
                 stack.callback(os.close, fd)
                 header = artifact.check(fd, max_items=staging.MAX_ITEMS)
-                if staging.hash_file(fd, pace) != row.digest.hex():
+                if staging.hash_file(fd, core.check_not_stopping) != row.digest.hex():
                     raise errors.ArtifactError("its digest is not its name")
             except (OSError, errors.ArtifactError):
                 self._left_out.add(row.id)
-                read_whole(core, row, pace)
+                read_whole(core, row, core.check_not_stopping)
             else:
                 items = as_items(header)
                 if np.isin(items, seen).any():

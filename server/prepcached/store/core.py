@@ -92,7 +92,7 @@ class Core:
             )
             self.quotas.used = used
 
-    def check_not_stopping(self) -> None:
+    def check_not_stopping(self, _count: int = 0) -> None:
         """Called between the pieces of long work; DaemonUnreachable where the daemon stops."""
         if self.stopping.is_set():
             raise errors.DaemonUnreachable("the daemon is stopping, and did not finish this")

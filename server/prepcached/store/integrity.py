@@ -26,7 +26,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -208,14 +208,8 @@ def _sums(core: Core, repair: bool) -> Iterator[Finding]:
 # Files that have no rows
 
 
-class _Found(NamedTuple):
-    """A whole artifact: its scoped recipe and that one's name, and its row, but for what the index gives."""
-
-    name: str
-    recipe: str
-    called: str
-    values: Mapping[str, Any]
-    producer: Mapping[str, Any]
+_Found = tuple[str, str, dict[str, Any], Mapping[str, Any]]
+"""A whole artifact: its scoped recipe, that one's name, its row but what the index gives, its producer."""
 
 
 def _adopted(core: Core, folder: str, names: Sequence[str], repair: bool) -> Iterator[tuple[str, str]]:
@@ -240,10 +234,10 @@ def _adopted(core: Core, folder: str, names: Sequence[str], repair: bool) -> Ite
                     core.counters.damaged += is_gone
                 yield name, "damaged" if is_gone else "unreadable"
         kept = _indexed(core, whole)
-        for found in whole:
-            if found.name not in kept:
-                eviction.unlink_object(core, found.name)
-            yield found.name, "indexed" if found.name in kept else "doubled"
+        for name in (values["digest"].hex() for _, _, values, _ in whole):
+            if name not in kept:
+                eviction.unlink_object(core, name)
+            yield name, "indexed" if name in kept else "doubled"
 
 
 def _read(path: str, name: str) -> _Found:
@@ -267,7 +261,7 @@ def _read(path: str, name: str) -> _Found:
         }
         called = header.producer.get("recipe")  # not to be trusted
         called = called.encode(errors="replace").decode() if isinstance(called, str) else header.recipe[:12]
-        return _Found(name, header.recipe + staging.scope_of(fd), called, values, header.producer)
+        return header.recipe + staging.scope_of(fd), called, values, header.producer
     finally:
         os.close(fd)
 
@@ -287,17 +281,16 @@ def _indexed(core: Core, whole: Iterable[_Found]) -> set[str]:
     added: dict[str, dict[str, Any]] = {}
     gone: list[Doomable] = []
     with core.index.write() as conn:
-        for found in whole:
-            of = queries.add_recipe(conn, found.recipe, found.called, core.clock()).id
-            key, edition = found.values["key"], found.values["edition"]
-            twins = queries.doomable_in(conn, artifacts.c.key, [key], artifacts.c.recipe_id == of)
-            paths = (core.layout.object_path(row.digest.hex()) for row in twins if row.edition >= edition)
-            if any(map(durable.is_there, paths)):
+        for recipe, called, values, producer in whole:
+            of = queries.add_recipe(conn, recipe, called, core.clock()).id
+            twins = queries.doomable_in(conn, artifacts.c.key, [values["key"]], artifacts.c.recipe_id == of)
+            as_new = (row.digest.hex() for row in twins if row.edition >= values["edition"])
+            if any(durable.is_there(core.layout.object_path(digest)) for digest in as_new):
                 continue
             queries.delete(conn, twins)
-            generation = queries.raise_generation(conn, of, is_removal=False)
-            added[found.name] = {**found.values, "recipe_id": of, "generation": generation}
-            queries.add_artifacts(conn, [(added[found.name], found.producer)])
+            values |= {"recipe_id": of, "generation": queries.raise_generation(conn, of, is_removal=False)}
+            queries.add_artifacts(conn, [(values, producer)])
+            added[values["digest"].hex()] = values
             gone += twins
     with core.memory:
         for values in added.values():
@@ -329,7 +322,7 @@ class Scrubber:
         self._position = 0 if row is None else row.id
         if row is None:
             return 0
-        read_whole(core, row, lambda _: core.check_not_stopping())
+        read_whole(core, row, core.check_not_stopping)
         with core.memory:
             core.counters.scrubbed_bytes += row.size_bytes
         return row.size_bytes

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from prepcache.digests import DIGEST_BYTES, Digest
+from prepcache.protocol.wire import MAX_STAGED_BYTES
 from prepcached.leases import digests
 from prepcached.store import scopes
 from prepcached.tier.bucket import Absent, Bucket, CouldNotTell, Damaged
@@ -36,7 +37,6 @@ MAX_OBJECT_BYTES = 32 << 20  # larger objects, of rows of over 500,000 items, ar
 MAX_ROWS = 20_000  # of one recipe, over all its objects
 MAX_ITEMS = 1 << 18  # of one artifact, so that its row always fits into an object
 MAX_OBSERVED = 4096  # chunks of observed inputs that one artifact names
-MAX_ARTIFACT_BYTES = 64 << 30  # larger artifacts are ignored
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class Row(msgspec.Struct, frozen=True):
     """
 
     digest: Annotated[Digest, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
-    size_bytes: Annotated[int, Meta(gt=0, lt=1 << 50)]
+    size_bytes: Annotated[int, Meta(gt=0, le=MAX_STAGED_BYTES)]
     items: Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=MAX_ITEMS * DIGEST_BYTES)]
     cost_s: Annotated[float, Meta(ge=0)]
     edition: Annotated[int, Meta(ge=0, lt=1 << 60)] = 0
@@ -115,12 +115,11 @@ def encode(rows: Iterable[Row]) -> list[bytes]:
 
 
 def decode(data: bytes) -> list[Row]:
-    """The rows of an object, but those that are too large for any store; raises Damaged."""
+    """The rows of an object; raises Damaged."""
     try:
-        found = _DECODER.decode(data)
+        return _DECODER.decode(data).artifacts
     except (msgspec.DecodeError, RecursionError) as error:
         raise Damaged(f"not a manifest of this version ({error})") from None
-    return [row for row in found.artifacts if row.size_bytes <= MAX_ARTIFACT_BYTES]
 
 
 @dataclass(eq=False)
