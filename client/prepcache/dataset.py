@@ -184,7 +184,7 @@ class CachedDataset(Dataset[T_co]):
         elif mode is None and not by.is_lazy:
             samples.prepare()
         samples.originals.end_opening()
-        receives(self)
+        receives(self._samples)
 
     @classmethod
     def wrap(
@@ -287,31 +287,11 @@ class CachedDataset(Dataset[T_co]):
         batch = self._samples.batch(indices)
         if self.transform is not None:
             return [self.transform(sample) for sample in batch]
-        return as_asked(batch, self, sys._getframe(1)) if isinstance(batch, Batch) else batch
+        return as_asked(batch, self._samples, sys._getframe(1)) if isinstance(batch, Batch) else batch
 
     def __iter__(self) -> Iterator[T_co]:
         for index in range(len(self)):
             yield self[index]
-
-    # -- batches that DataLoader workers name by their positions: see collation.py
-
-    @property
-    def token(self) -> str:
-        """Alike in all copies of this data set."""
-        return self._samples.by.job.of
-
-    @property
-    def opened_in(self) -> int:
-        """The process that opened it."""
-        return self._samples.by.artifacts.owner
-
-    def is_known_to_parent(self) -> bool:
-        """Whether the process that started this one has, or finds, all samples that are here."""
-        return self._samples.catalogue.is_known_to_parent
-
-    def gathered(self, positions: Array) -> list[Any] | Batch:
-        """The samples at these positions, without the transform."""
-        return self._samples.gathered(positions)
 
     # -- what there is
 
@@ -334,7 +314,7 @@ class CachedDataset(Dataset[T_co]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        receives(self)
+        receives(self._samples)
 
 
 def open_recipe(given: DatasetOptions) -> Recipe:

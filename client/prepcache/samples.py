@@ -266,6 +266,16 @@ class Samples:
         """The samples at these positions: gathered at once where they are there."""
         return self.view().take(indices, self._make)
 
+    @property
+    def token(self) -> str:
+        """Alike in all copies of a data set."""
+        return self.by.job.of
+
+    @property
+    def is_known_to_parent(self) -> bool:
+        """Whether the process that started this one opened them, and has or finds all that are here."""
+        return self.by.artifacts.owner != os.getpid() and self.catalogue.is_known_to_parent
+
     def gathered(self, positions: Array) -> list[Any] | Batch:
         """The same, for a worker that found these samples."""
         if not self.is_expanded:

@@ -122,7 +122,6 @@ def test_a_padded_batch_of_none_names_the_leaf(tmp_path: Path, is_listed: bool) 
 class Copy:
     """A data set of some samples, as the worker's batches name it."""
 
-    opened_in = 0
     __hash__ = None  # type: ignore[assignment]  # as of a dataclass
 
     def __init__(self, token: str, count: int) -> None:
@@ -131,9 +130,6 @@ class Copy:
 
     def __len__(self) -> int:
         return self.count
-
-    def is_known_to_parent(self) -> bool:
-        return True
 
     def gathered(self, positions: Any) -> list[Any]:
         return [(self.count, int(at)) for at in positions]

@@ -24,7 +24,6 @@ Source: torch.utils.data._utils.collate, and tests/property/test_batch_property.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -96,7 +95,7 @@ def fetches(method: Any) -> None:
 
 
 def as_asked(batch: Any, source: Any, asked_by: FrameType | None) -> Any:
-    """A batch for who asked `source` for it: as it is where it is collated as such, else as a list."""
+    """A batch of `source`, some `Samples`, as its data set gives it: as it is if it is collated so."""
     while asked_by is not None and asked_by.f_code is _SUBSET_CODE:
         asked_by = asked_by.f_back
     if asked_by is None or asked_by.f_code not in _FETCHERS:
@@ -106,8 +105,8 @@ def as_asked(batch: Any, source: Any, asked_by: FrameType | None) -> Any:
     if id(collate) not in _TAKES_BATCHES and not isinstance(collate, TakesBatches):
         return list(batch)
     info = get_worker_info()
-    if info is not None and fetcher.dataset is info.dataset and source.opened_in != os.getpid():
-        batch.source = source if source.is_known_to_parent() else None
+    if info is not None and fetcher.dataset is info.dataset and source.is_known_to_parent:
+        batch.source = source
     return batch
 
 
@@ -260,9 +259,9 @@ _DATASETS: Living[Any] = Living()
 """Those of this process."""
 
 
-def receives(dataset: Any) -> None:
-    """Has batches of this `CachedDataset` arrive in this process."""
-    _DATASETS.add(dataset)
+def receives(samples: Any) -> None:
+    """Has batches of these `Samples` of a data set arrive in this process."""
+    _DATASETS.add(samples)
 
 
 class ByIndex:
