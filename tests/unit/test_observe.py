@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable
@@ -216,24 +217,30 @@ def observing(project: Project, body: str) -> tuple[Observer, Callable[..., Any]
     return observer, call
 
 
-@pytest.mark.parametrize(
-    ("body", "edited"),
-    [
-        ("return (HERE / 'v.txt').read_text()", "v.txt"),
-        ("return sorted(os.listdir(HERE / 'parts'))", "parts/b.txt"),
-    ],
-    ids=["file", "folder"],
-)
-def test_what_changes_between_two_items_never_matches(project: Project, body: str, edited: str) -> None:
+BETWEEN = {
+    "a file": ("(HERE / 'v.txt').read_text()", "v.txt"),
+    "a listed folder": ("sorted(os.listdir(HERE / 'parts'))", "parts/b.txt"),
+    "a question": ("os.path.exists(HERE / 'w.txt')", "w.txt"),
+    "a question for a folder": ("os.path.isdir(f'{HERE}/w')", "w/within"),
+}
+
+
+@pytest.mark.parametrize("what", BETWEEN)
+def test_what_changes_between_two_items_never_matches(project: Project, what: str) -> None:
     for name in ("v.txt", "parts/a.txt"):
         project.put(name, "one")
-    observer, call = observing(project, body)
+    observer, call = observing(project, "return " + BETWEEN[what][0])
     call()
     call()
     assert still_true(observer.taken(), roots=Roots.of(project.recipe())) is None
-    project.put(edited, "three")
+    path = project.put(BETWEEN[what][1], "three")
     call()
-    assert [row["digest"] for row in observer.taken()] == [CHANGED]
+    if what == "a question for a folder":
+        assert still_true(observer.taken(), roots=Roots.of(project.recipe())) is not None
+        shutil.rmtree(path.parent)
+        assert still_true(observer.taken(), roots=Roots.of(project.recipe())) is not None
+    else:
+        assert [row["digest"] for row in observer.taken()] == [CHANGED]
 
 
 def test_a_file_that_was_replaced_and_restored_never_matches(project: Project) -> None:

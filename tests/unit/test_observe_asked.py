@@ -16,9 +16,7 @@ from prepcache.keys.observation.inputs import (
     ABSENT,
     CHANGED,
     FOLDER,
-    Roots,
     digest_of_names,
-    still_true,
 )
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe, recipe
@@ -319,21 +317,6 @@ def test_a_queried_file_that_others_make_has_changed(project: Project, then: str
     assert files_in(observer.taken()) == {"project:a": CHANGED}
     (project.folder / "a").rename(project.folder / "b")
     assert files_in(observer.taken()) == {"project:a": CHANGED}
-
-
-@pytest.mark.parametrize("what", ["a", "a/within", None])
-def test_what_comes_or_goes_between_two_items_never_matches(project: Project, what: str | None) -> None:
-    path = project.put(what or "a", "one")
-    others, away = path.parent if what == "a/within" else path, project.folder / "kept"
-    if what is not None:
-        others.rename(away)
-    recipe, observer, call = made(project, "os.path.exists(f'{HERE}/a')")
-    call()
-    others.rename(away) if what is None else away.rename(others)
-    call()
-    assert still_true(observer.taken(), roots=Roots.of(recipe)) is not None
-    others.rename(away) if what is not None else away.rename(others)
-    assert still_true(observer.taken(), roots=Roots.of(recipe)) is not None
 
 
 def test_what_the_function_removes_is_no_input(project: Project) -> None:

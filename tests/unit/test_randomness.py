@@ -40,18 +40,11 @@ def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", DRAWS)
-@pytest.mark.parametrize("count", [1, 5, 700, 100_000])
-def test_an_unseeded_draw_is_reported_by_name(name: str, count: int) -> None:
-    with randomness.Guard() as guard:
-        DRAWS[name](count)
-    assert guard.drawn == {name}
-
-
-@pytest.mark.parametrize("name", SEEDS)
-def test_a_function_that_seeds_the_generator_is_reported_too(name: str) -> None:
-    with randomness.Guard() as guard:
-        SEEDS[name]()
-    assert guard.drawn == {name}
+def test_a_draw_and_a_seed_are_reported_by_name(name: str) -> None:
+    for use in (lambda: DRAWS[name](1), SEEDS[name]):
+        with randomness.Guard() as guard:
+            use()
+        assert guard.drawn == {name}
 
 
 def test_local_generators_are_not_reported() -> None:
