@@ -95,8 +95,8 @@ def test_the_first_question_of_a_module_imported_there_counts(project: Project, 
     assert files_in(watched.taken)["project:a.json"] == ABSENT
 
 
-def test_what_a_function_without_a_file_asks_for_counts(tmp_path: Path) -> None:
-    """As one of a notebook, which may have what asks as a value."""
+def test_what_a_function_has_as_a_value_is_heard_asking(tmp_path: Path) -> None:
+    """By another name, where there is no file, as in a notebook."""
     function = eval("lambda path, ask=ask: ask(path)", {"ask": os.path.exists})
     observer = Observer(recipe(function))
     with observer.watching(function=function):

@@ -6,8 +6,8 @@
 
 On Python >= 3.12 `sys.monitoring` tells of calls, by events on single code objects: those of what asks, and
 those of the job. On Python 3.11 it is `sys.setprofile`, in the watched thread and those that start meanwhile,
-and only where a file that counts, loaded or not, names what asks, or the function has no file. Such a thread
-is profiled as long as it lives: it may belong to a pool that the function keeps.
+and only where code that counts, loaded or not, names what asks. Such a thread is profiled as long as it
+lives: it may belong to a pool that the function keeps.
 
 Invariants:
     1. Nothing is heard of while no function is watched and no fill runs: events, callbacks and the tool's id
@@ -72,12 +72,14 @@ class JobCode:
     def __init__(self, files: Collection[str]) -> None:
         self.codes: dict[int, CodeType] = {}
         """What is loaded of it, by address: what it calls is looked at on Python >= 3.12."""
+        self.asks = False
+        """Whether it may ask what is there, or import by text: on Python 3.11 it is profiled then."""
         self._files = files
         self._looked: tuple[int, int] = (0, 0)
 
     @functools.cached_property
     def _words(self) -> frozenset[str] | None:
-        """The names and texts in the files; None where one is gone, or is being written."""
+        """Names, and texts (for `getattr`), in the files; None where one is gone, or is being written."""
         found: set[str] = set()
         for path in self._files:
             try:
@@ -87,21 +89,20 @@ class JobCode:
             found.update(() if source is None else (*source.names, *texts_in(source.code)))
         return frozenset(found)
 
-    def asks(self, function: Any) -> bool:
-        """Whether it may ask what is there, or import by text, by a name or a text (`getattr`)."""
-        return self._words is None or not _ASKING.isdisjoint(self._words) or _has_no_file(function)
-
-    def attaches(self, function: Any) -> bool:
-        """Whether it may be SQL that attaches a database, whose file is opened in C."""
-        words = self._words
-        return words is None or any("attach" in word.lower() for word in words) or _has_no_file(function)
+    @property
+    def attaches(self) -> bool:
+        """Whether a text in it may be SQL that attaches a database, whose file is opened in C."""
+        loaded = (text for code in list(self.codes.values()) for text in texts_in(code))
+        return self._words is None or any("attach" in word.lower() for word in (*self._words, *loaded))
 
     def look(self, function: Any) -> None:
         """Looks through what is loaded, if that is more than at the last time."""
         looked = len(sys.modules), object.__hash__(function)
-        if _MONITORING is None or looked == self._looked:
+        if looked == self._looked:
             return
         self._looked = looked
+        if _MONITORING is None:
+            self.asks |= self._words is None or not _ASKING.isdisjoint(self._words)
         inner = getattr(function, "__func__", function)
         is_of_job = isinstance(inner, FunctionType) and is_file_of_job(inner.__code__.co_filename)
         waiting: list[Any] = [function, *(inner.__globals__.values() if is_of_job else ())]
@@ -119,9 +120,11 @@ class JobCode:
         """What may hold more code of the job's; code that is its own is taken."""
         kind = type(value)
         if kind is CodeType:
+            self.asks |= value in _CODES  # by another name
             if not is_file_of_job(value.co_filename):
                 return ()
             self.codes[object.__hash__(value)] = value
+            self.asks |= not _ASKING.isdisjoint(value.co_names)
             return [const for const in value.co_consts if isinstance(const, CodeType)]
         if kind is FunctionType:
             wrapped, cells = value.__dict__.get("__wrapped__"), value.__closure__ or ()
@@ -130,13 +133,6 @@ class JobCode:
             return gc.get_referents(value)
         cls = value if issubclass(kind, type) else kind
         return list(vars(cls).values()) if _is_class_of_job(cls) else ()
-
-
-def _has_no_file(function: Any) -> bool:
-    """Whether it is of a notebook, or was made at run time: its words are in no file."""
-    inner = getattr(function, "__func__", getattr(function, "func", function))
-    inner = inner if isinstance(inner, FunctionType) else type(inner).__call__
-    return isinstance(inner, FunctionType) and not os.path.isfile(inner.__code__.co_filename)
 
 
 def _is_class_of_job(cls: type) -> bool:
@@ -215,7 +211,7 @@ def heard(code: JobCode, watch: Watch, function: Any) -> Iterator[None]:
         finally:
             if not _tool.end():
                 watch.failure = watch.failure or "other tools use sys.monitoring"
-    elif not code.asks(function):
+    elif not code.asks:
         yield
     elif not (_is_own(before := sys.getprofile()) and _is_own(threading.getprofile())):
         watch.failure = "a profiler is running"

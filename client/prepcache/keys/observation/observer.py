@@ -204,7 +204,7 @@ class Observer:
         finally:
             _used[self] = None
             self._programs.update(dict.fromkeys(watch.programs))
-            if watch.has_database and self._code.attaches(function):
+            if watch.has_database and self._code.attaches:
                 watch.failure = watch.failure or "it attaches databases in SQL"
             try:
                 self._take(watch)
