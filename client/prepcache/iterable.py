@@ -265,7 +265,7 @@ class StreamPreprocessing(Preprocessing):
         """Whether samples that were made now would not belong to the recipe; then they are made on access."""
         if samples.is_expanded or not len(samples.catalogue.missing) or not samples.may_fill:
             return False
-        drifted = self.steady.changed(is_due=True)
+        drifted = self.job.guard.check()
         if drifted:
             self.say_of_it(line(drifted), "drifted")
         return bool(drifted)

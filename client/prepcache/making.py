@@ -142,8 +142,10 @@ class Making:
         try:
             self._originals.compare(todo)
             self._try_one(int(todo[0]))
-            crew = crew_of(by.executor_here(), by.num_workers, by.job, self._originals.item, by.steady)
-            filled = Fill(self._task, crew, progress, self.committer, todo).run()
+            crew = crew_of(by.executor_here(), by.num_workers, by.job, self._originals.item)
+            fill = Fill(self._task, crew, progress, self.committer, todo)
+            with by.job.guard.filling():
+                filled = fill.run()
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
             progress.close()
             kept, is_part = self._catalogue.kept, by.is_stream
@@ -152,7 +154,6 @@ class Making:
         finally:
             progress.close()
         artifacts.note_filled(filled.reason, is_declined=filled.is_declined)
-        by.steady.filled()
         artifacts.found(*self._tally.note_fill(filled, todo))
         self._of.keeps = by.is_lazy or bool(filled.reason and not filled.is_declined)
         self._say_filled(filled, said)
@@ -205,8 +206,8 @@ class Making:
         """
         by, is_writing = self._by, self._by.artifacts.mode.is_writing
         by.job.refuse_itself()
-        drifted = is_writing and by.steady.changed(is_due=not by.steady.is_settled)
-        if drifted and by.steady.is_news():
+        drifted = is_writing and by.job.guard.check_first()
+        if drifted and by.job.guard.is_news():
             by.say_of_it(line(drifted), "drifted")
         is_keeping = self._of.keeps or by.artifacts.has_lost
         here = None
@@ -245,7 +246,7 @@ class Making:
     def _call(self, index: int, item: Any) -> tuple[Part, bool]:
         """Makes one sample, and logs notices: the part, and whether the item changed meanwhile."""
         (part,) = self._by.job.parts(index, item)
-        self._by.steady.settle()
+        self._by.job.guard.note_call()
         if part.error is not None:
             raise self._task.failure(part)
         if isinstance(self._by.job.function, Wrapped):

@@ -25,7 +25,7 @@ import numpy as np
 from prepcache.errors import PreprocessError, SampleError, UnkeyableError
 from prepcache.fill.call import Job
 from prepcache.fill.input_guard import UNSTEADY, Originals
-from prepcache.fill.recipe_guard import Steady, line
+from prepcache.fill.recipe_guard import RecipeGuard, line
 from prepcache.forks import ForkLock
 from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.item_index import MISSING, Array, Distinct
@@ -74,7 +74,13 @@ class Preprocessing:
             observer = Observer(recipe, root=given.root, stat_cache=cache, trust=how["trust"])
         self.recipe = recipe
         self.job = Job(
-            given.function, recipe.config, how["expand"], how["read"], observer, of=secrets.token_hex(8)
+            given.function,
+            recipe.config,
+            how["expand"],
+            how["read"],
+            observer,
+            of=secrets.token_hex(8),
+            guard=RecipeGuard(recipe),
         )
         self.artifacts = ArtifactSet(
             recipe, given.asks, root=given.root, trust=how["trust"], keeps_all=self.is_stream
@@ -82,7 +88,6 @@ class Preprocessing:
         self.is_lazy = given.lazy
         self.num_workers, self.executor, self.progress = given.num_workers, given.executor, given.progress
         self.opened_in = os.getpid()
-        self.steady = Steady(recipe, trial=self.job.trial)
 
     @property
     def name(self) -> str:
@@ -213,7 +218,7 @@ class Samples:
 
     def prepare_opened(self) -> None:
         """Makes what is missing, unless something that counts in the recipe was changed since the opening."""
-        if len(self.catalogue.missing) and (changed := self.by.steady.changed(is_due=True)):
+        if len(self.catalogue.missing) and (changed := self.by.job.guard.check()):
             raise UnkeyableError(f"{self.by.name}: {line(changed)}", names=changed)
         self.prepare()
 

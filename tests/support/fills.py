@@ -17,7 +17,6 @@ from prepcache.fill.commit import Committer
 from prepcache.fill.filler import Fill, Filled
 from prepcache.fill.on_access import OnAccess
 from prepcache.fill.pending import Collected, Task
-from prepcache.fill.recipe_guard import Steady
 from prepcache.fill.workers import Alone, Crew
 from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.item_index import Catalogue, Distinct, rows_of
@@ -83,7 +82,7 @@ class By:
     recipe, name = RECIPE, RECIPE.name
 
     def __init__(self, artifacts: Artifacts, job: Job) -> None:
-        self.artifacts, self.job, self.steady = artifacts, job, Steady(None)
+        self.artifacts, self.job = artifacts, job
 
     @property
     def may_wait_for_others(self) -> bool:

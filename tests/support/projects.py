@@ -7,7 +7,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +17,7 @@ from unittest import mock
 
 import pytest
 
+from prepcache.fill.recipe_guard import RecipeGuard
 from prepcache.keys.environment import Environment
 from prepcache.keys.recipes import Recipe, recipe
 from prepcache.protocol.places import cache_folder
@@ -99,6 +100,21 @@ def changes(project: Project, edit: Callable[[], object], target: str = "prep.f"
     before = project.digest(target, **options)
     edit()
     return project.digest(target, **options) != before
+
+
+def fill(guard: RecipeGuard) -> list[str]:
+    """What a guard finds in a fill, which ends well."""
+    with guard.filling():
+        return guard.check()
+
+
+def drift(made: Recipe) -> dict[str, bool]:
+    """What has changed since a recipe was made, and whether a fill would take it for the function's doing."""
+    guard, filling = RecipeGuard(made), RecipeGuard(made)
+    with suppress(InterruptedError), filling.filling():
+        named = filling.check()
+        raise InterruptedError
+    return {label: label not in named for label in guard.check()}
 
 
 @pytest.fixture(name="project")

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from IPython.extensions.autoreload import ModuleReloader
 
-from prepcache.fill.recipe_guard import drift
 from prepcache.keys.recipes import recipe
-from support.projects import Project, project_fixture  # noqa: F401
+from support.projects import Project, drift, project_fixture  # noqa: F401
 
 CASES = {
     "a function": "def f(x):\n    return x * {0}\n",

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from prepcache.errors import UnkeyableError
-from prepcache.fill.recipe_guard import drift
 from prepcache.keys.code import dependencies
 from prepcache.keys.encoding import encoder
 from prepcache.keys.recipes import recipe
-from support.projects import Project, changes, project_fixture  # noqa: F401
+from support.projects import Project, changes, drift, project_fixture  # noqa: F401
 
 
 def digest_of(value: Any) -> str:

@@ -14,9 +14,8 @@ from types import ModuleType
 
 import pytest
 
-from prepcache.fill.recipe_guard import drift
 from prepcache.keys.recipes import recipe
-from support.projects import Project, changes, project_fixture  # noqa: F401
+from support.projects import Project, changes, drift, project_fixture  # noqa: F401
 
 FUNCTION = {"code": "function"}
 

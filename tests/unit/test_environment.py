@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from prepcache.fill.recipe_guard import Steady, drift
+from prepcache.fill.recipe_guard import RecipeGuard
 from prepcache.keys import environment
 from prepcache.keys.environment import Environment, default_dtype
-from support.projects import Project, project_fixture  # noqa: F401
+from support.projects import Project, drift, project_fixture  # noqa: F401
 
 
 def install(
@@ -132,7 +132,7 @@ def test_a_library_installed_before_it_is_loaded_is_drift(
     del sys.modules["late"]  # so that what is loaded here is not there for the next test
     project.write(prep="def f(x):\n    import late\n    return late.V")
     made = project.recipe()
-    steady = Steady(made)
+    guard = RecipeGuard(made)
     if is_loaded:
         made.preprocess(1)  # type: ignore[misc]
     assert drift(made) == {}
@@ -141,8 +141,8 @@ def test_a_library_installed_before_it_is_loaded_is_drift(
     assert drift(made) == ({"late": False} if is_loaded else {})
     made.preprocess(1)  # type: ignore[misc]
     assert drift(made) == {"late": False}
-    steady.settle()
-    assert steady.changed(is_due=True) == ["late"], "no function's own doing"
+    guard.note_call()
+    assert guard.check() == ["late"], "no function's own doing"
 
 
 JOB = """

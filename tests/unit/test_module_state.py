@@ -13,9 +13,9 @@ import pytest
 from PIL import ImageFile
 
 from prepcache.fill.call import Job
-from prepcache.fill.recipe_guard import Steady, drift
+from prepcache.fill.recipe_guard import RecipeGuard
 from prepcache.keys.recipes import Recipe, recipe
-from support.projects import Project, changes, project_fixture  # noqa: F401
+from support.projects import Project, changes, drift, fill, project_fixture  # noqa: F401
 
 FUNCTION = {"code": "function"}
 BOTH = pytest.mark.parametrize("code", ["function", "script"])
@@ -113,11 +113,11 @@ def test_what_only_loading_a_module_uses_is_not_refused(project: Project) -> Non
 
 
 COMPUTED = {
-    "sys.modules[...]": "import sys\ndef f(x): return sys.modules['hel' + x].K",
-    "sys.modules.get(...)": "import sys\ndef f(x): return sys.modules.get(f'hel{x}').K",
-    "sys.modules by another name": "import sys\ndef f(x):\n    them = sys.modules\n    return them['hel' + x].K",
-    "modules of sys": "from sys import modules\ndef f(x): return modules['hel' + x].K",
-    "__import__": "def f(x): return __import__('hel' + x).K",
+    "sys.modules[...]": "import sys\ndef f(x): return sys.modules['hel' + x]._SIZE",
+    "sys.modules.get(...)": "import sys\ndef f(x): return sys.modules.get(f'hel{x}')._SIZE",
+    "sys.modules by another name": "import sys\ndef f(x):\n    them = sys.modules\n    return them['hel' + x]._SIZE",
+    "modules of sys": "from sys import modules\ndef f(x): return modules['hel' + x]._SIZE",
+    "__import__": "def f(x): return __import__('hel' + x)._SIZE",
     "in a module that it imports": "def f(x):\n    import late\n    return late.g(x)",
 }
 
@@ -127,15 +127,17 @@ COMPUTED = {
 def test_a_loaded_module_looked_up_by_a_computed_name_counts(project: Project, how: str, code: str) -> None:
     """With what it imports, and what the job has set in it."""
     project.write(
-        prep=COMPUTED[how], late="def g(x): return __import__('hel' + x).K", helper="from inner import K"
+        prep=COMPUTED[how],
+        late="def g(x): return __import__('hel' + x)._SIZE",
+        helper="from inner import _SIZE",
     )
     digests = []
     for k in (1, 2):
-        project.write(inner=f"K = {k} * 1")
+        project.write(inner=f"_SIZE = {k} * 1")
         function = project.load().f
         helper = importlib.import_module("helper")
         digests.append(recipe(function, code=code).digest)
-    helper.K = 3
+    helper._SIZE = 3
     assert len({*digests, recipe(function, code=code).digest}) == 3
 
 
@@ -221,41 +223,39 @@ def _module(project: Project) -> ModuleType:
     return project.load()
 
 
-def _called(module: ModuleType, code: str = "script") -> tuple[Recipe, Steady]:
+def _called(module: ModuleType, code: str = "script") -> tuple[Recipe, RecipeGuard]:
     """A data set whose first call loads the helper."""
     made = recipe(module.f, code=code)
-    job = Job(module.f, {})
-    steady = Steady(made, trial=job.trial)
-    assert steady.changed(is_due=True) == []
+    job = Job(module.f, {}, guard=RecipeGuard(made))
+    assert job.guard.check() == []
     job.call(0, 1)
-    steady.settle()
-    return made, steady
+    job.guard.note_call()
+    return made, job.guard
 
 
 @BOTH
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_a_job_changes_in_what_calls_loaded_counts(module: ModuleType, name: str, code: str) -> None:
     """For an open data set and for a later one. The open one takes an object for changed by its own calls."""
-    _, steady = _called(module, code)
-    steady.filled()
+    _, guard = _called(module, code)
+    fill(guard)
     before = recipe(module.f, code=code)
     CHANGES[name](sys.modules["helper"])
     assert recipe(module.f, code=code).digest != before.digest
     if name != "an object":
-        assert steady.changed(is_due=True) != []
+        assert guard.check() != []
         assert drift(before) != {}
 
 
 @BOTH
 def test_a_setting_before_the_first_call_is_a_change(module: ModuleType, code: str) -> None:
     made = recipe(module.f, code=code)
-    job = Job(module.f, {})
-    steady = Steady(made, trial=job.trial)
+    job = Job(module.f, {}, guard=RecipeGuard(made))
     importlib.import_module("helper").K = 7.0
-    assert "helper.K" in steady.changed(is_due=True), "it does not matter that nothing was loaded before"
+    assert "helper.K" in job.guard.check(), "it does not matter that nothing was loaded before"
     job.call(0, 1)
-    steady.settle()
-    steady.filled()
+    job.guard.note_call()
+    fill(job.guard)
     assert recipe(module.f, code=code).digest != made.digest
 
 

@@ -11,25 +11,24 @@ import torch
 
 from prepcache.errors import UnkeyableError
 from prepcache.fill.call import Job
-from prepcache.fill.recipe_guard import Steady, Trial
+from prepcache.fill.recipe_guard import RecipeGuard
 from prepcache.keys.recipes import Recipe, recipe
-from support.projects import Project, project_fixture  # noqa: F401
+from support.projects import Project, fill, project_fixture  # noqa: F401
 
 
-def begun(module: ModuleType, item: Any, **config: Any) -> tuple[Recipe, Steady]:
+def begun(module: ModuleType, item: Any, **config: Any) -> tuple[Recipe, RecipeGuard]:
     """A data set whose fill called the function for one item, and goes on."""
     made = recipe(module.f, config=config)
-    job = Job(module.f, config)
+    job = Job(module.f, config, guard=RecipeGuard(made))
     job.call(0, item)
-    steady = Steady(made, trial=job.trial)
-    steady.settle()
-    return made, steady
+    job.guard.note_call()
+    return made, job.guard
 
 
 def called(module: ModuleType, item: Any, **config: Any) -> Recipe:
     """The recipe of a data set whose fill called the function for one item."""
-    made, steady = begun(module, item, **config)
-    steady.filled()
+    made, guard = begun(module, item, **config)
+    fill(guard)
     return made
 
 
@@ -76,15 +75,15 @@ def test_a_change_beside_a_counter_in_a_container_is_named(
         made = recipe(module.p)
     else:
         made = recipe(module.f, config={"table": {0: module.Counter(), 1: 1}})
-    steady = Steady(made)
+    guard = RecipeGuard(made)
     function: Any = made.preprocess
     function(1, **made.config)
-    steady.settle()
+    guard.note_call()
     function(2, **made.config)
-    assert steady.changed(is_due=True) == []
+    assert guard.check() == []
     holders = {"p.parts": module.p.parts, "STATE": module.STATE, "SHARED": module.SHARED, **made.config}
     holders[path][key] = module.Other() if value == "other class" else value
-    assert steady.changed(is_due=True) == [name]
+    assert guard.check() == [name]
 
 
 COUNTS = """
@@ -100,11 +99,11 @@ f = P()
 def test_what_a_thread_sets_while_items_are_made_again_counts(project: Project) -> None:
     project.write(prep=COUNTS)
     module = project.load()
-    made, trial = recipe(module.f), Trial()
-    steady = Steady(made, trial=trial)
-    trial.note(lambda function: setattr(function, "size", 3) or function(1), module.f(1))
-    steady.settle()
-    steady.filled()
+    made = recipe(module.f)
+    guard = RecipeGuard(made)
+    guard.note_item(lambda function: setattr(function, "size", 3) or function(1), module.f(1), None)
+    guard.note_call()
+    fill(guard)
     assert recipe(module.f).digest != made.digest
 
 
@@ -169,10 +168,10 @@ def test_what_calls_change_is_told_of_their_own_data_set(project: Project) -> No
     """Two data sets of one function in turn; for one of them it matters what the calls changed."""
     project.write(prep=TWO)
     module = project.load()
-    made, steady = begun(module, 1, matters=True)
+    made, guard = begun(module, 1, matters=True)
     begun(module, 1)
-    steady.settle()
-    steady.filled()
+    guard.note_call()
+    fill(guard)
     assert recipe(module.f, config={"matters": True}).digest != made.digest
 
 
@@ -196,14 +195,13 @@ def test_items_are_made_again_as_they_were_made_first(project: Project) -> None:
     """Outside of autocast, and told so where they ask their own data set for themselves."""
     project.write(prep=ASKS)
     module = project.load()
-    made = recipe(module.f)
-    module.JOB = job = Job(module.f, made.config, of="a data set")
-    steady = Steady(made, trial=job.trial)
+    made = recipe(module.f, untracked=("JOB",))
+    module.JOB = job = Job(module.f, made.config, of="a data set", guard=RecipeGuard(made))
     with torch.autocast("cpu"):
         assert job.call(3, 1) == [(True, False)]
-        steady.settle()
-        steady.filled()
-    assert recipe(module.f).digest == made.digest
+        job.guard.note_call()
+        fill(job.guard)
+    assert recipe(module.f, untracked=("JOB",)).digest == made.digest
 
 
 def test_what_a_cached_property_of_a_config_keeps_is_of_calls(project: Project) -> None:

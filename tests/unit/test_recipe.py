@@ -14,12 +14,11 @@ import pytest
 
 import prepcache
 from prepcache.errors import UnkeyableError
-from prepcache.fill.recipe_guard import drift
 from prepcache.keys import recipes
 from prepcache.keys.items import ItemHasher
 from prepcache.keys.recipes import Recipe, recipe
 from prepcache.protocol.explain import differences
-from support.projects import Project, changes, project_fixture  # noqa: F401
+from support.projects import Project, changes, drift, project_fixture  # noqa: F401
 
 
 def f(x: Any, **config: Any) -> Any:

@@ -8,13 +8,24 @@ import importlib
 import pickle
 import sys
 import wsgiref
+from contextlib import suppress
 
 import pytest
 import torch
 
-from prepcache.fill.recipe_guard import Steady, line
+from prepcache.fill.recipe_guard import RecipeGuard, line
 from prepcache.keys.recipes import recipe
-from support.projects import Project, project_fixture  # noqa: F401
+from support.projects import Project, fill, project_fixture  # noqa: F401
+
+
+def sent(guard: RecipeGuard) -> RecipeGuard:
+    """The guard where an executor works for a fill."""
+    asked: RecipeGuard = pickle.loads(pickle.dumps(guard))
+    with suppress(InterruptedError), asked.filling():
+        there: RecipeGuard = pickle.loads(pickle.dumps(asked))
+        raise InterruptedError
+    return there
+
 
 PREP = """
 SIZE = 1
@@ -31,14 +42,14 @@ def f(x):
 def test_a_global_set_by_the_job_is_named(project: Project) -> None:
     project.write(prep=PREP)
     module = project.load()
-    steady = Steady(recipe(module.f))
-    assert steady.changed() == []
+    guard = RecipeGuard(recipe(module.f))
+    assert guard.check() == []
     module.SIZE = 2
-    assert steady.changed() == ["prep.SIZE"]
-    assert [steady.is_news(), steady.is_news()] == [True, False]
-    assert "prep.SIZE changed since" in line(steady.changed())
+    assert guard.check() == ["prep.SIZE"]
+    assert [guard.is_news(), guard.is_news()] == [True, False]
+    assert "prep.SIZE changed since" in line(guard.check())
     module.SIZE = 1
-    assert steady.changed(is_due=True) == ["prep.SIZE"], "some was made with the other one"
+    assert guard.check() == ["prep.SIZE"], "some was made with the other one"
 
 
 VARIABLES = {
@@ -66,11 +77,11 @@ def test_a_variable_set_by_the_job_is_named(
     )
     put(values[0])
     module = project.load()
-    steady = Steady(recipe(module.f))
-    steady.settle()
-    assert steady.changed(is_due=True) == []
+    guard = RecipeGuard(recipe(module.f))
+    guard.note_call()
+    assert guard.check() == []
     put(values[1])
-    assert steady.changed(is_due=True, is_filling=True) == ["$PREP_MODE"] * is_named
+    assert fill(guard) == ["$PREP_MODE"] * is_named
 
 
 NEW = {
@@ -99,12 +110,12 @@ def test_what_the_job_adds_or_takes_away_is_named(
     owner = owners[name.rpartition(".")[0]]
     if is_gone:
         monkeypatch.setattr(owner, "K", 2, raising=False)
-    steady = Steady(recipe(module.f))
+    guard = RecipeGuard(recipe(module.f))
     module.f(1)
-    steady.settle()
-    assert steady.changed(is_due=True) == []
+    guard.note_call()
+    assert guard.check() == []
     monkeypatch.delattr(owner, "K") if is_gone else monkeypatch.setattr(owner, "K", 2, raising=False)
-    assert name in steady.changed(is_due=True)
+    assert name in guard.check()
 
 
 def test_a_module_of_a_library_that_the_job_loads_is_no_change(
@@ -115,12 +126,12 @@ def test_a_module_of_a_library_that_the_job_loads_is_no_change(
     monkeypatch.delattr(wsgiref, "util", raising=False)
     project.write(prep="import wsgiref\ndef f(x): return wsgiref.util.guess_scheme({}), x\n")
     module = project.load()
-    steady = Steady(recipe(module.f))
+    guard = RecipeGuard(recipe(module.f))
     importlib.import_module("wsgiref.util")
-    assert steady.changed() == []
+    assert guard.check() == []
     module.f(1)
-    steady.settle()
-    assert steady.changed(is_due=True) == []
+    guard.note_call()
+    assert guard.check() == []
 
 
 def test_what_a_later_call_loads_by_getattr_is_no_change(project: Project) -> None:
@@ -139,25 +150,24 @@ def test_what_a_later_call_loads_by_getattr_is_no_change(project: Project) -> No
         prep="import pack\ndef f(x): return pack.Heavy.size if x else x\n",
     )
     module = project.load()
-    steady = Steady(recipe(module.f))
-    sent = pickle.dumps(steady)
-    assert pickle.loads(sent).changed(is_filling=True) == []
+    guard = RecipeGuard(recipe(module.f))
+    assert sent(guard).check() == []
     module.f(0)
-    steady.settle()
+    guard.note_call()
     module.f(1)
-    assert steady.changed(is_due=True, is_filling=True) == []
-    assert pickle.loads(sent).changed(is_filling=True) == []
+    assert fill(guard) == []
+    assert sent(guard).check() == []
     module.pack.Heavy.size = 4
-    assert steady.changed(is_due=True) == ["pack.heavy.Heavy.size"], "the job set it"
+    assert guard.check() == ["pack.heavy.Heavy.size"], "the job set it"
 
 
 def test_a_default_dtype_set_by_the_job_is_named(project: Project) -> None:
     project.write(prep=PREP)
-    steady = Steady(recipe(project.load().f))
+    guard = RecipeGuard(recipe(project.load().f))
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        assert steady.changed(is_due=True, is_filling=True) == ["torch_default_dtype"]
+        assert fill(guard) == ["torch_default_dtype"]
     finally:
         torch.set_default_dtype(before)
 
@@ -168,30 +178,30 @@ def test_a_look_in_the_middle_of_a_change_breaks_no_call(
     """Another thread of the job's may grow a dict that counts: then nothing passes for the function's own."""
     project.write(prep=PREP)
     module = project.load()
-    steady = Steady(recipe(module.f))
+    guard = RecipeGuard(recipe(module.f))
 
     def moving(*_: object, **__: object) -> dict[str, bool]:
         raise RuntimeError("dictionary changed size during iteration")
 
     with monkeypatch.context() as patch:
-        patch.setattr("prepcache.fill.recipe_guard.drift", moving)
-        steady.settle()
-        assert steady.changed(is_due=True) != []
-    assert steady.changed(is_due=True) == []
+        patch.setattr("prepcache.keys.recipes.again", moving)
+        guard.note_call()
+        assert guard.check() != []
+    assert guard.check() == []
     module.SIZE = 2
-    steady.settle()
-    assert steady.changed(is_due=True) == ["prep.SIZE"]
+    guard.note_call()
+    assert guard.check() == ["prep.SIZE"]
 
 
 def test_what_has_no_key_any_more_has_changed(project: Project) -> None:
     """Also where it lost its key before the end of the first call: other changes could not be seen."""
     project.write(prep="def f(x):\n    if x > 5: import helper\n    return x\n", helper="K = 1\n")
     module = project.load()
-    steady = Steady(recipe(module.f))
+    guard = RecipeGuard(recipe(module.f))
     helper = project.put("helper.py", "def (")
     module.f(1)
-    steady.settle()
-    assert steady.changed(is_due=True) == [str(helper)]
+    guard.note_call()
+    assert guard.check() == [str(helper)]
 
 
 def test_a_global_set_after_an_unreadable_open_is_named(project: Project) -> None:
@@ -201,13 +211,13 @@ def test_a_global_set_after_an_unreadable_open_is_named(project: Project) -> Non
     project.write(prep=held + keeps)
     module = project.load()
     held = module.Held()
-    steady = Steady(recipe(module.f, config={"held": held}))
-    assert steady.changed(is_due=True) == []
+    guard = RecipeGuard(recipe(module.f, config={"held": held}))
+    assert guard.check() == []
     module.f(1, held)
-    steady.settle()
-    assert steady.changed(is_due=True) == []
+    guard.note_call()
+    assert guard.check() == []
     module.SIZE = 2
-    assert steady.changed(is_due=True) == ["prep.SIZE"]
+    assert guard.check() == ["prep.SIZE"]
 
 
 def test_a_worker_checks_globals_and_code_before_its_first_call(project: Project) -> None:
@@ -215,14 +225,14 @@ def test_a_worker_checks_globals_and_code_before_its_first_call(project: Project
     project.write(prep=PREP)
     module = project.load()
     module.SIZE = 3
-    steady = Steady(recipe(module.f))
-    assert steady.changed() == []
-    steady.settle()
-    there = pickle.loads(pickle.dumps(steady))
-    assert there.changed() == []
+    guard = RecipeGuard(recipe(module.f))
+    assert guard.check() == []
+    guard.note_call()
+    there = sent(guard)
+    assert there.check() == []
     module.SIZE = 1
-    there = pickle.loads(pickle.dumps(steady))
-    assert there.changed() == ["prep.SIZE"]
+    there = sent(guard)
+    assert there.check() == ["prep.SIZE"]
 
 
 HOLDS = """
@@ -243,16 +253,16 @@ def test_an_object_unknown_to_a_worker_is_a_change(project: Project) -> None:
     """What an executor's initializer or the job alone has set, by a method: nothing tells who called it."""
     project.write(prep=HOLDS)
     module = project.load()
-    steady = Steady(recipe(module.f))
-    there = pickle.loads(pickle.dumps(steady))
+    guard = RecipeGuard(recipe(module.f))
+    there = sent(guard)
     module.HOLDER.load(5)
-    assert there.changed(is_filling=True) == ["prep.HOLDER.k"]
-    again = Steady(recipe(module.f))
-    there = pickle.loads(pickle.dumps(again))
-    assert there.changed(is_filling=True) == [], "loaded before this one was opened"
+    assert there.check() == ["prep.HOLDER.k"]
+    again = RecipeGuard(recipe(module.f))
+    there = sent(again)
+    assert there.check() == [], "loaded before this one was opened"
     module.f(1)
-    there = pickle.loads(pickle.dumps(again))
-    assert there.changed(is_filling=True) == [], "it was so before the call"
+    there = sent(again)
+    assert there.check() == [], "it was so before the call"
 
 
 def test_code_that_another_process_imports_edited_is_a_change(project: Project) -> None:
@@ -260,4 +270,4 @@ def test_code_that_another_process_imports_edited_is_a_change(project: Project) 
     made = recipe(project.load().f)
     project.write(prep=PREP.replace("return x, SIZE", "return SIZE, x"))
     again = recipe(project.load().f)
-    assert Steady(dataclasses.replace(made, preprocess=again.preprocess)).changed() == ["prep.f"]
+    assert RecipeGuard(dataclasses.replace(made, preprocess=again.preprocess)).check() == ["prep.f"]

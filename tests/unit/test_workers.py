@@ -23,7 +23,6 @@ import torch
 import prepcache
 from prepcache.fill import call, workers
 from prepcache.fill.call import Job, Part, paths_in
-from prepcache.fill.recipe_guard import Steady
 from prepcache.fill.workers import Alone, Crew, Forked, Hired
 from prepcache.keys.markers import Plain, Tree
 
@@ -39,7 +38,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
             kinds: dict[str, Callable[[], Crew]] = {
                 "alone": lambda: Alone(job, item_of),
                 "forked": lambda: Forked(2, job, item_of),
-                "hired": lambda: Hired(pool, job, item_of, Steady(None)),
+                "hired": lambda: Hired(pool, job, item_of),
             }
             crews.append(kinds[request.param]())
             return crews[-1]
@@ -174,7 +173,7 @@ def test_an_executors_answer_pickles_whatever_an_item_gave(
         yield from (np.zeros(1), one(item), np.ones(1))
 
     job = Job(several if is_expanded else one, {}, is_expanded=is_expanded)
-    given = workers.run_chunk(job, Steady(None), [(index, index) for index in range(3)])
+    given = workers.run_chunk(job, [(index, index) for index in range(3)])
     parts, _, _, _ = pickle.loads(pickle.dumps(given))
     assert [part.index for part in parts if part.is_last] == [0, 1, 2]
     assert [part.index for part in parts if part.refusal is not None and part.is_last] == [1]

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from prepcache.artifact.sample_tree import copied, leaves_of, signature
 from prepcache.errors import SampleError
-from prepcache.fill.recipe_guard import Trial
+from prepcache.fill.recipe_guard import RecipeGuard
 from prepcache.keys.items import load, names_in
 from prepcache.keys.markers import Plain, Tree
 from prepcache.keys.paths import Read, looks_like_path
@@ -88,7 +88,7 @@ class Job:
 
     Args:
         of: the data set, alike in all copies of it; none by default.
-        trial: finds out whether samples depend on what calls changed, in one process.
+        guard: tells whether what is made still belongs to the recipe.
     """
 
     function: Callable[..., Any]
@@ -97,7 +97,7 @@ class Job:
     read: Read = "path"
     observer: Observer | None = None
     of: str = ""
-    trial: Trial = field(default_factory=Trial, compare=False)
+    guard: RecipeGuard = field(default_factory=RecipeGuard, compare=False)
 
     def observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read so far, in this process."""
@@ -156,9 +156,7 @@ class Job:
 
     def _note(self, item: Any, made: Any) -> None:
         """Keeps the first items, to see later whether what calls changed matters to what they make."""
-        if self.trial.is_wanting:
-            self.trial.observer = self.observer
-            self.trial.note(self._again(item), made)
+        self.guard.note_item(self._again(item), made, self.observer)
 
     def _again(self, item: Any) -> Callable[[Any], Any]:
         of, read, config, is_expanded = self.of, self.read, self.config, self.is_expanded

@@ -231,7 +231,7 @@ class Fill:
         if part.error is not None:
             raise self._task.failure(part)
         self._filled.notices.extend(part.notices)
-        self._task.by.steady.settle()
+        self._task.by.job.guard.note_call()
         cut = self._unfinished.get(part.index)
         if part.is_last and cut is None:
             self._take_whole(part)
@@ -319,7 +319,7 @@ class Fill:
 
     def _hand_in(self, indices: list[int], make: Callable[[], Batch]) -> None:
         self._pace.uncommitted_s = 0.0
-        changed = [] if self._is_alone else self._task.by.steady.changed(is_due=True, is_filling=True)
+        changed = [] if self._is_alone else self._task.by.job.guard.check()
         if changed:
             self._stop(line(changed))
         if changed or self._is_alone:

@@ -231,10 +231,10 @@ class OnAccess:
         self._pace.commit_bytes = commit_bytes(self._artifacts.budget_bytes())
 
     def _has_changed(self, made: dict[int, Any]) -> bool:
-        steady = self._task.by.steady
-        changed = steady.changed(is_due=True) if made else []
+        guard = self._task.by.job.guard
+        changed = guard.check() if made else []
         if changed:
             self._artifacts.note_reason(line(changed))
-            if steady.is_news():
+            if guard.is_news():
                 log.warning("prepcache: %s: %s", self._artifacts.recipe.name, self._artifacts.reason)
         return bool(changed)

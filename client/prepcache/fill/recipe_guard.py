@@ -22,6 +22,7 @@ Invariants:
     4. What came up meanwhile (a module that the function imported) is no change; it counts from then on as it
        was at the first look. In another process, only if that cannot have loaded it from an older text.
     5. Nothing is committed unless it was looked at after the last sample of it was made.
+    6. Whoever asks says nothing of the circumstances: the guard notes calls and fills itself.
 """
 
 from __future__ import annotations
@@ -59,36 +60,168 @@ _met: set[tuple[str, str | None]] = set()
 """Rows of recipes, label and digest, that were so when this process looked, which did not make them."""
 
 
-class Trial:
-    """The first items that a function made for a data set, to be made again, and what its calls changed.
-
-    In another process it notes no items: they are made again where the fill ends.
+class RecipeGuard:
+    """Tells whether a recipe still holds in this process: the one that made it, or one that was sent it.
 
     Attributes:
-        own: the places that calls were seen to change.
-        came: rows that calls brought up, by label: of modules that they imported.
-        observer: that of the data set.
+        changed: what was found changed from outside since the opening; it stays so.
+        is_called: whether the function was called here: what comes up now was not loaded by its first call.
     """
 
-    def __init__(self, own: Iterable[str] = (), wanted: int = MOST_ITEMS) -> None:
-        self.own: set[str] = set(own)
-        self.came: dict[str, Any] = {}
-        self.observer: Any = None
-        self._wanted = wanted
+    def __init__(self, recipe: Recipe | None = None) -> None:
+        self.changed: list[str] = []
+        self.is_called = False
+        self._recipe = recipe
+        self._own: set[str] = set()
+        """The places that calls were seen to change."""
+        self._came: dict[str, Any] = {}
+        """Rows that calls brought up, by label: of modules that they imported."""
         self._items: list[tuple[Callable[[Any], Any], bytes | None]] = []
+        """What makes the first items again, given the function, and the digests of their samples."""
+        self._observer: Any = None
+        self._is_told = self._is_filling = self._is_elsewhere = False
 
-    def __reduce__(self) -> Any:
-        return Trial, (self.own, 0)
+    def __getstate__(self) -> dict[str, Any]:
+        """Where modules are imported again, globals are others: they are looked at before the first call.
+        Items are made again where the fill ends."""
+        there = {"is_called": False, "_is_elsewhere": True, "_came": {}, "_items": [], "_observer": None}
+        return self.__dict__ | there
 
-    @property
-    def is_wanting(self) -> bool:
-        return len(self._items) < self._wanted
+    # -- what the job asks
 
-    def note(self, again: Callable[[Any], Any], sample: Any) -> None:
-        """Keeps the digest of an item's samples; `again` makes them again, when it is given the function."""
-        self._items.append((again, _digest_of(sample)))
+    def check(self) -> list[str]:
+        """Looks for what has been changed from outside since the opening; before each commit."""
+        if self.changed:
+            return self.changed
+        known = self._values()
+        try:
+            found = self._drift(is_of_calls=self._is_filling)
+        except UnkeyableError as error:
+            found = {getattr(error, "path", None) or "what the function depends on": False}
+        except (RuntimeError, KeyError):
+            return [_MOVING]
+        if not (self._is_filling or self.is_called or self._is_elsewhere):
+            # The job has loaded it, and may have set it.
+            found |= dict.fromkeys(sorted(self._values() - known), False)
+        self._own.update(
+            label
+            for label, may_be_own in found.items()
+            if may_be_own and (label in self._came or (self._is_filling and self._was(label)))
+        )
+        self.changed = [label for label in found if label not in self._own]
+        return self.changed
 
-    def gives_the_same(self, function: Callable[..., Any]) -> bool:
+    def check_first(self) -> list[str]:
+        """As `check` before the first call in this process; later what was found by then."""
+        return self.changed if self.is_called else self.check()
+
+    def is_news(self) -> bool:
+        is_news, self._is_told = not self._is_told, True
+        return is_news
+
+    # -- what it is told
+
+    def note(self, changed: list[str]) -> None:
+        """What was found changed where an executor has put the function."""
+        self.changed = self.changed or [label for label in changed if label != _MOVING]
+
+    def note_item(self, again: Callable[[Any], Any], sample: Any, observer: Any) -> None:
+        """Notes what the first items gave; `again` makes one again, when it is given the function."""
+        if len(self._items) < MOST_ITEMS and not self._is_elsewhere:
+            self._observer = observer
+            self._items.append((again, _digest_of(sample)))
+
+    def note_call(self) -> None:
+        """The function was just called: what its first call has changed, it changed itself."""
+        if not self.is_called and not self.changed and self._recipe is not None:
+            distributions = self._recipe.parts["environment"]["distributions"]
+            with contextlib.suppress(UnkeyableError, RuntimeError, KeyError):  # nothing passes for its own
+                self._own.update(
+                    label
+                    for label in self._drift(is_of_calls=True)
+                    if label not in distributions and not label.endswith(_OF_ANOTHER_TIME)
+                )
+        self.is_called = True
+
+    @contextlib.contextmanager
+    def filling(self) -> Iterator[None]:
+        """While only the function runs, and threads of the job's: what changes, it may have changed itself.
+        After a fill that ends well, its state may count as before."""
+        self._is_filling = True
+        try:
+            yield
+            if not self.check() and self._recipe is not None:
+                self._settle(self._recipe)
+        finally:
+            self._is_filling = False
+
+    # -- what has changed
+
+    def _drift(self, *, is_of_calls: bool) -> dict[str, bool]:
+        """What differs from the recipe now, and whether the function may have changed it.
+
+        Args:
+            is_of_calls: only the function ran since the last look.
+        """
+        made = self._recipe
+        if made is None or made.preprocess is None or made.asked.get("code") is None:
+            return {}
+        state, reach = recipes.again(made)
+        before = made.state._replace(rows=self._came | made.state.rows)
+        drifted = differing(before, state, own=made.own)
+        gone: set[str] = (before.rows.keys() - state.rows.keys()) if is_of_calls else set()
+        if is_lazy := any(label.endswith(".__getattr__") for label in gone):
+            # It is asked no more for what it has put into its module: that came up as an import does.
+            drifted = [label for label in drifted if label in before.rows]
+        functions = [function.__code__ for function in reach.labels.functions()]
+        alters = Alters([*functions, *reach.modules.codes()] if drifted else ())
+        found = {label.removesuffix(DEFINITION): _may_be_own(label, reach, alters) for label in drifted}
+        if is_lazy:
+            found |= {label.removesuffix(DEFINITION): True for label in gone.intersection(drifted)}
+        others = differing_distributions(made.parts["environment"]["distributions"])
+        came = {label: row for label, row in state.rows.items() if label not in before.rows}
+        if self._is_elsewhere:
+            texts = reach.modules.older_texts(came)
+            found = {label: own for label, own in found.items() if label.rpartition(".")[0] not in texts}
+            others = [name + _OF_ANOTHER_TIME for name in (*texts.values(), *others)]
+            holders = {_holder(label, made.state.rows) for label in (*found, *others)}
+            _met.update(row for row in made.state.rows.items() if row[0] not in holders)
+        self._came |= {label: row for label, row in came.items() if label not in found}
+        return found | dict.fromkeys(others, False)
+
+    def _values(self) -> set[str]:
+        """The labels of values that came up; that a module is loaded is none."""
+        return {label for label in self._came if not label.startswith(LOADED)}
+
+    def _was(self, place: str) -> bool:
+        """Whether a value was once in this process what the recipe says."""
+        if not self._is_elsewhere or self._recipe is None:
+            return True
+        rows = self._recipe.state.rows
+        holder = _holder(place, rows)
+        return holder is None or (holder, rows[holder]) in _met
+
+    # -- what calls have changed
+
+    def _settle(self, made: Recipe) -> None:
+        """Makes items again if calls have changed what the function holds, so that it counts as before."""
+        own = frozenset(self._own | made.own)
+        if made.preprocess is None or not (own or self._values()):
+            return
+        is_same = self._gives_the_same(made.preprocess)
+        before = made.state._replace(rows=self._came | made.state.rows)
+        for now in recipes.states_now(made):
+            if differing(before, now, own=own):  # something else changed it, as another thread
+                continue
+            if len(recipes.changed_states) >= MOST_STATES:
+                recipes.changed_states.clear()
+            recipes.changed_states[now.digest] = (
+                {"digest": made.digest, "parts": made.parts, "own": own, "inherits": (self._observer,)}
+                if is_same
+                else differing(made.state, now)
+            )
+
+    def _gives_the_same(self, function: Callable[..., Any]) -> bool:
         began = time.monotonic()
         for again, before in self._items:
             try:
@@ -101,133 +234,6 @@ class Trial:
             if time.monotonic() - began > ENOUGH_S:
                 break
         return bool(self._items)
-
-
-class Steady:
-    """Looks whether a recipe still holds in this process: the one that made it, or one that got it."""
-
-    def __init__(self, recipe: Recipe | None, *, trial: Trial | None = None) -> None:
-        self._recipe = recipe
-        self._trial = trial or Trial()
-        self._changed: list[str] = []
-        self._is_told = self._is_elsewhere = False
-        self.is_settled = False
-        """Whether the function was called: what comes up now was not loaded by its first call."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Where modules are imported again, globals are others: they are looked at before the first call."""
-        return self.__dict__ | {"is_settled": False, "_is_elsewhere": True}
-
-    def changed(self, *, is_due: bool = False, is_filling: bool = False) -> list[str]:
-        """What has been changed from outside since the opening.
-
-        Args:
-            is_due: looks also after the first call, as before a commit.
-            is_filling: only the function ran since the last look, and threads of the job's.
-        """
-        if self._changed or (self.is_settled and not is_due):
-            return self._changed
-        known, own = _values(self._trial), self._trial.own
-        try:
-            found = self._drift(is_filling)
-        except UnkeyableError as error:
-            found = {getattr(error, "path", None) or "what the function depends on": False}
-        except (RuntimeError, KeyError):
-            return [_MOVING]
-        if not (is_filling or self.is_settled or self._is_elsewhere):
-            # The job has loaded it, and may have set it.
-            found |= dict.fromkeys(sorted(_values(self._trial) - known), False)
-        own.update(
-            label
-            for label, may_be_own in found.items()
-            if may_be_own and (label in self._trial.came or (is_filling and self._was(label)))
-        )
-        self._changed = [label for label in found if label not in own]
-        return self._changed
-
-    def note(self, changed: list[str]) -> None:
-        """What was found changed where an executor has put the function."""
-        self._changed = self._changed or [label for label in changed if label != _MOVING]
-
-    def settle(self) -> None:
-        """The function was just called: what its first call has changed, it changed itself."""
-        if not self.is_settled and not self._changed and self._recipe is not None:
-            distributions = self._recipe.parts["environment"]["distributions"]
-            with contextlib.suppress(UnkeyableError, RuntimeError, KeyError):  # nothing passes for its own
-                self._trial.own.update(
-                    label
-                    for label in self._drift(True)
-                    if label not in distributions and not label.endswith(_OF_ANOTHER_TIME)
-                )
-        self.is_settled = True
-
-    def filled(self) -> None:
-        """A fill is over, in which only the function ran: its state may count as before from now on."""
-        if not self.changed(is_due=True, is_filling=True) and self._recipe is not None:
-            _settle(self._recipe, self._trial)
-
-    def is_news(self) -> bool:
-        is_news, self._is_told = not self._is_told, True
-        return is_news
-
-    def _drift(self, is_of_calls: bool) -> dict[str, bool]:
-        if self._recipe is None:
-            return {}
-        found = drift(
-            self._recipe, self._trial.came, is_elsewhere=self._is_elsewhere, is_of_calls=is_of_calls
-        )
-        if self._is_elsewhere:
-            rows = self._recipe.state.rows
-            others = {_holder(label, rows) for label in found}
-            _met.update(row for row in rows.items() if row[0] not in others)
-        return found
-
-    def _was(self, place: str) -> bool:
-        """Whether a value was once in this process what the recipe says."""
-        if not self._is_elsewhere or self._recipe is None:
-            return True
-        rows = self._recipe.state.rows
-        holder = _holder(place, rows)
-        return holder is None or (holder, rows[holder]) in _met
-
-
-def drift(
-    made: Recipe,
-    met: dict[str, Any] | None = None,
-    *,
-    is_elsewhere: bool = False,
-    is_of_calls: bool = False,
-) -> dict[str, bool]:
-    """What has changed in this process since a recipe was made, and whether the function may have changed it.
-
-    Args:
-        met: rows that came up in earlier looks; grows by what comes up in this one.
-        is_elsewhere: this process did not make it, and may have loaded other texts or versions of libraries.
-        is_of_calls: only the function ran since the last look.
-    """
-    met = {} if met is None else met
-    if made.preprocess is None or made.asked.get("code") is None:
-        return {}
-    state, reach = recipes.again(made)
-    before = made.state._replace(rows=met | made.state.rows)
-    drifted = differing(before, state, own=made.own)
-    gone: set[str] = (before.rows.keys() - state.rows.keys()) if is_of_calls else set()
-    if is_lazy := any(label.endswith(".__getattr__") for label in gone):
-        # It is asked no more for what it has put into its module: that came up as an import does.
-        drifted = [label for label in drifted if label in before.rows]
-    functions = [function.__code__ for function in reach.labels.functions()]
-    alters = Alters([*functions, *reach.modules.codes()] if drifted else ())
-    found = {label.removesuffix(DEFINITION): _may_be_own(label, reach, alters) for label in drifted}
-    if is_lazy:
-        found |= {label.removesuffix(DEFINITION): True for label in gone.intersection(drifted)}
-    others = differing_distributions(made.parts["environment"]["distributions"])
-    came = {label: row for label, row in state.rows.items() if label not in before.rows}
-    if is_elsewhere:
-        texts = reach.modules.older_texts(came)
-        found = {label: own for label, own in found.items() if label.rpartition(".")[0] not in texts}
-        others = [name + _OF_ANOTHER_TIME for name in (*texts.values(), *others)]
-    met |= {label: row for label, row in came.items() if label not in found}
-    return found | dict.fromkeys(others, False)
 
 
 def _may_be_own(label: str, reach: Dependencies, alters: Alters) -> bool:
@@ -272,30 +278,6 @@ def _above(place: str) -> Iterator[str]:
 def _holder(place: str, rows: dict[str, str | None]) -> str | None:
     """The label of the row that a place is in; None where it is in none."""
     return next((at for at in (place, *reversed([*_above(place)])) if at in rows), None)
-
-
-def _settle(made: Recipe, trial: Trial) -> None:
-    """Makes items again if calls have changed what the function holds, so that it counts as before."""
-    own = frozenset(trial.own | made.own)
-    if made.preprocess is None or not (own or _values(trial)):
-        return
-    is_same = trial.gives_the_same(made.preprocess)
-    before = made.state._replace(rows=trial.came | made.state.rows)
-    for now in recipes.states_now(made):
-        if differing(before, now, own=own):  # something else changed it, as another thread
-            continue
-        if len(recipes.changed_states) >= MOST_STATES:
-            recipes.changed_states.clear()
-        recipes.changed_states[now.digest] = (
-            {"digest": made.digest, "parts": made.parts, "own": own, "inherits": (trial.observer,)}
-            if is_same
-            else differing(made.state, now)
-        )
-
-
-def _values(trial: Trial) -> set[str]:
-    """The labels of values that came up; that a module is loaded is none."""
-    return {label for label in trial.came if not label.startswith(LOADED)}
 
 
 def _digest_of(sample: Any) -> bytes | None:

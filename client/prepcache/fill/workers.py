@@ -35,7 +35,6 @@ from typing import Any
 from prepcache import forks
 from prepcache.errors import PreprocessError
 from prepcache.fill.call import Job, Part
-from prepcache.fill.recipe_guard import Steady
 from prepcache.keys.observation.inputs import Input
 from prepcache.keys.randomness import Guard
 
@@ -109,11 +108,9 @@ class Crew:
         self.pending = 0
 
 
-def crew_of(
-    executor: Executor | None, workers: int, job: Job, item_of: Callable[[int], Any], steady: Steady
-) -> Crew:
+def crew_of(executor: Executor | None, workers: int, job: Job, item_of: Callable[[int], Any]) -> Crew:
     if executor is not None:
-        return Hired(executor, job, item_of, steady)
+        return Hired(executor, job, item_of)
     return Forked(workers, job, item_of) if workers > 0 else Alone(job, item_of)
 
 
@@ -161,10 +158,9 @@ class Alone(Crew):
 class Hired(Crew):
     """Any `concurrent.futures.Executor`; function, config and items must suit it. It is not shut down."""
 
-    def __init__(self, executor: Executor, job: Job, item_of: Callable[[int], Any], steady: Steady) -> None:
+    def __init__(self, executor: Executor, job: Job, item_of: Callable[[int], Any]) -> None:
         super().__init__(job, item_of)
         self._executor = executor
-        self._steady = steady
         self._chunks: dict[Future[Made], Sequence[int]] = {}
         self.slots = int(getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
 
@@ -176,9 +172,9 @@ class Hired(Crew):
         items = [(i, self._item_of(i)) for i in chunk]
         if isinstance(self._executor, ThreadPoolExecutor):
             # Its threads have context variables of their own; the recipe counts those of this one.
-            future = self._executor.submit(copy_context().run, run_chunk, self._job, self._steady, items)
+            future = self._executor.submit(copy_context().run, run_chunk, self._job, items)
         else:
-            future = self._executor.submit(run_chunk, self._job, self._steady, items)
+            future = self._executor.submit(run_chunk, self._job, items)
         self._chunks[future] = chunk
         super().submit(chunk)
 
@@ -192,7 +188,7 @@ class Hired(Crew):
             parts, observed, changed, drawn = future.result()
             self.drawn |= drawn
             self._job.add(Input(**row) for row in observed)
-            self._steady.note(changed)
+            self._job.guard.note(changed)
             self._ready.extend(parts)
 
     def close(self) -> None:
@@ -202,12 +198,12 @@ class Hired(Crew):
         super().close()
 
 
-def run_chunk(job: Job, steady: Steady, chunk: Sequence[tuple[int, Any]]) -> Made:
+def run_chunk(job: Job, chunk: Sequence[tuple[int, Any]]) -> Made:
     """The parts of some items, and what was observed; runs wherever an executor puts it.
 
     Generators are not put back: the next chunk in this process would draw the same numbers.
     """
-    changed = steady.changed(is_filling=True)
+    changed = job.guard.check_first()
     watched = Guard().__enter__()
     parts: list[Part] = []
     with job.filling():

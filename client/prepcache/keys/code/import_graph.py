@@ -187,10 +187,10 @@ class ImportGraph:
                     queue += [(one, name, is_package(source.path)) for one in source.imports]
         return sorted(found)
 
-    def loaded_of_project(self) -> list[Import]:
-        """Imports of all that is loaded of the project: one of them is what a computed name leads to."""
+    def loaded_of_project(self) -> list[str]:
+        """The modules of the project that are loaded, but for the script that runs."""
         found = [name for name in sorted(sys.modules) if name != "__main__"]
-        return [Import(0, name) for name in found if (one := self._of_loaded(name)) and one.path]
+        return [name for name in found if (one := self._of_loaded(name)) is not None and one.path]
 
     # -- counting --------------------------------------------------------------------------------------
 

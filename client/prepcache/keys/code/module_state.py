@@ -58,7 +58,7 @@ class ModuleState:
         """Counts what code imports itself that stands in a module; `is_within`: in a package."""
         imports = list(dict.fromkeys(imports_in(code)))
         if looks_up_any_module(code):
-            imports += self._graph.loaded_of_project()
+            self._count_loaded(walk, code)
         if not imports:
             return
         self._graph.add_imports(imports, module, is_within)
@@ -93,12 +93,24 @@ class ModuleState:
                     if not (is_stated or _is_closed(held)):
                         resolution.count_global(walk, vars(loaded), name, one, {()})
 
+    def _count_loaded(self, walk: Dependencies, code: CodeType) -> None:
+        """Counts all that is loaded of the project, by its files and what it holds under names in the code: a
+        computed name may lead to any of it."""
+        found = self._graph.loaded_of_project()
+        self.is_followed |= bool(found)
+        self._graph.add_imports([Import(0, name) for name in found], "", False)
+        for module in found:
+            space = vars(sys.modules[module])
+            for name in sorted((all_names(code) & space.keys()) - SKIPPED_GLOBALS):
+                if not isinstance(space[name], ModuleType):
+                    resolution.count_global(walk, space, module, name, {()})
+
     def _count_whole(self, walk: Dependencies, name: str, source: SourceFile) -> None:
         loaded = sys.modules.get(name)
         walk.note_code(source.code, vars(loaded) if isinstance(loaded, ModuleType) else {})
         self._beyond_files(walk, source.names, source.imports, name, is_package(source.path))
         if looks_up_any_module(source.code):
-            self.follow(walk, source.code, name, is_within=is_package(source.path))
+            self._count_loaded(walk, source.code)
         for named in modules_named_in(source.code) if is_dynamic(source.code) else ():
             resolution.count_module(walk, named, ())
 
