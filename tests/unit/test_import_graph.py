@@ -41,7 +41,11 @@ BROUGHT = {
         "import importlib\ndef f(x): return importlib.import_module('.two', __package__).g(x)",
     ),
     "what `__all__` lists": ("pkg/two.py", "from pkg import *\ndef f(x): return two.g(x)", ""),
-    "a name of the standard library's": ("this.py", "def f(x):\n    import this\n    return x", ""),
+    "a name of the standard library's, and no line of it runs": (
+        "this.py",
+        "def f(x):\n    import this\n    return x",
+        "",
+    ),
 }
 
 
@@ -49,7 +53,11 @@ BROUGHT = {
 def test_what_an_import_brings_counts(project: Project, how: str) -> None:
     file, prep, one = BROUGHT[how]
     project.write(
-        prep=prep, pkg____init__="__all__ = ['two']", pkg__one=one, pkg__two="g = len", this="K = 1"
+        prep=prep,
+        pkg____init__="__all__ = ['two']",
+        pkg__one=one,
+        pkg__two="g = len",
+        this="raise SystemExit",
     )
     assert file in project.recipe().parts["code"]["files"]
 

@@ -204,20 +204,6 @@ def test_items_are_made_again_as_they_were_made_first(project: Project) -> None:
     assert recipe(module.f, untracked=("JOB",)).digest == made.digest
 
 
-def test_what_a_cached_property_of_a_config_keeps_is_of_calls(project: Project) -> None:
-    project.write(
-        prep="import dataclasses, functools\n@dataclasses.dataclass\nclass Config:\n    size: int\n"
-        "    @functools.cached_property\n    def table(self): return [self.size] * 3\n"
-        "def f(x, cfg): return x + cfg.table[0]\n"
-    )
-    module = project.load()
-    cfg = module.Config(2)
-    made = called(module, 1, cfg=cfg)
-    assert cfg.table == [2, 2, 2]
-    assert recipe(module.f, config={"cfg": cfg}).digest == made.digest
-    assert recipe(module.f, config={"cfg": module.Config(3)}).digest != made.digest
-
-
 LEFT = """
 import zlib
 Z, D = None, {"scale": 1}

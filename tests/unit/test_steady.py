@@ -220,21 +220,6 @@ def test_a_global_set_after_an_unreadable_open_is_named(project: Project) -> Non
     assert guard.check() == ["prep.SIZE"]
 
 
-def test_a_worker_checks_globals_and_code_before_its_first_call(project: Project) -> None:
-    """A spawned worker imports modules anew: what the job has set is not set there."""
-    project.write(prep=PREP)
-    module = project.load()
-    module.SIZE = 3
-    guard = RecipeGuard(recipe(module.f))
-    assert guard.check() == []
-    guard.note_call()
-    there = sent(guard)
-    assert there.check() == []
-    module.SIZE = 1
-    there = sent(guard)
-    assert there.check() == ["prep.SIZE"]
-
-
 HOLDS = """
 class Holder:
     k = met = 0
