@@ -24,7 +24,7 @@ import sys
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -103,9 +103,6 @@ class Transport:
             self._headers["Authorization"] = f"Bearer {token}"
         self._pool: tuple[int, httpcore.ConnectionPool] | None = None
 
-    def __reduce__(self) -> Any:
-        raise TypeError("a Transport holds connections and belongs to one process: it is not pickled")
-
     def call(
         self,
         method: str,
@@ -132,12 +129,8 @@ class Transport:
         headers = {"Content-Length": str(len(content))}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        target = f"{path}?{urlencode(params)}" if params else path
-        deadline = Deadline(limit_s)
-        request = self._request(deadline, method, target, content, headers, session)
-        with self._mapped(deadline):
-            response = self._this_pool().handle_request(request)
-        with closing(response):
+        target, deadline = f"{path}?{urlencode(params)}" if params else path, Deadline(limit_s)
+        with self._exchange(deadline, method, target, content, headers, session) as response:
             return self._read(deadline, response, gives)
 
     def upload(
@@ -154,50 +147,50 @@ class Transport:
         """PUTs `size_bytes` of a file; `limit_s` and `until` as in `Deadline`, otherwise as `call`."""
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size_bytes)}
         deadline = Deadline(limit_s, is_transfer=True, until=until)
-        request = self._request(deadline, "PUT", path, pieces, headers, session)
-        with self._mapped(deadline):
-            response = self._this_pool().handle_request(request)
-        with closing(response):
+        with self._exchange(deadline, "PUT", path, pieces, headers, session) as response:
             return self._read(deadline, response, gives)
 
     def download(self, path: str, fd: int, *, etag: str, max_bytes: int, limit_s: float) -> None:
         """GETs a file into `fd`, from its beginning. After an error part of it may be there."""
         deadline = Deadline(limit_s, is_transfer=True)
-        request = self._request(deadline, "GET", path, b"", {"If-Match": etag}, None)
-        with self._mapped(deadline):
-            response = self._this_pool().handle_request(request)
-        with closing(response):
+        with self._exchange(deadline, "GET", path, b"", {"If-Match": etag}) as response:
             if response.status != 200:
                 self._read(deadline, response, dict)
             if response.status != 200 or _headers(response).get("etag") != etag:
-                raise self._nonsense(f"a file other than {etag}")
+                raise self._error("nonsense", f"a file other than {etag}")
             with open(fd, "wb", buffering=FOLIO_BYTES, closefd=False) as file:
                 file.seek(0)
                 for piece in self._pieces(deadline, response):
                     if file.tell() + len(piece) > max_bytes:
-                        raise self._nonsense(f"more than {max_bytes} bytes of {etag}")
+                        raise self._error("nonsense", f"more than {max_bytes} bytes of {etag}")
                     file.write(piece)
                 file.truncate()
 
-    def _request(
+    @contextmanager
+    def _exchange(
         self,
         deadline: Deadline,
         method: str,
         target: str,
         content: Any,
         headers: Mapping[str, str],
-        session: str | None,
-    ) -> httpcore.Request:
+        session: str | None = None,
+    ) -> Iterator[httpcore.Response]:
+        """Sends a request; the block reads its answer."""
         given = {**self._headers, **headers, **({} if session is None else {wire.SESSION_HEADER: session})}
         host = self.address.host.encode() or b"prepcached"
         url = httpcore.URL(scheme=b"http", host=host, port=self.address.port or None, target=target.encode())
-        return httpcore.Request(
+        request = httpcore.Request(
             method,
             url,
             headers=[(name.encode(), text.encode()) for name, text in given.items()],
             content=content,
             extensions={"timeout": {"connect": deadline, "read": deadline, "write": deadline}},
         )
+        with self._mapped(deadline):
+            response = self._this_pool().handle_request(request)
+        with closing(response):
+            yield response
 
     def _read(self, deadline: Deadline, response: httpcore.Response, gives: type[Any]) -> Any:
         """The JSON object of an answer, as a message, or the error that it stands for."""
@@ -205,27 +198,26 @@ class Transport:
         for piece in self._pieces(deadline, response):
             raw += piece
             if len(raw) > wire.MAX_ANSWER_BYTES:
-                raise self._nonsense(f"an answer of more than {wire.MAX_ANSWER_BYTES} bytes")
+                raise self._error("nonsense", f"an answer of more than {wire.MAX_ANSWER_BYTES} bytes")
         try:
             body = json.loads(raw) if raw else {}
         except (ValueError, RecursionError):
             body = None
         if 200 <= status < 300:
             if not isinstance(body, dict):
-                raise self._nonsense("an answer that is not a JSON object")
+                raise self._error("nonsense", "an answer that is not a JSON object")
             try:
                 return body if gives is dict else gives.from_json(body)
             except PrepcacheError as error:  # nonsense, and not a bad request of ours
-                raise self._nonsense(error.message) from error
+                raise self._error("nonsense", error.message) from error
         if status >= 400 and isinstance(body, dict) and isinstance(body.get("code"), str):
             raise _refusal(body)
-        if status >= 500:
-            raise self._unreachable("broken", f"status {status} without a problem document")
-        raise self._nonsense(f"status {status} without a problem document")
+        why = "broken" if status >= 500 else "nonsense"
+        raise self._error(why, f"status {status} without a problem document")
 
     def _pieces(self, deadline: Deadline, response: httpcore.Response) -> Iterator[bytes]:
         if not {"content-length", "transfer-encoding"} & _headers(response).keys():
-            raise self._unreachable("broken", "an answer without a length")
+            raise self._error("broken", "an answer without a length")
         pieces = response.iter_stream()
         while True:
             with self._mapped(deadline, is_body=True):
@@ -244,22 +236,19 @@ class Transport:
         except OSError as error:
             raise self._of(error, "broken", deadline) from error
         except httpcore.ProtocolError as error:
-            if deadline.has_ended or is_body:
-                ended = "it closed the connection: " if deadline.has_ended else ""
-                raise self._unreachable("broken", f"{ended}{error}") from error
-            raise self._nonsense(str(error)) from error
+            why = "broken" if deadline.has_ended or is_body else "nonsense"
+            ended = "it closed the connection: " if deadline.has_ended else ""
+            raise self._error(why, f"{ended}{error}") from error
 
     def _of(self, error: OSError, why: str, deadline: Deadline) -> DaemonUnreachable:
         if isinstance(error, TimeoutError):
             # What is left of a job's budget may be nothing: that number says nothing about the daemon.
             span = f"within {deadline.limit_s:.1f} s" if deadline.limit_s >= 1 else "in time"
-            return self._unreachable("broken", f"no answer {span}")
+            return self._error("broken", f"no answer {span}")
         if isinstance(error, BlockingIOError):
-            return self._unreachable("broken", "too many connections are waiting for it")
-        told = error.strerror or ""
-        return self._unreachable(
-            why, told[:1].lower() + told[1:] if told else str(error) or type(error).__name__
-        )
+            return self._error("broken", "too many connections are waiting for it")
+        told = error.strerror or str(error) or type(error).__name__
+        return self._error(why, told[:1].lower() + told[1:])
 
     def _this_pool(self) -> httpcore.ConnectionPool:
         if self._pool is None or self._pool[0] != os.getpid():  # a thread that is as quick has its own once
@@ -282,16 +271,12 @@ class Transport:
                 if one.is_idle():
                     one.close()
 
-    def _unreachable(self, why: str, reason: str) -> DaemonUnreachable:
+    def _error(self, why: str, reason: str) -> DaemonUnreachable:
         url = self.address.url
-        return DaemonUnreachable(
-            f"the daemon at {url} cannot be reached: {_printable(reason)}", url=url, why=why
-        )
-
-    def _nonsense(self, what: str) -> DaemonUnreachable:
-        url = self.address.url
-        not_ours = f"the server at {url} is not prepcached with protocol {wire.PROTOCOL}"
-        return DaemonUnreachable(f"{not_ours}: {_printable(what)}", url=url, why="nonsense")
+        told = f"the daemon at {url} cannot be reached"
+        if why == "nonsense":
+            told = f"the server at {url} is not prepcached with protocol {wire.PROTOCOL}"
+        return DaemonUnreachable(f"{told}: {_printable(reason)}", url=url, why=why)
 
 
 def _refusal(problem: dict[str, Any]) -> PrepcacheError:
@@ -360,7 +345,8 @@ class Backend(httpcore.NetworkBackend):
         self._address = address
 
     def connect_unix_socket(self, path: str, timeout: Any = None, socket_options: Any = None) -> Stream:
-        with _connecting(socket.socket(socket.AF_UNIX)) as sock:
+        with _connecting() as opened:
+            sock = opened.enter_context(socket.socket(socket.AF_UNIX))
             sock.settimeout(timeout.left_s())
             try:
                 sock.connect(path)
@@ -369,30 +355,28 @@ class Backend(httpcore.NetworkBackend):
                 raise PermissionError(error.errno, told, path) from error
             if self._address.owner not in (None, peer_uid(sock)):
                 raise PermissionError(errno.EACCES, "another user listens there", path)
+            opened.pop_all()
             return Stream(sock)
 
     def connect_tcp(
         self, host: str, port: int, timeout: Any = None, local_address: str | None = None,
         socket_options: Any = None,
     ) -> Stream:  # fmt: skip
-        try:
-            made = socket.create_connection((host, port), timeout=timeout.left_s())
-        except OSError as error:
-            raise httpcore.ConnectError(error) from error
-        with _connecting(made) as sock:
+        with _connecting() as opened:
+            sock = opened.enter_context(socket.create_connection((host, port), timeout=timeout.left_s()))
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            opened.pop_all()
             return Stream(sock)
 
 
 @contextmanager
-def _connecting(sock: socket.socket) -> Iterator[socket.socket]:
+def _connecting() -> Iterator[ExitStack]:
+    """Closes what is opened unless all goes well."""
     try:
-        yield sock
-    except BaseException as error:
-        sock.close()
-        if isinstance(error, OSError):
-            raise httpcore.ConnectError(error) from error  # the pool raises it again without its cause
-        raise
+        with ExitStack() as opened:
+            yield opened
+    except OSError as error:
+        raise httpcore.ConnectError(error) from error  # the pool raises it again without its cause
 
 
 def peer_uid(sock: socket.socket) -> int:
