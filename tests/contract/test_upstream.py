@@ -54,22 +54,6 @@ def leased(job: Job, names: list[str] = ITEMS, **members: Any) -> dict[str, Any]
 
 
 @pytest.mark.usefixtures("patient")
-def test_what_one_box_preprocesses_another_waits_for(tmp_path: Path, bucket: Path) -> None:
-    with fleet(tmp_path, bucket) as (_, first, second):
-        making, waiting = first.job(), second.job()
-        mine = leased(making)
-        assert mine["granted"] == [0, 1, 2]
-        theirs = leased(waiting)
-        assert theirs["granted"] == [] and theirs["lease"] is None
-        assert theirs["held"][0]["items"] == 3 and "prepcached" in theirs["held"][0]["who"]
-        seen = waiting.resolve().json()["generation"]
-        done = making.commit([mine["lease"]], [making.stage(first.store.staging, ITEMS)])
-        assert done.status_code == 200
-        found = wait_until(lambda: bool(waiting.lease(ITEMS, seen, wait_s=2.0).json().get("look_again")))
-        assert found and status(second)["hits"] == 1
-
-
-@pytest.mark.usefixtures("patient")
 def test_what_was_copied_a_moment_ago_is_not_granted(tmp_path: Path, bucket: Path) -> None:
     """A manifest that was read before does not name it yet."""
     with fleet(tmp_path, bucket) as (_, first, second):
@@ -258,69 +242,51 @@ def test_without_its_lead_a_box_leases_by_itself(
     assert len(said) == 1
 
 
-def test_jobs_wait_five_seconds_an_hour_for_a_bucket(
-    tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["bucket", "lead"])
+def test_jobs_wait_five_seconds_an_hour(
+    kind: str, tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It answers whenever nobody waits for it, and fails each job."""
-    now = [1000.0]
-    asked: list[float] = []
-    probed: list[float] = []
+    """It answers whenever nobody waits for it, and no job within the limit."""
+    now, asked, probed = [1000.0], list[float](), list[float]()
 
     async def fail(*_: Any, **__: Any) -> Any:
         asked.append(now[0])
         now[0] += 1.5
-        raise CouldNotTell("no answer within 1.5 s")
+        raise (CouldNotTell if kind == "bucket" else upstreams.LeadAway)("no answer within 1.5 s")
 
     async def answer(*_: Any, **__: Any) -> list[str]:
         probed.append(now[0])
         return []
 
-    monkeypatch.setattr(Manifests, "of", fail)
-    monkeypatch.setattr(Bucket, "names", answer)
-    with box(tmp_path / "box", bucket, clock=lambda: now[0]) as served:
+    async def lead(self: Upstream, method: str, path: str, *_: Any, **__: Any) -> Any:
+        if path == "/leases":
+            await fail()
+        if path == "/sessions":
+            await answer()
+            return wire.SessionAnswer("s", "t", "i", "/r", "/s")
+        return wire.BeatAnswer()
+
+    if kind == "bucket":
+        monkeypatch.setattr(Manifests, "of", fail)
+        monkeypatch.setattr(Bucket, "names", answer)
+    monkeypatch.setattr(Upstream, "_ask", lead)
+    given = upstream(tmp_path, 1) if kind == "lead" else None
+    with box(tmp_path / "box", bucket, clock=lambda: now[0], upstream=given) as served:
+        if given:
+            assert wait_until(lambda: not status(served)["is_upstream_away"])
         for times in range(1, 4):
             assert leased(served.job())["lease"]
             assert len(asked) == times
             now[0] += 40.0
             assert wait_until(lambda: probed[-1:] == now)
-        assert leased(served.job())["lease"]
-        assert len(asked) == 3
-
-
-def test_jobs_wait_five_seconds_an_hour_for_a_lead(
-    tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It opens sessions at once, and answers no request for a lease within the limit."""
-    now = [1000.0]
-    asked: list[float] = []
-    opened: list[float] = []
-
-    async def slow(self: Upstream, method: str, path: str, *_: Any, **__: Any) -> Any:
-        if path == "/leases":
-            asked.append(now[0])
-            now[0] += 1.5
-            raise upstreams.LeadAway("no answer within 1.5 s")
-        if path == "/sessions":
-            opened.append(now[0])
-            return wire.SessionAnswer("s", "t", "i", "/r", "/s")
-        return wire.BeatAnswer()
-
-    monkeypatch.setattr(Upstream, "_ask", slow)
-    with box(tmp_path / "box", bucket, clock=lambda: now[0], upstream=upstream(tmp_path, 1)) as served:
-
-        def answers_again() -> bool:
-            return wait_until(lambda: not status(served)["is_upstream_away"])
-
-        for times in range(1, 4):
-            assert answers_again()
-            assert leased(served.job())["lease"]
-            assert len(asked) == times
-            now[0] += 20.0
-        assert wait_until(lambda: opened[-1] == now[0])  # it is no longer known as one that failed
+            assert times == 3 or wait_until(lambda: not status(served)[AWAY[kind]])
         assert leased(served.job(), ["x"])["lease"]
         assert len(asked) == 3
         now[0] += 3600.0
-        assert answers_again()
+        assert wait_until(lambda: not status(served)[AWAY[kind]])
+
+
+AWAY = {"bucket": "is_paused", "lead": "is_upstream_away"}
 
 
 @pytest.mark.parametrize(

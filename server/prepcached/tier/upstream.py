@@ -139,11 +139,10 @@ class Upstream:
         try:
             may_wait_s = wait_s if len(asked) == len(items) else 0.0
             piece, holders = await self._lease(recipe, asked, lacking, request, may_wait_s)
-        except UnknownSession:  # the lead has restarted: the next beat opens another one
-            self._session = ""
-            return None, ()
         except (LeadAway, PrepcacheError) as error:
-            if not isinstance(error, LimitExceeded):
+            if isinstance(error, UnknownSession):  # the lead has restarted: the next beat opens another one
+                self._session = ""
+            elif not isinstance(error, LimitExceeded):
                 self._outage.note_failure(error)
                 self._outage.note_lost(began)
             return None, ()
