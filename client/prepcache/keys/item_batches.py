@@ -248,26 +248,30 @@ def _read(encoder: ItemEncoder) -> tuple[bytes, NDArray[np.uint64]]:
     return digests.tobytes(), hashes
 
 
-def _by_columns(run: Sequence[Any], encoder: ItemEncoder) -> list[tuple[Any, ...]] | None:
-    """The pieces of each item of a run; None unless all are of one shape, of values and of regular files."""
-    first, head, labels, rules = run[0], _PREFIX, [b""], encoder.rules
-    columns: list[Sequence[Any]] = [run]
+def _columns_of(run: Sequence[Any]) -> tuple[bytes, list[tuple[bytes, Sequence[Any]]]]:
+    """What all items of a run begin with, and columns of their elements, each with what stands before it."""
+    first = run[0]
     if type(first) is tuple and not is_registered(tuple):
         if first and all(type(item) is tuple and len(item) == len(first) for item in run):
-            head += b"t" + length(len(first))
-            labels, columns = [b""] * len(first), [*zip(*run, strict=True)]
+            return b"t" + length(len(first)), [(b"", column) for column in zip(*run, strict=True)]
     elif type(first) is dict and not (is_registered(dict) or is_registered(str)):
         keys = tuple(first)
         are_labels = all(type(key) is str and key.isidentifier() for key in keys)
         if are_labels and all(type(item) is dict and tuple(item) == keys for item in run):
             keys = tuple(sorted(keys, key=simple_key))
-            head += b"d" + length(len(keys))
-            labels, columns = [*map(text_bytes, keys)], [[item[key] for item in run] for key in keys]
-    pieces: list[Sequence[Any]] = [[head] * len(run)]
-    names: list[list[str]] = []
+            return b"d" + length(len(keys)), [(text_bytes(key), [one[key] for one in run]) for key in keys]
+    return b"", [(b"", run)]
+
+
+def _by_columns(run: Sequence[Any], encoder: ItemEncoder) -> list[tuple[Any, ...]] | None:
+    """The pieces of each item of a run; None unless all are of one shape, of values and of regular files."""
+    rules = encoder.rules
     texts: list[str] = []
+    names: list[list[str]] = []
     stamps: list[list[Stamp]] = []
-    for label, column in zip(labels, columns, strict=True):
+    head, columns = _columns_of(run)
+    pieces: list[Sequence[Any]] = [[_PREFIX + head] * len(run)]
+    for label, column in columns:
         kinds = set(map(type, column))
         if any(map(is_registered, kinds)) or (rules.read != "path" and kinds & {str, pathlib.PosixPath}):
             return None
