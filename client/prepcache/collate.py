@@ -34,8 +34,8 @@ from prepcache.batching.collation import (
     raise_explained,
     takes_batches,
 )
-from prepcache.batching.gather import Batch, Table
-from prepcache.batching.ragged import Ragged, join
+from prepcache.batching.gather import Batch
+from prepcache.batching.table import Ragged, Table, join
 from prepcache.protocol.units import count_text
 
 MOST_GAPS = 4096

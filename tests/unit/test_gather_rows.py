@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import prepcache.artifact.header
-import prepcache.batching.windows
+import prepcache.batching.table
 from prepcache.batching.gather import Rows
 from support.artifacts import same
 from support.rows import rows_of
@@ -110,11 +110,11 @@ def test_an_empty_data_set_has_no_positions() -> None:
 def test_columns_of_many_artifacts_are_read_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, mapped: int, windows: bool
 ) -> None:
-    monkeypatch.setattr(prepcache.batching.windows, "SMALL_ROW_BYTES", small)
-    for module in (prepcache.batching.windows, prepcache.artifact.header):
+    monkeypatch.setattr(prepcache.batching.table, "SMALL_ROW_BYTES", small)
+    for module in (prepcache.batching.table, prepcache.artifact.header):
         monkeypatch.setattr(module, "MAPPED_BYTES", mapped)
     if not windows:
-        monkeypatch.setattr(prepcache.batching.windows, "_libc", lambda: None)
+        monkeypatch.setattr(prepcache.batching.table, "_libc", lambda: None)
     samples = [sample(i) for i in range(COUNT)]
     rows = rows_of(tmp_path, samples, 5)
     order = np.random.default_rng(1).permutation(COUNT).tolist()

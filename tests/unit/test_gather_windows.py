@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from prepcache.artifact.header import MAPPED_BYTES
-from prepcache.batching.windows import MAX_RANGE_BYTES, first_numbers, side_by_side
+from prepcache.batching.table import MAX_RANGE_BYTES, first_numbers, side_by_side
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="windows need Linux")
 

@@ -26,19 +26,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from prepcache.artifact import columns, sample_tree
 from prepcache.batching.buffers import Pool
-from prepcache.batching.ragged import Ragged, Ranges
-from prepcache.batching.windows import Numbers
+from prepcache.batching.table import Dense, Numbers, Ragged, Ranges, Table
 from prepcache.forks import Living
-
-if TYPE_CHECKING:
-    from prepcache.batching.gather import Dense, Table
 
 _TAKES_BATCHES: dict[int, Any] = {}
 """Functions that collate batches, by identity: what users pass may be equal to others, or have no hash."""

@@ -4,7 +4,7 @@
                                                         registered ──> the columns, gathered, as they are
 
 Artifacts hold rows in groups of equal trees. All groups of one tree, whatever artifact they are in, are
-the parts of one table; a row is named by its number, which is counted through all parts (windows.py).
+the parts of one table; a row is named by its number, which is counted through all parts (table.py).
 
 Invariants:
     1. At most 24 bytes a sample are kept, in arrays.
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -28,85 +27,14 @@ import numpy as np
 import numpy.typing as npt
 
 from prepcache.artifact import columns, sample_tree
-from prepcache.artifact.columns import Leaf
-from prepcache.artifact.reader import Column, Group
+from prepcache.artifact.reader import Group
 from prepcache.batching import collation
 from prepcache.batching.buffers import Pool
-from prepcache.batching.ragged import Ragged, Ranges
-from prepcache.batching.windows import Numbers, first_numbers, side_by_side
+from prepcache.batching.table import Numbers, Ranges, Table
 
 Array = npt.NDArray[Any]
 Gathered = Array | Ranges | None
 """A column's rows: `[k, ...]`, or end to end, or None for a column of None."""
-
-
-class Dense:
-    """A column whose rows have one shape."""
-
-    def __init__(self, leaf: Leaf, parts: Sequence[Array], first: Numbers) -> None:
-        self.leaf = leaf
-        self.shape: tuple[int, ...] = parts[0].shape[1:]
-        self.dtype: np.dtype[Any] = parts[0].dtype
-        self.row_bytes = _row_bytes(parts[0])
-        self._values = side_by_side(parts, first)
-        self._parts = parts
-        self._first = first
-
-    def gather(self, numbers: Numbers, pool: Pool) -> Array:
-        """Rows, `[len(numbers), *shape]`, as the caller's own."""
-        count = numbers.size
-        return self.take(numbers, pool.empty((count, *self.shape), self.dtype, count * self.row_bytes))
-
-    def take(self, numbers: Numbers, out: Array) -> Array:
-        """Copies rows into `out`, C-contiguous, of the column's dtype."""
-        if self._values is not None:
-            self._values.take(numbers, 0, out, "clip")
-            return out
-        part_of = np.searchsorted(self._first, numbers, "right") - 1
-        rows = zip(part_of.tolist(), (numbers - self._first[part_of]).tolist(), strict=True)
-        for place, (part, row) in enumerate(rows):
-            out[place] = self._parts[part][row]
-        return out
-
-
-class Table:
-    """The groups of one tree.
-
-    Attributes:
-        first: the number of the first row of each group, and last the one behind all.
-        columns: one for each leaf; None for a leaf that is always None.
-    """
-
-    def __init__(self, groups: Sequence[Group]) -> None:
-        self.tree = groups[0].tree
-        columns = list(zip(*(group.columns for group in groups), strict=True))
-        sizes = [_row_bytes(parts[0].values) for parts in columns if _is_dense(parts)]
-        counts = [group.rows for group in groups]
-        try:
-            self.first = first_numbers(counts, sizes)
-            self.columns = [_column(parts, self.first) for parts in columns]
-        except OSError:  # there are not so many addresses: rows without gaps, gathered one by one
-            self.first = first_numbers(counts, [])
-            self.columns = [_column(parts, self.first) for parts in columns]
-        self.collation: Any = None  # kept by collation.py
-
-
-def _row_bytes(values: Array) -> int:
-    return values.dtype.itemsize * math.prod(values.shape[1:])
-
-
-def _is_dense(parts: Sequence[Column]) -> bool:
-    row_shape = parts[0].values.shape[1:]
-    return all(part.offsets is None and part.values.shape[1:] == row_shape for part in parts)
-
-
-def _column(parts: Sequence[Column], first: Numbers) -> Dense | Ragged | None:
-    leaf = parts[0].leaf
-    if leaf.kind == "none":
-        return None
-    if _is_dense(parts):
-        return Dense(leaf, [part.values for part in parts], first)
-    return Ragged(leaf, parts, first)
 
 
 class _Row:

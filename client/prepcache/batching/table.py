@@ -1,0 +1,349 @@
+"""Tables: the columns of rows that share one tree, over all the mapped artifacts that have such rows.
+
+Rows of one length are gathered by one `take`, rows of any length end to end: large ones are copied one by one
+into recycled memory, small ones are joined from views.
+
+NOTE [ Windows ]
+    One gather over one array costs one call. So rows are numbered through all artifacts, with gaps, and the
+    pages of each column are mapped a second time, where the numbers of their rows say:
+
+        numbers          0 ... rows of file 0 ... |gap|  first[1] ... rows of file 1 ... |gap|  first[2] ...
+        reserved range   |===== file 0 ===========|   |===== file 1 ====================|   | ...
+
+    Every part's first number is a multiple of one power of two, which makes its place in the range of each
+    column a border of pages, and of folios where rows are large, as columns begin in their files
+    (artifact/header.py).
+
+Invariants:
+    1. Nothing is read or copied to make a window but columns of less than MAPPED_BYTES an artifact.
+    2. A window owns its addresses, not the artifacts'; it stays valid when their maps are gone.
+    3. A window is read-only. Reading a row in a gap may crash: row numbers come from `first_numbers` only.
+    4. Whatever the kernel refuses (maps, addresses, another kernel than Linux) is answered by None, and
+       the caller gathers row by row.
+    5. What is gathered is memory of its own. Which way is taken is a matter of sizes alone.
+
+Source: mremap(2): an old size of zero on a shared mapping makes a second mapping of the same pages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import math
+import mmap
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prepcache.artifact import columns
+from prepcache.artifact.columns import Leaf
+from prepcache.artifact.header import FOLIO_BYTES, MAPPED_BYTES, PAGE_BYTES
+from prepcache.artifact.reader import Column, Group, Mapping, libc
+from prepcache.batching.buffers import Pool
+
+Array = npt.NDArray[Any]
+Numbers = npt.NDArray[np.int64]
+
+PIECE_BYTES = 8 * 1024
+"""Mean row from which copying into a recycled buffer beats joining small pieces into a fresh one."""
+MAX_PARTS = 4_000
+"""A part is a map and a gap; a process has 65,530 (vm.max_map_count), and malloc needs some too."""
+MAX_RANGE_BYTES = 1 << 42
+"""Addresses cost nothing until they are used; a process has 2**47."""
+SMALL_ROW_BYTES = 64
+"""Rows up to this size (labels, sizes) are copied together, which is cheaper than a map for each artifact,
+where they are less than MAPPED_BYTES an artifact, on average: else a copy takes much memory, of each job."""
+
+NORESERVE = 0x4000
+"""mmap(2): no memory is counted before it is used."""
+NO_HUGE_PAGES: int | None = getattr(mmap, "MADV_NOHUGEPAGE", None)
+"""madvise(2): what lies between gaps takes small pages. By itself a kernel may give 2 MiB to each part."""
+_PROT_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+_MREMAP_MAYMOVE_FIXED = 1 | 2
+
+
+class Dense:
+    """A column whose rows have one shape."""
+
+    def __init__(self, leaf: Leaf, parts: Sequence[Array], first: Numbers) -> None:
+        self.leaf = leaf
+        self.shape: tuple[int, ...] = parts[0].shape[1:]
+        self.dtype: np.dtype[Any] = parts[0].dtype
+        self.row_bytes = _row_bytes(parts[0])
+        self._values = side_by_side(parts, first)
+        self._parts = parts
+        self._first = first
+
+    def gather(self, numbers: Numbers, pool: Pool) -> Array:
+        """Rows, `[len(numbers), *shape]`, as the caller's own."""
+        count = numbers.size
+        return self.take(numbers, pool.empty((count, *self.shape), self.dtype, count * self.row_bytes))
+
+    def take(self, numbers: Numbers, out: Array) -> Array:
+        """Copies rows into `out`, C-contiguous, of the column's dtype."""
+        if self._values is not None:
+            self._values.take(numbers, 0, out, "clip")
+            return out
+        part_of = np.searchsorted(self._first, numbers, "right") - 1
+        rows = zip(part_of.tolist(), (numbers - self._first[part_of]).tolist(), strict=True)
+        for place, (part, row) in enumerate(rows):
+            out[place] = self._parts[part][row]
+        return out
+
+
+class Table:
+    """The groups of one tree.
+
+    Attributes:
+        first: the number of the first row of each group, and last the one behind all.
+        columns: one for each leaf; None for a leaf that is always None.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.tree = groups[0].tree
+        columns = list(zip(*(group.columns for group in groups), strict=True))
+        sizes = [_row_bytes(parts[0].values) for parts in columns if _is_dense(parts)]
+        counts = [group.rows for group in groups]
+        try:
+            self.first = first_numbers(counts, sizes)
+            self.columns = [_column(parts, self.first) for parts in columns]
+        except OSError:  # there are not so many addresses: rows without gaps, gathered one by one
+            self.first = first_numbers(counts, [])
+            self.columns = [_column(parts, self.first) for parts in columns]
+        self.collation: Any = None  # kept by collation.py
+
+
+def _row_bytes(values: Array) -> int:
+    return values.dtype.itemsize * math.prod(values.shape[1:])
+
+
+def _is_dense(parts: Sequence[Column]) -> bool:
+    row_shape = parts[0].values.shape[1:]
+    return all(part.offsets is None and part.values.shape[1:] == row_shape for part in parts)
+
+
+def _column(parts: Sequence[Column], first: Numbers) -> Dense | Ragged | None:
+    leaf = parts[0].leaf
+    if leaf.kind == "none":
+        return None
+    if _is_dense(parts):
+        return Dense(leaf, [part.values for part in parts], first)
+    return Ragged(leaf, parts, first)
+
+
+# --- rows of any length ---
+
+
+@dataclass(slots=True)
+class Ranges:
+    """Rows of any length: row i is `values[offsets[i]:offsets[i + 1]]`, of shape `shapes[i]` if given."""
+
+    values: Array
+    offsets: Array
+    shapes: Array | None
+
+    def rows(self) -> Iterator[Array]:
+        """The rows, as views."""
+        for i, (begin, end) in enumerate(pairwise(self.offsets.tolist())):
+            row = self.values[begin:end]
+            yield row if self.shapes is None else row.reshape(self.shapes[i])
+
+    def octets(self) -> list[bytes]:
+        """All rows, of a column of bytes."""
+        whole, bounds = self.values.tobytes(), self.offsets.tolist()
+        return [whole[begin:end] for begin, end in pairwise(bounds)]
+
+
+class Ragged:
+    """A column whose rows differ in shape, in some part of the table at least."""
+
+    def __init__(self, leaf: Leaf, parts: Sequence[Any], first: Numbers) -> None:
+        self.leaf = leaf
+        flat = [part.values.reshape(-1) for part in parts]
+        self.dtype: np.dtype[Any] = flat[0].dtype
+        self._first = first
+        at = first_numbers([part.size for part in flat], [self.dtype.itemsize])
+        window = side_by_side(flat, at)
+        self._held = [_bytes(part) for part in (flat if window is None else [window])]
+        begin, end = zip(*[_bounds(part) for part in parts], strict=True)
+        if len(self._held) == 1 < len(parts):
+            begin, end = (tuple(map(np.add, bounds, at)) for bounds in (begin, end))
+        self._begin, self._end = _numbered(begin, first), _numbered(end, first)
+        self._shapes = self._tail = None
+        if leaf.kind in columns.VALUE_KINDS and leaf.ndim != 1:
+            shapes = [_shapes(part) for part in parts]
+            self._shapes = _numbered(shapes, first)
+            tail = shapes[0][0, 1:]
+            if all((of_part[:, 1:] == tail).all() for of_part in shapes):
+                self._tail = tuple(tail.tolist())
+
+    def bounds(self, numbers: Numbers) -> tuple[Array, Array]:
+        """Where each row begins and ends, in elements; for `pieces`, and for lengths."""
+        return self._begin.take(numbers), self._end.take(numbers)
+
+    def shapes(self, numbers: Numbers) -> Array | None:
+        """`[len(numbers), ndim]`, or None where a row's shape is its length."""
+        return None if self._shapes is None else self._shapes.take(numbers, 0)
+
+    def tail(self) -> tuple[int, ...] | None:
+        """The shape of the rows beside their first axis; None if it is not the same of all."""
+        return () if self._shapes is None else self._tail
+
+    def pieces(self, numbers: Numbers, begin: Array, end: Array) -> list[memoryview]:
+        """The bytes of elements `begin` to `end` of each row: views into the artifacts."""
+        size = self.dtype.itemsize
+        bounds = zip((begin * size).tolist(), (end * size).tolist(), strict=True)
+        if len(self._held) == 1:
+            held = self._held[0]
+            return [held[a:b] for a, b in bounds]
+        part_of = np.searchsorted(self._first, numbers, "right") - 1
+        return [self._held[part][a:b] for part, (a, b) in zip(part_of.tolist(), bounds, strict=True)]
+
+    def gather(self, numbers: Numbers, pool: Pool) -> Ranges:
+        """Gathers rows end to end."""
+        begin, end = self.bounds(numbers)
+        offsets = np.zeros(len(begin) + 1, np.int64)
+        (end - begin).cumsum(out=offsets[1:])
+        values = join(self.pieces(numbers, begin, end), int(offsets[-1]), self.dtype, pool)
+        return Ranges(values, offsets, self.shapes(numbers))
+
+
+def join(pieces: Sequence[memoryview], total: int, dtype: np.dtype[Any], pool: Pool) -> Array:
+    """Copies pieces of bytes end to end: `total` elements, writable."""
+    size_bytes = total * dtype.itemsize
+    if size_bytes <= PIECE_BYTES * len(pieces):
+        return np.frombuffer(bytearray().join(pieces), dtype) if total else np.empty(0, dtype)
+    values = pool.empty((total,), dtype, size_bytes)
+    target = _bytes(values)
+    end = 0
+    for piece in pieces:
+        begin, end = end, end + len(piece)
+        target[begin:end] = piece
+    return values
+
+
+def _bytes(values: Array) -> memoryview:
+    """The bytes of a contiguous array; not every dtype lends its buffer, and an empty one cannot be cast."""
+    octets: Any = values.view(np.uint8)
+    return memoryview(octets) if values.size else memoryview(b"")
+
+
+def _numbered(arrays: Sequence[Array], first: Numbers) -> Array:
+    """Arrays of all parts as one, by the numbers of their rows; that of one part as it is, in its file."""
+    if len(arrays) == 1:
+        return arrays[0]
+    shape = int(first[-1]), *arrays[0].shape[1:]
+    raw = mmap.mmap(-1, max(1, math.prod(shape) * 8), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
+    if NO_HUGE_PAGES is not None:
+        with contextlib.suppress(OSError):  # a kernel that refuses has none
+            raw.madvise(NO_HUGE_PAGES)
+    joined = np.frombuffer(raw, np.int64, math.prod(shape)).reshape(shape)
+    for array, begin in zip(arrays, first.tolist(), strict=False):
+        joined[begin : begin + len(array)] = array
+    return joined
+
+
+def _bounds(part: Any) -> tuple[Array, Array]:
+    if part.offsets is not None:
+        return part.offsets[:-1], part.offsets[1:]
+    size = math.prod(part.values.shape[1:])
+    ends = np.arange(1, len(part.values) + 1, dtype=np.int64) * size
+    return ends - size, ends
+
+
+def _shapes(part: Any) -> Array:
+    shapes: Array | None = part.shapes
+    if shapes is not None:
+        return shapes
+    shape = np.array(part.values.shape[1:], np.int64)
+    return np.broadcast_to(shape, (len(part.values), len(shape)))
+
+
+# --- windows ---
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL | None:
+    if not sys.platform.startswith("linux") or mmap.PAGESIZE != PAGE_BYTES:
+        return None
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    libc.mremap.restype = pointer
+    libc.mremap.argtypes = [pointer, size, size, ctypes.c_int, pointer]
+    libc.mprotect.argtypes = libc.madvise.argtypes = [pointer, size, ctypes.c_int]
+    return libc
+
+
+def first_numbers(counts: Sequence[int], row_sizes: Sequence[int]) -> Numbers:
+    """The number of the first row of each part, and last the one behind all.
+
+    Args:
+        row_sizes: in bytes, of each column that may get a window.
+    """
+    large = [size for size in row_sizes if size > SMALL_ROW_BYTES]
+    pages = max((PAGE_BYTES // math.gcd(PAGE_BYTES, size) for size in row_sizes if size), default=1)
+    folios = max((FOLIO_BYTES // math.gcd(FOLIO_BYTES, size) for size in large), default=1)
+    rows, row_bytes = np.array(counts, np.int64), max(row_sizes, default=0)
+    for unit in (max(pages, folios), pages, 1):
+        numbers = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(-(-rows // unit) * unit, out=numbers[1:])
+        if len(rows) == 1 or int(numbers[-1]) * row_bytes <= MAX_RANGE_BYTES:
+            break
+    return numbers
+
+
+def side_by_side(parts: Sequence[Array], first: Numbers) -> Array | None:
+    """Lays columns side by side: row i of part p is row `first[p] + i`. None where that cannot be done.
+
+    Args:
+        parts: C-contiguous `[rows, ...]` views of read-only, shared file maps, of one dtype and row shape.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    row_bytes = parts[0].dtype.itemsize * math.prod(parts[0].shape[1:])
+    size_bytes = int(first[-1]) * row_bytes
+    if _libc() is None or len(parts) > MAX_PARTS or not 0 < size_bytes <= MAX_RANGE_BYTES:
+        return None
+    is_small = row_bytes <= SMALL_ROW_BYTES
+    is_little = is_small and sum(part.nbytes for part in parts) < MAPPED_BYTES * len(parts)
+    try:
+        reserved = Mapping(size_bytes + FOLIO_BYTES, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE, -1)
+    except OSError:
+        return None
+    whole = np.asarray(reserved)
+    if NO_HUGE_PAGES is not None:  # a kernel that refuses has none
+        libc.madvise(whole.ctypes.data, whole.nbytes, NO_HUGE_PAGES)
+    window = whole[-whole.ctypes.data % FOLIO_BYTES :][:size_bytes]
+    begin = window.ctypes.data
+    if is_little and libc.mprotect(begin, _up(size_bytes, PAGE_BYTES), _PROT_READ_WRITE):
+        return None
+    for part, row in zip(parts, first.tolist(), strict=False):
+        is_copied = is_little or part.nbytes < MAPPED_BYTES
+        if part.size and not (_copied if is_copied else _mapped_again)(part, begin + row * row_bytes):
+            return None
+    return window.view(parts[0].dtype).reshape(-1, *parts[0].shape[1:])
+
+
+def _mapped_again(part: Array, address: int) -> bool:
+    begin = part.ctypes.data
+    if begin % PAGE_BYTES or address % PAGE_BYTES:
+        return False
+    size_bytes = _up(part.nbytes, PAGE_BYTES)
+    return bool(libc.mremap(begin, 0, size_bytes, _MREMAP_MAYMOVE_FIXED, address) == address)
+
+
+def _copied(part: Array, address: int) -> bool:
+    page = address - address % PAGE_BYTES
+    if libc.mprotect(page, _up(address + part.nbytes, PAGE_BYTES) - page, _PROT_READ_WRITE):
+        return False
+    ctypes.memmove(address, part.ctypes.data, part.nbytes)
+    return True
+
+
+def _up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
