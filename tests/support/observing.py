@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from prepcache.keys.files.stat_cache import StatCache
 from prepcache.keys.observation.inputs import Roots, still_true
 from prepcache.keys.observation.observer import Observer
 from prepcache.keys.recipes import Recipe
@@ -35,21 +36,48 @@ def write_in_c(path):
 HERE = "import pathlib, os\nHERE = pathlib.Path(__file__).parent\n"
 
 
-class Watched:
+class Observed:
+    """A project's function under an observer; `failure` is that of the last call."""
+
+    def __init__(
+        self,
+        project: Project,
+        source: str,
+        root: Path | None = None,
+        stat_cache: StatCache | None = None,
+        **asked: Any,
+    ) -> None:
+        project.write(prep=HERE + source)
+        self.recipe: Recipe = project.recipe(**asked)
+        self.root = root
+        self.observer = Observer(self.recipe, root=root, stat_cache=stat_cache)
+        self.failure = ""
+
+    def __call__(self, item: Any = None) -> Any:
+        assert self.recipe.preprocess is not None
+        with self.observer.watching([item] if isinstance(item, Path) else []) as watch:
+            made = self.recipe.preprocess(item)
+        self.failure = watch.failure
+        return made
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """What was observed so far but names in folders, by name."""
+        return {row["name"]: row["digest"] for row in self.observer.taken() if row["kind"] != "folder"}
+
+    def changed(self, root: Path | None = None) -> str | None:
+        return still_true(self.observer.taken(), roots=Roots.of(self.recipe, root or self.root))
+
+
+class Watched(Observed):
     """A project's function, run once under an observer."""
 
     def __init__(
         self, project: Project, source: str, item: Any = None, root: Path | None = None, **asked: Any
     ) -> None:
-        project.write(prep=HERE + source)
-        self.recipe: Recipe = project.recipe(**asked)
-        self.root = root
-        assert self.recipe.preprocess is not None
-        observer = Observer(self.recipe, root=root)
-        with observer.watching([item] if isinstance(item, Path) else []) as watch:
-            self.recipe.preprocess(item)
-        self.taken = observer.taken()
-        self.failure = watch.failure
+        super().__init__(project, source, root, **asked)
+        self(item)
+        self.taken = self.observer.taken()
 
     @property
     def names(self) -> list[str]:

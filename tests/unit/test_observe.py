@@ -6,16 +6,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prepcache.keys.observation.inputs import ABSENT, CHANGED, Roots, still_true
-from prepcache.keys.observation.observer import Observer
+from prepcache.keys.observation.inputs import ABSENT, CHANGED, still_true
 from prepcache.keys.recipes import recipe
-from support.observing import HERE, Watched
+from support.observing import Observed, Watched
 from support.projects import Project, project_fixture  # noqa: F401
 
 BEFORE = """
@@ -204,19 +202,6 @@ def test_a_file_that_is_read_before_it_is_rewritten_has_changed(project: Project
     assert watched.names == [watched.changed()] == ["project:n.txt"]
 
 
-def observing(project: Project, body: str) -> tuple[Observer, Callable[..., Any]]:
-    """An observer of a function of this body, and what calls the function under it."""
-    project.write(prep=HERE + source(body))
-    made = project.recipe()
-    observer = Observer(made)
-
-    def call(item: Any = None) -> Any:
-        with observer.watching():
-            return made.preprocess(item)  # type: ignore[misc]
-
-    return observer, call
-
-
 BETWEEN = {
     "a file": ("(HERE / 'v.txt').read_text()", "v.txt"),
     "a listed folder": ("sorted(os.listdir(HERE / 'parts'))", "parts/b.txt"),
@@ -229,18 +214,18 @@ BETWEEN = {
 def test_what_changes_between_two_items_never_matches(project: Project, what: str) -> None:
     for name in ("v.txt", "parts/a.txt"):
         project.put(name, "one")
-    observer, call = observing(project, "return " + BETWEEN[what][0])
+    call = Observed(project, source("return " + BETWEEN[what][0]))
     call()
     call()
-    assert still_true(observer.taken(), roots=Roots.of(project.recipe())) is None
+    assert call.changed() is None
     path = project.put(BETWEEN[what][1], "three")
     call()
     if what == "a question for a folder":
-        assert still_true(observer.taken(), roots=Roots.of(project.recipe())) is not None
+        assert call.changed() is not None
         shutil.rmtree(path.parent)
-        assert still_true(observer.taken(), roots=Roots.of(project.recipe())) is not None
+        assert call.changed() is not None
     else:
-        assert [row["digest"] for row in observer.taken()] == [CHANGED]
+        assert [row["digest"] for row in call.observer.taken()] == [CHANGED]
 
 
 def test_a_file_that_was_replaced_and_restored_never_matches(project: Project) -> None:
@@ -248,25 +233,24 @@ def test_a_file_that_was_replaced_and_restored_never_matches(project: Project) -
     link = project.folder / "v.txt"
     for name in ("one", "two"):
         project.put(f"{name}.txt", name)
-    observer, call = observing(project, "return (HERE / 'v.txt').read_text()")
+    call = Observed(project, source("return (HERE / 'v.txt').read_text()"))
     for target in ("one.txt", "two.txt", "one.txt"):
         link.unlink(missing_ok=True)
         link.symlink_to(target)
         call()
-    assert [row["digest"] for row in observer.taken()] == [CHANGED]
+    assert [row["digest"] for row in call.observer.taken()] == [CHANGED]
 
 
 @pytest.mark.parametrize("is_own", [False, True])
 def test_what_other_threads_open_meanwhile_is_not_seen(project: Project, is_own: bool) -> None:
     """A thread of the job's, or a data set that is opened side by side."""
     path = project.put("other.txt", "one")
-    observer, call = observing(project, "return x()")
+    call = Observed(project, source("return x()"))
     go, done = threading.Event(), threading.Event()
-    made = project.recipe()
 
     def other() -> None:
         go.wait(60)
-        recipe(made.preprocess, config={"path": path}) if is_own else path.read_text()
+        recipe(call.recipe.preprocess, config={"path": path}) if is_own else path.read_text()
         done.set()
 
     thread = threading.Thread(target=other)
@@ -275,7 +259,7 @@ def test_what_other_threads_open_meanwhile_is_not_seen(project: Project, is_own:
     call(lambda: (go.set(), done.wait(60)))
     path.read_text()
     thread.join()
-    assert observer.taken() == []
+    assert call.observer.taken() == []
 
 
 def test_a_file_in_shared_memory_is_an_input(project: Project) -> None:

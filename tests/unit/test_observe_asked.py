@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from prepcache.keys.observation.inputs import (
     digest_of_names,
 )
 from prepcache.keys.observation.observer import Observer
-from prepcache.keys.recipes import Recipe, recipe
-from support.observing import HERE, IN_C, Watched, told_by_child
+from prepcache.keys.recipes import recipe
+from support.observing import IN_C, Observed, Watched, told_by_child
 from support.projects import Project, project_fixture  # noqa: F401
 
 BEFORE = (
@@ -92,7 +91,7 @@ ASKERS = {
 def test_the_first_question_of_a_module_imported_there_counts(project: Project, way: str) -> None:
     project.write(asker="import os\n" + ASKERS[way])
     watched = Watched(project, "def f(x):\n    import asker\n    asker.g(f'{HERE}/a.json')\n")
-    assert files_in(watched.taken)["project:a.json"] == ABSENT
+    assert watched.digests["project:a.json"] == ABSENT
 
 
 def test_what_a_function_has_as_a_value_is_heard_asking(tmp_path: Path) -> None:
@@ -101,20 +100,18 @@ def test_what_a_function_has_as_a_value_is_heard_asking(tmp_path: Path) -> None:
     observer = Observer(recipe(function))
     with observer.watching(function=function):
         function(str(tmp_path / "a.json"))
-    assert ABSENT in files_in(observer.taken()).values()
+    assert ABSENT in [row["digest"] for row in observer.taken()]
 
 
 def test_what_a_kept_pool_asks_for_counts_for_each_data_set(project: Project) -> None:
     pool = "@functools.cache\ndef pool(): return ThreadPoolExecutor(1)\n"
     asks = "def f(x): return pool().submit(os.path.exists, f'{HERE}/a.json').result()\n"
-    project.write(prep=HERE + BEFORE.removesuffix("def f(x):\n") + pool + asks)
-    made = project.recipe()
+    call = Observed(project, BEFORE.removesuffix("def f(x):\n") + pool + asks)
     for _ in range(2):
-        observer = Observer(made)
-        with observer.watching():
-            made.preprocess(None)  # type: ignore[misc]
-        assert files_in(observer.taken()) == {"project:a.json": ABSENT}
-    made.preprocess.__globals__["pool"]().shutdown()  # type: ignore[union-attr]
+        call.observer = Observer(call.recipe)
+        call()
+        assert call.digests == {"project:a.json": ABSENT}
+    call.recipe.preprocess.__globals__["pool"]().shutdown()  # type: ignore[union-attr]
 
 
 def test_a_profile_for_threads_is_left_in_place(project: Project) -> None:
@@ -168,32 +165,13 @@ def lines_of(*lines: str) -> str:
     return BEFORE + "".join(f"    {line}\n" for line in lines)
 
 
-def files_in(rows: list[dict[str, str]]) -> dict[str, str]:
-    """Digests by name; what was listed does not count here."""
-    return {row["name"]: row["digest"] for row in rows if row["kind"] != "folder"}
-
-
-def made(project: Project, *lines: str) -> tuple[Recipe, Observer, Callable[..., Any]]:
-    """A function of these lines; its recipe, its observer, and what calls it under that."""
-    project.write(prep=HERE + lines_of(*lines))
-    found = project.recipe()
-    observer = Observer(found)
-
-    def call(item: Any = None) -> Any:
-        assert found.preprocess is not None
-        with observer.watching([item] if isinstance(item, Path) else []):
-            return found.preprocess(item)
-
-    return found, observer, call
-
-
 @pytest.mark.parametrize("is_there", [False, True])
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_asked_for_is_an_input(project: Project, way: str, is_there: bool) -> None:
     path = project.put("a.json", "one") if is_there else project.folder / "a.json"
     watched = Watched(project, lines_of(WAYS[way]))
-    assert list(files_in(watched.taken)) == ["project:a.json"]
-    assert (files_in(watched.taken)["project:a.json"] == ABSENT) is not is_there
+    assert list(watched.digests) == ["project:a.json"]
+    assert (watched.digests["project:a.json"] == ABSENT) is not is_there
     watched.taken = [row for row in watched.taken if row["kind"] == "file"]
     assert watched.changed() is None
     path.unlink() if is_there else path.write_text("now")
@@ -217,10 +195,10 @@ def test_a_folder_that_was_asked_for_is_an_input_by_being_there(project: Project
 
 def test_a_folder_that_was_asked_for_and_listed_counts_both_ways(project: Project) -> None:
     (project.folder / "d").mkdir()
-    _, observer, call = made(project, "os.path.isdir(f'{HERE}/d')", "if x: os.listdir(f'{HERE}/d')")
+    call = Observed(project, lines_of("os.path.isdir(f'{HERE}/d')", "if x: os.listdir(f'{HERE}/d')"))
     for item in (0, 1):
         call(item)
-    rows = {row["name"]: row["digest"] for row in observer.taken()}
+    rows = {row["name"]: row["digest"] for row in call.observer.taken()}
     assert rows == {"project:d/": FOLDER, "project:d": digest_of_names([])}
 
 
@@ -275,13 +253,13 @@ if sys.version_info < (3, 12):
 def test_what_the_function_makes_where_nothing_was_is_no_input(project: Project, how: str) -> None:
     """It goes on being cached: neither is it told to be absent, nor to change for ever."""
     ask = "if not os.path.exists(p): " + MAKES[how]
-    _, observer, call = made(project, "p = f'{HERE}/' + x", ask, "assert os.path.exists(p)")
+    call = Observed(project, lines_of("p = f'{HERE}/' + x", ask, "assert os.path.exists(p)"))
     for name in "ab":
         project.put(f"{name}.old", "had")
         call(name)
     for name in "abab":
         call(name)
-    assert not {ABSENT, CHANGED} & set(files_in(observer.taken()).values())
+    assert not {ABSENT, CHANGED} & set(call.digests.values())
 
 
 def test_what_is_read_where_the_function_moved_it_is_an_input(project: Project) -> None:
@@ -296,12 +274,12 @@ def test_what_is_read_where_the_function_moved_it_is_an_input(project: Project) 
 @pytest.mark.parametrize("how", [how for how in MAKES if "another name" not in how])
 def test_a_file_queried_by_one_item_and_made_by_another_is_none(project: Project, how: str) -> None:
     lines = ["p = f'{HERE}/out'", f"if not os.path.exists(p) and x: {MAKES[how]}"]
-    _, observer, call = made(project, *lines)
+    call = Observed(project, lines_of(*lines))
     call(False)
-    assert files_in(observer.taken()) == {"project:out": ABSENT}
+    assert call.digests == {"project:out": ABSENT}
     for item in (True, False, True):
         call(item)
-    assert files_in(observer.taken()) == {}
+    assert call.digests == {}
 
 
 @pytest.mark.parametrize(
@@ -312,17 +290,17 @@ def test_a_queried_file_that_others_make_has_changed(project: Project, then: str
     """What was made may be made of its absence. Python sees nothing of it, this process writes nothing."""
     project.put(what, "two")
     renames = "in_c('rename', os.fsencode(f'{HERE}/new'), os.fsencode(p))"
-    _, observer, call = made(project, "p = f'{HERE}/a'", "os.path.exists(p)", "if x: " + renames, then)
+    call = Observed(project, lines_of("p = f'{HERE}/a'", "os.path.exists(p)", "if x: " + renames, then))
     call(True)
-    assert files_in(observer.taken()) == {"project:a": CHANGED}
+    assert call.digests == {"project:a": CHANGED}
     (project.folder / "a").rename(project.folder / "b")
-    assert files_in(observer.taken()) == {"project:a": CHANGED}
+    assert call.digests == {"project:a": CHANGED}
 
 
 def test_what_the_function_removes_is_no_input(project: Project) -> None:
     project.put("out", "of an earlier run")
     lines = ["p = HERE / 'out'", "if p.exists(): p.unlink()", "assert not p.exists()", "p.write_text('made')"]
-    _, observer, call = made(project, *lines)
+    call = Observed(project, lines_of(*lines))
     call()
     call()
-    assert observer.taken() == []
+    assert call.observer.taken() == []

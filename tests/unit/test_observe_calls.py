@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from prepcache.keys.observation import calls
-from prepcache.keys.observation.inputs import Roots, still_true
-from prepcache.keys.observation.observer import Observer
-from support.observing import HERE, Watched
+from support.observing import HERE, Observed, Watched
 from support.projects import Project, project_fixture  # noqa: F401
 
 monitored = pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="Python 3.11 has no sys.monitoring")
@@ -118,23 +116,6 @@ def watched(project: Project, library: types.ModuleType, *lines: str) -> Watched
     return found
 
 
-def calling(
-    project: Project, library: types.ModuleType, *lines: str
-) -> tuple[Observer, Callable[[], str | None]]:
-    """A function's observer and what calls the function, and tells what changed since it was called first."""
-    project.write(prep=HERE + source(*lines))
-    found = project.recipe()
-    observer = Observer(found)
-
-    def call() -> str | None:
-        assert found.preprocess is not None
-        with observer.watching():
-            found.preprocess(library)
-        return still_true(observer.taken(), roots=Roots.of(found))
-
-    return observer, call
-
-
 @monitored
 @pytest.mark.parametrize(
     "path",
@@ -216,10 +197,10 @@ def test_what_a_library_writes_there_is_no_input(
 ) -> None:
     if exists:
         project.put("a.mask", "of an earlier run")
-    observer, call = calling(project, library, write, again)
+    call = Observed(project, source(write, again))
     for _ in range(2):
-        assert call() is None
-        assert [row for row in observer.taken() if row["kind"] != "folder"] == []
+        call(library)
+        assert call.changed() is None and call.digests == {}
 
 
 @monitored
@@ -227,13 +208,11 @@ def test_an_item_that_frees_the_tool_of_another_is_not_stored(project: Project) 
     frees = ["for tool in (3, 4) if x else ():", "    with contextlib.suppress(ValueError):"]
     frees += ["        sys.monitoring.free_tool_id(tool)"]
     body = "".join(f"    {line}\n" for line in frees)
-    project.write(prep=HERE + f"import contextlib, sys\ndef f(x):\n{body}    os.path.exists(f'{{HERE}}/a')\n")
-    found = project.recipe()
-    observer, failures = Observer(found), []
-    with observer.filling():
+    call = Observed(project, f"import contextlib, sys\ndef f(x):\n{body}    os.path.exists(f'{{HERE}}/a')\n")
+    failures = []
+    with call.observer.filling():
         for is_freed in (True, False):
-            with observer.watching() as watch:
-                found.preprocess(is_freed)  # type: ignore[misc]
-            failures.append(watch.failure)
+            call(is_freed)
+            failures.append(call.failure)
     assert failures == ["other tools use sys.monitoring", ""]
-    assert [row["name"] for row in observer.taken()] == ["project:a"]
+    assert list(call.digests) == ["project:a"]

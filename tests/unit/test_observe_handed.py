@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from prepcache.keys.observation.observer import Observer
-from support.observing import HERE, Watched
+from support.observing import Observed, Watched
 from support.projects import Project, project_fixture  # noqa: F401
 
 WAIT_S = 60
@@ -76,8 +76,7 @@ def test_what_an_older_pool_opens_for_others_is_not_seen(
 ) -> None:
     """Work that the job handed over counts for nobody, nor does what the function left behind."""
     path = project.put("v.txt", "one")
-    project.write(prep=HERE + "def f(x): return x()")
-    made = project.recipe()
+    call = Observed(project, "def f(x): return x()")
     go, is_left = threading.Event(), threading.Event()
 
     def wait_and_read() -> None:
@@ -85,35 +84,28 @@ def test_what_an_older_pool_opens_for_others_is_not_seen(
         path.read_text()
 
     theirs = pool.submit(wait_and_read)
-    observer = Observer(made)
-    with observer.watching():
-        made.preprocess(lambda: (go.set(), theirs.result(WAIT_S)))  # type: ignore[misc]
-    assert observer.taken() == []
+    call(lambda: (go.set(), theirs.result(WAIT_S)))
+    assert call.observer.taken() == []
 
     async def later() -> None:
         await asyncio.to_thread(is_left.wait, WAIT_S)
         path.read_text()
 
     left: list[Any] = []
-    first, second = Observer(made), Observer(made)
-    with first.watching():
-        made.preprocess(lambda: left.append(asyncio.run_coroutine_threadsafe(later(), loop)))  # type: ignore[misc]
-    with second.watching():
-        made.preprocess(lambda: (is_left.set(), left[0].result(WAIT_S)))  # type: ignore[misc]
-    assert first.taken() == second.taken() == []
+    call(lambda: left.append(asyncio.run_coroutine_threadsafe(later(), loop)))
+    first, call.observer = call.observer, Observer(call.recipe)
+    call(lambda: (is_left.set(), left[0].result(WAIT_S)))
+    assert first.taken() == call.observer.taken() == []
 
 
 def test_a_thread_pool_made_for_another_data_set_is_seen(project: Project) -> None:
     project.put("v.txt", "one")
-    project.write(
-        prep=HERE + "import functools\nfrom concurrent.futures import ThreadPoolExecutor\n"
-        "@functools.cache\ndef pool(): return ThreadPoolExecutor(1)\n"
-        "def f(x): return pool().submit((HERE / 'v.txt').read_text).result()"
-    )
-    made = project.recipe()
+    pool = "@functools.cache\ndef pool(): return ThreadPoolExecutor(1)\n"
+    reads = "def f(x): return pool().submit((HERE / 'v.txt').read_text).result()"
+    imports = "import functools\nfrom concurrent.futures import ThreadPoolExecutor\n"
+    call = Observed(project, imports + pool + reads)
     for _ in range(2):
-        observer = Observer(made)
-        with observer.watching():
-            sys.modules["prep"].f(1)
-        assert [row["name"] for row in observer.taken()] == ["project:v.txt"]
+        call.observer = Observer(call.recipe)
+        call()
+        assert list(call.digests) == ["project:v.txt"]
     sys.modules["prep"].pool().shutdown()

@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from prepcache.keys.observation.inputs import CHANGED
-from prepcache.keys.observation.observer import Observer
-from support.observing import HERE, IN_C, Watched
+from support.observing import IN_C, Observed, Watched
 from support.projects import Project, project_fixture  # noqa: F401
 
 
@@ -48,13 +47,10 @@ def test_a_path_in_the_code_counts_in_a_copy_of_the_observer(
 ) -> None:
     project.put("a.mask", "one")
     monkeypatch.chdir(project.folder)
-    project.write(prep=HERE + IN_C + "\ndef f(x):\n    read_in_c('a.mask')\n")
-    found = project.recipe()
-    copy = pickle.loads(pickle.dumps(Observer(found)))
-    assert found.preprocess is not None
-    with copy.watching():
-        found.preprocess(None)
-    assert [row["name"] for row in copy.taken()] == ["cwd:a.mask"]
+    call = Observed(project, IN_C + "\ndef f(x):\n    read_in_c('a.mask')\n")
+    call.observer = pickle.loads(pickle.dumps(call.observer))
+    call()
+    assert list(call.digests) == ["cwd:a.mask"]
 
 
 NO_INPUTS = [
