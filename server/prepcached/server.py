@@ -30,7 +30,7 @@ import uvicorn
 
 from prepcache.errors import ConfigError, IndexCorrupt, PrepcacheError, RootUnusable, StoreError
 from prepcache.protocol.status_text import page
-from prepcache.protocol.units import count_text, size_text
+from prepcache.protocol.units import size_text
 from prepcached.app import Middleware, create_app
 from prepcached.auth import Auth
 from prepcached.config import Settings, read_token
@@ -39,7 +39,7 @@ from prepcached.http_protocol import PeerProtocol, Slots
 from prepcached.maintenance import Maintenance
 from prepcached.start import BACKLOG, STOP_LIMIT_S, STOPS, Place, notify, watchdog_interval_s
 from prepcached.store.records import Limits
-from prepcached.store.root import Root, give
+from prepcached.store.root import give
 from prepcached.store.store import Store
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that it is th
 STOP_TIMEOUT_S = 6
 """For requests under way at a stop. Clients offer again what is broken off."""
 OVERDUE = 75  # exit status of a stop that did not end in time; the unit does not take it for a failure
-START_TOLD_S = 1.0  # between two words to systemd about a start that reads every artifact
-START_STEP_S = 600  # what systemd is asked to allow for the next 256th of the store
+START_S = 6 * 3600  # what systemd is asked to allow for a start
 SWITCH_S = 0.0005
 """Longest time that a busy thread, such as a merge, keeps the interpreter from a request. A request takes it
 back some ten times: with Python's own 5 ms, answers took 50 ms while a merge ran."""
@@ -85,7 +84,9 @@ def assemble(
     environ: Mapping[str, str],
     clock: Callable[[], float] = time.monotonic,
 ) -> Server:
-    store = _open_store(place.root, settings, environ)
+    # An index that is lost is made again from every artifact.
+    notify(f"EXTEND_TIMEOUT_USEC={START_S * 1_000_000}\nSTATUS=opening the store", environ)
+    store = Store(place.root, limits=_limits(settings))
     try:
         _check_store(store, settings)
     except BaseException:
@@ -267,22 +268,6 @@ def _tier(daemon: Daemon, settings: Settings) -> Tier | None:
     if upstream is not None and file is not None:
         leader = upstream, read_token("tier.upstream_token_file", file)
     return tier.Tier(daemon, bucket.opened(settings.tier.url), is_read_only=is_read_only, lead=leader)
-
-
-def _open_store(root: Root, settings: Settings, environ: Mapping[str, str]) -> Store:
-    """The store; says how far it is, where its index has to be made again."""
-    told_at = time.monotonic()
-
-    def progress(indexed: int, share: float) -> None:
-        nonlocal told_at
-        if time.monotonic() - told_at < START_TOLD_S:
-            return
-        told_at = time.monotonic()
-        artifacts = count_text(indexed, "artifact", "artifacts")
-        told = f"{artifacts} indexed, {share:.0%} of the store scanned"
-        notify(f"EXTEND_TIMEOUT_USEC={START_STEP_S * 1_000_000}\nSTATUS={told}", environ)
-
-    return Store(root, limits=_limits(settings), progress=progress)
 
 
 def _check_store(store: Store, settings: Settings) -> None:

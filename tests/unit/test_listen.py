@@ -12,14 +12,10 @@ import pytest
 
 from prepcache.errors import ConfigError
 from prepcached import __main__, cli
-from prepcached import server as daemon_server
 from prepcached.config import Settings
 from prepcached.start import is_activated, listen
-from prepcached.store.db import discard
-from prepcached.store.root import Root
-from prepcached.store.store import Store
 from support.serving import build
-from support.stores import ROOMY, put
+from support.stores import ROOMY
 
 
 def settings(tmp_path: Path, **members: object) -> Settings:
@@ -131,21 +127,3 @@ def test_sockets_for_another_process_are_not_taken(tmp_path: Path) -> None:
     assert not is_activated({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "0"})
     [sock] = listen(settings(tmp_path), environ)
     sock.close()
-
-
-def test_systemd_is_told_the_progress_of_a_rebuild(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = settings(tmp_path, max_bytes=ROOMY.max_bytes, min_free=0)
-
-    def opened() -> Store:
-        return daemon_server._open_store(Root(str(given.root)), given, {})
-
-    store = opened()
-    put(store, "a")
-    store.close()
-    discard(str(tmp_path / "root" / "v1" / "index.sqlite"))
-    told: list[str] = []
-    monkeypatch.setattr(daemon_server, "notify", lambda state, environ: told.append(state))
-    monkeypatch.setattr(daemon_server, "START_TOLD_S", 0.0)
-    opened().close()
-    assert all(one.startswith("EXTEND_TIMEOUT_USEC=600000000\nSTATUS=") for one in told)
-    assert len(told) == 256 and told[-1].endswith("1 artifact indexed, 100% of the store scanned")

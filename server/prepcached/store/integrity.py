@@ -38,13 +38,10 @@ from prepcached.store import db, durable, eviction, queries, staging
 from prepcached.store.commit import row_values
 from prepcached.store.core import Core, io_told, log
 from prepcached.store.db import artifacts
-from prepcached.store.layout import OBJECT_FOLDERS
 from prepcached.store.listing import key_bytes, owned_by
 from prepcached.store.queries import Doomable
 from prepcached.store.records import Finding
 
-Progress = Callable[[int, float], None]
-"""(artifacts indexed, which share of the store was looked through), after each folder."""
 NEW_INDEX = "new index"
 """What was done at a start where artifacts lay and no index that could be used."""
 BATCH = 256
@@ -61,20 +58,20 @@ _NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENXIO)
 # Opening
 
 
-def open_index(core: Core, *, recover: bool, progress: Progress | None) -> None:
+def open_index(core: Core, *, recover: bool) -> None:
     """Opens the core's index, and makes it agree with the disk, unless `recover` is False."""
     try:
-        _open(core, recover, progress)
+        _open(core, recover)
     except errors.IndexCorrupt as damage:
         if not recover:
             raise
         level = logging.WARNING if "version" in damage.data else logging.ERROR  # an upgrade is no fault
         log.log(level, "%s. This start rebuilds it, which may take a while", damage.message)
         db.discard(core.layout.index)
-        _open(core, recover, progress)
+        _open(core, recover)
 
 
-def _open(core: Core, is_recovering: bool, progress: Progress | None) -> None:
+def _open(core: Core, is_recovering: bool) -> None:
     core.index = db.Index(core.layout.index)
     try:
         done = _begin(core) if core.index.is_new else Counter()
@@ -83,7 +80,7 @@ def _open(core: Core, is_recovering: bool, progress: Progress | None) -> None:
             with io_told("the store could not be scanned"):
                 with core.index.write() as conn:
                     queries.use_by(conn, core.clock())
-                done.update(finding.outcome for finding in _walk(core, repair=True, progress=progress))
+                done.update(finding.outcome for finding in _walk(core, repair=True))
             if done:
                 level = logging.WARNING if done["lost"] else logging.INFO
                 told = ", ".join(f"{n} {what}" for what, n in sorted(done.items()))
@@ -117,21 +114,17 @@ def check(core: Core, *, repair: bool = False) -> list[Finding]:
             return findings + list(_sums(core, repair))
 
 
-def _walk(
-    core: Core, *, repair: bool, is_check: bool = False, progress: Progress | None = None
-) -> Iterator[Finding]:
+def _walk(core: Core, *, repair: bool, is_check: bool = False) -> Iterator[Finding]:
     with core.writer:
         found = [*_temporary(core, repair), *_doomed(core, repair)]
     yield from found
     indexed = 0
-    for number, (prefix, folder) in enumerate(core.layout.object_folders(), 1):
+    for prefix, folder in core.layout.object_folders():
         core.check_not_stopping()
         with core.writer:
             found = list(_folder(core, prefix, folder, repair, is_check))
         yield from found
         indexed += sum(finding.outcome == "indexed" for finding in found)
-        if progress is not None:
-            progress(indexed, number / OBJECT_FOLDERS)
     if indexed:
         with core.writer:
             _keep_latest_editions(core)

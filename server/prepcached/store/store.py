@@ -71,7 +71,6 @@ class Store(Core):
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         recover: bool = True,
-        progress: integrity.Progress | None = None,
     ) -> None:
         self.is_closed = False
         self._is_kept_up = recover
@@ -79,7 +78,7 @@ class Store(Core):
             disk = root if isinstance(root, Root) else Root(os.fspath(root))
             undo.callback(disk.close)
             super().__init__(disk, limits, clock, monotonic)
-            integrity.open_index(self, recover=recover, progress=progress)
+            integrity.open_index(self, recover=recover)
             undo.callback(self.index.close)
             self._scrubber = integrity.Scrubber(self)
             undo.pop_all()

@@ -17,11 +17,11 @@ from prepcache import artifact, errors
 from prepcache.digests import RecipeDigest
 from prepcache.protocol import wire
 from prepcached.auth import TOKEN_UID
-from prepcached.store import integrity, staging
+from prepcached.store import staging
 from prepcached.store.db import Index, discard
 from prepcached.store.store import Store, check_root, rebuild
 from support import stores
-from support.stores import RECIPE, ROOMY, Clock, item, put
+from support.stores import RECIPE, Clock, item, put
 
 
 def objects(root: Path) -> list[Path]:
@@ -82,26 +82,6 @@ def test_of_two_files_of_one_key_one_is_indexed(root: Path, open_store: Callable
     assert again.stats().recovered == {"new index": 1, "indexed": 3, "doubled": 1}
     assert stores.items_of(again) == sorted([item(1), item(2)])
     assert len(objects(root)) == 3
-
-
-def test_a_rebuild_indexes_in_batches_and_reports_progress(
-    open_store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(integrity, "BATCH", 2)
-    store = open_store()
-    put(store, 0)
-    for n in range(1, 20):  # as commits leave them, which take long
-        made = tmp_path / "made"
-        with open(made, "wb") as file:
-            stores.write_artifact(file.fileno(), [n])
-        name = blake3(made.read_bytes()).hexdigest()
-        made.rename(Path(store.objects) / name[:2] / name)
-    store.close()
-    told: list[tuple[int, float]] = []
-    discard(str(Path(store.root) / "v1" / "index.sqlite"))
-    Store(store.root, limits=ROOMY, progress=lambda *now: told.append(now)).close()
-    assert told == sorted(told) and len(told) == 256 and told[-1] == (20, 1.0)
-    assert stores.items_of(open_store()) == sorted(item(n) for n in range(20))
 
 
 @pytest.mark.parametrize("place", ["objects/00", "tmp", "staging"])
