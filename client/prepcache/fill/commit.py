@@ -18,8 +18,7 @@ Invariants:
     6. Staged files go with their session, and a killed daemon may have moved them: what is refused for its
        file, or in a forgotten session, is staged once more.
 
-Locking: `_flushing`, held over commits; `_leaving`, while files are left, so that each is left once;
-`changed` guards what waits, and is never held over a request.
+Locking: `_flushing`, held over commits; `changed` guards what waits, and is never held over a request.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ import contextlib
 import logging
 import math
 import os
-import secrets
 import threading
 import time
 import weakref
@@ -36,7 +34,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing import active_children, parent_process
 from multiprocessing.util import Finalize
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -56,12 +53,11 @@ from prepcache.errors import (
     StoreError,
     UnknownSession,
 )
-from prepcache.fill.pending import Batch, LocalFile, Task
+from prepcache.fill.left import LeftFiles, remove
+from prepcache.fill.pending import Batch, Task
 from prepcache.fill.share import MAX_LOOKS, HeldLease, Share, forsake
-from prepcache.index.item_index import MISSING
 from prepcache.protocol import wire
 from prepcache.protocol.observed import chunks_of
-from prepcache.protocol.places import cache_folder
 from prepcache.protocol.units import count_text
 
 log = logging.getLogger("prepcache")
@@ -71,8 +67,6 @@ AWAY_FILES = 256
 """What may wait in files of one process, each with a descriptor; beyond that nothing more is kept."""
 WORKERS_S = 2.0
 """What a job at its end gives all its workers, which commit a second after they have made something."""
-FORGOTTEN_S = 2 * 24 * 3600.0
-"""What was left for another process is deleted then, if none has taken it."""
 RETRY_S = 5.0
 """How often what waits for the daemon is offered to it."""
 FILES_AT_A_PACE = 4
@@ -187,13 +181,10 @@ class Committer:
         self._artifacts = artifacts
         self._session = artifacts.sharing
         self._task = task
-        self._is_heir = is_heir
+        self._left = LeftFiles(self.recipe) if is_heir else None
         self._flushing = threading.Lock()
-        self._leaving = threading.Lock()
         self._todo: deque[Batch] = deque()
         self._retry_at = self._leave_at = 0.0
-        self._met: set[str] = set()
-        """Names of files that workers have left, and which it has looked at."""
         forks.note(self)
         self.collect: Callable[[], None] | None = None
         """Submits what was made on access; None where nothing was, so that nothing is kept by it."""
@@ -314,7 +305,7 @@ class Committer:
                     if is_over:
                         self._retry_at = 0.0
                         if batch.left is not None:
-                            _remove(batch.left)
+                            remove(batch.left)
                         self._todo.popleft()
                         _WAITING.discard(batch)
                     self.changed.notify_all()
@@ -462,7 +453,7 @@ class Committer:
                 self.flush(began + limit_s)
             self._charge(began + given_s, nbytes)
         if is_worker and self._todo:
-            why = self._leave()
+            why = self._leave() or "the daemon is away"
             if lost := sum(len(batch.indices) for batch in list(self._todo) if batch.left is None):
                 which = count_text(lost, "sample", "samples")
                 log.warning("prepcache: %s that a worker has made could not be stored: %s", which, why)
@@ -477,70 +468,22 @@ class Committer:
                 time.sleep(0.05)
 
     def _leave(self) -> str:
-        """Leaves what is not committed to processes of this user that open the recipe, as the job does; says
-        why something may not be left."""
-        folder = cache_folder(os.environ) / "left"
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for path in folder.iterdir():
-                with contextlib.suppress(FileNotFoundError):
-                    if path.stat().st_mtime < time.time() - FORGOTTEN_S:
-                        path.unlink()
-            with self._leaving:
-                for batch in list(self._todo) if self._is_heir else ():
-                    # Pieces of one item are taken together, or not at all.
-                    if len(batch.files) == 1 and batch.left is None:
-                        path = folder / f"{self.recipe}-{secrets.token_hex(8)}"
-                        _write(batch.files[0], path)
-                        batch.left = path
-                        self._met.add(path.name)
-        except OSError as error:
-            return str(error)
-        return "the daemon is away"
+        """Leaves what is not committed to other processes, as the job; why something may not be left."""
+        return "" if self._left is None else self._left.leave(list(self._todo))
 
     def inherit(self) -> None:
-        """Takes what workers could not commit. Their files stay for other processes until it is stored."""
-        folder, catalogue = cache_folder(os.environ) / "left", self._task.catalogue
-        for path in folder.glob(f"{self.recipe}-*") if self._is_heir else ():
-            if path.name in self._met or is_full() or (file := LocalFile.at(path)) is None:
-                continue
-            observed, table = list(file.artifact.header.observed), file.artifact.item_digests
-            # An input that has changed may change back.
-            if file.artifact.edition < catalogue.edition or not self._artifacts.accepts(observed):
-                continue
-            self._met.add(path.name)
-            items = catalogue.distinct.find(table)
-            if (items == MISSING).any():  # it is another data set's
-                continue
-            if catalogue.is_shared(items).all():
-                _remove(path)
-            elif any(map(catalogue.is_missing, items.tolist())):
-                batch = Batch([file], items.tolist(), dict.fromkeys(map(bytes, table)), observed, left=path)
-                catalogue.add_local(batch.files)
+        """Takes what workers could not commit."""
+        if (left := self._left) is None:
+            return
+        for path in left.unknown():
+            if not is_full() and (batch := left.take(path, self._task)) is not None:
+                self._task.catalogue.add_local(batch.files)
                 self._add(batch)
 
     def before_fork(self) -> None:
         """The workers of an epoch find what those of the last one left."""
         if os.getpid() == self.pid and self._artifacts.session.is_away:
             self.inherit()
-
-
-def _remove(path: Path) -> None:
-    """Removes a file that is stored by now. Where its folder is read-only, it is passed over from now on."""
-    with contextlib.suppress(OSError):
-        path.unlink()
-
-
-def _write(file: LocalFile, path: Path) -> None:
-    """Copies a file to a path, where it appears as a whole."""
-    part = path.with_name(f"part-{path.name}")
-    try:
-        with open(part, "xb") as copy:
-            file.copy_to(copy.fileno())
-        part.rename(path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def _end(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
