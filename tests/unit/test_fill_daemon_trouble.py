@@ -35,20 +35,6 @@ def test_until_the_cache_has_told_its_size_commits_are_small(daemon: FakeDaemon)
     assert [ref.items for _, ref in daemon.artifacts[RECIPE.digest]] == [4, 8]
 
 
-def test_a_declined_commit_keeps_its_samples_in_the_job(daemon: FakeDaemon) -> None:
-    bench = Bench(daemon, list(range(10)))
-
-    def shrink(method: str) -> None:
-        if method == "commit":
-            daemon.room = 0
-
-    bench.session.fail = shrink
-    filled = bench.fill()
-    assert filled.is_declined
-    assert bench.samples() == [i * i for i in range(10)]
-    assert daemon.artifacts == {}
-
-
 @pytest.mark.parametrize("method", ["lease", "stage", "commit"])
 def test_a_daemon_that_dies_costs_no_sample_and_raises_nothing(daemon: FakeDaemon, method: str) -> None:
     bench = Bench(daemon, list(range(10)))
