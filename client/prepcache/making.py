@@ -10,14 +10,12 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
 import tempfile
-import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +35,6 @@ from prepcache.fill.workers import crew_of
 from prepcache.index.item_index import MISSING, Array, Catalogue, rows_of
 from prepcache.index.view import View
 from prepcache.keys.randomness import Guard, describe
-from prepcache.protocol.observed import with_draws
 from prepcache.protocol.units import count_text
 from prepcache.report import WITHOUT, ended_early, left_text, unobserved_text
 from prepcache.settings import Mode
@@ -56,33 +53,6 @@ LOOK_AGAIN_S = 5.0
 """How often a lazy data set that misses asks what others have committed meanwhile."""
 
 
-class _Watched:
-    """What the function was seen to do on access; what commits holds this, and not `Making`."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._drawn: set[str] = set()
-        self._guards: dict[int, Guard] = {}
-        """Those of the calls on access that are under way, by `id`: they are equal to each other."""
-
-    @contextlib.contextmanager
-    def guarded(self) -> Iterator[Guard]:
-        watched = Guard()
-        self._guards[id(watched)] = watched
-        try:
-            with watched:
-                yield watched
-        finally:
-            del self._guards[id(watched)]
-            self._drawn |= watched.drawn
-
-    def drawn(self) -> set[str]:
-        return self._drawn.union(*(watched.check() for watched in list(self._guards.values())))
-
-    def observed(self) -> list[dict[str, Any]]:
-        return with_draws(self._job.observed(), self.drawn())
-
-
 class Making:
     """Makes what is missing of some samples, for one process."""
 
@@ -94,20 +64,17 @@ class Making:
         self._catalogue = samples.catalogue
         self._originals = samples.originals
         self._tally = samples.tally
-        self._watched = _Watched(samples.by.job)
-        self._beginning = threading.Lock()
         is_heir = self._by.artifacts.mode.is_writing and not self._by.is_stream
         self.pid = os.getpid()
         self._task = Task(self._by, self._catalogue, self._originals)
         self.committer = Committer(self._task, is_heir=is_heir)
-        self.on_access: OnAccess | None = None
+        self.on_access = OnAccess(self._task, self.committer)
 
     # -- all that is missing
 
     def prepare(self, positions: range | None) -> None:
         """Fills up what is missing, or only what is at these positions."""
-        if (here := self.on_access) is not None:
-            here.run()  # into files of this job, where the fill finds it
+        self.on_access.run()  # into files of this job, where the fill finds it
         with self._by.artifacts.filling:
             missing = self._catalogue.missing
             if positions is not None:
@@ -204,19 +171,14 @@ class Making:
         Args:
             is_single: a job asks for samples one by one.
         """
-        by, is_writing = self._by, self._by.artifacts.mode.is_writing
+        by, here, is_writing = self._by, self.on_access, self._by.artifacts.mode.is_writing
         by.job.refuse_itself()
         drifted = is_writing and by.job.guard.check_first()
         if drifted and by.job.guard.is_news():
             by.say_of_it(line(drifted), "drifted")
         is_keeping = self._of.keeps or by.artifacts.has_lost
-        here = None
-        if is_keeping and is_writing and not drifted:
-            with self._beginning:
-                here = self.on_access or OnAccess(self._task, self.committer, self._watched.observed)
-                self.on_access = here
-        with by.job.filling(), self._watched.guarded() as watched:
-            if here is not None and here.wants_more:
+        with by.job.filling(), here.guarded() as watched:
+            if is_keeping and is_writing and not drifted and here.wants_more:
                 made = here.samples(indices, self._kept_call, is_single=is_single)
             else:
                 if is_keeping:
@@ -250,7 +212,7 @@ class Making:
         if part.error is not None:
             raise self._task.failure(part)
         if isinstance(self._by.job.function, Wrapped):
-            self._of.refuse_draws(self._watched.drawn())
+            self._of.refuse_draws(self.on_access.drawn())
         self._tally.note_made(index, part.cost_s)
         self._say_notices(part.notices)
         changed = self._originals.changed(index)

@@ -247,7 +247,7 @@ class Samples:
 
     @property
     def on_access(self) -> OnAccess | None:
-        """What makes samples on access, if this process has made any."""
+        """What makes samples on access, if this process has begun to make any."""
         making = self._made_here
         return None if making is None else making.on_access
 

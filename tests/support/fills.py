@@ -173,7 +173,7 @@ class AccessJob:
         self.bench = Bench(daemon, items, name, function)
         self.task, self.artifacts = self.bench.task(), self.bench.artifacts
         self.committer = Committer(self.task)
-        self.made = OnAccess(self.task, self.committer, list)
+        self.made = OnAccess(self.task, self.committer)
 
     def call(self, index: int) -> tuple[Part, bool]:
         (part,) = self.bench.job.parts(index, self.bench.item_of(index))

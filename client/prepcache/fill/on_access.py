@@ -24,7 +24,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,8 @@ from prepcache.fill.pacing import COMMIT_ITEMS, COMMIT_LEASES, Pace, commit_byte
 from prepcache.fill.pending import Collected, Task
 from prepcache.fill.recipe_guard import line
 from prepcache.fill.share import Share
+from prepcache.keys.randomness import Guard
+from prepcache.protocol.observed import with_draws
 
 log = logging.getLogger("prepcache")
 
@@ -57,23 +59,22 @@ Call = Callable[[int], tuple[Part, bool]]
 class OnAccess:
     """Makes samples and has them committed, for one process."""
 
-    def __init__(
-        self, task: Task, committer: Committer, observed: Callable[[], list[dict[str, Any]]]
-    ) -> None:
+    def __init__(self, task: Task, committer: Committer) -> None:
         self.pid = os.getpid()
         self.committer = committer
         self._artifacts = artifacts = task.by.artifacts
         self._task = task
-        self._observed = observed
         self._turn = threading.RLock()
         self._is_made = threading.Condition()
         self._submitting = threading.Lock()
         self._pace = Pace()
-        self._suit_cache()
         self._share = Share(artifacts, task.catalogue, np.empty(0, "i4"), self._pace, lambda found: None)
         self._made: dict[int, tuple[Part, int]] = {}
         """What is in no file yet, and its bytes."""
         self._made_bytes = self._grants = 0
+        self._drawn: set[str] = set()
+        self._guards: dict[int, Guard] = {}
+        """Those of the calls that are under way, by `id`: they are equal to each other."""
         artifacts.session.at_return(self.flush_soon)
         forks.note(self)
 
@@ -83,6 +84,25 @@ class OnAccess:
         is_there = session.is_away or not session.is_gone
         return is_there and not self.committer.reason and not is_full()
 
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[Guard]:
+        """A block in which the function is called: what it draws is seen, and given back."""
+        watched = Guard()
+        self._guards[id(watched)] = watched
+        try:
+            with watched:
+                yield watched
+        finally:
+            del self._guards[id(watched)]
+            self._drawn |= watched.drawn
+
+    def drawn(self) -> set[str]:
+        """The generators that the function was seen to draw from."""
+        return self._drawn.union(*(watched.check() for watched in list(self._guards.values())))
+
+    def _observed(self) -> list[dict[str, Any]]:
+        return with_draws(self._task.by.job.observed(), self.drawn())
+
     # -- making
 
     def samples(self, indices: Sequence[int], call: Call, *, is_single: bool = False) -> dict[int, Any]:
@@ -91,6 +111,8 @@ class OnAccess:
         Args:
             is_single: the job asks for samples one by one.
         """
+        if not self._pace.cost_s:
+            self._suit_cache()
         found: dict[int, Any] = {}
         while left := self._unread(indices, found):
             todo: list[int] = []
