@@ -10,7 +10,6 @@ Invariants:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -65,37 +64,7 @@ class UnkeyableError(PrepcacheError, code="unkeyable", status=422, exit_code=10)
 
 
 class PreprocessError(PrepcacheError, code="preprocess-failed", status=500, exit_code=12):
-    """The preprocessing function raised; `__context__` is its exception, `item` names the item.
-
-    The frames of the function end its traceback, so that one traceback shows all. That of an exception group
-    does not: the group is `__cause__` then.
-    """
-
-    __slots__ = ("_error",)  # not in `__dict__`, and so in no pickle
-    _error: BaseException | None
-
-    @classmethod
-    def of(cls, error: BaseException | None, message: str, **data: Any) -> PreprocessError:
-        """In place of what the function raised: with its frames, its notes and its own cause."""
-        failed = cls(message, **data)
-        failed._error = error
-        if error is not None:
-            cause = error.__cause__
-            if cause is None and not error.__suppress_context__ and error.__context__ is not sys.exception():
-                cause = error.__context__  # not what the job itself handles just now
-            failed.__cause__ = error if isinstance(error, BaseExceptionGroup) else cause
-            notes = vars(error).get("__notes__") if failed.__cause__ is not error else None
-            for note in notes if isinstance(notes, list) else ():
-                if isinstance(note, str):
-                    failed.add_note(note)
-        return failed.bared()
-
-    def bared(self) -> PreprocessError:
-        """Without frames of ours. `raise` has changed `__context__` where the job handles another error."""
-        error: BaseException | None = getattr(self, "_error", None)
-        self.__context__ = error
-        is_shown = error is not None and self.__cause__ is not error
-        return self.with_traceback(error.__traceback__ if error is not None and is_shown else None)
+    """The preprocessing function raised; `__cause__` is its exception, `item` names the item."""
 
 
 class SampleError(PrepcacheError, code="unstorable-sample", status=422, exit_code=13):

@@ -291,9 +291,8 @@ def verify(
             name = originals.name(index, SHOWN)
             try:
                 again = job.call(index, originals.item(index))
-            except Exception as error:  # noqa: BLE001 - the function may raise anything
-                failed = PreprocessError.of(error, f"preprocessing {name} again failed: {error}")
-                raise failed from failed.__cause__
+            except Exception as error:
+                raise PreprocessError(f"preprocessing {name} again failed: {error}") from error
             stored = [slot.artifact.sample(row) for slot, row in zip(slots, rows.tolist(), strict=True)]
             if _digest(stored) != _digest(again):
                 ref = slots[0].ref if slots else None

@@ -238,7 +238,7 @@ class Samples:
         try:
             self.making.prepare(positions)
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
-            raise _bared(error) from error.__cause__
+            raise error.with_traceback(None) from error.__cause__
 
     def refuse_draws(self, drawn: set[str]) -> None:
         """Refuses a wrapped dataset that draws."""
@@ -299,7 +299,7 @@ class Samples:
             made: dict[int, Any] = self.making.samples(indices, is_single=is_single)
             return made
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
-            raise _bared(error) from error.__cause__
+            raise error.with_traceback(None) from error.__cause__
 
     def view(self) -> View:
         """The samples that are there; where items expand, those of the last preparation."""
@@ -363,8 +363,3 @@ class Samples:
         # What was lost on the way is made again: without it, positions would name other samples.
         if self.is_expanded and not len(self.catalogue.missing):
             self._view = View(self.catalogue)
-
-
-def _bared(error: BaseException) -> BaseException:
-    """An error of which nothing of ours is shown below the job's line."""
-    return error.bared() if isinstance(error, PreprocessError) else error.with_traceback(None)

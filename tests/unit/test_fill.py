@@ -57,8 +57,8 @@ def test_an_error_names_its_item_and_keeps_what_was_done(daemon: FakeDaemon) -> 
     bench = Bench(daemon, list(range(10)), function=bad)
     with pytest.raises(PreprocessError, match=r"item 7 \(7\) failed: ValueError: no seven") as caught:
         bench.fill()
-    assert isinstance(caught.value.__context__, ValueError)
-    frames = traceback.extract_tb(caught.value.__context__.__traceback__)
+    assert isinstance(caught.value.__cause__, ValueError)
+    frames = traceback.extract_tb(caught.value.__cause__.__traceback__)
     assert [frame.name for frame in frames] == ["watched", "bad"], "none of ours"
     assert left_behind(daemon) == 0
     after = Bench(daemon, list(range(10)), "after")

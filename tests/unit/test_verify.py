@@ -101,7 +101,7 @@ def test_an_error_while_verifying_keeps_its_cause(
 
     with pytest.raises(PreprocessError, match="again failed: bad") as raised:
         verified(bench, fail)
-    assert isinstance(raised.value.__context__, ValueError) and isinstance(raised.value.__cause__, KeyError)
+    assert isinstance(cause := raised.value.__cause__, ValueError) and isinstance(cause.__cause__, KeyError)
 
 
 def test_a_missing_piece_condemns_no_other_piece(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:

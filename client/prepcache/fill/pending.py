@@ -68,12 +68,13 @@ class Task:
     def failure(self, part: Part) -> PreprocessError:
         error, originals = part.error, self.originals
         what = f"{type(error).__qualname__}: {error}" if str(error) else type(error).__qualname__
-        return PreprocessError.of(
-            error,
+        failed = PreprocessError(
             f"preprocessing {originals.name(part.index)} failed: {what}",
             index=originals.position(part.index),
             item=repr(originals.item(part.index))[:SHOWN],
         )
+        failed.__cause__ = error
+        return failed
 
     def refusal(self, index: int, error: SampleError) -> SampleError:
         return SampleError(f"{self.originals.name(index)}: {error.message}", **error.data)
