@@ -27,7 +27,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from prepcache.errors import DaemonUnreachable, LimitExceeded, StoreError, UnknownSession
+from prepcache.errors import LimitExceeded, StoreError, UnknownSession
 from prepcache.protocol import wire
 from prepcache.protocol.inspection import Verified
 from prepcache.protocol.units import size_text
@@ -179,13 +179,7 @@ class Daemon:
     async def verify(self, keys: Iterable[str] | None, is_gone: IsGone, owner: int | None = None) -> Verified:
         """Verifies entries, one caller after another; a stop breaks it off, and a client that hangs up."""
         is_abandoned = threading.Event()
-
-        def go_on(_done: int, _of: int) -> None:
-            if is_abandoned.is_set():
-                raise DaemonUnreachable("verification stopped early: the client has gone")
-
-        work = partial(self.store.verify, keys, progress=go_on, owner=owner)
-        verifying = self._in(self._long, work)
+        verifying = self._in(self._long, partial(self.store.verify, keys, owner, is_abandoned.is_set))
         try:
             while not (await asyncio.wait([verifying], timeout=TICK_S))[0]:
                 if await is_gone():

@@ -123,25 +123,20 @@ class Merger:
     def _next(self, recipe_id: int) -> list[int] | None:
         """Ids of what to merge next of a recipe, none of it held just now; None where nothing would merge
         if all of it were idle, either."""
-        alike = artifacts.c.owner, artifacts.c.edition, artifacts.c.observed
-        of_part = artifacts.c.id, artifacts.c.size_bytes, artifacts.c["items"]
+        columns = "digest", "id", "size_bytes", "items", "owner", "edition", "observed"
         statement = (
-            sa.select(*of_part, artifacts.c.digest, *alike)
+            sa.select(*(artifacts.c[name] for name in columns))
             .where(artifacts.c.recipe_id == recipe_id)
             .where(sa.not_(artifacts.c.is_pinned), artifacts.c.size_bytes < LARGE_BYTES)
             .order_by(artifacts.c.generation, artifacts.c.id)
             .limit(MAX_LOOK)
         )
         is_held = eviction.is_held_now(self._core)
-        every: list[Part] = []
-        idle: list[Part] = []
         with self._core.index.read() as conn:
-            for part_id, size_bytes, items, digest, *of in conn.execute(statement):
-                if part_id not in self._left_out:
-                    every.append(Part(part_id, size_bytes, items, tuple(of)))
-                    if not is_held(digest):
-                        idle.append(every[-1])
-        return [part.id for part in plan(idle)] if plan(every) else None
+            rows = [row for row in conn.execute(statement) if row.id not in self._left_out]
+        parts = {row[0]: Part._make([*row[1:4], tuple(row[4:])]) for row in rows}
+        idle = [part for digest, part in parts.items() if not is_held(digest)]
+        return [part.id for part in plan(idle)] if plan(parts.values()) else None
 
     def _merge(self, ids: Sequence[int]) -> bool:
         """Whether it merged, or found why not, so that the recipe is to be looked at again."""

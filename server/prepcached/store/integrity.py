@@ -330,21 +330,15 @@ class Scrubber:
 def verify(
     core: Core,
     keys: Iterable[str] | None = None,
-    *,
-    progress: Callable[[int, int], None] = lambda checked, total: None,
     owner: int | None = None,
+    is_abandoned: Callable[[], bool] = lambda: False,
 ) -> Verified:
-    """Reads artifacts whole, now: all, or those of some keys, or an owner. Damaged ones are removed.
-
-    Args:
-        progress: called with (checked, of how many) after each artifact; its exception ends the work.
-    """
-    if keys is None:
-        total, rows = core.counters.entries, _rows_after(core, 0, owner)
-    else:
+    """Reads artifacts whole, now: all, or those of some keys, or an owner. Damaged ones are removed."""
+    rows = _rows_after(core, 0, owner)
+    if keys is not None:
         wanted = [key_bytes(key) for key in keys]
-        total, rows = len(wanted), iter(eviction.rows_of(core, artifacts.c.key, wanted, *owned_by(owner)))
-    checked = read = 0
+        rows = iter(eviction.rows_of(core, artifacts.c.key, wanted, *owned_by(owner)))
+    read = 0
     found: dict[bool | None, list[Key]] = {True: [], False: [], None: []}
 
     def pace(count: int) -> None:
@@ -352,12 +346,12 @@ def verify(
         read += count
         core.stopping.wait(count / VERIFY_BYTES_PER_S)
         core.check_not_stopping()
+        if is_abandoned():
+            raise errors.DaemonUnreachable("verification stopped early: the client has gone")
 
     for row in rows:
-        checked += 1
         found[read_whole(core, row, pace)].append(Key(row.key.hex()))
-        progress(checked, total)
-    return Verified(checked, read, tuple(found[False]), tuple(found[None]))
+    return Verified(sum(map(len, found.values())), read, tuple(found[False]), tuple(found[None]))
 
 
 def _rows_after(core: Core, position: int, owner: int | None = None) -> Iterator[Doomable]:

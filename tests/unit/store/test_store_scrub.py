@@ -32,6 +32,12 @@ def test_verify_reads_only_the_keys_it_is_told(store: Store) -> None:
         store.verify(["../x"])
 
 
+def test_a_verification_that_nobody_waits_for_ends(store: Store) -> None:
+    put(store, 1)
+    with pytest.raises(errors.DaemonUnreachable, match="the client has gone"):
+        store.verify(is_abandoned=lambda: True)
+
+
 def test_a_lost_file_is_a_bad_one(store: Store) -> None:
     ref = put(store, 1).artifacts[0]
     (Path(store.objects) / ref.digest[:2] / ref.digest).unlink()
