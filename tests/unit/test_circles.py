@@ -22,22 +22,6 @@ def digest_of(value: Any) -> str:
     return recipe(f, code="function").digest
 
 
-PARSER = """
-import argparse
-PARSER = argparse.ArgumentParser()
-PARSER.add_argument_group("how").add_argument("--size", type=int, default={})
-def f(x): return PARSER.format_help(), x
-"""
-
-
-def test_a_parser_of_arguments_counts_by_what_it_takes(project: Project) -> None:
-    """Its groups share a list with it, in which they stand themselves."""
-    project.write(prep=PARSER.format(1))
-    assert not changes(project, lambda: None, code="function")
-    assert not changes(project, lambda: project.load().PARSER.parse_args([]), code="function")
-    assert changes(project, lambda: project.write(prep=PARSER.format(2)), code="function")
-
-
 def doubled(hold: Any) -> Any:
     value: Any = [1]
     for _ in range(20):

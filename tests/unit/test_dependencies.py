@@ -44,14 +44,6 @@ def test_what_runs_is_keyed_after_an_edit_of_its_source(project: Project, loaded
     assert project.digest(**FUNCTION) != before["function"]
 
 
-def test_the_last_of_very_many_names_counts(project: Project) -> None:
-    """Their numbers take several bytes of the bytecode."""
-    names = [f"A{number}" for number in range(300)]
-    text = "".join(f"{name} = 1\n" for name in names) + f"def f(x): return [{', '.join(names)}]"
-    project.write(prep=text)
-    assert changes(project, lambda: project.write(prep=text.replace("A299 = 1", "A299 = 2")), **FUNCTION)
-
-
 def test_untracked_names_that_are_not_reached_are_noted(project: Project) -> None:
     project.write(prep="def f(x): return x")
     assert project.recipe(untracked=("nothing",)).notes == (
@@ -110,64 +102,27 @@ def test_an_objects_own_caches_do_not_count(project: Project) -> None:
     assert recipe(module.f).digest == made.digest and not drift(made)
 
 
-HOLDING = """
-import functools
-def by_default(fn):
-    def inner(x, _fn=fn): return _fn(x)
-    return inner
-def by_keyword(fn):
-    def inner(x, *, _fn=functools.partial(fn)): return _fn(x)
-    return inner
-def by_attribute(fn):
-    def inner(x): return inner.fn(x)
-    inner.fn = fn
-    inner.calls = 0
-    return inner
+COUNTING = """
 def counting(fn):
     seen = {}
     def inner(x):
         seen[x] = True
         return fn(x)
     return inner
-
-def restored(name): ...
-
-class by_name:
-    def __init__(self, function):
-        self._partial = functools.partial(function)
-        self.name = function.__name__
-    def __call__(self, x):
-        return self._partial(x)
-    def __reduce__(self):
-        return restored, (self.name,)
 """
 
 
-@pytest.fixture
-def holding(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.install(monkeypatch, "holding", HOLDING)
-
-
-@pytest.mark.parametrize("decorator", ["by_default", "by_keyword", "by_attribute", "by_name"])
-@pytest.mark.parametrize("code", ["script", "function"])
-@pytest.mark.usefixtures("holding")
-def test_what_a_librarys_decorator_keeps_beside_its_cells_counts(
-    project: Project, decorator: str, code: str
+def test_notes_of_a_librarys_decorator_are_the_functions_own(
+    project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = "import holding, help\n@holding.{0}\ndef f(x): return help.g(x) + {1}"
-    project.write(prep=text.format(decorator, 7), help="def g(x): return x")
-    made = project.recipe(code=code)
-    if code == "script":
-        assert set(made.parts["code"]["files"]) == {"prep.py", "help.py"}
-    assert changes(project, lambda: project.write(prep=text.format(decorator, 8)), code=code)
-    assert changes(project, lambda: project.write(help="def g(x): return 2 * x"), code=code)
-
-
-@pytest.mark.usefixtures("holding")
-def test_notes_of_a_librarys_decorator_are_the_functions_own(project: Project) -> None:
-    project.write(prep="import holding\n@holding.counting\ndef g(x): return x\ndef f(x): return g(x)")
+    project.install(monkeypatch, "counting", COUNTING)
+    project.write(
+        prep="import counting, help\n@counting.counting\ndef g(x): return help.h(x)\ndef f(x): return g(x)",
+        help="def h(x): return x",
+    )
     module = project.load()
     made = recipe(module.f)
+    assert set(made.parts["code"]["files"]) == {"prep.py", "help.py"}
     module.f(1)
     assert drift(made) == {"prep.g[seen]": True}
     made = recipe(module.f)
@@ -224,14 +179,6 @@ def test_warnings_as_errors_do_not_break_parsing(project: Project, recwarn: pyte
         project.forget()
         assert {recipe(module.f, code=code).parts["code"]["mode"] for code in ("function", "script")}
     assert not recwarn.list
-
-
-@pytest.mark.parametrize("mode", [FUNCTION, {}])
-def test_code_compiled_under_another_name_counts_as_it_runs(project: Project, mode: dict[str, str]) -> None:
-    """It was looked for in the module's own file, which was then said to be edited."""
-    made = "text = {!r}\nexec(compile(text, 'rules.py', 'exec'))"
-    project.write(prep=made.format("def f(x): return 1"))
-    assert changes(project, lambda: project.write(prep=made.format("def f(x): return 2")), **mode)
 
 
 def test_a_script_with_a_relative_name_is_found_after_chdir(project: Project) -> None:

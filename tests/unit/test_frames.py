@@ -48,12 +48,6 @@ def test_what_a_text_names_counts_by_value(project: Project, name: str, code: An
     assert recipe(module.f, code=code).digest != before
 
 
-def test_a_function_that_a_text_names_counts_by_its_definition(project: Project) -> None:
-    text = "def keep(a): return a > {}\ndef f(x): return x.query('@keep(a)')"
-    project.write(prep=text.format(5))
-    assert changes(project, lambda: project.write(prep=text.format(6)), **FUNCTION)
-
-
 def test_what_a_text_in_the_config_names_counts(project: Project) -> None:
     text = "TH = {}\ndef f(x, rule): return x.query(rule)"
     project.write(prep=text.format(5))

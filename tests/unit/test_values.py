@@ -409,20 +409,3 @@ def test_lazily_cached_attributes_do_not_change_the_key(value: Any) -> None:
     assert digest_of(value) == before
     value.more = 1
     assert digest_of(value) != before
-
-
-def test_a_structure_of_ctypes_counts_by_its_fields(project: Project) -> None:
-    """Headers of binary files are read so. What ctypes makes of each field follows from them."""
-    text = "import ctypes\nclass H(ctypes.{}):\n    _fields_ = [('a', ctypes.{}), ('b', ctypes.{})]\n"
-    digests = []
-    for made_of in (
-        ("LittleEndianStructure", "c_int8", "c_int8 * 4"),
-        ("LittleEndianStructure", "c_int8", "c_int8 * 4"),
-        ("LittleEndianStructure", "c_uint8", "c_int8 * 4"),
-        ("LittleEndianStructure", "c_int8", "c_int8 * 5"),
-        ("BigEndianStructure", "c_int8", "c_int8 * 4"),
-    ):
-        project.write(prep=text.format(*made_of) + "def f(x): return H.from_buffer_copy(x).a\n")
-        digests.append(project.digest(code="function"))
-    assert digests[0] == digests[1]
-    assert len(set(digests)) == 4

@@ -1,0 +1,231 @@
+"""One edit of a small project each: it counts, and what differs from process to process does not."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy
+import numpy.random
+import pytest
+
+from prepcache.keys.recipes import recipe
+from support.projects import Project, project_fixture  # noqa: F401
+
+LIBRARY = '''
+import functools, os, pickle, random, threading, uuid
+import numpy as np
+
+class Kept:
+    """Gives its attributes away as they are."""
+    def __init__(self, n): self.n = n
+
+class Given(Kept):
+    def __getstate__(self): return dict(vars(self))
+
+class Unseeded(Given):
+    """As monai's Compose."""
+    def __init__(self, n):
+        super().__init__(n)
+        self.R = np.random.RandomState()
+        self.rng = np.random.default_rng()
+    def __call__(self, x): return self.R.random_sample() < self.n
+
+class Seeded(Given):
+    def __init__(self, n):
+        super().__init__(0)
+        self.R, self.rng, self.py = np.random.RandomState(n), np.random.default_rng(5), random.Random(6)
+
+class Global(Given):
+    """As scipy's distributions."""
+    def __init__(self, n):
+        super().__init__(n)
+        self.R, self.py = np.random.random_sample.__self__, random._inst
+        np.random.random_sample(), random.random()
+
+class Locked(Kept):
+    """As rich's Console."""
+    def __init__(self, n):
+        super().__init__(n)
+        self.lock, self.again = threading.Lock(), threading.RLock()
+
+def checked(function):
+    """As beartype: made from text, in the namespace of the function, with parameters named by addresses."""
+    limit = (int, str)
+    name = f"__limit_{id(limit)}"
+    text = f"def {function.__name__}(x, *, __function=function, {name}=limit):\\n"
+    text += f"    return __function(x) if isinstance(x, {name}) else (lambda: {name})()\\n"
+    space = {"function": function, "limit": limit}
+    exec(compile(text, f"<checked {function.__name__} at {id(limit)}>", "exec"), function.__globals__, space)
+    return functools.update_wrapper(space[function.__name__], function)
+
+def by_default(fn):
+    def inner(x, _fn=fn): return _fn(x)
+    return inner
+def by_keyword(fn):
+    def inner(x, *, _fn=functools.partial(fn)): return _fn(x)
+    return inner
+def by_attribute(fn):
+    def inner(x): return inner.fn(x)
+    inner.fn = fn
+    inner.calls = 0
+    return inner
+
+def restored(name): ...
+
+class by_name:
+    def __init__(self, function):
+        self._partial = functools.partial(function)
+        self.name = function.__name__
+    def __call__(self, x):
+        return self._partial(x)
+    def __reduce__(self):
+        return restored, (self.name,)
+'''
+ALBUMENTATIONS = '''
+import random
+import numpy as np
+
+class BasicTransform:
+    """As albumentations: every transform holds generators, seeded or not."""
+    def __init__(self, p=0.5):
+        self.p = p
+        names = {"image", "mask", "boxes", "volume", "points"}  # a set: another order in each process
+        self._key2func = {name: self.apply for name in names}
+        self.seed = None
+        self.random_generator = np.random.default_rng(self.seed)
+        self.py_random = random.Random(self.seed)
+    def apply(self, image):
+        return image
+
+class Resize(BasicTransform):
+    def __init__(self, height, p=1):
+        super().__init__(p)
+        self.height = height
+
+class Compose:
+    def __init__(self, transforms, seed=None):
+        self.transforms, self.seed = transforms, seed
+        self.random_generator = np.random.default_rng(seed)
+        self.py_random = random.Random(seed)
+'''
+OMEGACONF = """
+class OmegaConf:
+    @staticmethod
+    def to_container(config, *, resolve, throw_on_missing): return config._content
+
+class Container: pass
+
+class DictConfig(Container):
+    '''As OmegaConf: values in nodes, with parents, flags and caches beside them.'''
+    def __init__(self, content):
+        self._content, self._parent, self._flags_cache = content, self, (n for n in ())
+"""
+
+HEAD = "import albumentations as A, argparse, ctypes, library as L, omegaconf, pydantic, typing\n"
+HELD = HEAD + "HELD = $\ndef f(x): return HELD"
+OVER = (
+    "class Over(pydantic.BaseModel):\n    crop: int = 1\n    size: int = 224\nOVER = $\n"
+    "def f(x): return OVER.model_dump(exclude_unset=True)"
+)
+STRUCT = (
+    "class H(ctypes.LittleEndianStructure):\n    _fields_ = [('a', $), ('b', ctypes.c_int8)]\n"
+    "def f(x): return H.from_buffer_copy(x).a"
+)
+PARSER = (
+    "PARSER = argparse.ArgumentParser()\nPARSER.add_argument_group('how').add_argument('--size', default=$)\n"
+    "def f(x): return PARSER.format_help(), x"
+)
+INNER = "class Inner(pydantic.BaseModel):\n    n: $ = 1\n"
+NAMES = "\n".join(f"A{number} = 1" for number in range(299)) + "\nA299 = $\n"
+
+EDITS = {
+    "generators made from entropy": (HELD, "L.Unseeded(1)", "L.Unseeded(2)"),
+    "generators made from a seed": (HELD, "L.Seeded(1)", "L.Seeded(2)"),
+    "the global generators": (HELD, "L.Global(1)", "L.Global(2)"),
+    "locks": (HELD, "L.Locked(1)", "L.Locked(2)"),
+    "transforms": (HELD, "A.Compose([A.Resize(4)])", "A.Compose([A.Resize(5)])"),
+    "the seed of transforms": (HELD, "A.Compose([A.Resize(1)], seed=1)", "A.Compose([A.Resize(1)], seed=2)"),
+    "a config library": (HELD, "omegaconf.DictConfig({'size': 1})", "omegaconf.DictConfig({'size': 2})"),
+    "a parameter named by an address": ("@L.checked\ndef g(x): return $\ndef f(x): return g(x)", "1", "2"),
+    "what a decorator keeps in a default": ("@L.by_default\ndef f(x): return $", "1", "2"),
+    "what a decorator keeps in a keyword": ("@L.by_keyword\ndef f(x): return $", "1", "2"),
+    "what a decorator keeps in an attribute": ("@L.by_attribute\ndef f(x): return $", "1", "2"),
+    "what a decorator names": ("@L.by_name\ndef f(x): return $", "1", "2"),
+    "code made from text that calls itself a file": (
+        "space = {'__file__': '<made>'}\nexec(compile('def g(x): return $', '<made>', 'exec'), space)\n"
+        "g = space['g']\ndef f(x): return g(x)", "1", "2",
+    ),
+    "code compiled under another name": (
+        "exec(compile('def f(x): return $', 'rules.py', 'exec'))", "1", "2",
+    ),
+    "a class with a hash from text, as attrs makes it": (
+        "class C: n = $\nspace = {'k': id(C)}\nexec(f'def __hash__(self): return {id(C)}', space)\n"
+        "C.__hash__ = space['__hash__']\ndef f(x): return C()", "1", "2",
+    ),
+    "a hash": ("class C:\n    def __hash__(self): return $\ndef f(x): return C()", "1", "2"),
+    "a validated function": (
+        "@pydantic.validate_call\ndef g(x: $): return x\ndef f(x): return g(x)", "int", "float",
+    ),
+    "a model that an annotation names": (
+        f"{INNER}@pydantic.validate_call\ndef g(x: Inner): return x.n\ndef f(x): return g({{'n': x}})", "int", "float",
+    ),
+    "a model that an annotation names by text": (
+        f"{INNER}@pydantic.validate_call\ndef g(x: 'Inner'): return x.n\ndef f(x): return g({{'n': x}})", "int", "float",
+    ),
+    "the config of a validated call": (
+        "@pydantic.validate_call(config={'str_to_$': True})\ndef g(x: str): return x\ndef f(x): return g(x)", "lower", "upper",
+    ),
+    "what a generic model is given": (
+        "T = typing.TypeVar('T')\nclass Holder(pydantic.BaseModel, typing.Generic[T]):\n    value: T\n"
+        "class Given(pydantic.BaseModel):\n    number: typing.ClassVar[int] = $\nkind = Holder[Given]\ndef f(x): return kind", "1", "2",
+    ),
+    "which fields of a model were given": (OVER, "Over(crop=4)", "Over(crop=4, size=224)"),
+    "the size of a field of ctypes": (STRUCT, "ctypes.c_int8 * 4", "ctypes.c_int8 * 5"),
+    "the type of a field of ctypes": (STRUCT, "ctypes.c_int8", "ctypes.c_uint8"),
+    "the byte order of ctypes": (
+        "class H(ctypes.$EndianStructure):\n    _fields_ = [('a', ctypes.c_int16)]\ndef f(x): return H", "Little", "Big",
+    ),
+    "a parser of arguments, which stands in a list of its groups": (PARSER, "1", "2"),
+    "the last of very many names": (f"{NAMES}def f(x): return [{', '.join(f'A{n}' for n in range(300))}]", "1", "2"),
+    "a function that a query names": ("def keep(a): return a > $\ndef f(x): return x.query('@keep(a)')", "5", "6"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def libraries(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
+    project.install(monkeypatch, "library", LIBRARY)
+    project.put("site-packages/albumentations.py", ALBUMENTATIONS)
+    project.put("site-packages/omegaconf.py", OMEGACONF)
+    return project.folder
+
+
+@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.usefixtures("libraries")
+def test_an_edit_counts_and_addresses_do_not(project: Project, name: str) -> None:
+    text, one, other = EDITS[name]
+    kept: list[Any] = []  # alive: what is made next lies elsewhere
+
+    def digest(part: str) -> str:
+        project.write(prep=(text if text.startswith(HEAD) else HEAD + text).replace("$", part))
+        kept.append(project.load())
+        return recipe(kept[-1].f, code="function").digest
+
+    before = digest(one)
+    numpy.random.seed(5)
+    assert digest(one) == before
+    assert digest(other) != before
+
+
+def test_a_table_of_own_methods_has_no_order_that_counts(project: Project, libraries: Path) -> None:
+    project.write(prep=HELD.replace("$", "A.Compose([A.Resize(4)])"))
+    command = [sys.executable, "-c", "import prep, prepcache; print(prepcache.recipe(prep.f).digest)"]
+    told = set()
+    for seed in "12":
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": "site-packages"}
+        told.add(subprocess.run(command, cwd=libraries, env=env, stdout=-1, check=True).stdout)
+    assert len(told) == 1
