@@ -16,8 +16,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from functools import partial
-from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from prepcache.daemon.client import Client
@@ -150,36 +148,18 @@ def refuse_unknown(opened: str, options: Mapping[str, Any]) -> None:
 
 
 def check_keywords(function: Callable[..., Any], config: Mapping[str, Any] | None) -> None:
-    """Raises TypeError where `function(item, **config)` does not fit the function's parameters.
-
-    Of classes, C code and wrappers in C nothing is said before the first call.
-    """
-    first, given = 1, set(config or {})
-    partly: set[str] = set()
-    while type(function) is partial:
-        first, partly, function = first + len(function.args), partly.union(function.keywords), function.func
-    if type(function) is MethodType:
-        called: Any = function.__func__
-    else:
-        own = inspect.getattr_static(type(function), "__call__", None)
-        called = own if type(own) is FunctionType else function
-    if type(called) is not FunctionType:
+    """Raises TypeError where `function(item, **config)` cannot be called, before any item is read."""
+    if type(function) is not function.__class__:  # as wrapt's wrappers: what they pass on is theirs to say
         return
-    first += called is not function
-    code = called.__code__  # not a signature, which a decorator may claim
-    names, count = code.co_varnames, code.co_argcount
-    by_name = names[count : count + code.co_kwonlyargcount]
-    taken = names[max(code.co_posonlyargcount, first) : count] + by_name
-    if count < first and not code.co_flags & inspect.CO_VARARGS:
-        raise TypeError(f"{code.co_name}() takes no item: it is called as {code.co_name}(item, **config)")
-    unknown = sorted(given.difference(taken))
-    if unknown and not code.co_flags & inspect.CO_VARKEYWORDS:
-        told = ", ".join(taken) or "only an item"
-        raise TypeError(f"config has {', '.join(unknown)}, but {code.co_name}() takes {told}")
-    needed = names[first : count - len(called.__defaults__ or ())]
-    needed += tuple(name for name in by_name if name not in (called.__kwdefaults__ or ()))
-    if lacking := [name for name in needed if name not in given | partly]:
-        raise TypeError(f"{code.co_name}() needs {', '.join(lacking)}: give it in config=")
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # C code that does not tell
+        return
+    try:
+        signature.bind(None, **(config or {}))
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise TypeError(f"{name}{signature} cannot be called as {name}(item, **config): {error}") from None
 
 
 def refuse_unordered(items: Any) -> None:
