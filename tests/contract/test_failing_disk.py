@@ -35,7 +35,6 @@ def taking_nothing(served: Serving) -> Iterator[None]:
         patch.setattr(index, "write", no_transaction)
         patch.setattr(os, "utime", fails)
         patch.setattr(served.store.staged_area, "sweep", fails)
-        patch.setattr(served.store.staged_area, "discard", fails)
         yield
 
 
