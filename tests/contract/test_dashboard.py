@@ -53,6 +53,8 @@ def test_an_empty_store_has_a_page(served: Serving) -> None:
     assert answer.status_code == 200 and answer.headers["content-type"] == "text/html; charset=utf-8"
     assert "nobody is connected" in seen.text and "nothing yet" in seen.text
     assert "of 1.0 GiB" in seen.text
+    refreshed = f'<noscript><meta http-equiv="refresh" content="{pages.REFRESH_S}"></noscript>'
+    assert refreshed in answer.text, "where scripts are off"
 
 
 def test_it_shows_hits_jobs_and_what_is_kept(served: Serving) -> None:
@@ -122,11 +124,6 @@ def test_a_page_of_very_much_is_bounded(served: Serving) -> None:
     assert "there are more: /v1/recipes" in text and "and 2 more: /v1/sessions" in text
     assert "there are more: search" in text
     assert len(page) < 250_000  # of names that are nothing but markup
-
-
-def test_the_page_works_without_a_script(served: Serving) -> None:
-    text = served.http().get("/").text
-    assert f'<noscript><meta http-equiv="refresh" content="{pages.REFRESH_S}"></noscript>' in text
 
 
 def test_names_sort_by_each_column_largest_first(served: Serving) -> None:

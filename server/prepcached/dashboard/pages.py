@@ -32,7 +32,7 @@ from prepcache.protocol import inspection, status_text
 from prepcache.protocol.explain import cues
 from prepcache.protocol.inspection import NameSums
 from prepcache.protocol.units import age_text, count_text, size_text, span_text
-from prepcached.auth import Caller, user_name
+from prepcached.auth import TOKEN_UID, Caller, user_name
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
 from prepcached.routes import entries, explain, info, messages, sessions
@@ -137,9 +137,8 @@ class Dashboard:
         told = info.stats_of(daemon, self._coordinator, stats, caller)
         users = told["users"][:MAX_USERS]
         uids = {one.caller.uid for one in shown} | {entry.owner for entry in found.entries}
-        uids |= {one.owner for one in stats.users[:MAX_USERS]}
-        known = [uid for uid in uids if uid is not None and uid >= 0]
-        users_named = await daemon.listing(lambda: dict(zip(known, map(user_name, known), strict=True)))
+        uids |= {one["owner"] for one in users}
+        named = await daemon.listing(lambda: {uid: user_name(uid) for uid in uids - {None, TOKEN_UID}})
         now, tier = time.time(), self._coordinator.tier
         what = f"{count_text(number, 'entry', 'entries')}, {size_text(nbytes)}"
         view = {
@@ -160,7 +159,7 @@ class Dashboard:
             "search": search,
             "misses": self._coordinator.misses[caller.scope].latest(MAX_MISSES),
             "quotas": users if any(one["quota_bytes"] is not None for one in users) else (),
-            "user": lambda uid: "by token" if uid is None or uid < 0 else users_named.get(uid, f"uid {uid}"),
+            "user": lambda uid: named.get(uid, "by token"),
             "may_change": lambda owner: caller.is_admin or owner == caller.uid,
             "tier": () if tier is None else status_text.tier(inspection.TierStatus(**tier.status())),
         }

@@ -17,8 +17,6 @@ import contextlib
 import os
 import re
 import secrets
-from collections.abc import Callable
-from functools import partial
 
 from fastapi import APIRouter, Request, Response
 from starlette.datastructures import Headers
@@ -81,20 +79,14 @@ def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
         announced = request.headers.get("content-length", "")
         if not announced.isdecimal() or len(announced) > 18:
             raise HTTPException(411, "send Content-Length: the daemon reserves room for that many bytes")
-        go_on = partial(daemon.leases.check_live, acting.id, lease_id)
-        staged = await _stage(daemon, coordinator, acting, request, int(announced), go_on)
+        staged = await _stage(daemon, coordinator, acting, request, int(announced), lease_id)
         return messages.answer(staged, 201)
 
     return api
 
 
 async def _stage(
-    daemon: Daemon,
-    coordinator: Coordinator,
-    session: Session,
-    request: Request,
-    size_bytes: int,
-    go_on: Callable[[], None],
+    daemon: Daemon, coordinator: Coordinator, session: Session, request: Request, size_bytes: int, lease: str
 ) -> wire.StagedFile:
     name = f"{session.id}.{secrets.token_hex(16)}"
     coordinator.stage(session, name, size_bytes)
@@ -104,7 +96,7 @@ async def _stage(
             try:
                 if session.id not in daemon.sessions:  # it was swept before there was this file
                     raise UnknownSession(f"{session.label}: the session ended before its upload began")
-                await _receive(daemon, request, fd, go_on)
+                await _receive(daemon, request, fd, session, lease)
             except BaseException:
                 await asyncio.shield(daemon.spawn(daemon.quick(_drop, daemon.store, fd, name)))
                 raise
@@ -115,8 +107,8 @@ async def _stage(
     return wire.StagedFile(name, size_bytes)
 
 
-async def _receive(daemon: Daemon, request: Request, fd: int, go_on: Callable[[], None]) -> None:
-    """Writes the body as it comes. `go_on` raises where the rest is of no use any more."""
+async def _receive(daemon: Daemon, request: Request, fd: int, session: Session, lease: str) -> None:
+    """Writes the body as it comes, while its lease lives."""
     stream, pieces = aiter(request.stream()), list[bytes]()
     while True:
         try:
@@ -124,7 +116,7 @@ async def _receive(daemon: Daemon, request: Request, fd: int, go_on: Callable[[]
                 piece = await anext(stream, b"")
         except TimeoutError:
             raise BadRequest(f"no part of the body arrived for {STALL_TIMEOUT_S:.0f} s") from None
-        go_on()
+        daemon.leases.check_live(session.id, lease)
         pieces.append(piece)
         if not piece or sum(map(len, pieces)) >= WRITE_BYTES or len(pieces) == MAX_PIECES:
             writing = daemon.spawn(daemon.slow(_write, fd, pieces))
