@@ -286,7 +286,7 @@ def room(
         yield
     finally:
         with core.memory:
-            _promise(core, -size_bytes, owner, -placed_bytes)
+            _promise(core, -size_bytes, -placed_bytes)
 
 
 def _reserve(core: Core, size_bytes: int, owner: int | None, placed_bytes: int, may_evict: bool) -> None:
@@ -296,7 +296,7 @@ def _reserve(core: Core, size_bytes: int, owner: int | None, placed_bytes: int, 
             short = core.ledger.shortfall(size_bytes, free, placed_bytes)
             own = 0 if owner is None else core.quotas.shortfall(owner, size_bytes)
             if short <= 0 and own <= 0:
-                return _promise(core, size_bytes, owner, placed_bytes)
+                return _promise(core, size_bytes, placed_bytes)
         if not attempts_left or not (evict(core, own, owner) if own > 0 else evict(core, short)):
             break
     with core.memory:
@@ -307,11 +307,9 @@ def _reserve(core: Core, size_bytes: int, owner: int | None, placed_bytes: int, 
     raise errors.Declined(why, size_bytes=size_bytes, limit_bytes=limit)
 
 
-def _promise(core: Core, size_bytes: int, owner: int | None, placed_bytes: int) -> None:
+def _promise(core: Core, size_bytes: int, placed_bytes: int) -> None:
     core.ledger.reserved_bytes += size_bytes
     core.ledger.placed_bytes += placed_bytes
-    if owner is not None:
-        core.quotas.reserved[owner] += size_bytes
 
 
 @contextlib.contextmanager

@@ -171,12 +171,11 @@ class Ledger:
 
 @dataclass(slots=True)
 class Quotas:
-    """The users' bytes on disk, those promised to their commits, and their limits."""
+    """The users' bytes on disk, and their limits. Commits side by side may exceed one for a second."""
 
     default_bytes: int | None = None
     by_owner: Mapping[int, int] = field(default_factory=dict)
     used: Counter[int] = field(default_factory=Counter)
-    reserved: Counter[int] = field(default_factory=Counter)
 
     def of(self, owner: int) -> int | None:
         return self.by_owner.get(owner, self.default_bytes)
@@ -184,7 +183,7 @@ class Quotas:
     def shortfall(self, owner: int, size_bytes: int = 0) -> int:
         """How many of the user's bytes must go before so many more fit; 0 or less when they fit now."""
         limit = self.of(owner)
-        return 0 if limit is None else self.used[owner] + self.reserved[owner] + size_bytes - limit
+        return 0 if limit is None else self.used[owner] + size_bytes - limit
 
     def over(self) -> list[int]:
         return [owner for owner in self.used if self.shortfall(owner) > 0]
