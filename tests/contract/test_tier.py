@@ -129,13 +129,13 @@ def test_what_is_copied_during_a_collection_stays(
     named.rename(tier / "aside")
     os.utime(path, (0, 0))
 
-    async def read(self: Manifests, recipe: str, **options: Any) -> Any:
-        known = await of(self, recipe, **options)
+    async def read(self: Manifests) -> set[str]:
+        found = await named_by(self)
         os.utime(path)  # another machine copies it again
-        return known
+        return found
 
-    of = Manifests.of
-    monkeypatch.setattr(Manifests, "of", read)
+    named_by = Manifests.named
+    monkeypatch.setattr(Manifests, "named", read)
     stray = tier / "manifests/v1" / ("ab" * 32) / "shared/empty.json"
     stray.parent.mkdir(parents=True)
     stray.write_text('{"version": 1, "artifacts": []}')
@@ -143,7 +143,7 @@ def test_what_is_copied_during_a_collection_stays(
         assert second.http().post("/v1/tier/gc", json={"delete": True}).json()["artifacts"] == 0
         assert path.exists()
         os.utime(path, (0, 0))
-        monkeypatch.setattr(Manifests, "of", of)
+        monkeypatch.setattr(Manifests, "named", named_by)
         assert second.http().post("/v1/tier/gc", json={"delete": True}).json()["artifacts"] == 1
     assert not path.exists()
 

@@ -31,6 +31,7 @@ FRESH_S = 10.0  # how long a manifest that was read counts as the newest
 KEPT_ITEMS = 4_000_000
 """Of all recipes together: about 600 MB; what was used longest ago is read again when it is asked for."""
 MAX_OBJECTS = 4096
+MAX_LISTED = 1_000_000  # objects of all recipes, or artifacts, that are looked at in one go
 COMPACTED_AT = 16  # objects of one recipe that are rewritten as one
 TRIES = 4  # readings of a list whose objects are compacted away meanwhile
 MAX_OBJECT_BYTES = 32 << 20  # larger objects, of rows of over 500,000 items, are not read
@@ -131,7 +132,6 @@ class Known:
         rows: by digest, without the `lost`: artifacts that the bucket lacks or has damaged, until a new
             object names them.
         tried: until when artifacts are not fetched, since they were or could not be.
-        is_whole: False where there may be more artifacts than could be read.
     """
 
     objects: dict[str, list[Row] | None] = field(default_factory=dict)
@@ -140,7 +140,6 @@ class Known:
     lost: set[str] = field(default_factory=set)
     tried: dict[str, float] = field(default_factory=dict)
     read_at: float = float("-inf")
-    is_whole: bool = True
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def offered(self, items: bytes, now: float) -> list[Row]:
@@ -169,6 +168,16 @@ class Manifests:
             if self._clock() - known.read_at >= max_age_s:
                 await self._read(recipe, known)
         return known
+
+    async def named(self) -> set[str]:
+        """The artifacts of all recipes; raises Damaged, or Absent, where there may be more."""
+        names, found = await self._bucket.names(f"{PREFIX}/", MAX_LISTED), set[str]()
+        for name in names:
+            rows = await self._object(name, Known())
+            if rows is None or len(names) == MAX_LISTED:
+                raise Damaged(name)
+            found.update(row.digest for row in rows)
+        return found
 
     async def add(self, recipe: str, rows: Sequence[Row]) -> None:
         """Appends rows, and compacts a manifest of many objects."""
@@ -202,7 +211,6 @@ class Manifests:
         for name in objects.keys() - known.objects.keys():
             known.lost.difference_update(row.digest for row in objects[name] or ())
         rows = {row.digest: row for part in objects.values() for row in part or ()}
-        known.is_whole = None not in objects.values() and len(names) < MAX_OBJECTS and len(rows) <= MAX_ROWS
         there = islice((one for one in rows.items() if one[0] not in known.lost), MAX_ROWS)
         known.objects, known.rows = objects, dict(there)
         known.by_item = await asyncio.to_thread(index, list(known.rows.values()))

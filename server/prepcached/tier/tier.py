@@ -22,7 +22,6 @@ from typing import Any, BinaryIO, TypeVar
 from blake3 import blake3
 
 from prepcache.artifact.header import read_header
-from prepcache.digests import is_hex64
 from prepcache.errors import (
     ArtifactError,
     BadRequest,
@@ -48,7 +47,7 @@ from prepcached.tier.bucket import (
     Damaged,
     Outage,
 )
-from prepcached.tier.manifests import FRESH_S, PREFIX, Known, Manifests, Row, brings_nothing
+from prepcached.tier.manifests import FRESH_S, MAX_LISTED, PREFIX, Known, Manifests, Row, brings_nothing
 from prepcached.tier.upstream import Upstream
 
 T = TypeVar("T")
@@ -70,7 +69,6 @@ PUBLISH_SHARE = 0.01
 wait for it or, without a lead, make the same. Without a lead manifests are read as often."""
 DRAIN_S = 3.0  # what a stop gives to what still waits to be copied
 END_S = 1.0  # what it gives to a task that it has cancelled
-MAX_LISTED = 1_000_000  # objects that `garbage` looks at in one go
 MAX_RECIPE_BYTES = 8 << 20
 GARBAGE_AGE_S = 24 * 3600.0
 """Far longer than a copy takes from its bytes to its manifest, and than clocks differ."""
@@ -373,8 +371,11 @@ class Tier:
 
     async def garbage(self, *, delete: bool) -> list[str]:
         """Artifacts that no manifest names and that have lain there for `GARBAGE_AGE_S`: a younger one may be
-        waiting for its manifest. Raises StoreError, also where a manifest could not be read whole."""
-        named = await self._asked(self._named())
+        waiting for its manifest. Raises StoreError, also where a manifest cannot be read."""
+        try:
+            named = await self._asked(self._manifests.named())
+        except (Absent, Damaged) as error:  # absent: rewritten just now
+            raise StoreError(f"nothing was deleted: {error} in the tier cannot be read whole") from None
         # After the manifests: what has been copied since they were read is too young to be listed.
         listing = self._bucket.names("cas/v1/", MAX_LISTED, min_age_s=GARBAGE_AGE_S)
         found = [name for name in await self._asked(listing) if name.rsplit("/", 1)[-1] not in named]
@@ -382,23 +383,6 @@ class Tier:
             await self._asked(self._bucket.delete(found))
             LOG.info("deleted %d artifacts from the tier that no manifest names", len(found))
         return found
-
-    async def _named(self) -> set[str]:
-        """The artifacts that manifests name; raises StoreError where there may be more."""
-        objects = await self._bucket.names(f"{PREFIX}/", MAX_LISTED)
-        named: set[str] = set()
-        for folder in {name.rsplit("/", 1)[0] for name in objects}:
-            digest, scope = folder.split("/")[-2:]
-            recipe = digest if scope == "shared" else f"{digest}.{scope}"
-            is_whole = len(objects) < MAX_LISTED and is_hex64(digest) and scopes.is_scoped(recipe)
-            if is_whole:
-                known = await self._manifests.of(recipe, max_age_s=0)
-                named.update(row.digest for rows in known.objects.values() for row in rows or ())
-            if not is_whole or not known.is_whole:
-                raise StoreError(
-                    f"nothing was deleted: {folder} in the tier cannot be read whole; see the log"
-                )
-        return named
 
     async def _asked(self, work: Awaitable[T]) -> T:
         """For an administrator; raises StoreError where the bucket could not tell."""
