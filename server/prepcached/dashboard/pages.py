@@ -120,8 +120,6 @@ class Dashboard:
         sort: str = "size",
         search: Annotated[str, Query(max_length=200)] = "",
         done: str = "",
-        number: Annotated[int, Query(alias="entries", ge=0)] = 0,
-        nbytes: Annotated[int, Query(alias="bytes", ge=0)] = 0,
     ) -> HTMLResponse:
         daemon, caller = self._daemon, messages.caller(request)
         sort = sort if sort in SORTS else "size"
@@ -140,7 +138,6 @@ class Dashboard:
         uids |= {one["owner"] for one in users}
         named = await daemon.listing(lambda: {uid: user_name(uid) for uid in uids - {None, TOKEN_UID}})
         now, tier = time.time(), self._coordinator.tier
-        what = f"{count_text(number, 'entry', 'entries')}, {size_text(nbytes)}"
         view = {
             "info": info.info_of(daemon, stats),
             "host": socket.gethostname(),
@@ -163,7 +160,7 @@ class Dashboard:
             "may_change": lambda owner: caller.is_admin or owner == caller.uid,
             "tier": () if tier is None else status_text.tier(inspection.TierStatus(**tier.status())),
         }
-        outcome = {"purge": f"Purged {what}.", "pin": "Pinned.", "unpin": "Unpinned."}.get(done, "")
+        outcome = {"purge": "Purged.", "pin": "Pinned.", "unpin": "Unpinned."}.get(done, "")
         return self._render("page.html", view=view, sorts=list(SORTS), done=outcome)
 
     async def docs(self, request: Request) -> HTMLResponse:
@@ -214,10 +211,9 @@ class Dashboard:
         wanted = await self._wanted(request, action, form.get("name"), key)
         if key is not None and action in PIN_EFFECTS:
             await entries.set_pin(self._daemon, request, key, is_pinned=action == "pin")
-            return RedirectResponse(f"/?done={action}", 303)
-        gone = await self._daemon.slow(self._daemon.store.purge, wanted)
-        entries.log_purge(caller, gone)
-        return RedirectResponse(f"/?done=purge&entries={gone.entries}&bytes={gone.disk_bytes}", 303)
+        else:
+            entries.log_purge(caller, await self._daemon.slow(self._daemon.store.purge, wanted))
+        return RedirectResponse(f"/?done={action}", 303)
 
     async def _wanted(self, request: Request, action: str, name: str | None, key: str | None) -> Filter:
         """The entries that an action is for, which the caller may change."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 from msgspec.structs import replace
@@ -20,6 +19,7 @@ from prepcached.routes.messages import endpoint
 from prepcached.store.records import RecipeRecord
 from prepcached.store.store import Store
 
+NO_DIGEST = RecipeDigest("")  # of parts whose recipe the caller does not name
 SUMMARY_TEXT = 4000  # characters of a summary, less than a message's text may have
 WAS_THERE = "it was cached, but has been evicted, purged or found damaged"
 NOT_COMPARED = "others of this name are cached, but their parts are lost, or too large to be compared"
@@ -65,16 +65,17 @@ def _explain(
     store: Store, asked: inspection.ExplainRequest, missed: Miss | None, caller: Caller
 ) -> inspection.Explanation:
     of = _subject(store, asked, missed, caller)
-    told = inspection.Explanation(of.digest, shortened(of.name, explain.SHOWN_CHARS), of.entries, False, None)
+    digest = of.digest or None
+    told = inspection.Explanation(digest, shortened(of.name, explain.SHOWN_CHARS), of.entries, False, None)
     if missed is not None and missed.is_partial:
         return replace(told, is_partial=True, summary=missed.why, cue=missed.cue)
-    had_entries, found = store.relatives(of.digest, of.name, of.scope)
+    had_entries, found = store.relatives(digest, of.name, of.scope)
     # What was there at the miss may be filled again by now.
     if (had_entries and not of.entries) or (missed is not None and missed.why == WAS_THERE):
         return replace(told, was_there=True, summary=WAS_THERE)
     with_parts = {one.recipe: (one, its_parts) for one, its_parts in found if its_parts is not None}
     try:
-        best = explain.nearest(of.parts, [(other, parts) for other, (_, parts) in with_parts.items()])
+        best = explain.nearest(of.parts or {}, [(other, parts) for other, (_, parts) in with_parts.items()])
     except RecursionError:
         raise BadRequest("the recipe's parts are nested too deeply", field="parts") from None
     if best is None:
@@ -90,21 +91,14 @@ def _explain(
     )
 
 
-class Subject(NamedTuple):
-    """A recipe that is explained; `scope` is that of its relatives (store/scopes.py)."""
-
-    digest: RecipeDigest | None
-    name: str
-    parts: Mapping[str, Any]
-    scope: str
-    entries: int = 0
-
-
-def _subject(store: Store, asked: inspection.ExplainRequest, missed: Miss | None, caller: Caller) -> Subject:
+def _subject(
+    store: Store, asked: inspection.ExplainRequest, missed: Miss | None, caller: Caller
+) -> RecipeRecord:
     """What the request is about; raises NotFound where the store has no such recipe, or not its parts."""
     if asked.parts is not None:
-        name = asked.name or asked.parts.get("name")
-        return Subject(asked.recipe, name if isinstance(name, str) else "", asked.parts, caller.scope)
+        given = asked.name or asked.parts.get("name")
+        name = given if isinstance(given, str) else ""
+        return RecipeRecord(asked.recipe or NO_DIGEST, name, 0, 0.0, 0, 0, asked.parts, caller.scope)
     if asked.key is not None:
         digest: str = store.entry(asked.key, caller.confined_to).recipe
     else:
@@ -112,7 +106,7 @@ def _subject(store: Store, asked: inspection.ExplainRequest, missed: Miss | None
     record = recipe_of(store, digest, caller)
     if record.parts is None:
         raise NotFound(f"the readable parts of recipe {digest} are lost", recipe=digest)
-    return Subject(record.digest, record.name, record.parts, record.scope, record.entries)
+    return record
 
 
 def recipes(daemon: Daemon) -> APIRouter:
