@@ -139,10 +139,10 @@ class Plain:
 
 
 class Endless:
-    """Every look at it makes another one."""
+    """Every look at it makes two more."""
 
     def __reduce__(self) -> Any:
-        return Endless, (), {"inner": Endless()}
+        return Endless, (), {"inner": Endless(), "other": Endless()}
 
 
 def test_an_object_without_an_end_is_refused() -> None:

@@ -311,7 +311,8 @@ class Dependencies:
         if is_whole:
             self._whole_objects[id(value)] = label
         if is_beyond:
-            self._later(label, by, self._visit_beyond, label, pairs, by.row, by.depth + 1, of)
+            # Before all else: what makes two more objects at each look ends at a depth, and not at a breadth.
+            self._queue.appendleft((self._visit_beyond, (label, pairs, by.row, by.depth + 1, of)))
             return label
         self._rows += len(pairs)
         self.objects.add(label)

@@ -220,6 +220,7 @@ _KEYS: dict[tuple[str, str], Key] = {
     ("logging", "Logger"): lambda value: {"name": value.name},  # nothing comes from loggers into a sample
     ("logging", "Handler"): lambda value: {"name": value.name},
     ("loguru", "Logger"): lambda value: {},
+    ("unittest", "NonCallableMock"): _refused("each look at a mock changes it"),
     ("ctypes", "CDLL"): _refused("load the library in the function, and pass its path in config"),
     ("numpy", "ndarray"): _array,
     ("numpy", "memmap"): _numpy_subclass,
