@@ -39,7 +39,7 @@ from prepcache.forks import Living
 _TAKES_BATCHES: dict[int, Any] = {}
 """Functions that collate batches, by identity: what users pass may be equal to others, or have no hash."""
 _FETCHERS: list[Any] = []
-"""The code of methods that ask for a batch to collate it by `self.collate_fn`."""
+"""The code of methods that ask for a batch to collate it by `self.collate_fn`; torch's is the first."""
 
 try:
     import torch
@@ -100,7 +100,7 @@ def as_asked(batch: Any, source: Any, asked_by: FrameType | None) -> Any:
     collate = fetcher.collate_fn
     if id(collate) not in _TAKES_BATCHES and not isinstance(collate, TakesBatches):
         return list(batch)
-    info = get_worker_info()
+    info = get_worker_info() if asked_by.f_code is _FETCHERS[0] else None
     if info is not None and fetcher.dataset is info.dataset and source.is_known_to_parent:
         batch.source = source
     return batch
