@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code.dependencies import Dependencies
-from prepcache.keys.code.dynamic_lookups import variables_in
+from prepcache.keys.code.dynamic_lookups import Questions
 from prepcache.keys.code.fingerprint import fingerprint, nested
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.project import Places, dotted_name, package_root
@@ -182,6 +182,9 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
     graph.add_file(module, file)
     names = {path: name for name, path in graph.modules.items()}
     sources = sorted((names[path], source) for path, source in graph.sources.items() if path in names)
+    asked = Questions(set())
+    for _, source in sources:
+        asked.note_code(source.code)
     definitions = {
         f"{name}.{code.co_qualname}": fingerprint(code)
         for name, source in sources
@@ -195,7 +198,7 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
     return {
         "files": {n: source_digest(p, graph, user_stat_cache()) for n, p in sorted(graph.files.items())},
         "definitions": definitions,
-        "variables": sorted({v for _, source in sources for v in variables_in(source.code, {})}),
+        "variables": asked.variables(),
         "distributions": installed.counted(graph.top_levels),
     }
 

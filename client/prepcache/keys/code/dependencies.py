@@ -41,6 +41,8 @@ _SAYING_WHAT_COUNTS = ("__prepcache_key__", "__getstate__", "__reduce__", "__red
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 CLASS = "class"
 """The definition of a class, which counts by its attributes."""
+MOST_BESIDE_UNSTABLE = 2000
+"""Objects without rows that are looked at beside what has no stable bytes: a mock makes ever more of them."""
 MOST_ROWS = 1024
 """Attributes that are rows of their own."""
 MOST_DEPTH = 10_000
@@ -112,6 +114,7 @@ class Dependencies:
         self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._of_sets: list[tuple[str, Callable[..., None], tuple[Any, ...]]] = []
         self._whole_objects: dict[int, str] = {}
+        self._beyond_rows = 0
         self._beyond: dict[str, Any] = {}
         """Hashers of objects beyond the rows, by the row that they were met in."""
         self._rows = 0
@@ -184,17 +187,10 @@ class Dependencies:
         module = self.labels.of_module(space)
         for name, chains in sorted(global_chains(code).items()):
             resolution.count_global(self, space, module, name, chains)
-        self.note_code(code, space)
+        self.asked.note_code(code)
         if dynamic_lookups.is_dynamic(code):
             resolution.count_dynamic(self, space, path)
-            for loaded in dynamic_lookups.modules_named_in(code):
-                resolution.count_module(self, loaded, ())
         self.modules.follow(self, code, module, is_within="__path__" in space)
-
-    def note_code(self, code: CodeType, space: dict[str, Any]) -> None:
-        """Counts what code with these globals asks for beside names: environment variables, docstrings."""
-        self.asked.note_code(code)
-        self._named_variables(dynamic_lookups.variables_in(code, space))
 
     def _note_file(self, space: dict[str, Any], filename: str) -> str | None:
         """Notes the project's file that a definition was loaded from; None if there is none."""
@@ -235,6 +231,9 @@ class Dependencies:
     def _visit_beyond(self, label: str, pairs: Parts, row: str, depth: int, of: Of) -> None:
         if depth > MOST_DEPTH:
             raise UnkeyableError(f"{row}: it is nested too deeply", path=row)
+        self._beyond_rows += 1
+        if self.unstable and self._beyond_rows > MOST_BESIDE_UNSTABLE:
+            raise next(iter(self.unstable.values()))
         encoder = ValueEncoder(self, is_config=of[0], row=row, depth=depth)
         hasher = self._beyond.setdefault(row, blake3())
         hasher.update(text_bytes(label))

@@ -18,14 +18,16 @@ from typing import Any, ForwardRef, Literal, get_args, get_origin
 from prepcache.keys.code.fingerprint import docstrings, nested
 from prepcache.keys.code.names import FRAME_READERS, all_names, global_chains
 
-_ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
 _TOPICS = {
     "docs": {"__doc__", "getdoc"},
     "sources": {"getsource", "getsourcelines", "getcomments"},
     "modules": {"getmodule", "__globals__", "f_globals"},
     "subclasses": {"__subclasses__"},
     # What a started process reads: `subprocess.run("ls $DATA_ROOT", shell=True)`.
-    "variables": {*_ENVIRONMENT, "BaseSettings", "expandvars", "subprocess", "Popen", "popen", "system"},
+    "variables": {
+        "environ", "environb", "getenv", "getenvb", "BaseSettings", "expandvars",
+        "subprocess", "Popen", "popen", "system",
+    },
     # What takes the command line where it is given none: argparse's, transformers', omegaconf's.
     "arguments": {
         "parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args",
@@ -161,8 +163,9 @@ class Questions:
             self._words.update(word for text in self._texts | self._held for word in _VARIABLE.findall(text))
         words = {word for word in self._words if not _OF_SESSION.fullmatch(word)}
         prefixes = tuple(word for word in words if word.endswith("_"))
-        wanted = words | {text for text in self._texts if _VARIABLE.fullmatch(text)}
-        return sorted(name for name in os.environ if name in wanted or name.startswith(prefixes))
+        return sorted(
+            name for name in os.environ if name in words or name in self._texts or name.startswith(prefixes)
+        )
 
 
 def names_in_texts(texts: Iterable[str]) -> set[str]:
@@ -219,27 +222,6 @@ def looks_up_any_module(code: CodeType) -> bool:
     return False
 
 
-def variables_in(code: CodeType, space: dict[str, Any]) -> Iterator[str]:
-    """The environment variables that code names where it asks for them, by a literal or by a global."""
-    for one in nested(code):
-        if _ENVIRONMENT.isdisjoint(one.co_names):
-            continue
-        steps = [step for step in dis.get_instructions(one) if step.opname not in _BETWEEN]
-        for at, step in enumerate(steps):
-            if step.argval not in _ENVIRONMENT:
-                continue
-            near = steps[at + 1 : at + 3]  # `os.environ["NAME"]`, `os.environ.get("NAME")`, `getenv("NAME")`
-            if near and near[0].opname == "CONTAINS_OP":
-                near = steps[max(at - 2, 0) : at]  # `"NAME" in os.environ`
-            for other in near:
-                is_global = other.opname == "LOAD_GLOBAL"
-                value = space.get(other.argval) if is_global else other.argval
-                value = os.fsdecode(value) if isinstance(value, bytes) else value
-                if isinstance(value, str) and (is_global or other.opname == "LOAD_CONST"):
-                    yield value
-                    break
-
-
 def texts_in(code: CodeType) -> Iterator[str]:
     """The texts among the constants of code, nested code included; bytes as names of files."""
     for one in nested(code):
@@ -251,12 +233,6 @@ def texts_in(code: CodeType) -> Iterator[str]:
 
 def paths_below(root: str | None, code: CodeType) -> set[str]:
     return {text for text in texts_in(code) if text.startswith(root + os.sep)} if root is not None else set()
-
-
-def modules_named_in(code: CodeType) -> list[Any]:
-    """What is loaded as a module that the code names by text (`sys.modules["helper"]`)."""
-    found = (sys.modules.get(text) for text in sorted(set(texts_in(code))))
-    return [module for module in found if module is not None]
 
 
 def files_named_in(text: str) -> Iterator[str]:

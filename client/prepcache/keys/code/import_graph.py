@@ -42,7 +42,8 @@ from prepcache.keys.files.stamps import Stamp, is_racy, racy_window_ns, stamp_of
 
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _LOAD_CONST, _LOAD_SMALL_INT = dis.opmap["LOAD_CONST"], dis.opmap.get("LOAD_SMALL_INT", -1)
-_IMPORTERS = frozenset({"import_module", "__import__", "find_spec", "find_loader", "resolve_name"})
+_IMPORTERS = frozenset({"import_module", "__import__", "find_spec", "find_loader", "resolve_name", "modules"})
+"""Names in code whose texts may name modules; `modules` is that of `sys`."""
 _MODULE_NAME = re.compile(r"(\.*)((?!__main__)[^\W\d]\w*(?:\.[^\W\d]\w*)*)")
 _read: dict[str, tuple[SourceFile, int]] = {}
 _READ_LIMIT = 4096

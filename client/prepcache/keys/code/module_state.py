@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels, resolution
-from prepcache.keys.code.dynamic_lookups import is_dynamic, looks_up_any_module, modules_named_in
+from prepcache.keys.code.dynamic_lookups import is_dynamic, looks_up_any_module
 from prepcache.keys.code.import_graph import (
     Import,
     ImportGraph,
@@ -106,13 +106,10 @@ class ModuleState:
                     resolution.count_global(walk, space, module, name, {()})
 
     def _count_whole(self, walk: Dependencies, name: str, source: SourceFile) -> None:
-        loaded = sys.modules.get(name)
-        walk.note_code(source.code, vars(loaded) if isinstance(loaded, ModuleType) else {})
+        walk.asked.note_code(source.code)
         self._beyond_files(walk, source.names, source.imports, name, is_package(source.path))
         if looks_up_any_module(source.code):
             self._count_loaded(walk, source.code)
-        for named in modules_named_in(source.code) if is_dynamic(source.code) else ():
-            resolution.count_module(walk, named, ())
 
     def _beyond_files(
         self, walk: Dependencies, names: set[str], imports: Iterable[Import], module: str, is_within: bool
