@@ -163,9 +163,8 @@ class Questions:
             self._words.update(word for text in self._texts | self._held for word in _VARIABLE.findall(text))
         words = {word for word in self._words if not _OF_SESSION.fullmatch(word)}
         prefixes = tuple(word for word in words if word.endswith("_"))
-        return sorted(
-            name for name in os.environ if name in words or name in self._texts or name.startswith(prefixes)
-        )
+        wanted = words | {text for text in self._texts if text.strip("_")}  # a shell sets `_`
+        return sorted(name for name in os.environ if name in wanted or name.startswith(prefixes))
 
 
 def names_in_texts(texts: Iterable[str]) -> set[str]:
