@@ -226,7 +226,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
-            assert self.store.check() == []
+            assert self.store.check() == [] and stores.sums_agree(self.store)
             self.store.close()
             shutil.rmtree(self.folder)
             self.small_merges.stop()

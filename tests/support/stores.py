@@ -18,7 +18,7 @@ from prepcache import artifact
 from prepcache.digests import RecipeDigest
 from prepcache.errors import Declined
 from prepcache.protocol.wire import Committed, StagedFile
-from prepcached.store import commit, eviction
+from prepcached.store import commit, eviction, queries
 from prepcached.store.db import artifacts
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
@@ -128,6 +128,14 @@ def hold(store: Store, session: str, digest: str) -> None:
     [row] = eviction.rows_of(core, artifacts.c.digest, [bytes.fromhex(digest)])
     core.holds.take(session, [(row.digest, row.disk_bytes, row.is_pinned)], core.monotonic())
     core.used[row.digest] = core.clock()
+
+
+def sums_agree(store: Store) -> bool:
+    """Whether the running counters are what the index comes to."""
+    with store.index.read() as conn:
+        totals = queries.totals(conn)
+    counted, ledger = store.counters, store.ledger
+    return totals[:4] == (counted.entries, counted.size_bytes, ledger.live_bytes, counted.pinned_bytes)
 
 
 def content(store: Store, digest: str) -> bytes:

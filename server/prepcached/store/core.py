@@ -81,7 +81,7 @@ class Core:
             self.quotas.by_owner = dict(limits.quotas)
 
     def count_again(self) -> None:
-        """Sets counters and ledger from the index: at start, and after a repair."""
+        """Sets counters and ledger from the index, at a start."""
         with self.index.read() as conn:
             totals = queries.totals(conn)
             used = queries.owner_bytes(conn)

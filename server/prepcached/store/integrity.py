@@ -7,7 +7,6 @@ What the walk may find (NOTE [ Commit order ] in durable.py), and what becomes o
                           a whole artifact is unlinked, what cannot be read or unlinked is left alone
     row-without-file      not by our doing (somebody deleted it): the row goes
     wrong-size            only `check` looks: the artifact goes
-    wrong-sums            the same: the running counters are set from the index
 Staged files are swept by the daemon, when it knows which sessions live.
 
 Invariants:
@@ -109,9 +108,7 @@ def _begin(core: Core) -> Counter[str]:
 def check(core: Core, *, repair: bool = False) -> list[Finding]:
     """Compares index and disk, and mends if asked. The writer lock is held for a folder of 256 at a time."""
     with io_told("the check could not look"):
-        findings = list(_walk(core, repair=repair, is_check=True))
-        with core.writer:
-            return findings + list(_sums(core, repair))
+        return list(_walk(core, repair=repair, is_check=True))
 
 
 def _walk(core: Core, *, repair: bool, is_check: bool = False) -> Iterator[Finding]:
@@ -184,18 +181,6 @@ def _folder(core: Core, prefix: str, folder: str, repair: bool, is_check: bool) 
             if repair:
                 eviction.remove_damaged(core, [row], wrong)
             yield Finding("wrong-size", f"artifact {row.digest.hex()}: {wrong}", repair, "damaged")
-
-
-def _sums(core: Core, repair: bool) -> Iterator[Finding]:
-    with core.index.read() as conn:
-        totals = queries.totals(conn)
-    with core.memory:
-        counted = core.counters
-        running = counted.entries, counted.size_bytes, core.ledger.live_bytes, counted.pinned_bytes
-    if running != totals[:4]:
-        if repair:
-            core.count_again()
-        yield Finding("wrong-sums", f"counted {running}, but the index has {totals[:4]}", repair)
 
 
 # Files that have no rows
