@@ -202,27 +202,27 @@ def test_explain_takes_the_beginning_of_a_name(run: Run, box: Serving, keys: lis
     assert run("explain", "--name", "nothing*").code == 1
 
 
-def test_where_there_is_nobody_to_ask_a_purge_wants_yes(keys: list[str]) -> None:
-    command = [sys.executable, "-c", "from prepcache.command.cli import main; main()", "purge", "--all"]
-    for answer in ("n\n", "y\n", ""):
-        ended = subprocess.run(command, input=answer, capture_output=True, text=True, timeout=60, check=False)
+PURGE = [sys.executable, "-c", "from prepcache.command.cli import main; main()", "purge", "--all"]
+
+
+def test_where_there_is_nobody_to_ask_a_purge_wants_yes(run: Run, keys: list[str]) -> None:
+    for answer in ("y\n", ""):
+        ended = subprocess.run(PURGE, input=answer, capture_output=True, text=True, timeout=60, check=False)
         assert (ended.returncode, ended.stdout) == (2, "")
         assert ended.stderr.startswith("prepcache: there is no terminal to ask at: add --yes")
     for option, left in (("--dry-run", 3), ("--json", 0)):
         ended = subprocess.run(
-            [*command, option], input="n\n", capture_output=True, text=True, timeout=60, check=True
+            [*PURGE, option], input="n\n", capture_output=True, text=True, timeout=60, check=True
         )
         assert "3" in ended.stdout
-        listing = [*command[:3], "ls", "--json"]
-        assert len(json.loads(subprocess.check_output(listing, timeout=60))) == left
+        assert len(run("ls", "--json").json) == left
 
 
-def test_on_a_terminal_a_purge_asks_first(keys: list[str]) -> None:
+def test_on_a_terminal_a_purge_asks_first(run: Run, keys: list[str]) -> None:
     for answer, left in (("n\n", 3), ("y\n", 0)):
         controller, terminal = os.openpty()
-        command = [sys.executable, "-c", "from prepcache.command.cli import main; main()", "purge", "--all"]
         process = subprocess.Popen(
-            command, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            PURGE, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         os.close(terminal)
         os.write(controller, answer.encode())
@@ -230,8 +230,7 @@ def test_on_a_terminal_a_purge_asks_first(keys: list[str]) -> None:
         os.close(controller)
         assert "This removes 3 entries" in err
         assert (process.returncode == 0) == (left == 0)
-        listing = [*command[:3], "ls", "--json"]
-        assert len(json.loads(subprocess.check_output(listing, timeout=60))) == left
+        assert len(run("ls", "--json").json) == left
 
 
 def test_a_purge_leaves_what_others_own(

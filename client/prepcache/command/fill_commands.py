@@ -23,6 +23,7 @@ from prepcache.protocol.units import count_text, size_text, span_text
 if TYPE_CHECKING:
     from prepcache.dataset_options import OpeningMode
 
+_SUMMED = ("items", "hit", "computed", "waited", "declined", "seconds")
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})\Z")
 
 Target = Annotated[
@@ -54,14 +55,7 @@ def fill(
 
     part, parts = _shard(shard)
     reports = [ds.report() for ds in _opened(target, OpeningMode(shard=part, shards=parts))]
-    told = {
-        "items": sum(one.items for one in reports),
-        "hit": sum(one.hit for one in reports),
-        "computed": sum(one.computed for one in reports),
-        "waited": sum(one.waited for one in reports),
-        "declined": sum(one.declined for one in reports),
-        "seconds": sum(one.seconds for one in reports),
-    }
+    told = {name: sum(getattr(one, name) for one in reports) for name in _SUMMED}
     if as_json:
         print_json(told)
     else:

@@ -512,12 +512,14 @@ class Session:
         have `HANDOVER_S` for a daemon that starts, and what is left of the budget for another.
 
         Returns:
-            Seconds that what is left may take; 0 where the daemon does not answer.
+            Seconds that what is left may take beyond the budget; 0 where no daemon has started meanwhile.
         """
+        has_started = False
         if self._closes_at is None:
             self._closes_at = time.monotonic() + waits.HANDOVER_S
         while self.is_away and (left_s := self._closes_at - time.monotonic()) > 0:
             starts, given_s = self.client.starts(), min(left_s, waits.ALIVE_S)
+            has_started |= bool(starts)
             if not starts:
                 given_s = self.budget.spend_away(given_s) if self.client.is_listened_to else 0.0
             if not given_s:
@@ -529,7 +531,7 @@ class Session:
                 log.warning(
                     "prepcache: %s; waiting up to %.0f s for it to take this job's samples", starts, left_s
                 )
-        return 0.0 if self.is_gone else max(0.0, self._closes_at - time.monotonic())
+        return max(0.0, self._closes_at - time.monotonic()) if has_started and not self.is_gone else 0.0
 
 
 def job_name() -> str:

@@ -21,8 +21,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prepcache.daemon import waits
 from prepcache.daemon.client import Client
@@ -58,11 +59,9 @@ def writing_in(folder: str | os.PathLike[str], or_else: str) -> Iterator[None]:
         raise OSError(error.errno, f"{error.strerror}, in {os.fspath(folder)}: {ways_out}") from error
 
 
-class SharedFolder:
-    def __init__(self, root: Path, staging: Path) -> None:
-        self.root = root
-        self.staging = staging
-        self.objects = root / "v1" / "objects"
+class SharedFolder(NamedTuple):
+    root: Path
+    staging: Path
 
     @classmethod
     def find(cls, override: Path | None, root: str, staging: str, instance: str) -> SharedFolder | None:
@@ -84,9 +83,10 @@ class SharedFolder:
         return None
 
     def path_of(self, digest: Digest) -> Path:
-        return self.objects / digest[:2] / digest
+        return self.root / "v1" / "objects" / digest[:2] / digest
 
 
+@dataclass(eq=False, slots=True)
 class Staged:
     """A file that a new artifact is written into, until a commit takes it.
 
@@ -94,14 +94,13 @@ class Staged:
     it was `taken()` by then, its name goes.
     """
 
-    def __init__(self, fd: int, name: str | None, path: Path | None, folder: Path) -> None:
-        self.fd = fd
-        self.name = name
-        self.path = path
-        self._folder = folder
+    fd: int
+    name: str | None
+    path: Path | None
+    folder: Path
 
     def writing(self) -> AbstractContextManager[None]:
-        return writing_in(self._folder, _ELSE if self.name is None else _ELSE_SHARED)
+        return writing_in(self.folder, _ELSE if self.name is None else _ELSE_SHARED)
 
     @classmethod
     def new(cls, shared: SharedFolder | None, scratch: Path, session: str) -> Staged:
