@@ -8,8 +8,6 @@ from collections import Counter
 from support.jobs import Jobs
 
 CALLABLES = '''
-from dataclasses import dataclass, field
-
 class Counting:
     def __init__(self, size=4):
         self.size, self.n = size, 0
@@ -60,15 +58,6 @@ class Windowed:
             self.added = threading.Lock()
         return self.window * item
 
-@dataclass
-class Noted:
-    seen: dict = field(default_factory=dict)
-
-    def __call__(self, item):
-        called(item)
-        self.seen[item] = len(self.seen)
-        return float(item)
-
 CALLS = 0
 
 def counted(item):
@@ -118,7 +107,6 @@ def main():
     found = {
         "counting": five(Counting(), list(range(10, 30))),
         "windowed": five(Windowed(), list(range(30, 50))),
-        "noted": five(Noted(), list(range(50, 70))),
         "counted": five(counted, list(range(70, 90))),
         "train": five(Compose(shared, np.sort), files[:20]),
         "val": five(Compose(shared, np.sort), files[20:]),
@@ -129,7 +117,7 @@ def main():
 main()
 """
 )
-NAMES = ("counting", "windowed", "noted", "counted", "train", "val")
+NAMES = ("counting", "windowed", "counted", "train", "val")
 
 
 def test_five_openings_make_nothing_again(jobs: Jobs) -> None:

@@ -38,7 +38,7 @@ def test_what_the_import_system_reads_is_an_input(project: Project, what: str, i
     assert watched.changed() == "project:pack/part.py"
 
 
-def test_a_module_that_was_looked_for_and_comes_later_is_a_change(project: Project) -> None:
+def test_a_module_that_was_looked_for_and_came_is_a_change(project: Project) -> None:
     watched = Watched(
         project, "import importlib.util\ndef f(x): return importlib.util.find_spec(str('lat') + 'er')"
     )

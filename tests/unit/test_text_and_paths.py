@@ -14,18 +14,7 @@ from prepcache.keys.items import ItemHasher
 from prepcache.keys.paths import looks_like_path
 
 TEXT = [
-    "the",
-    "cat",
-    "sat",
-    ".",
-    "..",
-    "/",
-    "//",
-    "./",
-    "train",
-    "U.S.",
-    "3.",
-    ".bashrc",
+    *["the", "cat", ".", "..", "/", "//", "./", "train", "U.S.", "3.", ".bashrc"],
     "Well. He left",
     "",
 ]
