@@ -13,7 +13,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import pwd
 import secrets
 import shlex
 import stat
@@ -89,27 +88,17 @@ class Root:
     def existing(cls, path: str | PathLike[str]) -> Root:
         """The root of a store that no daemon has open. What is no store stays as it is; another user's root
         is refused: its daemon could not write what is made here."""
-        layout = Layout(os.path.abspath(path))
+        layout, mend = Layout(os.path.abspath(path)), "run this as the user of its daemon (sudo -u USER ...)"
         try:
-            found = os.stat(layout.versioned)
+            owner = os.stat(layout.versioned).st_uid
         except (FileNotFoundError, NotADirectoryError):
-            found = None
+            raise _unusable(layout, "is not a store: give --root, or its daemon's --config") from None
         except OSError as error:
+            raise _unusable(layout, f"cannot be read ({error.strerror}): {mend}") from None
+        if os.geteuid() != owner:
             raise _unusable(
                 layout,
-                f"cannot be read ({error.strerror}): run this as the user of its daemon "
-                "(sudo -u prepcache prepcached ...)",
-            ) from None
-        if found is None or not stat.S_ISDIR(found.st_mode):
-            raise _unusable(layout, "is not a store: give --root, or its daemon's --config")
-        if os.geteuid() != found.st_uid:
-            user = f"'#{found.st_uid}'"
-            with contextlib.suppress(KeyError):
-                user = pwd.getpwuid(found.st_uid).pw_name
-            raise _unusable(
-                layout,
-                f"belongs to {user}: run this as that user (sudo -u {user} prepcached ...), or its daemon "
-                "cannot write the files that root creates",
+                f"belongs to uid {owner}: {mend}, or its daemon cannot write the files that this creates",
             )
         return cls(layout.root)
 

@@ -177,7 +177,7 @@ def test_root_is_told_whose_store_it_is(root: Path, monkeypatch: pytest.MonkeyPa
         os.chown(root / "v1", 54321, 54321)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(errors.RootUnusable, match=r"run this as that user \(sudo -u"):
+    with pytest.raises(errors.RootUnusable, match=r"belongs to uid \d+: run this as the user of"):
         check_root(root)
 
 
