@@ -72,7 +72,7 @@ def test_what_an_ended_session_left_goes_when_the_disk_lets_it(served: Serving) 
 
 
 def test_readiness_needs_index_room_and_maintenance(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    http, stats, statvfs = served.http(), served.store.stats, os.statvfs
+    http, stats = served.http(), served.store.stats
 
     def told() -> str:
         answer = http.get("/readyz")
@@ -82,11 +82,6 @@ def test_readiness_needs_index_room_and_maintenance(served: Serving, monkeypatch
     def fails() -> Any:
         raise StoreError("disk I/O error")
 
-    def mounted_read_only(path: str) -> os.statvfs_result:
-        found = list(statvfs(path))
-        found[8] |= os.ST_RDONLY  # f_flag
-        return os.statvfs_result(found)
-
     assert http.get("/readyz").json() == {"status": "ready"}
     with monkeypatch.context() as patch:
         patch.setattr(served.store, "stats", fails)
@@ -95,7 +90,7 @@ def test_readiness_needs_index_room_and_maintenance(served: Serving, monkeypatch
         patch.setattr(served.store, "stats", lambda: replace(stats(), effective_limit_bytes=0))
         assert told() == "not ready: the disk is full"
     with monkeypatch.context() as patch:
-        patch.setattr(os, "statvfs", mounted_read_only)
+        patch.setattr(os, "access", lambda path, mode: path != served.store.staging)  # as on a read-only disk
         assert told() == "not ready: the disk is read-only"
     with monkeypatch.context() as patch:
         patch.setattr(Maintenance, "is_alive", False)

@@ -42,13 +42,13 @@ def router(daemon: Daemon, coordinator: Coordinator, metrics: Metrics, maintenan
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 stats = await daemon.quick(daemon.store.stats)
-                is_read_only = await daemon.quick(daemon.store.is_read_only)
+                is_writable = await daemon.quick(os.access, daemon.store.staging, os.W_OK)
         except (StoreError, TimeoutError) as error:
             wrong.append(f"the index does not answer ({error or 'timeout'})")
         else:
             if not stats.effective_limit_bytes:
                 wrong.append("the disk is full")
-            if is_read_only:
+            if not is_writable:
                 wrong.append("the disk is read-only")
         if not maintenance.is_alive:
             wrong.append("maintenance has stopped")

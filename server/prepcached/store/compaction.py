@@ -111,14 +111,10 @@ class Merger:
         return False
 
     def _scattered_recipes(self) -> list[int]:
-        statement = (
-            sa.select(artifacts.c.recipe_id)
-            .where(artifacts.c.size_bytes < LARGE_BYTES)
-            .group_by(artifacts.c.recipe_id)
-            .having(sa.func.count() >= FANOUT)
-        )
+        of = artifacts.c.recipe_id
         with self._core.index.read() as conn:
-            return list(conn.execute(statement).scalars())
+            scattered = sa.select(of).group_by(of).having(sa.func.count() >= FANOUT)
+            return list(conn.execute(scattered).scalars())
 
     def _next(self, recipe_id: int) -> list[int] | None:
         """Ids of what to merge next of a recipe, none of it held just now; None where nothing would merge

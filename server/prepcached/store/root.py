@@ -141,10 +141,6 @@ class Root:
         fs = os.statvfs(self.layout.versioned)
         return fs.f_bavail * fs.f_frsize
 
-    def is_read_only(self) -> bool:
-        """Whether its filesystem is mounted so, as the kernel does after an error of the disk."""
-        return bool(os.statvfs(self.layout.versioned).f_flag & os.ST_RDONLY)
-
     def _check_no_other_layout(self) -> None:
         for name in os.listdir(self.layout.root):
             path = os.path.join(self.layout.root, name)

@@ -102,10 +102,6 @@ class Store(Core):
         with io_told("the root could not be accessed"):
             return self.disk.is_there()
 
-    def is_read_only(self) -> bool:
-        with io_told("the root could not be accessed"):
-            return self.disk.is_read_only()
-
     # The client's protocol
 
     def register(self, recipe: str, name: str, parts: Mapping[str, Any]) -> None:
