@@ -88,6 +88,14 @@ def test_each_of_many_objects_counts_wherever_it_is_held(few_rows: None, untrack
     assert (digest(8) == before) is bool(untracked), "left out of objects that have no rows, too"
 
 
+def test_what_has_no_bytes_beyond_the_rows_is_refused(few_rows: None) -> None:
+    many = [Plain(n) for n in range(9)]
+    many[8].of = (n for n in ())
+    with pytest.raises(UnkeyableError, match=r"object in .*f\[value\].*\.of: .*untracked=\('of',\)"):
+        digest_of(many)
+    assert recipe(lambda x: (many, x), code="function", untracked=("of",)).digest
+
+
 @pytest.mark.parametrize("in_config", [False, True])
 def test_a_deep_graph_counts_beyond_the_rows(few_rows: None, in_config: bool) -> None:
     """Each node knows the one before it, and the list that it stands in."""
