@@ -33,7 +33,7 @@ def test_a_session_opens_at_its_first_use_and_is_one_per_process(bench: Bench) -
     assert bench.sent("POST", "/v1/resolve")[0].headers["prepcache-session"] == "s1.t"
 
 
-def test_a_client_that_only_reads_is_no_session_of_one_that_stores(
+def test_a_client_that_reads_is_no_session_of_one_that_stores(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREPCACHE", "readonly")
@@ -351,7 +351,7 @@ def test_closing_says_goodbye_after_what_is_left_to_do(bench: Bench) -> None:
     assert Session.current(bench.session.client) is not bench.session
 
 
-def test_at_its_end_a_job_gives_a_hung_daemon_the_rest_of_its_budget(
+def test_at_its_end_a_job_gives_a_hung_daemon_its_last_budget(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of all its data sets together; only one that starts has more."""
