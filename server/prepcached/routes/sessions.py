@@ -16,7 +16,6 @@ from prepcached.daemon import Daemon, Session
 from prepcached.leases import Lease
 from prepcached.routes import messages
 from prepcached.routes.messages import endpoint
-from prepcached.store.records import NOTHING_HELD, Held
 
 
 def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
@@ -120,7 +119,7 @@ def visible(some: Iterable[Session], caller: Caller) -> list[Session]:
 
 
 def seen(
-    some: Iterable[Session], daemon: Daemon, held: Mapping[str, Held]
+    some: Iterable[Session], daemon: Daemon, held: Mapping[str, tuple[int, int]]
 ) -> tuple[inspection.SessionSeen, ...]:
     leases = defaultdict[str, list[Lease]](list)
     for lease in daemon.leases:
@@ -136,8 +135,8 @@ def seen(
             seen_at=time.time() - (daemon.clock() - session.beat_at),
             leases=len(leases[session.id]),
             leased_items=sum(len(lease.items) for lease in leases[session.id]),
-            holds=held.get(session.id, NOTHING_HELD).artifacts,
-            held_bytes=held.get(session.id, NOTHING_HELD).disk_bytes,
+            holds=held.get(session.id, (0, 0))[0],
+            held_bytes=held.get(session.id, (0, 0))[1],
             declined_items=sum(session.declined.values()),
             progress=tuple(session.progress.values()),
         )

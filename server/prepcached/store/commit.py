@@ -131,8 +131,7 @@ def _commit(
             )
         known = queries.doomable_in(conn, artifacts.c.digest, digests)
         rows_of_keys = queries.doomable_in(conn, artifacts.c.key, keys, artifacts.c.recipe_id == row.id)
-        is_other = artifacts.c.edition != edition if edition else queries.IS_REFRESHED
-        others = queries.doomable_in(conn, artifacts.c.recipe_id, [row.id], is_other)
+        others = queries.doomable_in(conn, artifacts.c.recipe_id, [row.id], artifacts.c.edition != edition)
     if any(r.recipe_id != row.id for r in known):
         raise errors.Declined("the same artifact is another user's entry, and users are isolated")
     there = {r.digest.hex() for r in known}
@@ -254,14 +253,7 @@ def row_values(header: Header, digest: str, size_bytes: int) -> dict[str, Any]:
 
 
 def _ref(file: Taken) -> ArtifactRef:
-    header = file.header
-    return ArtifactRef(
-        key=header.key,
-        digest=file.digest,
-        size_bytes=file.size_bytes,
-        items=len(header.item_digests),
-        rows=header.rows,
-        cost_s=header.cost_s,
-        observed=tuple(Digest(chunk.name) for chunk in chunks_of(header.observed)),
-        edition=header.edition,
-    )
+    header, items = file.header, len(file.header.item_digests)
+    observed = tuple(Digest(chunk.name) for chunk in chunks_of(header.observed))
+    of = header.rows, header.cost_s, observed, header.edition
+    return ArtifactRef(header.key, file.digest, file.size_bytes, items, *of)

@@ -129,7 +129,7 @@ def _walk(core: Core, *, repair: bool, is_check: bool = False) -> Iterator[Findi
 
 def _keep_latest_editions(core: Core) -> None:
     """Which of a recipe's older artifacts its refreshes had replaced, files do not tell: all of them go."""
-    latest = sa.select(artifacts.c.recipe_id, sa.func.max(artifacts.c.edition)).where(queries.IS_REFRESHED)
+    latest = sa.select(artifacts.c.recipe_id, sa.func.max(artifacts.c.edition)).where(artifacts.c.edition > 0)
     with core.index.read() as conn:
         found = conn.execute(latest.group_by(artifacts.c.recipe_id)).all()
     for recipe_id, edition in found:

@@ -27,8 +27,6 @@ Chunks = dict[str, tuple[Mapping[str, Any], ...]]
 T = TypeVar("T")
 Where = sa.TextClause | sa.ColumnElement[bool]
 _IS_UNPINNED = sa.text("artifacts.is_pinned = 0")
-IS_REFRESHED = sa.text("artifacts.edition > 0")
-"""By an index of its own, which has nothing else: a literal, or SQLite would not use it."""
 
 
 class RecipeRow(NamedTuple):

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
 
 from prepcache.protocol import inspection
 from prepcache.protocol.units import size_text
@@ -201,14 +200,6 @@ class Quotas:
         return tuple(UserBytes(owner, size, self.of(owner)) for owner, size in largest if size)
 
 
-class Held(NamedTuple):
-    artifacts: int
-    disk_bytes: int
-
-
-NOTHING_HELD = Held(0, 0)
-
-
 class Holds:
     """The holds of all sessions. Memory is the product: one dict slot a hold, the time shared by a batch."""
 
@@ -278,12 +269,13 @@ class Holds:
     def to_let_go(self, session: str) -> list[bytes]:
         return list(self._gone.get(session, {}))
 
-    def by_session(self) -> dict[str, Held]:
+    def by_session(self) -> dict[str, tuple[int, int]]:
+        """How many artifacts each holds, and their bytes on disk."""
         found = {}
         for name in self._held.keys() | self._gone.keys():
             held, gone = self._held.get(name, {}), self._gone.get(name, {})
             size = sum(self._bytes.get(digest, 0) for digest in held) + sum(gone.values())
-            found[name] = Held(len(held) + len(gone), size)
+            found[name] = len(held) + len(gone), size
         return found
 
     def held_bytes(self, now: float, *, pinned_too: bool = True) -> int:

@@ -192,15 +192,7 @@ def taken(layout: Layout, staged: StagedFile, fd: int, owner_uid: int, scope: st
         after = os.fstat(fd)
         if identity(before) != identity(after):
             raise _changed(staged)
-        yield Taken(
-            name=staged.name,
-            path=path,
-            is_copy=is_copy,
-            digest=digest,
-            header=header,
-            size_bytes=after.st_size,
-            identity=identity(after),
-        )
+        yield Taken(staged.name, path, is_copy, digest, header, after.st_size, identity(after))
 
 
 def mark(fd: int, owner_uid: int, scope: str) -> None:

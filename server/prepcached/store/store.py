@@ -37,7 +37,7 @@ from prepcached.store import eviction, integrity, listing, queries, scopes
 from prepcached.store.compaction import Merger
 from prepcached.store.core import Core, io_told, no_space_declined
 from prepcached.store.db import artifacts, discard, history
-from prepcached.store.records import Finding, Held, Limits, Stats
+from prepcached.store.records import Finding, Limits, Stats
 from prepcached.store.root import Root
 from prepcached.store.staging import Swept, keeps_marks
 
@@ -199,7 +199,7 @@ class Store(Core):
         with self.memory:
             return [digest.hex() for digest in self.holds.to_let_go(session_id)]
 
-    def held(self) -> dict[str, Held]:
+    def held(self) -> dict[str, tuple[int, int]]:
         with self.memory:
             return self.holds.by_session()
 
