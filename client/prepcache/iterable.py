@@ -263,7 +263,7 @@ class StreamPreprocessing(Preprocessing):
 
     def is_adrift(self, samples: Samples) -> bool:
         """Whether samples that were made now would not belong to the recipe; then they are made on access."""
-        if samples.is_expanded or not len(samples.catalogue.missing) or not samples.may_fill:
+        if samples.is_expanded or not len(samples.catalogue.missing) or not self.may_fill:
             return False
         drifted = self.job.guard.check()
         if drifted:

@@ -14,7 +14,6 @@ import errno
 import hashlib
 import os
 import tempfile
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +42,8 @@ from prepcache.wrapped import Wrapped
 if TYPE_CHECKING:
     from prepcache.keys.observation.context import Notice
     from prepcache.protocol.wire import ArtifactRef
-    from prepcache.samples import Samples
+    from prepcache.report import Tally
+    from prepcache.samples import Preprocessing
 
 MAX_FILLS = 3
 """How often what is missing of a data set that expands is made, before it is said that nothing keeps it."""
@@ -56,14 +56,11 @@ LOOK_AGAIN_S = 5.0
 class Making:
     """Makes what is missing of some samples, for one process."""
 
-    def __init__(self, samples: Samples) -> None:
-        # No cycle: the files of a chunk that was read are closed at once, not when garbage is collected. What
-        # may outlive the samples (a commit that goes on) uses the other members.
-        self._of: Samples = weakref.proxy(samples)
-        self._by = samples.by
-        self._catalogue = samples.catalogue
-        self._originals = samples.originals
-        self._tally = samples.tally
+    def __init__(self, by: Preprocessing, catalogue: Catalogue, originals: Originals, tally: Tally) -> None:
+        self._by = by
+        self._catalogue = catalogue
+        self._originals = originals
+        self._tally = tally
         is_heir = self._by.artifacts.mode.is_writing and not self._by.is_stream
         self.pid = os.getpid()
         self._task = Task(self._by, self._catalogue, self._originals)
@@ -72,8 +69,8 @@ class Making:
 
     # -- all that is missing
 
-    def prepare(self, positions: range | None) -> None:
-        """Fills up what is missing, or only what is at these positions."""
+    def prepare(self, positions: range | None) -> View | None:
+        """Fills up what is missing, or only what is at these positions; where items expand, a view of all."""
         self.on_access.run()  # into files of this job, where the fill finds it
         with self._by.artifacts.filling:
             missing = self._catalogue.missing
@@ -81,16 +78,17 @@ class Making:
                 wanted = self._catalogue.distinct.inverse[positions.start :: positions.step]
                 missing = np.intersect1d(missing, wanted)
             if len(missing):
-                if not self._of.may_fill:
-                    return
+                if not self._by.may_fill:
+                    return None
                 self._fill(missing)
-            if self._of.is_expanded and positions is None:
-                view = self._whole_view()
-                self._of.set_view(view)
-                if self._of.count and not len(view) and not self._by.is_stream:
-                    which = count_text(self._of.count, "item", "items")
-                    text = f"{self._by.name} yielded no sample for any of {which}: is a yield missing?"
-                    self._by.say(text, is_wrong=True)
+            if not self._by.job.is_expanded or positions is not None:
+                return None
+            view, count = self._whole_view(), len(self._catalogue.distinct.inverse)
+            if count and not len(view) and not self._by.is_stream:
+                which = count_text(count, "item", "items")
+                text = f"{self._by.name} yielded no sample for any of {which}: is a yield missing?"
+                self._by.say(text, is_wrong=True)
+            return view
 
     def _whole_view(self) -> View:
         """A view of all samples; an artifact that was purged since the fill is made again."""
@@ -122,9 +120,9 @@ class Making:
             progress.close()
         artifacts.note_filled(filled.reason, is_declined=filled.is_declined)
         artifacts.found(*self._tally.note_fill(filled, todo))
-        self._of.keeps = by.is_lazy or bool(filled.reason and not filled.is_declined)
+        by.keeps = by.is_lazy or bool(filled.reason and not filled.is_declined)
         self._say_filled(filled, said)
-        self._of.refuse_draws(filled.drawn)
+        by.refuse_draws(filled.drawn)
 
     def _try_one(self, index: int) -> None:
         """Makes a sample of a wrapped dataset before any is stored: one that draws is refused."""
@@ -132,7 +130,7 @@ class Making:
         if isinstance(job.function, Wrapped) and not self._by.artifacts.has_mapped:
             with Guard() as watched:
                 next(iter(job.parts(index, self._originals.item(index))), None)
-            self._of.refuse_draws(watched.drawn)
+            self._by.refuse_draws(watched.drawn)
 
     def take_waiting(self) -> None:
         """Takes what other data sets of this process, or its workers, have made and no daemon has yet."""
@@ -176,13 +174,13 @@ class Making:
         drifted = is_writing and by.job.guard.check_first()
         if drifted and by.job.guard.is_news():
             by.say_of_it(line(drifted), "drifted")
-        is_keeping = self._of.keeps or by.artifacts.has_lost
+        is_keeping = by.keeps or by.artifacts.has_lost
         with by.job.filling(), here.guarded() as watched:
             if is_keeping and is_writing and not drifted and here.wants_more:
                 made = here.samples(indices, self._kept_call, is_single=is_single)
             else:
                 if is_keeping:
-                    self._of.look(not_within_s=LOOK_AGAIN_S)
+                    by.artifacts.look(not_within_s=LOOK_AGAIN_S)
                 made = {index: self._made(index) for index in indices}
         if watched.drawn and self._tally.note_once("drawn"):
             by.say(describe(by.name, watched.drawn), "drawn")
@@ -212,7 +210,7 @@ class Making:
         if part.error is not None:
             raise self._task.failure(part)
         if isinstance(self._by.job.function, Wrapped):
-            self._of.refuse_draws(self.on_access.drawn())
+            self._by.refuse_draws(self.on_access.drawn())
         self._tally.note_made(index, part.cost_s)
         self._say_notices(part.notices)
         changed = self._originals.changed(index)

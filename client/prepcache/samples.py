@@ -85,7 +85,8 @@ class Preprocessing:
         self.artifacts = ArtifactSet(
             recipe, given.asks, root=given.root, trust=how["trust"], keeps_all=self.is_stream
         )
-        self.is_lazy = given.lazy
+        self.is_lazy = self.keeps = given.lazy
+        """`keeps`: samples made on access are kept."""
         self.num_workers, self.executor, self.progress = given.num_workers, given.executor, given.progress
         self.opened_in = os.getpid()
 
@@ -110,6 +111,16 @@ class Preprocessing:
     def executor_here(self) -> Executor | None:
         """What calls the function; a forked worker has none of the threads that feed it."""
         return self.executor if os.getpid() == self.opened_in else None
+
+    @property
+    def may_fill(self) -> bool:
+        """Whether filling is of use: where nothing can be kept, each sample is made when it is asked for."""
+        return self.job.is_expanded or self.artifacts.mode.is_writing
+
+    def refuse_draws(self, drawn: set[str]) -> None:
+        """Refuses a wrapped dataset that draws."""
+        if drawn and isinstance(self.job.function, Wrapped):
+            raise UnkeyableError(draws_refused(self.name, drawn))
 
     @property
     def may_wait_for_others(self) -> bool:
@@ -159,8 +170,6 @@ class Samples:
         self.tally = Tally(distinct, catalogue)
         self._items = items
         self._stamps = stamps
-        self.keeps = by.is_lazy
-        """Whether samples made on access are kept."""
         self._is_part = False
         self._view: View | None = None
         self._making: Making | None = None
@@ -186,7 +195,7 @@ class Samples:
         to_do, told = len(self.catalogue.missing), self.tally.report(())
         recipe = self.by.recipe
         self.by.say(opening_line(recipe.name, recipe.digest, told, to_do, reasons, artifacts.mode))
-        self.refuse_draws(artifacts.drawn)
+        self.by.refuse_draws(artifacts.drawn)
         # Each job that is given such samples says it: whoever made them may have been another.
         if artifacts.drawn and self.tally.note_once("drawn"):
             self.tally.why.append(draws_text(artifacts.drawn))
@@ -201,7 +210,8 @@ class Samples:
             from prepcache.making import Making
 
             with _BEGINNING:
-                self._making = self._made_here or Making(self)
+                of = self.by, self.catalogue, self.originals, self.tally
+                self._making = self._made_here or Making(*of)
         assert self._making is not None
         return self._making
 
@@ -210,11 +220,6 @@ class Samples:
         """What makes missing samples, if this process, and not the one that forked it, has begun to."""
         making = self._making
         return making if making is not None and making.pid == os.getpid() else None
-
-    @property
-    def may_fill(self) -> bool:
-        """Whether filling is of use: where nothing can be kept, each sample is made when it is asked for."""
-        return self.is_expanded or self.by.artifacts.mode.is_writing
 
     def prepare_opened(self) -> None:
         """Makes what is missing, unless something that counts in the recipe was changed since the opening."""
@@ -236,23 +241,16 @@ class Samples:
         elif not self.is_expanded:
             return
         try:
-            self.making.prepare(positions)
+            if (view := self.making.prepare(positions)) is not None:
+                self._view = view
         except (KeyboardInterrupt, PreprocessError, SampleError) as error:
             raise error.with_traceback(None) from error.__cause__
-
-    def refuse_draws(self, drawn: set[str]) -> None:
-        """Refuses a wrapped dataset that draws."""
-        if drawn and isinstance(self.by.job.function, Wrapped):
-            raise UnkeyableError(draws_refused(self.by.name, drawn))
 
     @property
     def on_access(self) -> OnAccess | None:
         """What makes samples on access, if this process has begun to make any."""
         making = self._made_here
         return None if making is None else making.on_access
-
-    def set_view(self, view: View) -> None:
-        self._view = view
 
     # -- reading
 
