@@ -53,7 +53,7 @@ from prepcache.errors import (
     StoreError,
     UnknownSession,
 )
-from prepcache.fill.left import LeftFiles, remove
+from prepcache.fill.outage_files import LeftFiles, remove
 from prepcache.fill.pending import Batch, Task
 from prepcache.fill.share import MAX_LOOKS, HeldLease, Share, forsake
 from prepcache.protocol import wire
