@@ -124,7 +124,7 @@ if sys.version_info >= (3, 12):  # which tells that C code got the name first
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_file_that_a_process_edits_while_c_reads_it_has_changed(project: Project, edit: str) -> None:
+def test_a_file_that_a_process_edits_while_c_reads_it_changed(project: Project, edit: str) -> None:
     """Whether C code or the process wrote it, nobody can tell."""
     path = project.put("a.mask", "one")
     lines = ["import subprocess", f"p = {str(path)!r}", "read_in_c(p)", EDITS[edit]]
