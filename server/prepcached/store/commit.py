@@ -113,11 +113,7 @@ def _check_items(name: str, header: Header, recipe: str, allowed_items: AllowedI
 
 
 def _commit(
-    core: Core,
-    recipe: str,
-    files: Sequence[Taken],
-    owner_uid: int,
-    holder: str | None,
+    core: Core, recipe: str, files: Sequence[Taken], owner_uid: int, holder: str | None
 ) -> tuple[int, list[Taken]]:
     digests = {bytes.fromhex(file.digest) for file in files}
     keys = {bytes.fromhex(file.header.key) for file in files}

@@ -175,7 +175,7 @@ class Merger:
             header = artifact.read_header(fd)
             values = row_values(header, digest, os.fstat(fd).st_size)
             with core.writer:
-                self._swap(rows, path, values, header, recipe.hex() + scope)
+                self._swap(rows, path, values, header.producer, recipe.hex() + scope)
         return True
 
     def _opened(
@@ -207,12 +207,7 @@ class Merger:
         return fds, headers
 
     def _swap(
-        self,
-        rows: Sequence[Doomable],
-        path: str,
-        values: dict[str, Any],
-        header: artifact.Header,
-        recipe: str,
+        self, rows: Sequence[Doomable], path: str, values: dict[str, Any], producer: Any, recipe: str
     ) -> None:
         """Places the merged file and swaps the rows, unless a part was removed, pinned or held meanwhile."""
         core = self._core
@@ -242,7 +237,7 @@ class Merger:
                     "used_at": max(row.used_at for row in there),
                     "is_pinned": False,
                 }
-                queries.add_artifacts(conn, [(values, header.producer)])
+                queries.add_artifacts(conn, [(values, producer)])
         except BaseException:
             eviction.unlink_if_absent(core, [digest.hex()])
             raise

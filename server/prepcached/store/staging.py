@@ -227,17 +227,6 @@ def scope_of(file: int | str) -> str:
     return scope
 
 
-def keeps_marks(path: str) -> bool:
-    """Whether the filesystem has extended attributes; OSError where that cannot be told."""
-    try:
-        os.getxattr(path, SCOPE_XATTR)
-    except OSError as error:
-        if error.errno not in (errno.ENODATA, errno.ENOTSUP):
-            raise
-        return error.errno == errno.ENODATA
-    return True
-
-
 def still_the_same(file: Taken) -> None:
     """Refuses a file whose name does not mean what was hashed any more, right before the rename."""
     try:

@@ -15,6 +15,7 @@ Locking: see core.py. `maintain`, `merge_some` and `scrub_one` are called from o
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import time
@@ -39,7 +40,7 @@ from prepcached.store.core import Core, io_told, no_space_declined
 from prepcached.store.db import artifacts, discard, history
 from prepcached.store.records import Finding, Limits, Stats
 from prepcached.store.root import Root
-from prepcached.store.staging import Swept, keeps_marks
+from prepcached.store.staging import SCOPE_XATTR, Swept
 
 RATE_S = 60.0
 """The eviction rate is that of the last minute."""
@@ -218,8 +219,11 @@ class Store(Core):
 
     def keeps_marks(self) -> bool:
         """Whether an index that is made again from the files would know whose each is."""
-        with io_told("extended attributes could not be asked for"):
-            return keeps_marks(self.layout.versioned)
+        try:
+            os.getxattr(self.layout.versioned, SCOPE_XATTR)
+        except OSError as error:
+            return error.errno == errno.ENODATA
+        return True
 
     def history(self) -> list[tuple[float, ...]]:
         """What the dashboard draws, oldest first."""
