@@ -103,7 +103,7 @@ app.command()(serve)
 
 
 @app.command()
-def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Json = False) -> None:
+def stop(config: Config = None, uds: Uds = None, root: Root = None) -> None:
     """Stop the daemon that listens on the socket, and wait until it has ended.
 
     Without settings, the daemon at $PREPCACHE_URL, or else your own.
@@ -134,8 +134,7 @@ def stop(config: Config = None, uds: Uds = None, root: Root = None, as_json: Jso
         if not poll.poll(STOP_WAIT_S * 1000):
             typer.echo(f"pid {pid} was asked to stop, but still runs after {STOP_WAIT_S:.0f} s", err=True)
             raise typer.Exit(1)
-    told = {"stopped": pid, "socket": os.fspath(path)}
-    typer.echo(json.dumps(told) if as_json else f"stopped the daemon at {path} (pid {pid})")
+    typer.echo(f"stopped the daemon at {path} (pid {pid})")
 
 
 @app.command()
@@ -176,7 +175,7 @@ def check(
 
 
 @app.command()
-def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> None:
+def rebuild(config: Config = None, root: Root = None) -> None:
     """Rebuild the index from the artifacts; the daemon must be stopped.
 
     Example: prepcached rebuild --root /var/cache/prepcache
@@ -184,11 +183,8 @@ def rebuild(config: Config = None, root: Root = None, as_json: Json = False) -> 
     from prepcached.store.store import rebuild as rebuild_index
 
     done = rebuild_index(settings_module.load({"root": root}, os.environ, config).root)
-    if as_json:
-        typer.echo(json.dumps(done))
-    else:
-        told = ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
-        typer.echo(f"the index was rebuilt: {told or 'no artifacts were found'}")
+    told = ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
+    typer.echo(f"the index was rebuilt: {told or 'no artifacts were found'}")
 
 
 def _named_by_url(environ: Mapping[str, str]) -> str | None:

@@ -184,8 +184,6 @@ class Settings(BaseModel):
                 "TCP needs a token, since every user of the machine can reach its ports: "
                 "write 32 random characters to a file of mode 0600 and give --token-file FILE"
             )
-        if self.metrics_listen is not None and self.metrics_listen[1] == self.port:
-            raise ConfigError(f"metrics_listen: --port already uses {self.port}: choose another port")
         if self.uds is not None and len(os.fsencode(self.uds)) > MAX_SOCKET_PATH_BYTES:
             raise ConfigError(
                 f"{self.uds}: a socket's path may have at most {MAX_SOCKET_PATH_BYTES} bytes: "

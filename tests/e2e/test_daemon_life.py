@@ -260,9 +260,8 @@ def test_stop_check_and_rebuild_from_the_command_line(tmp_path: Path) -> None:
         assert (beside.returncode, beside.stdout[:25]) == (1, "found   file-without-row:")
         stray.unlink()
         assert prepcached("check", "--repair").returncode == 29
-        stopped = prepcached("stop", "--uds", str(tmp_path / "s.sock"), "--json")
+        stopped = prepcached("stop", "--uds", str(tmp_path / "s.sock"))
         assert (stopped.returncode, daemon.wait(READY_S)) == (0, 0), stopped.stderr
-        assert json.loads(stopped.stdout) == {"stopped": daemon.pid, "socket": str(tmp_path / "s.sock")}
     assert prepcached("stop", "--uds", str(tmp_path / "s.sock")).returncode == 3
     checked = prepcached("check", "--json")
     assert (checked.returncode, json.loads(checked.stdout)) == (0, []), checked.stdout
