@@ -30,7 +30,6 @@ from prometheus_client import CollectorRegistry
 from prepcache.errors import LimitExceeded, StoreError, UnknownSession
 from prepcache.protocol import wire
 from prepcache.protocol.inspection import Verified
-from prepcache.protocol.units import size_text
 from prepcached.auth import Auth, Caller, Watch, user_name
 from prepcached.leases import LeaseTable
 from prepcached.store.records import Finding
@@ -290,9 +289,7 @@ class Daemon:
             LOG.warning("the staging folder cannot be swept: %s", error)
             return
         if swept.files:
-            LOG.info(
-                "removed %d staged files of no open session: %s", swept.files, size_text(swept.disk_bytes)
-            )
+            LOG.info("removed %d staged files of no open session", swept.files)
         if swept.failed is not None:
             LOG.warning("cannot remove %s: %s", swept.failed.filename, swept.failed.strerror)
 

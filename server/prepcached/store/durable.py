@@ -74,18 +74,15 @@ def is_there(path: str) -> bool:
     return True
 
 
-def delete(path: str) -> os.stat_result:
-    """Deletes a file, or a folder with all that is in it (an OSError too where folders are nested deeper than
-    Python descends); returns what it was."""
-    status = os.lstat(path)
-    if not stat.S_ISDIR(status.st_mode):
-        os.unlink(path)
-        return status
+def delete(path: str) -> None:
+    """Deletes a file, or a folder with all that is in it; an OSError too where folders are nested deeper than
+    Python descends."""
+    if not stat.S_ISDIR(os.lstat(path).st_mode):
+        return os.unlink(path)
     try:
         shutil.rmtree(path)
     except RecursionError:
         raise OSError(errno.ELOOP, "Folders are nested too deep", path) from None
-    return status
 
 
 def copy(src: int, dst: int, size_bytes: int) -> None:

@@ -53,7 +53,6 @@ class Swept(NamedTuple):
     """What a sweep removed, and the first name that could not be removed, if any."""
 
     files: int
-    disk_bytes: int
     failed: OSError | None
 
 
@@ -103,21 +102,20 @@ class StagedArea:
     def sweep(self, is_live: Callable[[str], bool]) -> Swept:
         """Removes what belongs to no open session. Whether one is live is asked once its file was seen: who
         opened before he staged it is known by then."""
-        files = size = 0
-        failed: OSError | None = None
+        files, failed = 0, None
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 is_staged = is_staged_name(entry.name) and not entry.is_dir(follow_symlinks=False)
                 if (is_staged and is_live(session_of(entry.name))) or self._is_busy(entry.name):
                     continue
                 try:
-                    size += durable.disk_bytes(durable.delete(entry.path))
+                    durable.delete(entry.path)
                     files += 1
                 except FileNotFoundError:
                     continue
                 except OSError as error:
                     failed = failed or error
-        return Swept(files, size, failed)
+        return Swept(files, failed)
 
     def _is_busy(self, name: str) -> bool:
         with self._lock:
