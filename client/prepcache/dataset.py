@@ -2,10 +2,10 @@
 
 NOTE [ The walk of a sample ]
     `open_recipe` gives the recipe and `ItemHasher` the item digests: together they name the samples.
-    `ArtifactSet.open` asks the daemon for the recipe's artifacts, maps them and holds them; the `Catalogue`
-    finds every digest in their item tables. `Samples.prepare` makes what is missing: the fill leases items,
-    calls the function and commits artifacts, which go into the catalogue. `ds[i]` reads a row of a mapped
-    artifact, and a batch is one gather for each column.
+    `ArtifactSet.look_from` asks the daemon for the recipe's artifacts, maps them and holds them; the
+    `Catalogue` finds every digest in their item tables. `Samples.prepare` makes what is missing: the fill
+    leases items, calls the function and commits artifacts, which go into the catalogue. `ds[i]` reads a row
+    of a mapped artifact, and a batch is one gather for each column.
 
 Invariants:
     1. `ds[i]` equals `preprocess(items[i], **config)` as of the opening, wherever it comes from; the
@@ -169,7 +169,7 @@ class CachedDataset(Dataset[T_co]):
         catalogue = Catalogue(distinct, by.artifacts.index, is_expanded=by.job.is_expanded)
         samples = Samples(by, self.items, distinct, stamps, catalogue)
         samples.originals.read_again(hasher)
-        by.artifacts.open()
+        by.artifacts.look_from(0)
         if len(catalogue.missing):
             samples.making.take_waiting()
         samples.note_hits()

@@ -244,7 +244,7 @@ class StreamPreprocessing(Preprocessing):
 
     def open(self) -> None:
         """Asks the daemon for the first time, and says what is there."""
-        self.artifacts.open()
+        self.artifacts.look_from(0)
         said, reasons = stream_line(self.name, self.recipe.digest, self.artifacts)
         self.why.extend(reasons)
         self.say(said)

@@ -317,7 +317,7 @@ def test_merged_artifacts_stay_mapped_until_replaced(files: Files, monkeypatch: 
     daemon = Daemon(files, wire.Resolved(2, True, tuple(parts)))
     artifacts.mode, artifacts.session = Mode.ON, daemon
     found.index.opens_with(lambda ref, *_: files.open(ref))
-    artifacts.open()
+    artifacts.look_from(0)
     daemon.found = None
     artifacts.let_go({part.digest for part in parts})
     assert len(found.missing) == 0 and not daemon.dropped

@@ -82,6 +82,8 @@ class ArtifactSet:
         self._leaving: set[str] = set()
         self._connect()
         self.index = RecipeIndex(self._opens(), keeps_all=keeps_all)
+        if self.mode is Mode.REFRESH:
+            self.index.refresh()
         self._watch_over()
 
     def _connect(self) -> None:
@@ -153,12 +155,7 @@ class ArtifactSet:
         with self._claiming:
             if not self.is_owner:
                 self.owner = os.getpid()
-                self._look(0)
-
-    def open(self) -> None:
-        if self.mode is Mode.REFRESH:
-            self.index.refresh()
-        self._look(0)
+                self.look_from(0)
 
     def look(self, *, not_within_s: float = 0.0) -> bool:
         """Takes in what has been committed since; whether anything was found."""
@@ -166,15 +163,15 @@ class ArtifactSet:
         if not_within_s and now - self._looked_at < not_within_s:
             return False
         self._looked_at = now
-        return bool(self._look(self.generation))
+        return bool(self.look_from(self.generation))
 
     def look_if_unknown(self) -> None:
         """Looks again where the daemon was not there, or had forgotten the recipe."""
         if not self.is_known and not self.session.is_gone:
-            self._look(0)
+            self.look_from(0)
 
-    def _look(self, generation: int) -> bool | None:
-        """Whether anything missing was found; None where the daemon could not be asked for it."""
+    def look_from(self, generation: int) -> bool | None:
+        """Takes in what is newer; whether anything missing was found, None where no daemon could be asked."""
         with self.session.heartbeat.looking():
             try:
                 resolved: wire.Resolved = self.session.resolve(
@@ -263,7 +260,7 @@ class ArtifactSet:
         as the daemon does not answer with that artifact, all stays mapped: else it would be made again.
         """
         self._leaving.update(digest for digest in digests if self.index.knows(digest))
-        if (leaving := set(self._leaving)) and self._look(self.generation) is not None:
+        if (leaving := set(self._leaving)) and self.look_from(self.generation) is not None:
             self._leaving -= leaving
             lost, gone = self.index.let_go(leaving)
             self.drop(gone)
