@@ -120,6 +120,16 @@ class Dynamic(Data):
     def __getattr__(self, name: str) -> Any:
         return self.size if name == "other" else 0
 
+    @property
+    def failing(self) -> Any:
+        raise AttributeError
+
+    def unknown(self, item: float) -> Any:
+        return self.other * item
+
+    def by_property(self, item: float) -> Any:
+        return self.failing * item
+
 
 class Setting(Data):
     def __setattr__(self, name: str, value: Any) -> None:
@@ -166,10 +176,19 @@ def test_an_object_that_is_handed_on_counts_whole(name: str) -> None:
     assert digest(name, trainer=None, batch_size=16) != digest(name, trainer=None)
 
 
-@pytest.mark.parametrize("cls", [Dynamic, Setting])
-def test_a_class_that_finds_attributes_itself_counts_whole(cls: type[Data]) -> None:
+@pytest.mark.parametrize(
+    ("name", "cls"),
+    [("unknown", Dynamic), ("by_property", Dynamic), ("counting", Setting), ("deletes", Setting)],
+)
+def test_a_class_that_finds_attributes_itself_counts_whole(name: str, cls: type[Data]) -> None:
     with pytest.raises(UnkeyableError, match=r"preprocess\.__self__\.trainer"):
-        digest("plain", cls)
+        digest(name, cls)
+
+
+@pytest.mark.parametrize("cls", [Dynamic, Setting])
+def test_what_such_a_class_is_not_asked_for_does_not_count(cls: type[Data]) -> None:
+    """As of a module of torch's that a trainer is attached to."""
+    assert digest("plain", cls, trainer=open) == digest("plain", cls) != digest("plain", cls, size=3)
 
 
 def test_an_attribute_that_is_read_is_named_and_left_out() -> None:

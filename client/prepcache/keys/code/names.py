@@ -54,8 +54,8 @@ _USES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
 _WHOLE = ""
 """A use of an object that is no use of one attribute."""
 _ABSENT = object()
+_ALWAYS_THERE = (FunctionType, staticmethod, classmethod)
 _PLAIN = (MemberDescriptorType, staticmethod, classmethod)
-_OWN_WAYS = ("__getattribute__", "__getattr__", "__setattr__", "__delattr__")
 _OF_DESCRIPTORS = ("__get__", "__set__", "__delete__")
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_DEREF"})
 _WRITES_OF_ITEMS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
@@ -123,8 +123,10 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
     """The attributes of an object that one of its methods reads, also through the methods and properties that
     it reaches by `self`; None for all of them."""
     cls, own = type(owner), attributes_of(owner)
-    if any(_member(cls, way) is not vars(object).get(way, _ABSENT) for way in _OWN_WAYS):
+    if _has_own(cls, "__getattribute__"):
         return None
+    is_asked = _has_own(cls, "__getattr__")  # for what is not there, as by torch's modules
+    is_told = _has_own(cls, "__setattr__") or _has_own(cls, "__delattr__")
     found: set[str] = set()
     queue, seen = [function], set()
     while queue:
@@ -138,8 +140,13 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
         if (_WHOLE, True) in uses or not all_names(code).isdisjoint(_BY_FRAME | {"super", "__dict__"}):
             return None
         found.update(name for name, is_read in uses if is_read)
-        for member in {name: _member(cls, name) for name, _ in uses}.values():
+        for name, is_read in uses:
+            member = _member(cls, name)
             kind = type(member)  # exactly: a subclass may have a `__get__` of its own
+            if is_told and not is_read:
+                return None
+            if is_asked and (kind is property or (name not in own and kind not in _ALWAYS_THERE)):
+                return None
             if kind is FunctionType:
                 queue.append(member)
             elif kind is property:
@@ -171,6 +178,10 @@ def _member(cls: type, name: str) -> Any:
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), _ABSENT)
 
 
+def _has_own(cls: type, way: str) -> bool:
+    return _member(cls, way) is not vars(object).get(way, _ABSENT)
+
+
 def _uses(code: CodeType, name: str) -> Iterator[tuple[str, bool]]:
     """The attributes of a variable that code and code nested in it use, and whether they are read."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP")]
@@ -186,6 +197,8 @@ def _uses(code: CodeType, name: str) -> Iterator[tuple[str, bool]]:
             yield _WHOLE, True
         else:
             yield str(after.argval), after.opname != "STORE_ATTR"
+            if is_augmented or after.opname == "DELETE_ATTR":  # which fails where there is none
+                yield str(after.argval), False
     for const in code.co_consts:
         if isinstance(const, CodeType) and name in const.co_freevars:
             yield from _uses(const, name)
