@@ -152,7 +152,7 @@ class StoreError(PrepcacheError, code="store-error", status=500, exit_code=27, i
 
 
 class RootUnusable(StoreError, code="root-unusable", status=500, exit_code=28, is_retryable=False):
-    """The root cannot hold a store (not writable, network filesystem, split over filesystems)."""
+    """The root cannot hold a store (not writable, on a network filesystem, or of another version)."""
 
 
 class RootInUse(StoreError, code="root-in-use", status=500, exit_code=29, is_retryable=False):

@@ -32,7 +32,7 @@ class Mode(enum.Enum):
     """What `PREPCACHE` says.
 
     ON: use what is there, keep what is made. OFF: never contact a daemon. READONLY: use what is there,
-    lease and commit nothing. REFRESH: ignore what is there, make everything anew and keep it.
+    lease and commit nothing. REFRESH: ignore what is there, make everything again and keep it.
     """
 
     ON = "on"

@@ -49,7 +49,7 @@ KEPT_COMMITS = 2
 
 @dataclass(slots=True)
 class Miss:
-    """A job asked for a recipe that had nothing or, `is_partial`, not all, and said which items.
+    """A job looked for a recipe that had no entries or, if `is_partial`, not all of its items.
 
     Args:
         why: the reason on one line: what the job said, or the first explanation.
@@ -332,7 +332,7 @@ class Coordinator:
             )
         except RequestError as error:
             daemon.leases.abort_commit(commit)
-            if isinstance(error, UnknownRecipe):  # swept: the next lease tells the client to register it anew
+            if isinstance(error, UnknownRecipe):  # swept: the next lease tells the client to register it
                 self._registered.pop(commit.recipe, None)
             await self._drop_uploads(session, staged)
             is_mended = isinstance(error, StagedFileRefused)

@@ -155,6 +155,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Header:
+    """What a file says of itself, where its tensors lie, and its item table."""
+
     recipe: RecipeDigest
     key: Key
     items: int

@@ -5,7 +5,7 @@ Invariants:
        the union; files that observed the same input differently do not merge.
     2. Nothing is decoded: columns of equal trees and leaves are chained. A column that is dense in every
        file with one shape stays dense, else it becomes ragged.
-    3. Memory holds item tables and a few pieces of `PIECE_BYTES`; the values never enter it.
+    3. Memory holds item tables, a few pieces of `PIECE_BYTES`, and one folio of the values at a time.
 """
 
 from __future__ import annotations

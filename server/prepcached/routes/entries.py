@@ -127,9 +127,9 @@ def care(daemon: Daemon, tier: Tier | None) -> APIRouter:
         """Removes what passes all filters given, held or not; of others' entries only for admins.
 
         A user who is not an admin purges only his own entries: his uid is added to the filters, and a key of
-        another user's is refused. With `free_bytes`,
-        the least recently used entries go first until so much is free; pinned entries, and those that jobs
-        read, stay. A dry run lists the first entries that would go, the least recently used first.
+        another user's is refused. With `free_bytes`, the least recently used entries go first until so much
+        is free; pinned entries, and those that jobs read, stay. A dry run lists the first entries that would
+        go, the least recently used first.
         """
         asked = await messages.read(request, inspection.PurgeRequest, daemon)
         caller = messages.caller(request)
@@ -210,9 +210,8 @@ async def _take_away(
     gone: list[Key] = []
     for key in asked.keys:
         with contextlib.suppress(NotFound):  # it was evicted meanwhile
-            owner = await owner_of(
-                daemon, request, key
-            )  # of several users that have it, whose the job was given
+            # Of several users that have it, the one whose entry the job was given.
+            owner = await owner_of(daemon, request, key)
             gone += await daemon.slow(daemon.store.remove_differing, [key], asked.differs, owner)
     return inspection.Verified(0, 0, tuple(gone))
 

@@ -3,8 +3,8 @@
 Invariants:
     1. What an artifact is (recipe, key, items, rows, cost) is read from its header, never from the request.
     2. Placing, inserting and raising the generation happen under the writer lock, the last two in one
-       transaction. When that fails, the placed file goes again, unless it cannot be
-       told whether the row is there: then the next start decides.
+       transaction. When that fails, the placed file goes again, unless it cannot be told whether the row is
+       there: then the next start decides.
     3. Of artifacts of a recipe that share an item, only those of the highest edition stay (`_replaced`).
     4. Committing the same bytes again succeeds with the generation that they came with: a newer one would
        make the client skip what others committed in between. Their file is placed again, since it may have

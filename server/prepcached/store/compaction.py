@@ -103,7 +103,7 @@ class Merger:
             if ids is None:
                 del self._due[recipe_id]
                 continue
-            self._due[recipe_id] = now + PUT_OFF_S  # where it fails, too: the disk and others are let be
+            self._due[recipe_id] = now + PUT_OFF_S  # where it fails, too, so as not to keep the disk busy
             with io_told("a merge failed"):
                 if ids and self._merge(ids):
                     self._due[recipe_id] = now

@@ -69,7 +69,7 @@ def conditions(filter: Filter, now: float) -> list[queries.Where]:
         where.append(artifacts.c.used_at <= now - filter.older_than_s)
     if filter.produced_by is not None:
         each = sa.func.json_each(producers.c.json).table_valued("value")
-        # Row by row: a list of all such producers would be made anew for each batch of a purge.
+        # Row by row: a list of all such producers would be made again for each batch of a purge.
         found = sa.select(1).select_from(producers.join(each, sa.true()))
         found = found.where(producers.c.id == artifacts.c.producer_id).correlate(artifacts)
         where.append(found.where(sa.func.instr(each.c.value, filter.produced_by) > 0).exists())

@@ -30,7 +30,7 @@ _WITHOUT_CHANGE_TIME = frozenset(
     ["vfat", "msdos", "exfat", "squashfs", "erofs", "iso9660", "fuse.squashfuse", "fuse.squashfuse_ll"]
 )
 """A change time there is that of the modification, which anyone may set, or of a whole image, which may be
-made anew with all its times as before."""
+made again with all its times as before."""
 _MASK = (1 << 64) - 1
 _SEED = 0x9E3779B97F4A7C15
 _FACTOR = 0xD6E8FEB86659FD93
