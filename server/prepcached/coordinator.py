@@ -85,7 +85,7 @@ class Misses:
             if miss.recipe == recipe and not miss.is_partial and not miss.why:
                 miss.why = why
 
-    def latest(self, count: int = MAX_MISSES, name: str | None = None) -> list[Miss]:
+    def latest(self, count: int, name: str | None = None) -> list[Miss]:
         """The last misses, the last one first; of a name, or a prefix that ends in `*`."""
         found = (
             miss

@@ -63,7 +63,6 @@ def merge(fds: Sequence[int], headers: Sequence[Header], fd: int, *, producer: d
     if has_twice(digests):
         raise ArtifactError("cannot merge artifacts that share an item")
     merged: dict[str, list[_Part]] = {}
-    numbers: list[list[int]] = []
     for source, header in zip(fds, headers, strict=True):
         for group in header.groups:
             merged.setdefault(_signature(group), []).append(_Part(source, header, group))

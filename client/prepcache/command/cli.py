@@ -405,7 +405,7 @@ def _only(digits: str, found: list[T]) -> T:
     return found[0]
 
 
-def _digits(text: str, what: str, otherwise: str = "") -> str:
+def _digits(text: str, what: str, otherwise: str) -> str:
     """The hex digits of a key or recipe, or the first of them. Raises BadRequest where it is none."""
     digits = text.lower()
     if set(digits) - set("0123456789abcdef") or not MIN_PREFIX_DIGITS <= len(digits) <= 64:
