@@ -173,13 +173,13 @@ POOL = """
 from concurrent.futures import ThreadPoolExecutor
 from prepcache.fill import workers
 
-handed_in, submit = threading.Event(), workers.Hired.submit
+handed_in, submit = threading.Event(), workers.InExecutor.submit
 
 def noted(*given):
     submit(*given)
     handed_in.set()
 
-workers.Hired.submit = noted
+workers.InExecutor.submit = noted
 
 def make(item):
     called(item)

@@ -17,7 +17,7 @@ from prepcache.fill.commit import Committer
 from prepcache.fill.filler import Fill, Filled
 from prepcache.fill.on_access import OnAccess
 from prepcache.fill.pending import Collected, Task
-from prepcache.fill.workers import Alone, Crew
+from prepcache.fill.workers import Crew, InProcess
 from prepcache.index.artifact_set import ArtifactSet
 from prepcache.index.item_index import Catalogue, Distinct, rows_of
 from prepcache.index.recipe_index import RecipeIndex, open_or_miss
@@ -138,7 +138,7 @@ class Bench:
 
     def fill(self, crew: Crew | None = None, *, budget: int | None = None) -> Filled:
         self.artifacts.budget = budget or self.artifacts.budget
-        crew = crew or Alone(self.job, self.item_of)
+        crew = crew or InProcess(self.job, self.item_of)
         task = self.task()
         self.committer = Committer(task)
         todo = self.catalogue.missing

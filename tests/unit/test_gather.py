@@ -121,7 +121,7 @@ def test_columns_of_many_artifacts_are_read_alike(
     for module in (prepcache.batching.table, prepcache.artifact.header):
         monkeypatch.setattr(module, "MAPPED_BYTES", mapped)
     if not windows:
-        monkeypatch.setattr(prepcache.batching.table, "_libc", lambda: None)
+        monkeypatch.setattr(prepcache.batching.table, "_can_map_again", lambda: False)
     samples = [sample(i) for i in range(COUNT)]
     rows = rows_of(tmp_path, samples, 5)
     order = np.random.default_rng(1).permutation(COUNT).tolist()

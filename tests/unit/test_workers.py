@@ -23,7 +23,7 @@ import torch
 import prepcache
 from prepcache.fill import call, workers
 from prepcache.fill.call import Job, Part, paths_in
-from prepcache.fill.workers import Alone, Crew, Forked, Hired
+from prepcache.fill.workers import Crew, Forked, InExecutor, InProcess
 from prepcache.keys.markers import Plain, Tree
 
 Make = Callable[[Job, Callable[[int], Any]], Crew]
@@ -36,9 +36,9 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
 
         def build(job: Job, item_of: Callable[[int], Any]) -> Crew:
             kinds: dict[str, Callable[[], Crew]] = {
-                "alone": lambda: Alone(job, item_of),
+                "alone": lambda: InProcess(job, item_of),
                 "forked": lambda: Forked(2, job, item_of),
-                "hired": lambda: Hired(pool, job, item_of),
+                "hired": lambda: InExecutor(pool, job, item_of),
             }
             crews.append(kinds[request.param]())
             return crews[-1]

@@ -269,14 +269,15 @@ def _shapes(part: Any) -> Array:
 
 
 @functools.cache
-def _libc() -> ctypes.CDLL | None:
+def _can_map_again() -> bool:
+    """Whether the kernel maps pages a second time, at places of ours."""
     if not sys.platform.startswith("linux") or mmap.PAGESIZE != PAGE_BYTES:
-        return None
+        return False
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     libc.mremap.restype = pointer
     libc.mremap.argtypes = [pointer, size, size, ctypes.c_int, pointer]
     libc.mprotect.argtypes = libc.madvise.argtypes = [pointer, size, ctypes.c_int]
-    return libc
+    return True
 
 
 def first_numbers(counts: Sequence[int], row_sizes: Sequence[int]) -> Numbers:
@@ -307,7 +308,7 @@ def side_by_side(parts: Sequence[Array], first: Numbers) -> Array | None:
         return parts[0]
     row_bytes = parts[0].dtype.itemsize * math.prod(parts[0].shape[1:])
     size_bytes = int(first[-1]) * row_bytes
-    if _libc() is None or len(parts) > MAX_PARTS or not 0 < size_bytes <= MAX_RANGE_BYTES:
+    if not _can_map_again() or len(parts) > MAX_PARTS or not 0 < size_bytes <= MAX_RANGE_BYTES:
         return None
     is_small = row_bytes <= SMALL_ROW_BYTES
     is_little = is_small and sum(part.nbytes for part in parts) < MAPPED_BYTES * len(parts)

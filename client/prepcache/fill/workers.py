@@ -110,11 +110,11 @@ class Crew:
 
 def crew_of(executor: Executor | None, workers: int, job: Job, item_of: Callable[[int], Any]) -> Crew:
     if executor is not None:
-        return Hired(executor, job, item_of)
-    return Forked(workers, job, item_of) if workers > 0 else Alone(job, item_of)
+        return InExecutor(executor, job, item_of)
+    return Forked(workers, job, item_of) if workers > 0 else InProcess(job, item_of)
 
 
-class Alone(Crew):
+class InProcess(Crew):
     def __init__(self, job: Job, item_of: Callable[[int], Any]) -> None:
         super().__init__(job, item_of)
         self._todo: deque[int] = deque()
@@ -155,7 +155,7 @@ class Alone(Crew):
         self._around.close()
 
 
-class Hired(Crew):
+class InExecutor(Crew):
     """Any `concurrent.futures.Executor`; function, config and items must suit it. It is not shut down."""
 
     def __init__(self, executor: Executor, job: Job, item_of: Callable[[int], Any]) -> None:

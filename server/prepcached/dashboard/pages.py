@@ -184,7 +184,7 @@ class Dashboard:
         caller, wanted = messages.caller(request), await self._wanted(request, action, name, key)
         what = f"all entries called {name}" + ("" if caller.is_admin else " that you own")
         if key is not None:
-            entry = await entries.found(self._daemon, request, key)
+            entry = await entries.entry_of(self._daemon, request, key)
             what = f"{entry.name}, entry {key[:12]}: {count_text(entry.items, 'item', 'items')}"
         effect = PIN_EFFECTS.get(action)
         if effect is None:

@@ -60,7 +60,7 @@ def router(daemon: Daemon) -> APIRouter:
     @api.get("/v1/entries/{key}", **endpoint(gives=inspection.Entry))
     async def show_entry(key: messages.HexInPath, request: Request) -> Response:
         """One entry."""
-        return messages.answer(await found(daemon, request, key))
+        return messages.answer(await entry_of(daemon, request, key))
 
     @api.delete("/v1/entries/{key}", **endpoint(gives=inspection.Purged))
     async def remove_entry(key: messages.HexInPath, request: Request) -> Response:
@@ -96,14 +96,14 @@ async def set_pin(daemon: Daemon, request: Request, key: str, *, is_pinned: bool
     return await daemon.slow(daemon.store.set_pin, key, is_pinned, owner, scope)
 
 
-async def found(daemon: Daemon, request: Request, key: str) -> inspection.Entry:
+async def entry_of(daemon: Daemon, request: Request, key: str) -> inspection.Entry:
     """The entry of this key that the caller sees: where several users have one, that which he shares in."""
     caller = messages.caller(request)
     return await daemon.quick(daemon.store.entry, key, caller.confined_to, caller.scope)
 
 
 async def owner_of(daemon: Daemon, request: Request, key: str) -> int:
-    entry = await found(daemon, request, key)
+    entry = await entry_of(daemon, request, key)
     return check_owned(entry, messages.caller(request))
 
 
@@ -117,7 +117,7 @@ def check_owned(entry: inspection.Entry, caller: Caller) -> int:
 def care(daemon: Daemon, tier: Tier | None) -> APIRouter:
     api = APIRouter(tags=["care"])
 
-    def used() -> Tier:
+    def the_tier() -> Tier:
         if tier is None:
             raise NotFound('this daemon has no tier: set one with --tier URL, or "[tier]" in its TOML file')
         return tier
@@ -169,13 +169,13 @@ def care(daemon: Daemon, tier: Tier | None) -> APIRouter:
     @api.get("/v1/tier", **endpoint(gives=inspection.TierStatus))
     async def tier_status() -> Response:
         """The bucket that is shared with other machines, and what came from and went to it."""
-        return messages.answer(inspection.TierStatus(**used().status()))
+        return messages.answer(inspection.TierStatus(**the_tier().status()))
 
     @api.post("/v1/tier/push", **endpoint(gives=inspection.TierDone))
     async def tier_push(request: Request) -> Response:
         """Copies whatever the bucket lacks; for admins."""
         _check_admin(messages.caller(request))
-        return messages.answer(inspection.TierDone(await used().push()))
+        return messages.answer(inspection.TierDone(await the_tier().push()))
 
     @api.post("/v1/tier/pull", **endpoint(takes=inspection.TierPullRequest, gives=inspection.TierDone))
     async def tier_pull(request: Request) -> Response:
@@ -183,7 +183,7 @@ def care(daemon: Daemon, tier: Tier | None) -> APIRouter:
         caller = messages.caller(request)
         _check_admin(caller)
         asked = await messages.read(request, inspection.TierPullRequest, daemon)
-        fetched, failed = await used().pull(asked.recipe, caller.scope, caller.owner_uid)
+        fetched, failed = await the_tier().pull(asked.recipe, caller.scope, caller.owner_uid)
         return messages.answer(inspection.TierDone(fetched, failed))
 
     @api.post("/v1/tier/gc", **endpoint(takes=inspection.TierGarbageRequest, gives=inspection.TierDone))
@@ -191,7 +191,7 @@ def care(daemon: Daemon, tier: Tier | None) -> APIRouter:
         """Lists artifacts of the bucket that no manifest names; with `delete`, deletes them; for admins."""
         _check_admin(messages.caller(request))
         asked = await messages.read(request, inspection.TierGarbageRequest, daemon)
-        names = await used().garbage(delete=asked.delete)
+        names = await the_tier().garbage(delete=asked.delete)
         return messages.answer(inspection.TierDone(len(names), names=tuple(names[:TOLD])))
 
     return api

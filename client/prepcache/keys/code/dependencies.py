@@ -190,7 +190,7 @@ class Dependencies:
         self.asked.note_code(code)
         if dynamic_lookups.is_dynamic(code):
             resolution.count_dynamic(self, space, path)
-        self.modules.follow(self, code, module, is_within="__path__" in space)
+        self.modules.follow(self, code, module, is_of_package="__path__" in space)
 
     def _note_file(self, space: dict[str, Any], filename: str) -> str | None:
         """Notes the project's file that a definition was loaded from; None if there is none."""

@@ -179,8 +179,8 @@ class ImportGraph:
         found: set[str] = set()
         queue = [(one, module, is_of_package) for one in imports]
         while queue:
-            statement, at, is_within = queue.pop()
-            base = resolve(statement, at, is_within)
+            statement, at, is_of_package = queue.pop()
+            base = resolve(statement, at, is_of_package)
             names = () if base is None else (base, *(f"{base}.{part}" for part in statement.names))
             for name in {*names} & self.modules.keys() - found:
                 found.add(name)

@@ -54,16 +54,16 @@ class ModuleState:
         self._graph = graph
         self._whole: dict[str, SourceFile] = {}
 
-    def follow(self, walk: Dependencies, code: CodeType, module: str, *, is_within: bool) -> None:
-        """Counts what code imports itself that stands in a module; `is_within`: in a package."""
+    def follow(self, walk: Dependencies, code: CodeType, module: str, *, is_of_package: bool) -> None:
+        """Counts what code imports itself that stands in a module; `is_of_package`: in a package."""
         imports = list(dict.fromkeys(imports_in(code)))
         if looks_up_any_module(code):
             self._count_loaded(walk, code)
         if not imports:
             return
-        self._graph.add_imports(imports, module, is_within)
-        self._beyond_files(walk, all_names(code), imports, module, is_within)
-        reached = self._graph.imported_from(imports, module, is_within)
+        self._graph.add_imports(imports, module, is_of_package)
+        self._beyond_files(walk, all_names(code), imports, module, is_of_package)
+        reached = self._graph.imported_from(imports, module, is_of_package)
         self.is_followed |= bool(reached)
         names, is_any = all_names(code) | {"__getattr__"}, is_dynamic(code)
         sources = {name: source for name in reached if (source := self._source(name)) is not None}
@@ -112,11 +112,11 @@ class ModuleState:
             self._count_loaded(walk, source.code)
 
     def _beyond_files(
-        self, walk: Dependencies, names: set[str], imports: Iterable[Import], module: str, is_within: bool
+        self, walk: Dependencies, names: set[str], imports: Iterable[Import], module: str, is_of_package: bool
     ) -> None:
         """Counts imported modules that are of no counted file: whole, what a job has put in the place of one;
         of libraries what they hold under any name in the code."""
-        for home in _homes(imports, module, is_within):
+        for home in _homes(imports, module, is_of_package):
             loaded = None if home in self._graph.modules else sys.modules.get(home)
             if loaded is None:
                 continue
@@ -176,11 +176,11 @@ def _is_closed(value: Any) -> bool:
     return True
 
 
-def _homes(imports: Iterable[Import], module: str, is_within: bool) -> list[str]:
+def _homes(imports: Iterable[Import], module: str, is_of_package: bool) -> list[str]:
     """The modules that import statements may ask for, sorted."""
     found: set[str] = set()
     for one in imports:
-        parts = (resolve(one, module, is_within) or "").split(".")
+        parts = (resolve(one, module, is_of_package) or "").split(".")
         if parts[0]:
             found.update(".".join(parts[: n + 1]) for n in range(len(parts)))
             found.update(".".join([*parts, name]) for name in one.names)
