@@ -89,7 +89,7 @@ def waiting(served: Serving) -> int:
     return found
 
 
-def test_a_waiting_job_wakes_when_the_items_are_committed(served: Serving, clock: Clock) -> None:
+def test_a_waiting_job_wakes_when_the_items_are_committed(served: Serving) -> None:
     first, second = served.job("first"), served.job("second")
     seen = first.resolve().json()["generation"]
     lease = first.lease("ab").json()["lease"]

@@ -81,7 +81,7 @@ def test_the_socket_goes_down_with_a_failed_service() -> None:
     assert directives(target)["Conflicts"] == "prepcached.socket"
 
 
-def test_the_example_settings_are_settings_that_the_daemon_knows(tmp_path: Path) -> None:
+def test_the_example_settings_are_settings_that_the_daemon_knows() -> None:
     text = (DEPLOY / "prepcached.toml").read_text()
     assert load({}, environ={}, config=DEPLOY / "prepcached.toml").root == Path("/var/cache/prepcache")
     every = tomllib.loads(re.sub(r"^# ?(?=[a-z_]+ = |\[\w+\]$)", "", text, flags=re.MULTILINE))

@@ -89,7 +89,7 @@ def test_writes_go_on_after_short_ones(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "short").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
-def test_a_full_disk_is_an_os_error(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_os_error() -> None:
     """No room is the kernel's error, unchanged: the store decides what it means."""
     writer = artifact.Writer(RECIPE)
     writer.add(digest(0), [torch.zeros(1000)], 0.0)

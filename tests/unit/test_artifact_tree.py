@@ -128,7 +128,7 @@ def test_a_namedtuple_of_an_unloaded_module_is_not_imported(tmp_path: Path) -> N
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "a")], check=True, timeout=60)
 
 
-def test_a_namedtuple_whose_fields_changed_is_not_mistaken(tmp_path: Path) -> None:
+def test_a_namedtuple_whose_fields_changed_is_not_mistaken() -> None:
     """A class of the same address with other fields is not used: values stay under their names."""
     stand_in = sample_tree.named_class(__name__, "Pair", ("y", "x"))
     assert stand_in is not Pair and stand_in._fields == ("y", "x")

@@ -116,7 +116,7 @@ def start_until_refused(launcher: Launcher) -> str:
     raise AssertionError("it was started for ever")
 
 
-def test_a_daemon_that_fails_to_start_is_reported_once(make: Callable[..., Launcher], tmp_path: Path) -> None:
+def test_a_daemon_that_fails_to_start_is_reported_once(make: Callable[..., Launcher]) -> None:
     launcher = make("import sys; sys.exit('prepcached: error: the root is on a network filesystem')")
     message = start_until_refused(launcher)
     assert "the root is on a network filesystem" in message and str(launcher.log) in message

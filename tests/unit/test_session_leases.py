@@ -108,9 +108,7 @@ def test_a_thread_stops_with_a_session_that_was_given_up(
     assert bench.sent("POST", "/v1/leases") == []
 
 
-def test_a_commit_that_hangs_costs_no_more_than_the_budget(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_hangs_costs_no_more_than_the_budget(bench: Bench) -> None:
     def hang(request: Request) -> Any:
         raise Hang
 

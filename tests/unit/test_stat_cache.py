@@ -69,9 +69,7 @@ def test_a_young_stamp_is_not_recorded(
     assert (memo.get(young) is not None) is is_kept
 
 
-def test_the_age_that_must_pass_depends_on_the_filesystem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_age_that_must_pass_depends_on_the_filesystem(monkeypatch: pytest.MonkeyPatch) -> None:
     table = [(os.makedev(0, 1), "ext4"), (os.makedev(0, 2), "nfs4"), (os.makedev(0, 3), "fuse.sshfs")]
     monkeypatch.setattr(stamps, "_windows", {})
     monkeypatch.setattr(stamps, "_mounted", lambda: table)

@@ -298,7 +298,7 @@ def test_an_error_of_our_own_disk_is_not_blamed_on_the_daemon(connect: Any) -> N
     assert not isinstance(caught.value, DaemonUnreachable)
 
 
-def test_an_upload_arrives_whole_and_ends_where_nobody_reads(connect: Any, tmp_path: Path) -> None:
+def test_an_upload_arrives_whole_and_ends_where_nobody_reads(connect: Any) -> None:
     data = os.urandom(3 << 20)
     transport, daemon = connect(lambda r: reply({"size": len(r.body)}))
     pieces = [data[i : i + 100_000] for i in range(0, len(data), 100_000)]

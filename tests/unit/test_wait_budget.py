@@ -132,7 +132,7 @@ def test_a_job_that_was_stopped_does_not_blame_its_daemon(budget: WaitBudget, cl
     assert budget.remaining_s > 2.9
 
 
-def test_a_refusal_is_an_answer(budget: WaitBudget, clock: Clock) -> None:
+def test_a_refusal_is_an_answer(budget: WaitBudget) -> None:
     def attempt(limit_s: float) -> str:
         raise NotFound("no such entry")
 
@@ -152,7 +152,7 @@ def test_there_is_one_warning_and_it_says_who_and_what_now(
     assert URL in record.getMessage() and "preprocesses by itself" in record.getMessage()
 
 
-def test_a_forked_child_keeps_the_verdict_and_can_use_its_locks(budget: WaitBudget, clock: Clock) -> None:
+def test_a_forked_child_keeps_the_verdict_and_can_use_its_locks(budget: WaitBudget) -> None:
     with budget._lock:  # as if another thread were in it at the moment of the fork
         pid = os.fork()
         if pid == 0:
