@@ -2,13 +2,13 @@
 
 Invariants:
     1. An item of a recipe is named by at most one live lease.
-    2. A lease acts only with its token, in its session, before its deadline. What lapsed, was released or
+    2. A lease acts only with its token, in its session, before its deadline. What lapsed, was given back or
        belonged to an ended session never commits.
     3. A commit frees an item in the same step that raises the recipe's generation: nobody is granted an item
        that has just been committed.
     4. A lease that is being committed neither lapses nor is freed before the commit is finished or aborted.
-    5. Clients make the ids of their leases, and name those they never heard of (`forsake`), so a lost answer
-       does not leave a session waiting for itself.
+    5. Clients make the ids of their leases, and name those that they give back or never heard of (`forsake`),
+       so a lost answer does not leave a session waiting for itself.
     6. Every change that could let a waiter go on is announced through `on_change`.
     7. Beats carry a lease at most `STALL_S` (or 40 x cost) past the last progress: a process may hang and
        beat.
@@ -264,16 +264,8 @@ class LeaseTable:
     def abort_commit(self, commit: Commit) -> None:
         self.finish_commit(commit, (), self.generation(commit.recipe))
 
-    def release(self, session: str, lease_id: str, token: str) -> None:
-        """Ends a lease at its holder's wish; raises LeaseLapsed."""
-        self.lapse()
-        lease = self._fenced(session, lease_id, token)
-        if lease.is_committing:
-            raise LeaseLapsed(f"lease {lease.id} of {lease.job} is being committed and ends with the commit")
-        self._free(lease)
-        self._on_change(lease.recipe)
-
     def forsake(self, session: str, lease_ids: Iterable[str]) -> None:
+        """Ends leases of a session that it gives back or never heard of; commits under way go on."""
         named = set(lease_ids)
         self._end([lease for lease in self.of_session(session) if lease.id in named])
 
@@ -305,8 +297,8 @@ class LeaseTable:
         is_own = lease is not None and secrets.compare_digest(lease.token.encode(), token.encode())
         if lease is None or not is_own or lease.session != session:
             raise LeaseLapsed(
-                f"lease {lease_id[:64]} is not live in this session: it lapsed or was released, and another "
-                "job may preprocess its items; drop this work and resolve again",
+                f"lease {lease_id[:64]} is not live in this session: it lapsed or was given back, and "
+                "another job may preprocess its items; drop this work and resolve again",
                 lease=lease_id[:64],
             )
         return lease
