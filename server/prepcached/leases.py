@@ -8,7 +8,7 @@ Invariants:
        that has just been committed.
     4. A lease that is being committed neither lapses nor is freed before the commit is finished or aborted.
     5. Clients make the ids of their leases, and name those that they give back or never heard of (`forsake`),
-       so a lost answer does not leave a session waiting for itself.
+       so a lost or late answer does not leave a session waiting for itself.
     6. Every change that could let a waiter go on is announced through `on_change`.
     7. Beats carry a lease at most `STALL_S` (or 40 x cost) past the last progress: a process may hang and
        beat.
@@ -19,7 +19,7 @@ Locking: none; the daemon's event loop calls everything here.
 from __future__ import annotations
 
 import secrets
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -35,6 +35,7 @@ COST_FACTOR = 4.0
 STALL_S = 600.0  # how long beats alone keep a lease whose holder reports no progress
 STALL_COST_FACTOR = 40.0
 MAX_LEASES, MAX_LEASED_ITEMS = wire.MAX_LEASES, 1 << 20  # of one session
+MAX_FORSAKEN = 1024  # ids that are remembered
 TIER_SESSION = "tier-"
 """The sessions by which the shared tier leases the items that it fetches begin with this."""
 TIER_NAME = "the shared tier"  # what people read as the holder of those items
@@ -101,6 +102,7 @@ class LeaseTable:
         self._leases: dict[str, Lease] = {}
         self._by_item: dict[str, dict[bytes, Lease]] = {}
         self._generations: dict[str, int] = {}
+        self._forsaken: deque[str] = deque(maxlen=MAX_FORSAKEN)
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -157,11 +159,11 @@ class LeaseTable:
 
         Raises:
             LimitExceeded: the session has as many leases or leased items as it may have.
-            BadRequest: there is a lease of that id.
+            BadRequest: there is a lease of that id, or it was forsaken before it was granted.
         """
         self.lapse()
-        if lease_id in self._leases:
-            raise BadRequest("lease must be a new id: this one is in use", field="lease")
+        if lease_id in self._leases or lease_id in self._forsaken:
+            raise BadRequest("lease must be a new id: this one is in use, or was given up", field="lease")
         if generation < self.generation(recipe):
             return Answer(is_behind=True)
         mine = self.of_session(session)
@@ -267,6 +269,7 @@ class LeaseTable:
     def forsake(self, session: str, lease_ids: Iterable[str]) -> None:
         """Ends leases of a session that it gives back or never heard of; commits under way go on."""
         named = set(lease_ids)
+        self._forsaken.extend(named)
         self._end([lease for lease in self.of_session(session) if lease.id in named])
 
     def end_session(self, session: str) -> None:

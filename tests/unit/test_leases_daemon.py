@@ -69,6 +69,14 @@ def test_a_forsaken_lease_is_free_for_its_session_and_waiters(desk: Desk) -> Non
     assert desk.ask(1, 2).granted == [0]
 
 
+def test_a_lease_forsaken_before_it_is_granted_is_refused(desk: Desk) -> None:
+    """The request waited in the daemon for longer than its client did."""
+    desk.table.forsake("s", ["late"])
+    with pytest.raises(BadRequest, match="given up"):
+        desk.ask(1, lease_id="late")
+    assert desk.ask(1).granted == [0]
+
+
 def test_a_lease_acts_with_its_token_and_in_its_session_only(desk: Desk) -> None:
     lease, other = desk.lease(1), desk.lease(2)
     for session, lease_id, token in [
