@@ -228,6 +228,8 @@ class Server(uvicorn.Server):
             uses = self.middleware.uses
             if self.daemon.sessions or self.middleware.under_way or uses != seen:
                 since, seen = time.monotonic(), uses
+            elif self._place.is_lost:  # no other daemon can start while this one has the root
+                self.ask_to_stop("its socket was removed, and no job uses it")
             elif time.monotonic() - since >= idle_s:
                 self.ask_to_stop(f"idle for {idle_s:.0f} s")
 

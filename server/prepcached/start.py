@@ -49,9 +49,14 @@ class Place:
     uds: Path | None
     own_socket: tuple[int, int] | None
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether nobody finds the socket any more: its name is gone, or another's."""
+        return self.own_socket is not None and inode(self.uds) != self.own_socket
+
     def drop_socket(self) -> None:
         """Takes the socket's name away, unless another process has bound it since."""
-        if self.uds is not None and self.own_socket is not None and inode(self.uds) == self.own_socket:
+        if self.uds is not None and self.own_socket is not None and not self.is_lost:
             try:
                 self.uds.unlink(missing_ok=True)
             except OSError as error:  # the disk has become read-only: the next start takes the name over

@@ -149,6 +149,17 @@ def test_a_second_daemon_on_the_same_root_is_refused(tmp_path: Path) -> None:
         assert http.get("/healthz").status_code == 200
 
 
+def test_a_daemon_that_lost_its_socket_gives_up_the_root(tmp_path: Path) -> None:
+    with process(tmp_path, "--idle-exit", "600") as daemon:
+        with http_client(tmp_path / "s.sock") as http:
+            assert http.get("/healthz").status_code == 200
+        (tmp_path / "s.sock").unlink()
+        assert daemon.wait(READY_S) == 0
+    assert "its socket was removed" in (tmp_path / "log").read_text()
+    with process(tmp_path):
+        pass
+
+
 def test_a_daemon_on_demand_stops_when_nobody_is_there(tmp_path: Path) -> None:
     with process(tmp_path, "--idle-exit", "0.3") as daemon:
         with http_client(tmp_path / "s.sock") as http:
