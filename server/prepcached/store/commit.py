@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -43,7 +43,6 @@ MAX_OBSERVED_BYTES = wire.MAX_ANSWER_BYTES // 2
 Items = np.ndarray[Any, np.dtype[Any]]
 """An item table: one digest an element."""
 _ITEM = np.dtype("V32")
-T = TypeVar("T")
 
 
 def commit(
@@ -137,7 +136,7 @@ def _commit(
             of_key.setdefault(file.header.key, file)
     new = list(of_key.values())
     older = [r for r in rows_of_keys if r.key.hex() in of_key]
-    replaced = _replaced(core, others, new) if new else []
+    replaced = _replaced(core, others, new) if new and others else []
     pinned = {r.key for r in older if r.is_pinned} | (keys if any(r.is_pinned for r in replaced) else set())
     older += [r for r in replaced if r not in older]
     now = core.clock()
@@ -168,8 +167,8 @@ def _commit(
 
 def _replaced(core: Core, others: Iterable[Doomable], new: Sequence[Taken]) -> list[Doomable]:
     """Those of lower editions that share an item with these; Declined where one of a higher edition does."""
-    items = np.concatenate([as_items(file.header) for file in new])
-    found = [row for row in others if np.isin(items_of(core, row), items).any()]
+    items = {item for file in new for item in as_items(file.header).tolist()}
+    found = [row for row in others if not items.isdisjoint(items_of(core, row).tolist())]
     if any(row.edition > new[0].header.edition for row in found):
         raise errors.Declined("a refresh has replaced these items meanwhile")
     return found

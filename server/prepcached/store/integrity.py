@@ -128,11 +128,11 @@ def _walk(core: Core, *, repair: bool, is_check: bool = False) -> Iterator[Findi
 
 
 def _keep_latest_editions(core: Core) -> None:
-    """Which of a recipe's older artifacts its refreshes had replaced, files do not tell: all of them go."""
+    """Which older artifacts of the recipes of new rows refreshes had replaced, files do not tell: all go."""
     latest = sa.select(artifacts.c.recipe_id, sa.func.max(artifacts.c.edition)).where(artifacts.c.edition > 0)
     with core.index.read() as conn:
         found = conn.execute(latest.group_by(artifacts.c.recipe_id)).all()
-    for recipe_id, edition in found:
+    for recipe_id, edition in (one for one in found if one.recipe_id in core.grown_recipes):
         older = artifacts.c.edition < edition
         eviction.remove(core, eviction.rows_of(core, artifacts.c.recipe_id, [recipe_id], older))
 

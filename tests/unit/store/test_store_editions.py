@@ -12,6 +12,7 @@ import pytest
 
 from prepcache import errors
 from prepcache.protocol.wire import ArtifactRef
+from prepcached.store.records import Filter
 from prepcached.store.store import Store, rebuild
 from support.stores import OTHER_RECIPE, RECIPE, digests_on_disk, put, stage
 
@@ -89,6 +90,21 @@ def test_a_commit_begun_before_a_refresh_does_not_take_its_place(store: Store, n
         put(store, *names)
     assert store.resolve(RECIPE).artifacts == (new,)
     store.discard_staged("s")
+
+
+def test_a_start_that_indexes_a_file_leaves_other_recipes(open_store: Callable[..., Store]) -> None:
+    store = open_store()
+    only(store, "beside"), only(store, "a", edition=1)
+    [stray] = put(store, "b", recipe=OTHER_RECIPE).artifacts
+    path = Path(store.objects) / stray.digest[:2] / stray.digest
+    kept = path.read_bytes()
+    store.purge(Filter(recipe=OTHER_RECIPE))
+    store.maintain()
+    store.close()
+    path.write_bytes(kept)  # as a daemon leaves it that is killed in mid-commit
+    store = open_store()
+    assert store.stats().recovered == {"indexed": 1}
+    assert answered(store) == [(0, 1), (1, 1)]
 
 
 @pytest.mark.parametrize("names", ["a", "ab"])
