@@ -230,7 +230,7 @@ class Tier:
 
     def _note_failed(self, known: Known, row: Row, error: BaseException, began: float) -> None:
         if isinstance(error, CouldNotTell):
-            del known.tried[row.digest]
+            known.tried.pop(row.digest, None)  # a pull may have fetched it, too
             if not self._outage.is_on:
                 self._outage.note_failure(error)
                 self._outage.note_lost(began)
