@@ -66,11 +66,12 @@ def test_an_error_names_its_item_and_keeps_what_was_done(daemon: FakeDaemon) -> 
     assert after.called == [7, 8, 9]
 
 
-def test_expanded_items_that_are_not_stored_share_a_file(daemon: FakeDaemon) -> None:
+@pytest.mark.parametrize("changed", [["x"], []], ids=["changed", "no room in a small cache"])
+def test_expanded_items_that_are_not_stored_share_a_file(daemon: FakeDaemon, changed: list[str]) -> None:
     """Each file has a descriptor, and there may be any number of such items."""
-    items = list(range(50))
-    bench = Bench(daemon, items, function=lambda item: [item], is_expanded=True, changed=lambda index: ["x"])
-    bench.fill()
+    items, daemon.room = list(range(50)), 0 if not changed else daemon.room
+    bench = Bench(daemon, items, function=lambda item: [item], is_expanded=True, changed=lambda _: changed)
+    bench.fill(budget=32)
     assert bench.samples() == items and daemon.artifacts == {}
     assert len(bench.catalogue.slots) == 1
 

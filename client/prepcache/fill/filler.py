@@ -97,7 +97,6 @@ class Fill:
         self._committer = committer
         self._filled = Filled()
         self._pace = Pace(crew.slots)
-        self._suit_cache()
         self._share = Share(self._artifacts, task.catalogue, todo, self._pace, self._note_found)
         self._queue: deque[int] = deque()
         self._collected, self._refused = Collected(task), Collected(task)
@@ -105,6 +104,7 @@ class Fill:
         self._is_stopped = False
         self._is_alone = False
         self._was_away = False
+        self._suit_cache()
 
     def run(self) -> Filled:
         self._committer.is_filling = True
@@ -173,9 +173,11 @@ class Fill:
 
     def _feed_alone(self) -> None:
         """Sharing is over, but how many samples an item gives is known only by expanding it."""
-        if not self._is_alone and (self._crew.pending or self._collected.indices):
-            return  # what was leased is committed first
-        self._is_alone = True
+        if not self._is_alone:
+            if self._crew.pending or self._collected.indices:
+                return  # what was leased is committed first
+            self._is_alone = True
+            self._suit_cache()
         self._queue.extend(self._share.take_rest())
         while self._crew.has_room and self._queue:
             self._submit_chunk()
@@ -310,8 +312,10 @@ class Fill:
             self._committer.wait(1)  # invariant 4
 
     def _suit_cache(self) -> None:
-        """Commits what fits into the cache: how large that is, a daemon that starts has not told yet."""
-        self._pace.commit_bytes = commit_bytes(self._artifacts.budget_bytes())
+        """Commits what fits into the cache: how large that is, a daemon that starts has not told yet. What only
+        this job keeps goes into few files, as each takes a descriptor."""
+        is_alone = self._is_alone
+        self._pace.commit_bytes = COMMIT_BYTES if is_alone else commit_bytes(self._artifacts.budget_bytes())
 
     def _observed(self) -> list[dict[str, Any]]:
         """What the function was seen to read, and the generators that it drew from."""
