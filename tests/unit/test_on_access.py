@@ -179,6 +179,18 @@ def test_what_waits_for_commits_is_not_declined_as_a_whole(daemon: FakeDaemon) -
     assert 6 <= stored <= 12 and bool(job.committer.reason) and left_behind(daemon) == 0
 
 
+def test_a_fork_before_anything_is_made_asks_the_daemon_nothing(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, asked = AccessJob(daemon, [1, 2]), list[str]()
+    monkeypatch.setattr(job.artifacts, "budget_bytes", lambda: asked.append("how large is the cache?") or 0)
+    job.made.before_fork()
+    assert not asked
+    job.samples(0)
+    job.made.before_fork()
+    assert asked
+
+
 def test_an_end_waits_for_what_is_on_its_way_into_files(daemon: FakeDaemon) -> None:
     job = AccessJob(daemon, [1, 2])
     job.samples(0, 1)

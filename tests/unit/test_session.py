@@ -198,7 +198,10 @@ def test_who_is_declined_waits_for_threads_that_look(bench: Bench, monkeypatch: 
     assert granted == {1: (0,), 2: (0,)}
 
 
-def test_who_is_declined_waits_for_a_beat_that_tells_drops(bench: Bench) -> None:
+def test_who_is_declined_waits_for_a_beat_that_tells_drops(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waits, "DROPS_S", 600.0)
     bench.world.artifacts = [1]
     found = bench.session.resolve(SomeRecipe())
     is_telling, is_declined = threading.Event(), threading.Event()
@@ -221,6 +224,18 @@ def test_who_is_declined_waits_for_a_beat_that_tells_drops(bench: Bench) -> None
     bench.session.drop_hold(found.artifacts)
     assert is_telling.wait(60)
     assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
+
+
+def test_a_beat_that_hangs_is_not_waited_for_beyond_the_limit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waits, "BEAT_LIMIT_S", 600.0)
+    heartbeat = bench.session.heartbeat
+    waiting = threading.Thread(target=heartbeat.await_looks, args=(0.01,), daemon=True)
+    with heartbeat._telling:
+        waiting.start()
+        waiting.join(60)
+        assert not waiting.is_alive()
 
 
 def test_what_a_lost_beat_told_is_told_again(bench: Bench) -> None:

@@ -205,14 +205,14 @@ class Heartbeat:
         return was
 
     def await_looks(self, wait_s: float) -> None:
-        """Waits until no other thread is looking, or telling what it has dropped; two that wait do not wait
-        for each other."""
-        was_looking = self._end_looking()
+        """Waits until no other thread is looking, or telling what it has dropped, at most `wait_s` in all.
+        Two that wait do not wait for each other."""
+        was_looking, until = self._end_looking(), time.monotonic() + wait_s
         with self._looked:
             self._looked.wait_for(lambda: not self._looking, wait_s)
             if was_looking:
                 self._looking.add(threading.get_ident())
-        if self._telling.acquire(timeout=waits.BEAT_LIMIT_S):
+        if self._telling.acquire(timeout=max(0.0, until - time.monotonic())):
             self._telling.release()
 
     def take_held(self) -> set[str]:

@@ -312,8 +312,8 @@ class Fill:
             self._committer.wait(1)  # invariant 4
 
     def _suit_cache(self) -> None:
-        """Commits what fits into the cache: how large that is, a daemon that starts has not told yet. What only
-        this job keeps goes into few files, as each takes a descriptor."""
+        """Commits what fits into the cache: how large that is, a daemon that starts has not told yet.
+        What only this job keeps goes into few files, as each takes a descriptor."""
         is_alone = self._is_alone
         self._pace.commit_bytes = COMMIT_BYTES if is_alone else commit_bytes(self._artifacts.budget_bytes())
 

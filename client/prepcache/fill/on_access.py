@@ -245,7 +245,8 @@ class OnAccess:
         if self._made:
             self.committer.collect = self.run
         self._made_bytes = sum(nbytes for _, nbytes in list(self._made.values()))
-        self._suit_cache()
+        if made:  # a fork before anything is made asks the daemon nothing
+            self._suit_cache()
         self._share.settle([index for index in made if self._share.is_taken(index)])
 
     def _suit_cache(self) -> None:
