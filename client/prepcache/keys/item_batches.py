@@ -276,7 +276,7 @@ def _by_columns(run: Sequence[Any], encoder: ItemEncoder) -> list[tuple[Any, ...
         if any(map(is_registered, kinds)) or (rules.read != "path" and kinds & {str, pathlib.PosixPath}):
             return None
         if is_of_files := any(map(_may_be_path, column)):
-            if len(kinds) > 1 or (found := _stamps_of(column)) is None:
+            if len(kinds) > 1 or not all(map(_may_be_path, column)) or (found := _stamps_of(column)) is None:
                 return None
             stamps.append(found)
             names.append(list(map(os.fspath, column)))
