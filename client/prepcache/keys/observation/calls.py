@@ -5,8 +5,8 @@
     cv2.imread(f"{root}/{i}.png")                           a C library opens it: heard on Python >= 3.12
 
 On Python >= 3.12 `sys.monitoring` tells of calls, by events on single code objects: those of what asks, and
-those of the job. On Python 3.11 it is `sys.setprofile`, in the watched thread and those that start meanwhile,
-and only where code that counts, loaded or not, names what asks. Such a thread is profiled as long as it
+those of the job. On Python 3.11 it is `sys.setprofile`, in the watched thread and those that it starts, and
+only where code that counts, loaded or not, names what asks. A thread that it starts is profiled as long as it
 lives: it may belong to a pool that the function keeps.
 
 Invariants:
@@ -37,6 +37,7 @@ import pathlib
 import pkgutil
 import sys
 import threading
+import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType
@@ -248,18 +249,27 @@ def _asked(code: CodeType, offset: int) -> None:
 
 
 def _profiled(frame: FrameType, event: str, arg: Any, files: frozenset[str] = _FILES) -> None:
-    if event != "call" or frame.f_code.co_filename not in files or not STATE.running:
+    if event != "call" or not STATE.running:
         return
     try:
-        if frame.f_code in _CODES:
+        if frame.f_code is _START:
+            _started.add(frame.f_locals["self"])
+        elif frame.f_code.co_filename in files and frame.f_code in _CODES:
             _note(frame)
     except Exception as error:  # noqa: BLE001 - fails closed, as the audit hook does
         context.fail(error)
 
 
 def _profile_thread(frame: FrameType, event: str, arg: Any) -> None:
-    """Threads that start meanwhile begin with this. Those of prepcache work for no function."""
-    sys.setprofile(None if context.is_own(threading.current_thread()) else _profiled)
+    """Threads that start meanwhile begin with this. Those of prepcache, and those that nothing watched has
+    started, work for no function: a profile would slow them down for life."""
+    here = threading.current_thread()
+    sys.setprofile(_profiled if here in _started and not context.is_own(here) else None)
+
+
+_START = threading.Thread.start.__code__
+_started: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Threads that were started in a profiled one."""
 
 
 def _profile_threads(more: int) -> None:
