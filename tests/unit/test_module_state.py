@@ -124,6 +124,21 @@ def test_a_loaded_module_looked_up_by_a_computed_name_counts(project: Project, h
     assert len({*digests, recipe(function, code=code).digest}) == 3
 
 
+@BOTH
+def test_what_calls_load_by_computed_names_is_no_change(project: Project, code: str) -> None:
+    """What the job sets in it then is one."""
+    project.write(prep="def f(x): return __import__('hel' + x)._SIZE", helpa="_SIZE = 1", helpb="_SIZE = 2")
+    function = project.load().f
+    job = Job(function, {}, guard=RecipeGuard(recipe(function, code=code)))
+    for item in ("pa", "pb"):
+        assert job.guard.check() == []
+        job.call(0, item)
+        job.guard.note_call()
+    assert job.guard.check() == []
+    sys.modules["helpa"]._SIZE = 3
+    assert job.guard.check() == ["helpa._SIZE"]
+
+
 OWN = {
     "its own name": "def f(x): return sys.modules[__name__].K",
     "the module of a class": "class A: pass\ndef f(x, cls=A): return sys.modules[cls.__module__].K",

@@ -98,6 +98,7 @@ class ModuleState:
         computed name may lead to any of it."""
         found = self._graph.loaded_of_project()
         self.is_followed |= bool(found)
+        self.loaded.update(found)
         self._graph.add_imports([Import(0, name) for name in found], "", False)
         for module in found:
             space = vars(sys.modules[module])
