@@ -100,7 +100,8 @@ def test_a_sample_made_of_attached_databases_is_not_stored(
     lines = ["db = sqlite3.connect(':memory:')", f"db.execute({attach})", "db.close()"]
     watched = Watched(project, "import sqlite3\ndef f(x):\n" + "".join(f"    {line}\n" for line in lines))
     assert watched.failure == "it attaches databases in SQL"
-    assert Watched(project, READ.format(target="HERE / 'a.db'")).failure == ""
+    beside = "def attach_to(x): 'Of what is attached.'; return 'attachments'\n"
+    assert Watched(project, beside + READ.format(target="HERE / 'a.db'")).failure == ""
 
 
 def test_a_database_that_the_function_makes_is_no_input(project: Project) -> None:

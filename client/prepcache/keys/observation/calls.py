@@ -35,6 +35,7 @@ import importlib.util
 import os
 import pathlib
 import pkgutil
+import re
 import sys
 import threading
 import weakref
@@ -64,6 +65,7 @@ _ASKING = frozenset(
      "get_class", "get_object", "get_method", "import_string"}
 )  # fmt: skip
 """Names of what asks whether something is there, and of what imports by text, also in libraries."""
+_ATTACH = re.compile(r"\battach\b", re.IGNORECASE)
 _MONITORING: Any = getattr(sys, "monitoring", None)
 
 
@@ -94,7 +96,7 @@ class JobCode:
     def attaches(self) -> bool:
         """Whether a text in it may be SQL that attaches a database, whose file is opened in C."""
         loaded = (text for code in list(self.codes.values()) for text in texts_in(code))
-        return self._words is None or any("attach" in word.lower() for word in (*self._words, *loaded))
+        return self._words is None or any(map(_ATTACH.search, (*self._words, *loaded)))
 
     def look(self, function: Any) -> None:
         """Looks through what is loaded, if that is more than at the last time."""
