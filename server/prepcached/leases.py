@@ -2,7 +2,7 @@
 
 Invariants:
     1. An item of a recipe is named by at most one live lease.
-    2. A lease acts only with its token, in its session, before its deadline. What lapsed, was given back or
+    2. A lease acts only with its token, in its session, before its deadline. What lapsed, was released or
        belonged to an ended session never commits.
     3. A commit frees an item in the same step that raises the recipe's generation: nobody is granted an item
        that has just been committed.
@@ -266,8 +266,16 @@ class LeaseTable:
     def abort_commit(self, commit: Commit) -> None:
         self.finish_commit(commit, (), self.generation(commit.recipe))
 
+    def release(self, session: str, lease_id: str, token: str) -> None:
+        """Ends a lease at its holder's wish; raises LeaseLapsed."""
+        self.lapse()
+        lease = self._fenced(session, lease_id, token)
+        if lease.is_committing:
+            raise LeaseLapsed(f"lease {lease.id} of {lease.job} is being committed and ends with the commit")
+        self._free(lease)
+        self._on_change(lease.recipe)
+
     def forsake(self, session: str, lease_ids: Iterable[str]) -> None:
-        """Ends leases of a session that it gives back or never heard of; commits under way go on."""
         named = set(lease_ids)
         self._forsaken.extend(named)
         self._end([lease for lease in self.of_session(session) if lease.id in named])
@@ -300,8 +308,8 @@ class LeaseTable:
         is_own = lease is not None and secrets.compare_digest(lease.token.encode(), token.encode())
         if lease is None or not is_own or lease.session != session:
             raise LeaseLapsed(
-                f"lease {lease_id[:64]} is not live in this session: it lapsed or was given back, and "
-                "another job may preprocess its items; drop this work and resolve again",
+                f"lease {lease_id[:64]} is not live in this session: it lapsed or was released, and another "
+                "job may preprocess its items; drop this work and resolve again",
                 lease=lease_id[:64],
             )
         return lease

@@ -277,7 +277,7 @@ def test_an_upload_without_its_lease_ends_and_frees_its_room(tmp_path: Path) -> 
             told = other.lease(["b"], other.resolve().json()["generation"], nbytes=1 << 20).json()
             assert told["is_declined"] and "; 4.9 MiB are reserved for uploads" in told["reason"]
             [lease] = served.daemon.leases
-            assert job.heartbeat(lost=[lease.id]).status_code == 200
+            assert job.release({"id": lease.id, "token": lease.token}).status_code == 204
             sock.sendall(b"x")
             answer = sock.recv(1000)
         assert answer.startswith(b"HTTP/1.1 409 ") and b'"lease-lapsed"' in answer
@@ -294,7 +294,7 @@ def test_what_was_uploaded_for_a_refused_commit_does_not_stay(served: Serving) -
         assert job.commit([lease], [file]).status_code == 422
         assert staged(served) == []
     _, file = upload(job, lease, b"no artifact")
-    assert job.heartbeat(lost=[lease["id"]]).status_code == 200
+    assert job.release(lease).status_code == 204
     assert job.commit([lease], [file]).status_code == 409
     assert staged(served) == [] and served.store.stats().staged_bytes == 0
 

@@ -171,7 +171,7 @@ def test_every_endpoint_is_described(tmp_path: Path) -> None:
         "GET /healthz", "GET /metrics", "GET /v1/info", "GET /v1/stats", "POST /v1/sessions",
         "GET /v1/sessions",
         "POST /v1/sessions/{session_id}/beat", "DELETE /v1/sessions/{session_id}", "POST /v1/resolve",
-        "POST /v1/leases", "POST /v1/leases/{lease_id}/commit",
+        "POST /v1/leases", "POST /v1/leases/{lease_id}/commit", "DELETE /v1/leases/{lease_id}",
         "PUT /v1/leases/{lease_id}/data", "GET /v1/entries", "GET /v1/entries/{key}",
         "GET /v1/entries/{key}/data", "HEAD /v1/entries/{key}/data", "GET /v1/recipes",
         "GET /v1/recipes/{digest}", "DELETE /v1/entries/{key}", "POST /v1/purge", "PUT /v1/entries/{key}/pin",

@@ -66,7 +66,7 @@ class Model:
 
 
 class LeaseMachine(RuleBasedStateMachine):
-    """Jobs lease, beat, commit, give back, die and oversleep, in every order."""
+    """Jobs lease, beat, commit, release, die and oversleep, in every order."""
 
     leases = Bundle("leases")
     commits = Bundle("commits")
@@ -159,9 +159,22 @@ class LeaseMachine(RuleBasedStateMachine):
     def tick(self) -> None:
         self.table.lapse()
 
+    @rule(known=leases)
+    def release(self, known: Known | None) -> None:
+        if known is None:
+            return
+        self.model.lapse()
+        try:
+            self.table.release(known.session, known.lease_id, known.token)
+        except LeaseLapsed:
+            assert known.is_over or known.is_committing
+        else:
+            assert not known.is_over
+            known.is_over = True
+
     @rule(known=leases, session=st.sampled_from(SESSIONS))
     def forsake(self, known: Known | None, session: str) -> None:
-        """A session says which leases it gives back or never heard of; of another's it says it in vain."""
+        """A session says which leases it never heard of; of another's it says it in vain."""
         if known is None:
             return
         self.model.lapse()

@@ -185,6 +185,11 @@ class FakeSession:
         with self.daemon.lock:
             self.daemon.table.forsake(self.name, [lease.id for lease in leases])
 
+    def release(self, lease: wire.Lease) -> None:
+        self._called("release")
+        with self.daemon.lock:
+            self.daemon.table.release(self.name, lease.id, lease.token)
+
     def progress(self, recipe: Any, done: int, total: int) -> None:
         self._called("progress")
 

@@ -74,6 +74,10 @@ class Job:
         tokens = [{"id": lease["id"], "token": lease["token"]} for lease in leases]
         return self.post(f"/v1/leases/{tokens[0]['id']}/commit", {"leases": tokens, "staged": list(staged)})
 
+    def release(self, lease: Mapping[str, Any]) -> httpx.Response:
+        path = f"/v1/leases/{lease['id']}"
+        return self.http.request("DELETE", path, json={"token": lease["token"]}, headers=self.headers)
+
     def close(self) -> httpx.Response:
         return self.http.delete(f"/v1/sessions/{self.session}", headers=self.headers)
 

@@ -138,7 +138,7 @@ def test_a_commit_that_failed_at_its_end_is_looked_up(
             monkeypatch.setattr(daemon.store, "commit", fail)
             with pytest.raises(StoreError):
                 await found.commit(session, request)
-            daemon.leases.forsake(session.id, [token.id])
+            daemon.leases.release(session.id, token.id, token.token)
             again = (await waiting).look_again
             assert again is not None and len(again.artifacts) == 1, "and is not made once more"
 

@@ -85,14 +85,20 @@ def test_a_lease_acts_with_its_token_and_in_its_session_only(desk: Desk) -> None
     ]:  # fmt: skip
         with pytest.raises(LeaseLapsed, match="not live in this session"):
             desk.table.begin_commit(session, [(lease_id, token)])
+        with pytest.raises(LeaseLapsed, match="not live in this session"):
+            desk.table.release(session, lease_id, token)
     desk.table.begin_commit("s", [(lease.id, lease.token)])
 
 
-def test_a_lease_past_its_deadline_acts_no_more(desk: Desk) -> None:
+@pytest.mark.parametrize("act", ["commit", "release"])
+def test_a_lease_past_its_deadline_acts_no_more(desk: Desk, act: str) -> None:
     lease = desk.lease(1)
     desk.now += MIN_SPAN_S
     with pytest.raises(LeaseLapsed):
-        desk.table.begin_commit("s", [(lease.id, lease.token)])
+        if act == "commit":
+            desk.table.begin_commit("s", [(lease.id, lease.token)])
+        else:
+            desk.table.release("s", lease.id, lease.token)
     assert lease not in desk.table
 
 
@@ -140,6 +146,8 @@ def test_a_commit_under_way_is_not_begun_again(desk: Desk) -> None:
     commit = desk.table.begin_commit("s", [(lease.id, lease.token)])
     with pytest.raises(LeaseLapsed, match="being committed"):
         desk.table.begin_commit("s", [(lease.id, lease.token)])
+    with pytest.raises(LeaseLapsed, match="being committed"):
+        desk.table.release("s", lease.id, lease.token)
     desk.table.abort_commit(commit)
     desk.table.begin_commit("s", [(lease.id, lease.token)])
 

@@ -116,7 +116,7 @@ def test_no_json_breaks_a_message_and_what_is_taken_survives(data: st.DataObject
 
 
 def test_unknown_members_are_ignored() -> None:
-    assert wire.Nothing.from_json({"new_in_later_versions": 1}) == wire.Nothing()
+    assert wire.ReleaseRequest.from_json({"token": "t", "new_in_later_versions": 1}).token == "t"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "a\0b", "a" * 129, "ä", "a\n"])

@@ -407,6 +407,12 @@ class Committed(Message, frozen=True):
     artifacts: tuple[ArtifactRef, ...]
 
 
+class ReleaseRequest(Message, frozen=True):
+    """DELETE /v1/leases/{id}."""
+
+    token: Token
+
+
 class Nothing(Message, frozen=True):
     """An answer without members."""
 

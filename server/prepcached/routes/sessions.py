@@ -1,4 +1,4 @@
-"""What jobs ask for: to open, beat and end sessions, resolve, lease and commit (coordinator.py)."""
+"""What jobs ask for: to open, beat and end sessions, resolve, lease, commit and release (coordinator.py)."""
 
 from __future__ import annotations
 
@@ -93,6 +93,16 @@ def filling(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
             raise BadRequest("leases[0].id must equal the lease in the path", field="leases[0].id")
         done = await coordinator.commit(acting, asked)
         return messages.answer(done)
+
+    @api.delete(
+        "/v1/leases/{lease_id}", **endpoint(takes=wire.ReleaseRequest, acts_for_session=True, status=204)
+    )
+    async def release(lease_id: messages.IdInPath, request: Request) -> Response:
+        """Gives a lease back: its items are free."""
+        acting = messages.session(request, daemon)
+        asked = await messages.read(request, wire.ReleaseRequest, daemon)
+        daemon.leases.release(acting.id, lease_id, asked.token)
+        return Response(status_code=204)
 
     return api
 
