@@ -254,8 +254,10 @@ def _read(fd: int, buffer: memoryview, offset: int) -> int:
     except OSError as error:
         if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL):
             raise
+        is_known_cold = error.errno == errno.EAGAIN  # else the filesystem cannot tell
     n = os.preadv(fd, [buffer], offset)
-    os.posix_fadvise(fd, offset, n, os.POSIX_FADV_DONTNEED)
+    if is_known_cold:
+        os.posix_fadvise(fd, offset, n, os.POSIX_FADV_DONTNEED)
     return n
 
 

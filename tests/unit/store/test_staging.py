@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from prepcache import errors
 from prepcache.artifact import header as artifact_format
@@ -190,3 +191,24 @@ def test_a_disk_that_cannot_tell_does_not_blame_the_file(
     monkeypatch.setattr(os, "open", failing)
     with pytest.raises(errors.StoreError, match=os.strerror(fault)):
         ready.commit(RECIPE, [staged], owner_uid=ME)
+
+
+@pytest.mark.parametrize(("fault", "is_dropped"), [(errno.EAGAIN, True), (errno.EOPNOTSUPP, False)])
+def test_what_may_have_been_cached_stays_in_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int, is_dropped: bool
+) -> None:
+    """Not every filesystem tells: a job is about to map what it has just committed."""
+    read, dropped = os.preadv, list[int]()
+
+    def preadv(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            raise OSError(fault, os.strerror(fault))
+        return read(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, offset, size, advice: dropped.append(size))
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 1000)
+    with path.open("rb") as file:
+        assert staging.hash_file(file.fileno()) == blake3(b"x" * 1000).hexdigest()
+    assert sum(dropped) == 1000 * is_dropped
