@@ -13,6 +13,7 @@ import logging
 import mmap
 import multiprocessing
 import os
+import random
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from importlib import import_module
 from typing import Any
 
 from prepcache.fill.pacing import Pace
+from prepcache.keys.randomness import is_alone
 from prepcache.protocol import wire
 from prepcache.protocol.units import shortened, size_text, span_text
 from prepcache.settings import is_first_rank
@@ -197,9 +199,12 @@ class TerminalBar:
     """Goes away at the end. What does not fit into a line of the terminal goes on in the next one."""
 
     def __init__(self) -> None:
+        drawn = random.getstate() if is_alone() else None
         from rich.console import Console
         from rich.live import Live
 
+        if drawn is not None:  # rich draws a number when it is loaded, and that is not the function's doing
+            random.setstate(drawn)
         console = Console(stderr=True, force_terminal=True)
         self._live = Live(console=console, transient=True, auto_refresh=False)
         self._live.start()
