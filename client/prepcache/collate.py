@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Number
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -66,7 +67,7 @@ class Packed(NamedTuple):
 
 
 def pad_collate(
-    value: float | list[Any] = 0,
+    value: complex | list[Any] = 0,
     *,
     side: Literal["left", "right"] = "right",
     multiple_of: int = 1,
@@ -97,7 +98,7 @@ def pad_collate(
         raise ValueError(f"side must be 'left' or 'right', not {side!r}")
     if also not in (None, "lengths", "mask"):
         raise ValueError(f"also must be 'lengths', 'mask' or None, not {also!r}")
-    if not isinstance(value, int | float):
+    if not isinstance(value, Number):
         raise TypeError(f"value must be a number to pad with, not {value!r:.100}")
     if not hasattr(multiple_of, "__index__"):
         raise TypeError(f"multiple_of must be an integer, not {multiple_of!r}")
@@ -238,7 +239,7 @@ def _maker(column: Ragged) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True)
 class _Pad(_Collate):
-    value: float
+    value: complex
     side: str
     multiple_of: int
     also: str | None
@@ -331,7 +332,7 @@ _PACK = _Pack(None)
 class _Gaps(dict[int, memoryview]):
     """Padding by its length in rows of `unit` elements: lengths come again, and to look one up is cheap."""
 
-    def __init__(self, value: float, dtype: Any, unit: int) -> None:
+    def __init__(self, value: complex, dtype: Any, unit: int) -> None:
         self._make = partial(_padding, value, dtype)
         self._unit = unit
         self._row_bytes = len(self._make(unit))
@@ -340,13 +341,14 @@ class _Gaps(dict[int, memoryview]):
     def __missing__(self, length: int) -> memoryview:
         if len(self) == MOST_GAPS:
             self.clear()
-        if length * self._row_bytes > len(self._longest):
-            self._longest = self._make(2 * length * self._unit)
-        gap = self[length] = self._longest[: length * self._row_bytes]
+        longest = self._longest  # which another thread may replace with a shorter one
+        if length * self._row_bytes > len(longest):
+            longest = self._longest = self._make(2 * length * self._unit)
+        gap = self[length] = longest[: length * self._row_bytes]
         return gap
 
 
-def _padding(value: float, dtype: Any, elements: int) -> memoryview:
+def _padding(value: complex, dtype: Any, elements: int) -> memoryview:
     import torch
 
     octets: Any = torch.full((elements,), value, dtype=dtype).view(torch.uint8).numpy()

@@ -16,6 +16,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
+from numbers import Real
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from prepcache.daemon.client import Client
@@ -53,13 +56,14 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "untracked": (Iterable, "a list of names"),
     "environment": (Iterable | None, "a list of names"),
     "root": (str | os.PathLike | None, "the path of a folder"),
-    "verify_fraction": (float | int, "a number between 0 and 1"),
+    "verify_fraction": (Real, "a number between 0 and 1"),
     "executor": (Executor | None, "a concurrent.futures.Executor"),
     "client": (Client | None, "a prepcache.Client"),
 }
 """Types of options, and their names in messages."""
 _OF_A_RECIPE = inspect.signature(recipes.recipe).parameters
 """`preprocess` and the options that `prepcache.recipe` takes."""
+_CLAIMS = ("__signature__", "__text_signature__")
 
 
 @dataclass
@@ -151,14 +155,23 @@ def check_keywords(function: Callable[..., Any], config: Mapping[str, Any] | Non
     """Raises TypeError where `function(item, **config)` cannot be called, before any item is read."""
     if type(function) is not function.__class__:  # as wrapt's wrappers: what they pass on is theirs to say
         return
+    bound: Any = function.func if type(function) is partial else function
+    if type(bound) not in (FunctionType, MethodType):
+        call = inspect.getattr_static(type(bound), "__call__", None)
+        bound = MethodType(call, bound) if type(call) is FunctionType else call
+    code = bound.__func__ if type(bound) is MethodType else bound
+    # What the code takes: a decorator may claim something else. Other objects are asked for no attribute.
+    if type(code) is not FunctionType or not vars(code).keys().isdisjoint(_CLAIMS):
+        return
+    given = partial(bound, *function.args, **function.keywords) if type(function) is partial else bound
     try:
-        signature = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):  # C code that does not tell
+        signature = inspect.signature(given, follow_wrapped=False)
+    except ValueError:  # nor can it be called: its first item will say so
         return
     try:
         signature.bind(None, **(config or {}))
     except TypeError as error:
-        name = getattr(function, "__name__", type(function).__name__)
+        name = code.__name__ if type(function) in (FunctionType, MethodType) else type(function).__name__
         raise TypeError(f"{name}{signature} cannot be called as {name}(item, **config): {error}") from None
 
 

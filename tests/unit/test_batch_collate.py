@@ -56,6 +56,15 @@ class Kind(collation.TakesBatches):
         return type(samples).__name__
 
 
+class Shown:
+    """A wrapper that shows the class of what it wraps, as wrapt's do, and looks at what it passes on."""
+
+    __class__ = Kind  # type: ignore[assignment]
+
+    def __call__(self, samples: Any) -> str:
+        return Kind()(samples)
+
+
 def test_whoever_looks_is_given_a_list_of_samples(rows: Rows) -> None:
     """Code of others may change, join and compare it as it likes."""
     ds, expected = Stored(rows), [sample(i) for i in PICKS]
@@ -67,6 +76,7 @@ def test_whoever_looks_is_given_a_list_of_samples(rows: Rows) -> None:
     stacked = DataLoader(StackDataset(ds, ds), 3, sampler=PICKS)
     assert next(iter(stacked))[1][1].tolist() == PICKS
     assert next(iter(DataLoader(Forwards(ds), 3, collate_fn=Kind()))) == "list"
+    assert next(iter(DataLoader(ds, 3, collate_fn=Shown()))) == "list"
 
 
 def test_what_collates_columns_is_given_a_batch(rows: Rows) -> None:

@@ -7,10 +7,11 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from prepcache.collate import Masked, Packed, Padded, pack_collate, pad_collate
+from prepcache.collate import Masked, Packed, Padded, _Gaps, pack_collate, pad_collate
 from support.artifacts import same
 from support.rows import rows_of
 
@@ -38,6 +39,13 @@ def test_sequences_are_padded_and_the_rest_collated_as_ever(take: Any) -> None:
     assert made["tokens"].lengths.tolist() == LENGTHS
     assert made["image"].shape == (4, 2, 2)
     assert made["name"] == ["3", "0", "5", "1"]
+
+
+@pytest.mark.parametrize("value", [np.int64(-1), np.float32(-1), True, 1j])
+def test_any_kind_of_number_pads(take: Any, value: Any) -> None:
+    dtype = torch.complex64 if isinstance(value, complex) else torch.int16
+    made = pad_collate(value)(take([torch.ones(2, dtype=dtype), torch.ones(1, dtype=dtype)]))
+    assert made[1].tolist() == [1, value]
 
 
 def test_a_mask_says_which_elements_are_no_padding(take: Any) -> None:
@@ -103,6 +111,22 @@ def test_large_rows_are_padded_in_recycled_memory(tmp_path: Path) -> None:
         assert same(made, pad([samples[3], samples[0]]))
         addresses.add(made.data_ptr())
     assert len(addresses) <= 2
+
+
+def test_padding_is_as_long_as_asked_beside_another_thread() -> None:
+    """Which puts the padding that it has made, a shorter one, in place of this thread's just now."""
+
+    class Long:
+        def __len__(self) -> int:
+            gaps._longest = memoryview(bytes(8))
+            return 800
+
+        def __getitem__(self, part: slice) -> memoryview:
+            return memoryview(bytes(800))[part]
+
+    gaps = _Gaps(0, torch.int64, 1)
+    gaps._longest = Long()  # type: ignore[assignment]
+    assert len(gaps[100]) == 800
 
 
 def test_collations_travel_to_workers() -> None:

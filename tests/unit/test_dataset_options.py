@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import prepcache
@@ -30,7 +31,10 @@ class Cluster:
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"verify_fraction": 1.5}, ValueError, "between 0 and 1"),
+        *(
+            ({"verify_fraction": number(1.5)}, ValueError, "between 0 and 1")
+            for number in (float, np.float32)
+        ),
         ({"num_workers": -1}, ValueError, "a number of workers, not -1"),
         ({"num_workers": 2, "executor": ThreadPoolExecutor(1)}, ValueError, "give one of them"),
         ({"num_workers": "2"}, TypeError, r"must be 0 \(this process\) or a number of workers, not '2'"),

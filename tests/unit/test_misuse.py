@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import pickle
 import signal
@@ -82,6 +83,37 @@ def wrapper(*args: int, **others: int) -> torch.Tensor:
     return scaled(*args, by=2)
 
 
+class Static:
+    @staticmethod
+    def __call__(item: Any) -> Any:
+        return item
+
+
+class Claims:
+    __signature__ = inspect.signature(scaled)
+
+    def __call__(self, item: Any) -> Any:
+        return item
+
+
+class Answers:
+    def __getattr__(self, name: str) -> Any:
+        if name == "__signature__":
+            raise KeyError(name)
+        raise AttributeError(name)
+
+    def __call__(self, item: Any) -> Any:
+        return item
+
+
+@functools.wraps(scaled)
+def supplied(item: int) -> torch.Tensor:
+    return scaled(item, by=2)
+
+
+supplied.__signature__ = inspect.signature(scaled)  # type: ignore[attr-defined]
+
+
 def without() -> int: ...
 
 
@@ -119,6 +151,10 @@ def test_a_missing_config_key_is_found_at_the_opening(opened: Any) -> None:
         (partial(of_many, 1), {"factor": 3}),
         (with_any, {"any": 1}),
         (wrapper, {"any": 1}),
+        *(
+            (one, {})
+            for one in (Static(), partial(Static()), Claims(), Answers(), supplied, partial(supplied))
+        ),
         (dict, {"key": 2}),
         (torch.nn.Identity(), {}),
     ],

@@ -98,7 +98,8 @@ def as_asked(batch: Any, source: Any, asked_by: FrameType | None) -> Any:
         return list(batch)
     fetcher = asked_by.f_locals["self"]
     collate = fetcher.collate_fn
-    if id(collate) not in _TAKES_BATCHES and not isinstance(collate, TakesBatches):
+    # By its type: a wrapper may show the class of what it wraps.
+    if id(collate) not in _TAKES_BATCHES and not issubclass(type(collate), TakesBatches):
         return list(batch)
     info = get_worker_info() if asked_by.f_code is _FETCHERS[0] else None
     if info is not None and fetcher.dataset is info.dataset and source.is_known_to_parent:
