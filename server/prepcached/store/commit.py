@@ -126,7 +126,8 @@ def _commit(
             )
         known = queries.doomable_in(conn, artifacts.c.digest, digests)
         rows_of_keys = queries.doomable_in(conn, artifacts.c.key, keys, artifacts.c.recipe_id == row.id)
-        others = queries.doomable_in(conn, artifacts.c.recipe_id, [row.id], artifacts.c.edition != edition)
+        is_other = sa.or_(artifacts.c.edition < edition, artifacts.c.edition > edition)  # by the index
+        others = queries.doomable_in(conn, artifacts.c.recipe_id, [row.id], is_other)
     if any(r.recipe_id != row.id for r in known):
         raise errors.Declined("the same artifact is another user's entry, and users are isolated")
     there = {r.digest.hex() for r in known}

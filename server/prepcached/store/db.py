@@ -42,7 +42,7 @@ _OTHER_SCHEMA = re.compile(r"no such (table|column)|table \S+ has no column")
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
 
 
-VERSION = 12
+VERSION = 13
 """`PRAGMA user_version`; an index of another version is deleted and made again."""
 
 metadata = sa.MetaData()
@@ -88,6 +88,7 @@ artifacts = sa.Table(
 sa.Index("artifacts_digest", artifacts.c.digest, unique=True)
 sa.Index("artifacts_key", artifacts.c.key, artifacts.c.recipe_id, unique=True)
 sa.Index("artifacts_recipe", artifacts.c.recipe_id, artifacts.c.generation)
+sa.Index("artifacts_edition", artifacts.c.recipe_id, artifacts.c.edition)
 sa.Index("artifacts_coldest", artifacts.c.used_at)
 sa.Index("artifacts_owner", artifacts.c.owner, artifacts.c.used_at)
 

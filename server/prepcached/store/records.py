@@ -130,12 +130,8 @@ class Ledger:
     placed_bytes: int = 0
 
     @property
-    def unlinked_bytes(self) -> int:
-        return self.holds.unlinked_bytes()
-
-    @property
     def on_disk(self) -> int:
-        return self.live_bytes + self.unlinked_bytes + self.staged_bytes
+        return self.live_bytes + self.holds.unlinked_bytes() + self.staged_bytes
 
     def limit(self, free_bytes: int, placed_bytes: int = 0) -> int:
         on_disk = self.on_disk + self.placed_bytes + placed_bytes

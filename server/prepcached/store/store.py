@@ -48,7 +48,7 @@ RECENCY_S, RECIPES_S = 5.0, 3600.0
 """Recency is written, and idle recipes are dropped, this often."""
 IDLE_S = 30 * 86_400.0
 """Seconds from its registration after which a recipe without artifacts is deleted; jobs register it again."""
-_OF_LEDGER = "unlinked_bytes", "staged_bytes", "reserved_bytes", "max_bytes", "min_free_bytes"
+_OF_LEDGER = "staged_bytes", "reserved_bytes", "max_bytes", "min_free_bytes"
 _NO_LIMITS = Limits()
 
 
@@ -251,6 +251,7 @@ class Store(Core):
                 **asdict(self.counters),
                 **{name: getattr(self.ledger, name) for name in _OF_LEDGER},
                 disk_bytes=self.ledger.on_disk,
+                unlinked_bytes=self.holds.unlinked_bytes(),
                 held_bytes=self.holds.held_bytes(ticks),
                 yielding_bytes=self.idle_bytes(),
                 effective_limit_bytes=self.ledger.limit(free),
