@@ -125,6 +125,20 @@ def test_a_row_that_grows_moves_no_other_beyond_the_rows(project: Project, few_r
     assert drift(made) == {"prep.grown": True, "prep.grown.<objects>": True}
 
 
+def test_what_a_call_opens_beside_many_objects_is_its_own(project: Project, few_rows: None) -> None:
+    """As a data set that opens its file at the first call: it has no stable bytes, and is no change."""
+    project.write(
+        prep="class C:\n    def __init__(self): self.n = 1\n"
+        "class Prep:\n    def __init__(self): self.a, self.records = None, [C() for _ in range(2500)]\n"
+        "    def __call__(self, x):\n        self.a = (n for n in ())\n        return x\n"
+        "f = Prep()\n"
+    )
+    module = project.load("prep")
+    made = recipe(module.f)
+    module.f(1)
+    assert drift(made) == {"preprocess.a": True}
+
+
 def test_a_module_named_config_is_not_the_config(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two objects beyond the rows, each the first of what it is met in."""
     monkeypatch.setattr(dependencies, "MOST_ROWS", 0)

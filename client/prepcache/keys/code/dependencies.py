@@ -41,8 +41,6 @@ _SAYING_WHAT_COUNTS = ("__prepcache_key__", "__getstate__", "__reduce__", "__red
 _EXTENSIONS = tuple(EXTENSION_SUFFIXES)
 CLASS = "class"
 """The definition of a class, which counts by its attributes."""
-MOST_BESIDE_UNSTABLE = 2000
-"""Objects without rows that are looked at beside what has no stable bytes: a mock makes ever more of them."""
 MOST_ROWS = 1024
 """Attributes that are rows of their own."""
 MOST_DEPTH = 10_000
@@ -114,7 +112,6 @@ class Dependencies:
         self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._of_sets: list[tuple[str, Callable[..., None], tuple[Any, ...]]] = []
         self._whole_objects: dict[int, str] = {}
-        self._beyond_rows = 0
         self._beyond: dict[str, Any] = {}
         """Hashers of objects beyond the rows, by the row that they were met in."""
         self._rows = 0
@@ -231,9 +228,6 @@ class Dependencies:
     def _visit_beyond(self, label: str, pairs: Parts, row: str, depth: int, of: Of) -> None:
         if depth > MOST_DEPTH:
             raise UnkeyableError(f"{row}: it is nested too deeply", path=row)
-        self._beyond_rows += 1
-        if self.unstable and self._beyond_rows > MOST_BESIDE_UNSTABLE:
-            raise next(iter(self.unstable.values()))
         encoder = ValueEncoder(self, is_config=of[0], row=row, depth=depth)
         hasher = self._beyond.setdefault(row, blake3())
         hasher.update(text_bytes(label))
