@@ -100,6 +100,8 @@ COMPUTED = {
     "sys.modules.get(...)": "import sys\ndef f(x): return sys.modules.get(f'hel{x}')._SIZE",
     "sys.modules by another name": "import sys\ndef f(x):\n    them = sys.modules\n    return them['hel' + x]._SIZE",
     "modules of sys": "from sys import modules\ndef f(x): return modules['hel' + x]._SIZE",
+    "sys.modules under a name of its own": "import sys\nTHEM = sys.modules\ndef f(x): return THEM['hel' + x]._SIZE",
+    "in another function": "import sys\ndef g(x): return sys.modules['hel' + x]\ndef f(x): return g(x)._SIZE",
     "__import__": "def f(x): return __import__('hel' + x)._SIZE",
     "in a module that it imports": "def f(x):\n    import late\n    return late.g(x)",
 }
@@ -144,6 +146,38 @@ OWN = {
     "the module of a class": "class A: pass\ndef f(x, cls=A): return sys.modules[cls.__module__].K",
     "whether one is loaded": "def f(x): return f'{x}' in sys.modules, K",
 }
+
+
+def test_what_the_job_loads_in_a_fill_is_no_change(project: Project) -> None:
+    """Also where code may look any module up."""
+    project.write(prep=f"K = 1\n{COMPUTED['__import__']}", later="_SIZE = 1")
+    made = project.recipe()
+    importlib.import_module("later")
+    assert fill(RecipeGuard(made)) == []
+
+
+SCRIPT = {
+    "sys.modules": "import sys\ndef f(x): return sys.modules['__main__']._SIZE",
+    "sys.modules.get": "import sys\ndef f(x): return sys.modules.get('__main__')._SIZE",
+    "import_module": "import importlib\ndef f(x): return importlib.import_module('__main__')._SIZE",
+    "__import__": "def f(x): return __import__('__main__')._SIZE",
+    "in a module that it imports": "def f(x):\n    import late\n    return late.g(x)",
+}
+
+
+@BOTH
+@pytest.mark.parametrize("how", SCRIPT)
+def test_what_the_script_holds_counts_where_its_name_leads_there(
+    project: Project, how: str, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(prep=SCRIPT[how], late="import sys\ndef g(x): return sys.modules['__main__']._SIZE")
+    function, script = project.load().f, ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    digests = []
+    for size in (1, 1, 2):
+        script._SIZE = size  # type: ignore[attr-defined]
+        digests.append(recipe(function, code=code).digest)
+    assert digests[0] == digests[1] != digests[2]
 
 
 @pytest.mark.parametrize("how", OWN)

@@ -152,6 +152,8 @@ class Dependencies:
         for home in self.asked.modules():
             if not self.labels.is_library_module(home):
                 resolution.whole_module(self, home)
+        if self.modules.leads_anywhere:
+            self.modules.count_loaded(self)
         for space, names in self.asked.named_globals():
             resolution.count_named(self, space, names)
         if "sources" in self.asked.topics:

@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, PathFinder, SourceFileLoader
+from inspect import CO_OPTIMIZED
 from io import BytesIO
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
@@ -35,7 +36,7 @@ from prepcache.errors import UnkeyableError
 from prepcache.forks import kept
 from prepcache.keys.code.dynamic_lookups import texts_in
 from prepcache.keys.code.fingerprint import fingerprint, instructions, nested
-from prepcache.keys.code.labels import folders_of, space_of
+from prepcache.keys.code.labels import ENTRY_SCRIPT, folders_of, space_of
 from prepcache.keys.code.names import Alters, all_names
 from prepcache.keys.code.project import SELF_MODULES, Place, Places, file_name
 from prepcache.keys.files.stamps import Stamp, is_racy, racy_window_ns, stamp_of
@@ -44,7 +45,7 @@ _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _LOAD_CONST, _LOAD_SMALL_INT = dis.opmap["LOAD_CONST"], dis.opmap.get("LOAD_SMALL_INT", -1)
 _IMPORTERS = frozenset({"import_module", "__import__", "find_spec", "find_loader", "resolve_name", "modules"})
 """Names in code whose texts may name modules; `modules` is that of `sys`."""
-_MODULE_NAME = re.compile(r"(\.*)((?!__main__)[^\W\d]\w*(?:\.[^\W\d]\w*)*)")
+_MODULE_NAME = re.compile(r"(\.*)([^\W\d]\w*(?:\.[^\W\d]\w*)*)")
 _read: dict[str, tuple[SourceFile, int]] = {}
 _READ_LIMIT = 4096
 
@@ -190,7 +191,7 @@ class ImportGraph:
 
     def loaded_of_project(self) -> list[str]:
         """The modules of the project that are loaded, but for the script that runs."""
-        found = [name for name in sorted(sys.modules) if name != "__main__"]
+        found = [name for name in sorted(sys.modules) if name not in ENTRY_SCRIPT]
         return [name for name in found if (one := self._of_loaded(name)) is not None and one.path]
 
     # -- counting --------------------------------------------------------------------------------------
@@ -327,7 +328,9 @@ def imports_in(code: CodeType) -> Iterator[Import]:
         if not _IMPORTERS.isdisjoint(one.co_names):
             texts = (const for const in one.co_consts if isinstance(const, str))
             for text in filter(None, map(_MODULE_NAME.fullmatch, texts)):
-                yield Import(len(text[1]), text[2])
+                # `if __name__ == "__main__"` stands in scripts.
+                if text[2] != "__main__" or one.co_flags & CO_OPTIMIZED:
+                    yield Import(len(text[1]), text[2])
 
 
 def _is_loaded_from(path: str) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from prepcache.keys.code.project import Place, Places, dotted_name
 
-_MAIN = ("__main__", "__mp_main__")
+ENTRY_SCRIPT = ("__main__", "__mp_main__")
 """The entry script: in the job, and in the workers that `multiprocessing` spawns."""
 
 _unregistered: weakref.WeakValueDictionary[str, ModuleType] = weakref.WeakValueDictionary()
@@ -26,7 +26,7 @@ _unregistered: weakref.WeakValueDictionary[str, ModuleType] = weakref.WeakValueD
 def module_label(namespace: dict[str, Any]) -> str:
     """The name of the module of these globals; a script is named by its file."""
     name = namespace.get("__name__")
-    if name not in _MAIN and isinstance(name, str):
+    if name not in ENTRY_SCRIPT and isinstance(name, str):
         return name
     spec = namespace.get("__spec__")
     if spec is not None and getattr(spec, "name", None):
@@ -46,7 +46,7 @@ def class_module(cls: type) -> str:
 def class_module_label(cls: type) -> str:
     name = class_module(cls)
     module = sys.modules.get(name)
-    return module_label(vars(module)) if name in _MAIN and module is not None else name
+    return module_label(vars(module)) if name in ENTRY_SCRIPT and module is not None else name
 
 
 def folders_of(module: ModuleType) -> list[str]:

@@ -46,10 +46,11 @@ class ModuleState:
         loaded: the modules that were met and are loaded.
         is_settling: whether settings of libraries are counted, which count only where they contradict their
             text: such a library is loaded in one job and not in the next.
+        leads_anywhere: whether code may look up any loaded module, by a name that it computes.
     """
 
     def __init__(self, graph: ImportGraph) -> None:
-        self.is_followed = self.is_settling = False
+        self.is_followed = self.is_settling = self.leads_anywhere = False
         self.loaded: set[str] = set()
         self._graph = graph
         self._whole: dict[str, SourceFile] = {}
@@ -57,8 +58,7 @@ class ModuleState:
     def follow(self, walk: Dependencies, code: CodeType, module: str, *, is_of_package: bool) -> None:
         """Counts what code imports itself that stands in a module; `is_of_package`: in a package."""
         imports = list(dict.fromkeys(imports_in(code)))
-        if looks_up_any_module(code):
-            self._count_loaded(walk, code)
+        self.leads_anywhere |= looks_up_any_module(code)
         if not imports:
             return
         self._graph.add_imports(imports, module, is_of_package)
@@ -93,24 +93,25 @@ class ModuleState:
                     if not (is_stated or _is_closed(held)):
                         resolution.count_global(walk, vars(loaded), name, one, {()})
 
-    def _count_loaded(self, walk: Dependencies, code: CodeType) -> None:
-        """Counts all that is loaded of the project, by its files and what it holds under names in the code: a
+    def count_loaded(self, walk: Dependencies) -> None:
+        """Counts all that is loaded of the project, by its files and what it holds under names in any code: a
         computed name may lead to any of it."""
+        names = {name for function in walk.labels.functions() for name in all_names(function.__code__)}
+        names = names.union(*(source.names for source in self._whole.values())) - SKIPPED_GLOBALS
         found = self._graph.loaded_of_project()
         self.is_followed |= bool(found)
         self.loaded.update(found)
         self._graph.add_imports([Import(0, name) for name in found], "", False)
         for module in found:
             space = vars(sys.modules[module])
-            for name in sorted((all_names(code) & space.keys()) - SKIPPED_GLOBALS):
+            for name in sorted(names & space.keys()):
                 if not isinstance(space[name], ModuleType):
                     resolution.count_global(walk, space, module, name, {()})
 
     def _count_whole(self, walk: Dependencies, name: str, source: SourceFile) -> None:
         walk.asked.note_code(source.code)
         self._beyond_files(walk, source.names, source.imports, name, is_package(source.path))
-        if looks_up_any_module(source.code):
-            self._count_loaded(walk, source.code)
+        self.leads_anywhere |= looks_up_any_module(source.code)
 
     def _beyond_files(
         self, walk: Dependencies, names: set[str], imports: Iterable[Import], module: str, is_of_package: bool

@@ -55,7 +55,7 @@ def count_global(
     elif is_attribute_bag(value):
         count_bag(walk, label, value, chains, space)
     elif value is sys.modules:
-        pass  # what is looked up there counts by itself
+        walk.modules.leads_anywhere = True
     else:
         walk.count_value(label, value, space)
 
