@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import random
 import re
+import sys
 import textwrap
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -97,6 +98,38 @@ def test_a_setting_that_the_code_names_counts(
     assert change_of(project, *READS[name])
 
 
+class Drawing:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def __call__(self) -> int:
+        return self.seed
+
+
+DRAWS: dict[str, tuple[Any, str, Callable[[int], Any]]] = {
+    "a method of a generator": (random, "random", lambda seed: random.Random(seed).random),
+    "an object": (random, "random", Drawing),
+    "a method of one of numpy's": (
+        numpy.random, "random_sample", lambda seed: numpy.random.RandomState(seed).random_sample,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("put", DRAWS)
+def test_what_a_job_puts_in_the_place_of_a_draw_counts(put: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its state: only the draws of the global generators are watched."""
+
+    def f(x: Any) -> Any:
+        return random.random(), numpy.random.random_sample(), x
+
+    home, name, make = DRAWS[put]
+    digests = []
+    for seed in (1, 1, 2):
+        monkeypatch.setattr(home, name, make(seed))
+        digests.append(recipe(f, code="function").digest)
+    assert digests[0] == digests[1] != digests[2]
+
+
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.usefixtures("library")
 def test_what_is_no_setting_or_not_read_does_not_count(project: Project, name: str) -> None:
@@ -120,6 +153,17 @@ def test_what_a_late_library_has_of_another_does_not_count(project: Project) -> 
 )
 def test_what_is_long_or_no_data_is_no_setting(value: Any) -> None:
     assert setting_of("library.value", value) is NONE
+
+
+def test_no_value_stands_for_a_generator_that_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that a function may return, where `numpy.random` is loaded or not."""
+
+    def f(x: Any, none: Any = NotImplemented) -> Any:
+        return none
+
+    before = recipe(f, code="function").digest
+    monkeypatch.delitem(sys.modules, "numpy.random")
+    assert recipe(f, code="function").digest == before
 
 
 def test_numpys_generator_counts_alike_before_it_is_loaded(

@@ -181,6 +181,14 @@ def weak_set(cls: Any, count: int) -> Any:
     return cls(reversed(elements) if len(KEPT) % 2 else elements)
 
 
+class Seeded(random.Random):
+    """Has an attribute of the name of a method of torch's."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(1)
+        self.initial_seed = seed
+
+
 STATES: dict[str, Callable[[int], Any]] = {
     "an attribute": lambda n: Plain(a=n, b="x"),
     "the class": lambda n: (Plain, Other)[n](a=1),
@@ -211,6 +219,7 @@ STATES: dict[str, Callable[[int], Any]] = {
     "the elements of a weak set": lambda n: weak_set(weakref.WeakSet, 8 + n),
     "whether an event is set": lambda n: event(bool(n)),
     "an attribute of a hashed object": hashed,
+    "the seed that a generator keeps": Seeded,
 }
 OWN: dict[str, Callable[[], Any]] = {
     "a fraction": lambda: subclass(Fraction, 1),

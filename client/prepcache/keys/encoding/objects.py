@@ -58,8 +58,8 @@ _GENERATORS = frozenset(
         "numpy.random.bit_generator.BitGenerator", "torch._C.Generator",
     }
 )  # fmt: skip
-_GLOBAL = (("random", "random"), ("numpy.random", "random_sample"), ("torch", "default_generator"))
-"""The global generators, whose draws are watched, or a method of theirs."""
+_GLOBAL = (("random", "getstate"), ("numpy.random", "get_state"), ("torch", "default_generator"))
+"""The global generators, or the method by which their draws are watched (`randomness`)."""
 _SEED_BITS = 64
 """At most, of a seed of numpy's that somebody chose; entropy has twice as many."""
 
@@ -222,7 +222,7 @@ def is_generator(value: Any) -> bool:
 def global_generator(value: Any) -> str | None:
     """The module whose global generator a value is."""
     for module, name in _GLOBAL:
-        found = getattr(sys.modules.get(module), name, NotImplemented)
+        found = getattr(sys.modules.get(module), name, EMPTY)
         if value is getattr(found, "__self__", found):
             return module
     return None
@@ -230,7 +230,7 @@ def global_generator(value: Any) -> str | None:
 
 def seed_of(generator: Any) -> int | None:
     """What a generator was seeded with, entropy included; None where it does not say so."""
-    if hasattr(generator, "initial_seed"):
+    if any(base.__module__ == "torch._C" for base in type(generator).__mro__):
         return int(generator.initial_seed())
     bits = getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", generator)
     entropy = getattr(getattr(bits, "seed_seq", None), "entropy", None)
