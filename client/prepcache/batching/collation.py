@@ -54,7 +54,7 @@ try:
     _TAKES_BATCHES[id(_collate.default_collate)] = _collate.default_collate
     _FETCHERS.append(_fetch._MapDatasetFetcher.fetch.__code__)
     _SUBSET_CODE: Any = torch.utils.data.Subset.__getitems__.__code__
-except ImportError:  # a job of numpy alone
+except (ImportError, AttributeError):  # a job of numpy alone, or a torch that is built otherwise
     FUNCTIONS, _SUBSET_CODE = {}, None
 
 _plain_functions: list[Any] = []
