@@ -104,6 +104,7 @@ COMPUTED = {
     "in another function": "import sys\ndef g(x): return sys.modules['hel' + x]\ndef f(x): return g(x)._SIZE",
     "__import__": "def f(x): return __import__('hel' + x)._SIZE",
     "in a module that it imports": "def f(x):\n    import late\n    return late.g(x)",
+    "modules of sys in a module that it imports": "def f(x):\n    import later\n    return later.g(x)",
 }
 
 
@@ -114,6 +115,7 @@ def test_a_loaded_module_looked_up_by_a_computed_name_counts(project: Project, h
     project.write(
         prep=COMPUTED[how],
         late="def g(x): return __import__('hel' + x)._SIZE",
+        later="from sys import path, modules\ndef g(x): return modules['hel' + x]._SIZE",
         helper="from inner import _SIZE",
     )
     digests = []
@@ -145,6 +147,7 @@ OWN = {
     "its own name": "def f(x): return sys.modules[__name__].K",
     "the module of a class": "class A: pass\ndef f(x, cls=A): return sys.modules[cls.__module__].K",
     "whether one is loaded": "def f(x): return f'{x}' in sys.modules, K",
+    "a module that is named modules": "import modules\ndef f(x): return modules.K, K",
 }
 
 
@@ -182,7 +185,7 @@ def test_what_the_script_holds_counts_where_its_name_leads_there(
 
 @pytest.mark.parametrize("how", OWN)
 def test_a_look_up_that_leads_to_no_other_module_counts_none(project: Project, how: str) -> None:
-    project.write(prep=f"import sys\nK = 1\n{OWN[how]}", helper="K = 1")
+    project.write(prep=f"import sys\nK = 1\n{OWN[how]}", helper="K = 1", modules="K = 1")
     function = project.load().f
     before = recipe(function).digest
     importlib.import_module("helper")

@@ -188,6 +188,9 @@ def test_a_look_in_the_middle_of_a_change_breaks_no_call(
         guard.note_call()
         assert guard.check() != []
     assert guard.check() == []
+    module.f(1)
+    with monkeypatch.context() as patch, guard.filling():
+        patch.setattr("prepcache.keys.recipes.states_now", moving)
     module.SIZE = 2
     guard.note_call()
     assert guard.check() == ["prep.SIZE"]

@@ -151,7 +151,8 @@ class RecipeGuard:
         try:
             yield
             if not self.check() and self._recipe is not None:
-                self._settle(self._recipe)
+                with contextlib.suppress(RuntimeError, KeyError):  # as `_MOVING`: it counts as it is
+                    self._settle(self._recipe)
         finally:
             self._is_filling = False
 

@@ -209,10 +209,8 @@ def looks_up_any_module(code: CodeType) -> bool:
             continue
         steps = [step for step in dis.get_instructions(one) if step.opname not in _BETWEEN]
         for at, step in enumerate(steps):
-            is_global = step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-            if is_global and step.argval == "modules":  # of `from sys import modules`, perhaps
-                return True
-            if step.argval in _LOOK_UPS and (is_global or steps[at - 1].argval == "sys"):
+            is_import = step.argval == "__import__" and step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+            if is_import or (step.argval == "modules" and steps[at - 1].argval == "sys"):
                 first, then, *_ = (*(s for s in steps[at + 1 : at + 4] if s.argval != "get"), step, step)
                 is_literal = first.opname == "LOAD_CONST" and then.opname in _LOOKS_UP
                 is_own = first.argval == "__name__" or then.argval == "__module__"

@@ -58,7 +58,7 @@ class ModuleState:
     def follow(self, walk: Dependencies, code: CodeType, module: str, *, is_of_package: bool) -> None:
         """Counts what code imports itself that stands in a module; `is_of_package`: in a package."""
         imports = list(dict.fromkeys(imports_in(code)))
-        self.leads_anywhere |= looks_up_any_module(code)
+        self.leads_anywhere |= looks_up_any_module(code) or _takes_modules(imports)
         if not imports:
             return
         self._graph.add_imports(imports, module, is_of_package)
@@ -111,7 +111,7 @@ class ModuleState:
     def _count_whole(self, walk: Dependencies, name: str, source: SourceFile) -> None:
         walk.asked.note_code(source.code)
         self._beyond_files(walk, source.names, source.imports, name, is_package(source.path))
-        self.leads_anywhere |= looks_up_any_module(source.code)
+        self.leads_anywhere |= looks_up_any_module(source.code) or _takes_modules(source.imports)
 
     def _beyond_files(
         self, walk: Dependencies, names: set[str], imports: Iterable[Import], module: str, is_of_package: bool
@@ -176,6 +176,11 @@ def _is_closed(value: Any) -> bool:
     with suppress(ValueError):  # it was detached
         return isinstance(value, io.IOBase) and value.closed
     return True
+
+
+def _takes_modules(imports: Iterable[Import]) -> bool:
+    """Whether code says `from sys import modules`. What a loaded module took counts as its global."""
+    return any((one.level, one.module) == (0, "sys") and "modules" in one.names for one in imports)
 
 
 def _homes(imports: Iterable[Import], module: str, is_of_package: bool) -> list[str]:

@@ -79,6 +79,8 @@ class JobCode:
         """Whether it may ask what is there, or import by text: on Python 3.11 it is profiled then."""
         self._files = files
         self._looked: tuple[int, int] = (0, 0)
+        self._attaching: tuple[int, bool] = (-1, False)
+        """How much was loaded when `attaches` was last found out, and what was found."""
 
     @functools.cached_property
     def _words(self) -> frozenset[str] | None:
@@ -95,8 +97,11 @@ class JobCode:
     @property
     def attaches(self) -> bool:
         """Whether a text in it may be SQL that attaches a database, whose file is opened in C."""
-        loaded = (text for code in list(self.codes.values()) for text in texts_in(code))
-        return self._words is None or any(map(_ATTACH.search, (*self._words, *loaded)))
+        if self._attaching[0] != (count := len(self.codes)):
+            loaded = (text for code in list(self.codes.values()) for text in texts_in(code))
+            found = self._words is None or any(map(_ATTACH.search, (*self._words, *loaded)))
+            self._attaching = count, found
+        return self._attaching[1]
 
     def look(self, function: Any) -> None:
         """Looks through what is loaded, if that is more than at the last time."""

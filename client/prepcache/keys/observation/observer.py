@@ -153,6 +153,8 @@ class Observer:
         self._all_outputs: dict[str | None, None] = {}
         self._code = calls.JobCode(recipe.reached)
         self._programs: dict[str, None] = {}
+        self._has_database = False
+        """Whether it has opened one here: it may keep the connection."""
         self._unseen = audit.UnseenReads()
         self._said: set[str] = set()
 
@@ -204,7 +206,9 @@ class Observer:
         finally:
             _used[self] = None
             self._programs.update(dict.fromkeys(watch.programs))
-            if watch.has_database and self._code.attaches:
+            self._has_database |= watch.has_database
+            has_database = any(one._has_database for one in (self, *self._sources()))
+            if has_database and self._code.attaches:
                 watch.failure = watch.failure or "it attaches databases in SQL"
             try:
                 self._take(watch)
