@@ -37,7 +37,7 @@ def router(daemon: Daemon, coordinator: Coordinator) -> APIRouter:
         **endpoint(takes=wire.BeatRequest, gives=wire.BeatAnswer, acts_for_session=True),
     )
     async def beat(session_id: messages.IdInPath, request: Request) -> Response:
-        """Keeps the session and its leases; tells what to let go and who waits."""
+        """Keeps the session and its leases; tells what to let go."""
         acting = _own(session_id, messages.session(request, daemon))
         asked = await messages.read(request, wire.BeatRequest, daemon)
         return messages.answer(await coordinator.beat(acting, asked))

@@ -115,16 +115,13 @@ def _walk(core: Core, *, repair: bool, is_check: bool = False) -> Iterator[Findi
     with core.writer:
         found = [*_temporary(core, repair), *_doomed(core, repair)]
     yield from found
-    indexed = 0
     for prefix, folder in core.layout.object_folders():
         core.check_not_stopping()
         with core.writer:
             found = list(_folder(core, prefix, folder, repair, is_check))
+            if any(finding.outcome == "indexed" for finding in found):
+                _keep_latest_editions(core)  # here: a start that ends early leaves rows to the next
         yield from found
-        indexed += sum(finding.outcome == "indexed" for finding in found)
-    if indexed:
-        with core.writer:
-            _keep_latest_editions(core)
 
 
 def _keep_latest_editions(core: Core) -> None:

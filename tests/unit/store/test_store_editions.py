@@ -12,6 +12,7 @@ import pytest
 
 from prepcache import errors
 from prepcache.protocol.wire import ArtifactRef
+from prepcached.store.db import discard
 from prepcached.store.records import Filter
 from prepcached.store.store import Store, rebuild
 from support.stores import OTHER_RECIPE, RECIPE, digests_on_disk, put, stage
@@ -123,4 +124,30 @@ def test_a_rebuild_keeps_the_highest_edition_alone(
     path.write_bytes(kept)
     os.chmod(path, 0o440)
     rebuild(tmp_path / "root")
+    assert open_store().resolve(RECIPE).artifacts == (new,)
+
+
+def test_a_rebuild_that_fails_half_way_leaves_no_lower_edition(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    old = only(store, "a", "b")
+    path = Path(store.objects) / old.digest[:2] / old.digest
+    kept = path.read_bytes()
+    new = only(store, "a", edition=1)
+    store.close()
+    path.write_bytes(kept)  # a daemon that is killed in mid-commit has not unlinked it
+    discard(store.layout.index)
+    last, listed = os.path.join(store.objects, "ff"), os.listdir
+    assert "ff" not in (old.digest[:2], new.digest[:2])
+
+    def listdir(folder: str) -> list[str]:
+        if folder == last:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), folder)
+        return listed(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", listdir)
+        with pytest.raises(errors.StoreError, match="scanned"):
+            open_store()
     assert open_store().resolve(RECIPE).artifacts == (new,)
