@@ -51,7 +51,7 @@ if how in ("map", "load"):
         del ds
     else:
         for start in range(0, count, 256):
-            for sample in ds.__getitems__(order[start : start + 256]):  # a batch is gathered when it is used
+            for sample in ds.__getitems__(order[start : start + 256]):
                 assert sample[0, 0, 0] == sample[-1, -1, -1]
 elif how == "wait":
     with open("lock", "w") as lock:

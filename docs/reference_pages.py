@@ -100,7 +100,7 @@ def settings_page() -> str:
 
 def commands_page() -> str:
     """Every command with its arguments and options."""
-    parts = [_EXIT_CODES, "All commands that print take `--json`."]
+    parts = [_EXIT_CODES, "All commands that print take `--json`, but `prepcached stop`."]
     for program, app in (("prepcache", client_command), ("prepcached", daemon_command)):
         parts.append(f"## {program}")
         for name, command in all_commands(app).items():
