@@ -25,7 +25,7 @@ from prepcache.keys.code.import_graph import (
     read_source,
     resolve,
 )
-from prepcache.keys.code.names import SKIPPED_GLOBALS, all_names
+from prepcache.keys.code.names import SKIPPED_GLOBALS, all_names, attribute_names
 from prepcache.keys.code.project import file_name
 from prepcache.keys.environment import started_ns
 from prepcache.keys.files.stamps import Stamp
@@ -94,10 +94,11 @@ class ModuleState:
                         resolution.count_global(walk, vars(loaded), name, one, {()})
 
     def count_loaded(self, walk: Dependencies) -> None:
-        """Counts all that is loaded of the project, by its files and what it holds under names in any code: a
-        computed name may lead to any of it."""
-        names = {name for function in walk.labels.functions() for name in all_names(function.__code__)}
-        names = names.union(*(source.names for source in self._whole.values())) - SKIPPED_GLOBALS
+        """Counts all that is loaded of the project, by its files and what it holds under names by which any
+        code that counts reads attributes: a computed name may lead to any of it."""
+        codes = [function.__code__ for function in walk.labels.functions()]
+        codes += [source.code for source in self._whole.values()]
+        names: set[str] = set().union(*map(attribute_names, codes)) - SKIPPED_GLOBALS
         found = self._graph.loaded_of_project()
         self.is_followed |= bool(found)
         self.loaded.update(found)

@@ -97,6 +97,18 @@ def all_names(code: CodeType) -> set[str]:
     return names
 
 
+def attribute_names(code: CodeType) -> set[str]:
+    """The names by which code reads attributes of anything."""
+    found = set()
+    for one in nested(code):
+        for op, arg in instructions(one):
+            if op == _LOAD_ATTR:
+                found.add(one.co_names[arg >> _ATTR_SHIFT])
+            elif op == _LOAD_METHOD:
+                found.add(one.co_names[arg])
+    return found
+
+
 def _scan(code: CodeType, chains: Chains) -> None:
     names = code.co_names
     root: str | None = None
