@@ -14,6 +14,7 @@ from prepcache.daemon.client import Client
 from prepcache.daemon.session import Session
 from prepcache.daemon.wait_budget import WaitBudget, on_own_time
 from prepcache.errors import DaemonUnreachable, UnknownSession
+from prepcache.index.artifact_set import ArtifactSet
 from prepcache.protocol import wire
 from support.fake_daemon import Hang, Request, problem, reply
 from support.sessions import RECIPE, Bench, SomeRecipe, bench_fixture, items, ref, wait_until  # noqa: F401
@@ -224,6 +225,27 @@ def test_who_is_declined_waits_for_a_beat_that_tells_drops(
     bench.session.drop_hold(found.artifacts)
     assert is_telling.wait(60)
     assert bench.session.lease(RECIPE, 0, items(1), want=1).granted == (0,)
+
+
+def test_who_is_declined_waits_for_what_a_poll_has_found(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds all that it found, too, until the useless is dropped."""
+    artifacts: Any = ArtifactSet(SomeRecipe(), bench.session.client, root=None, trust="stat")  # type: ignore[arg-type]
+    heartbeat, is_waiting = bench.session.heartbeat, list[bool]()
+    declined = threading.Thread(target=heartbeat.await_looks, args=(600.0,), daemon=True)
+
+    def absorb(self: ArtifactSet, resolved: wire.Resolved) -> bool:
+        declined.start()
+        declined.join(0.2)
+        is_waiting.append(declined.is_alive())
+        return False
+
+    monkeypatch.setattr(ArtifactSet, "absorb", absorb)
+    bench.world.said["POST leases"] = lambda request: reply({"look_again": bench.world.resolved()})
+    artifacts.lease(RECIPE, 0, items(1), want=1, wait_s=0.25)
+    declined.join(60)
+    assert is_waiting == [True] and not declined.is_alive()
 
 
 def test_a_beat_that_hangs_is_not_waited_for_beyond_the_limit(

@@ -218,7 +218,8 @@ class ArtifactSet:
         with look:
             answer = self.sharing.lease(*given, **named, wait_s=wait_s, why=self.why, cue=self.why_cue)
             if answer.look_again is not None:
-                self.absorb(answer.look_again)
+                with self.session.heartbeat.looking():  # from its answer on, also what has polled
+                    self.absorb(answer.look_again)
         return answer
 
     def absorb(self, resolved: wire.Resolved) -> bool:
