@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,30 @@ def test_what_collates_columns_is_given_a_batch(rows: Rows) -> None:
     for function in (None, default_collate, pad_collate, pack_collate, pad_collate(leaves=["0"])):
         made = next(iter(DataLoader(ds, 3, collate_fn=function)))
         assert same(made, (function or default_collate)([sample(i) for i in range(3)]))
+
+
+class Asks(torch.utils.data.Dataset[Any]):
+    """Gives what a module of collation makes of a batch."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitems__(self, indices: Any) -> Any:
+        made = self.module.as_asked((torch.ones(2), torch.ones(2)), self, sys._getframe(1))
+        assert type(made) is list
+        return made
+
+
+def test_a_torch_that_is_built_otherwise_is_given_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its collation is not told of batches."""
+    monkeypatch.delattr(Subset, "__getitems__")
+    found: Any = importlib.util.spec_from_file_location("collation_beside_another_torch", collation.__file__)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    assert next(iter(DataLoader(Asks(module), 2))).shape == (2, 2)
 
 
 def doubled_ints(batch: Any, *, collate_fn_map: Any = None) -> Any:

@@ -51,9 +51,9 @@ try:
 
     FUNCTIONS: dict[Any, Any] = _collate.default_collate_fn_map
     """torch's table of collate functions, by the type of a batch's first element."""
-    _TAKES_BATCHES[id(_collate.default_collate)] = _collate.default_collate
-    _FETCHERS.append(_fetch._MapDatasetFetcher.fetch.__code__)
     _SUBSET_CODE: Any = torch.utils.data.Subset.__getitems__.__code__
+    _FETCHERS.append(_fetch._MapDatasetFetcher.fetch.__code__)
+    _TAKES_BATCHES[id(_collate.default_collate)] = _collate.default_collate  # last: only where all is known
 except (ImportError, AttributeError):  # a job of numpy alone, or a torch that is built otherwise
     FUNCTIONS, _SUBSET_CODE = {}, None
 
