@@ -146,7 +146,7 @@ class _Collate(TakesBatches):
                 return ByIndex(samples, self)
             collation = collation_of(samples.table)
             planned = collation.planned
-            if planned is None or planned[0] is not self:
+            if planned is None or not self._is_alike(planned[0]):
                 self._check(collation.paths)
                 plan = [
                     self._column(samples.table, number, path) for number, path in enumerate(collation.paths)
@@ -163,6 +163,11 @@ class _Collate(TakesBatches):
         return rebuilt(
             whole[0], lambda path, _: self._leaf(path, leaves[path], len(whole), indices), (), list
         )
+
+    def _is_alike(self, other: _Collate) -> bool:
+        """Whether another collates as this one: each batch of a worker brings a copy. Numbers that are equal
+        may pad differently, as 0.0 and -0.0: they are written differently, too."""
+        return self is other or (self == other and repr(self) == repr(other))
 
     def _check(self, paths: Iterable[tuple[str, ...]]) -> None:
         there = [".".join(path) for path in paths]

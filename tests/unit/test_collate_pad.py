@@ -134,6 +134,17 @@ def test_collations_travel_to_workers() -> None:
         assert pickle.loads(pickle.dumps(collate)) == collate
 
 
+def test_copies_from_workers_share_what_was_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch of a worker brings its own copy of the function."""
+    rows, decided = rows_of(tmp_path, [torch.ones(2), torch.ones(1)]), list[Any]()
+    decide = type(pad_collate()).ragged  # type: ignore[attr-defined]
+    monkeypatch.setattr(type(pad_collate()), "ragged", lambda *of: decided.append(of) or decide(*of))
+    for value, times in ((0.0, 1), (0.0, 1), (-0.0, 2), (-0.0, 2), (1, 3)):
+        collate = pickle.loads(pickle.dumps(pad_collate(value)))
+        padding = collate(rows.take([0, 1]))[1, 1].item()
+        assert (str(padding), len(decided)) == (str(float(value)), times)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
