@@ -183,6 +183,8 @@ class CachedDataset(Dataset[T_co]):
             samples.prepare(mode.part_of(len(digests)))
         elif mode is None and not by.is_lazy:
             samples.prepare()
+        elif mode is None:
+            samples.follow()
         samples.originals.end_opening()
         receives(self._samples)
 

@@ -21,7 +21,6 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from prepcache.fill.pacing import Pace
 from prepcache.keys.randomness import is_alone
 from prepcache.protocol import wire
 from prepcache.protocol.units import shortened, size_text, span_text
@@ -95,6 +94,7 @@ class Progress:
         is_shown: False shows nothing, True a bar even where stderr is no terminal, None decides. On a dumb
             terminal, where rich draws nothing, a bar is plain lines.
         tell: takes (done, total), for other jobs to see; equal ones where the fill has ended.
+        is_background: the job goes on meanwhile, and may draw a bar of its own: only lines are shown.
     """
 
     def __init__(
@@ -105,6 +105,8 @@ class Progress:
         is_shown: bool | None,
         tell: Callable[[int, int], None],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        is_background: bool = False,
     ) -> None:
         self._name = name
         self._total = total
@@ -115,18 +117,16 @@ class Progress:
         self._began = self._drawn_at = clock()
         self._next_line_s = FIRST_LINE_S
         self._computed = self._waited = self._taken = 0
-        self._pace = Pace()
+        self._item_bytes = 0.0
         self._bar: TerminalBar | NotebookBar | None = None
         is_drawable = _is_notebook() or os.environ.get("TERM") not in ("dumb", "unknown")
         is_wanted = is_shown or (self._is_shown is None and (_is_terminal() or _is_notebook()))
-        self._is_bar = bool(is_wanted) and is_drawable
+        self._is_bar = bool(is_wanted) and is_drawable and not is_background
         tell(there, total)  # the first item may take minutes, or be another job's
 
-    def advance(self, computed: int, waited: int, pace: Pace, taken: int = 0) -> None:
-        """So many items have been made here, and by others, since the fill began; `taken` are leased by
-        others.
-        """
-        self._computed, self._waited, self._pace, self._taken = computed, waited, pace, taken
+    def advance(self, computed: int, waited: int, item_bytes: float = 0.0, taken: int = 0) -> None:
+        """So many items have been made here, and by others, since it began; `taken` are leased by others."""
+        self._computed, self._waited, self._item_bytes, self._taken = computed, waited, item_bytes, taken
         now = self._clock()
         if now - self._drawn_at < REDRAW_S:
             return
@@ -164,7 +164,7 @@ class Progress:
         made = self._computed + self._waited + taken
         if left > taken and made:
             eta = span_text((left - taken) * passed_s / made)
-            disk = size_text(left * self._pace.item_bytes)
+            disk = size_text(left * self._item_bytes)
             parts.append(f"{eta} and {disk} to go")
         parts.append(f"{self._computed / max(passed_s, 1e-9):.1f} items/s")
         counts = (

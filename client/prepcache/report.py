@@ -171,6 +171,22 @@ class Tally:
         self._said.add(topic)
         return is_new
 
+    def made_since_opening(self) -> tuple[int, int]:
+        """How many distinct items this job has made, and how many of those that are there others have."""
+        is_made = self._made == 1
+        is_others = (self._catalogue.places.artifact != MISSING) & ~is_made & (self._state != _HIT)
+        return int(np.count_nonzero(is_made)), int(np.count_nonzero(is_others))
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes of the artifacts that hold the samples, by their share of the items."""
+        shares = self._shares(self._catalogue.places.artifact)
+        return float(sum(share * slot.artifact.size_bytes for slot, share in shares))
+
+    @property
+    def item_bytes(self) -> float:
+        return self.nbytes / max(1, int(np.count_nonzero(self._catalogue.places.artifact != MISSING)))
+
     def report(self, why: tuple[str, ...]) -> Report:
         inverse = self._catalogue.distinct.inverse
         counts = np.bincount(self._state, minlength=4)
@@ -178,8 +194,6 @@ class Tally:
         # Of equal items one was computed, waited for or declined; the others found it there.
         again = np.count_nonzero(is_new[inverse]) - np.count_nonzero(is_new)
         hit = int(np.count_nonzero((self._state == _HIT)[inverse]) + again)
-        places = self._catalogue.places.artifact
-        nbytes = sum(share * slot.artifact.size_bytes for slot, share in self._shares(places))
         _, saved_s = self._found(np.isin(self._state, (_HIT, _WAITED)))
         return Report(
             items=len(inverse),
@@ -187,7 +201,7 @@ class Tally:
             computed=int(np.count_nonzero(self._made)),
             waited=int(counts[_WAITED]),
             declined=int(counts[_DECLINED]),
-            bytes=int(nbytes),
+            bytes=int(self.nbytes),
             seconds=self._seconds + float(self._cost_s.sum()),
             seconds_saved=saved_s,
             why=why,

@@ -173,6 +173,7 @@ class Samples:
         self._is_part = False
         self._view: View | None = None
         self._making: Making | None = None
+        self._progress: Progress | None = None
 
     # -- looking up
 
@@ -200,6 +201,26 @@ class Samples:
         if artifacts.drawn and self.tally.note_once("drawn"):
             self.tally.why.append(draws_text(artifacts.drawn))
             self.by.say_of_it(draws_text(artifacts.drawn), "drawn")
+
+    def follow(self) -> None:
+        """Shows the progress of a lazy data set from now on, at each beat of the session."""
+        by, missing, total = self.by, len(self.catalogue.missing), len(self.catalogue.distinct)
+        if missing and by.artifacts.mode.is_writing:
+            self._progress = Progress(
+                by.name, total, total - missing, by.progress, by.tell, is_background=True
+            )
+            by.artifacts.session.at_beat(self._show_progress)
+
+    def _show_progress(self) -> None:
+        progress, artifacts = self._progress, self.by.artifacts
+        if progress is None or not artifacts.is_owner or artifacts.filling.locked():  # a fill shows its own
+            return
+        if artifacts.session.is_by_path:  # a download would keep the beat waiting
+            self.look()
+        progress.advance(*self.tally.made_since_opening(), self.tally.item_bytes)
+        if not len(self.catalogue.missing):
+            self._progress = None
+            progress.close()
 
     # -- making what is missing
 
@@ -354,7 +375,7 @@ class Samples:
     def __getstate__(self) -> dict[str, Any]:
         if (here := self.on_access) is not None:
             here.run()
-        return {**self.__dict__, "_making": None, "_view": None}
+        return {**self.__dict__, "_making": None, "_view": None, "_progress": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

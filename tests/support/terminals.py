@@ -13,7 +13,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,13 +83,16 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def terminal(*arguments: str, environ: Mapping[str, str]) -> Iterator[Terminal]:
-    """`prepcache` with these arguments, in a terminal; killed at the end of the block if it still runs."""
+def terminal(
+    *arguments: str, environ: Mapping[str, str], command: Sequence[str] = ("-c", _MAIN)
+) -> Iterator[Terminal]:
+    """`prepcache`, or another Python program, with these arguments, in a terminal; killed at the end of the
+    block if it still runs."""
     master, slave = pty.openpty()
     kept = {name: text for name, text in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
     fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
     process = subprocess.Popen(
-        [sys.executable, "-c", _MAIN, *arguments],
+        [sys.executable, *command, *arguments],
         stdin=slave,
         stdout=slave,
         stderr=slave,

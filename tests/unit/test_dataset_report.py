@@ -20,7 +20,6 @@ from blake3 import blake3
 
 from prepcache import errors, report
 from prepcache.fill.filler import Filled
-from prepcache.fill.pacing import Pace
 from prepcache.index.item_index import Catalogue, Distinct
 from prepcache.index.recipe_index import RecipeIndex
 from prepcache.progress import Progress, say
@@ -89,11 +88,9 @@ def shown() -> tuple[Progress, Clock, list[tuple[int, int]]]:
 
 def test_a_log_gets_few_lines_with_speed_time_and_disk_to_go(capsys: pytest.CaptureFixture[str]) -> None:
     progress, clock, told = shown()
-    pace = Pace()
-    pace.note(0.5, 2_000_000)
     for second in range(1, 301):
         clock.now = float(second)
-        progress.advance(second, 0, pace)
+        progress.advance(second, 0, 2_000_000)
     lines = capsys.readouterr().err.splitlines()
     assert 4 <= len(lines) <= 8
     assert lines[0] == (
@@ -106,7 +103,7 @@ def test_what_other_jobs_are_at_does_not_count_as_to_be_made(capsys: pytest.Capt
     """They tell of what they have made only when they commit, 30 s later or at the end."""
     progress, clock, _ = shown()
     clock.now = 5.0
-    progress.advance(100, 0, Pace(), 200)
+    progress.advance(100, 0, taken=200)
     clock.now = 15.0
     progress.waiting([wire.Holder("train.py (pid 7)", 600, 340, 1000)], 600)
     there, waiting = capsys.readouterr().err.splitlines()
@@ -121,8 +118,8 @@ def test_what_other_jobs_are_at_does_not_count_as_to_be_made(capsys: pytest.Capt
 def test_the_end_of_a_fill_reports_all_that_was_made() -> None:
     progress, clock, told = shown()
     clock.now = 1.0
-    progress.advance(20, 0, Pace())
-    progress.advance(24, 2, Pace())  # at once: not worth a line, but it counts
+    progress.advance(20, 0)
+    progress.advance(24, 2)  # at once: not worth a line, but it counts
     assert told == [(100, 1000), (120, 1000)]
     progress.close()
     assert told[-1] == (126, 126)
@@ -138,7 +135,7 @@ def test_a_dumb_terminal_has_lines(
     clock = Clock()
     progress = Progress("job", 10, 0, is_shown, lambda done, total: None, clock)
     clock.now = 6.0
-    progress.advance(5, 0, Pace())
+    progress.advance(5, 0)
     assert capsys.readouterr().err.startswith("prepcache: job: 5 of 10 items")
 
 
@@ -152,9 +149,7 @@ def test_a_bar_fits_the_terminal_and_nothing_of_it_is_cut(
     name = "a_package.of_mine.for_preparation.with_names.tokenizer.tokenize"
     progress = Progress(name, 1000, 100, True, lambda done, total: None, clock)
     clock.now = 2.0
-    pace = Pace()
-    pace.note(0.5, 2_000_000)
-    progress.advance(200, 150, pace)
+    progress.advance(200, 150, 2_000_000)
     progress.close()
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
     said = " ".join(shown.split())
@@ -198,7 +193,7 @@ def test_a_job_goes_on_whatever_its_stderr_is(
     progress = Progress("job", 10, 0, is_shown, lambda done, total: told.append((done, total)), clock)
     for done in (5, 6):
         clock.now += 6.0
-        progress.advance(done, 0, Pace())
+        progress.advance(done, 0)
     progress.close()
     assert told == [(0, 10), (5, 10), (6, 10), (6, 6)]
     assert not capsys.readouterr().out
@@ -222,7 +217,7 @@ def test_ranks_other_than_the_first_say_only_what_is_wrong(
     clock = Clock()
     progress = Progress("job", 10, 0, None, lambda done, total: None, clock)
     clock.now = 60.0
-    progress.advance(5, 0, Pace())
+    progress.advance(5, 0)
     assert capsys.readouterr().err == "prepcache: wrong\nprepcache: asked for\n"
 
 

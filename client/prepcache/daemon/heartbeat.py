@@ -70,6 +70,7 @@ class Heartbeat:
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
         self.on_removed = Callbacks()
+        self.on_beat = Callbacks()
         self._begin()
 
     def _begin(self) -> None:
@@ -287,6 +288,7 @@ def _run(kept: weakref.ref[Session], beat: Heartbeat, stop: threading.Event) -> 
                 look_s = waits.LOOK_FIRST_S
                 if (header := session.header) is not None:
                     _beat(session, header)
+                    beat.on_beat.call()
             del session
     except Exception:
         log.exception("prepcache: internal error in a heartbeat")

@@ -259,6 +259,14 @@ class Session:
         self.open()
         return self._handover.path_of(ref, self.heartbeat.held)
 
+    def at_beat(self, callback: Callable[[], None]) -> None:
+        """Calls back, from the beat thread, after each beat."""
+        self.heartbeat.on_beat.add(callback)
+
+    @property
+    def is_by_path(self) -> bool:
+        return self._handover.is_by_path
+
     def _makes_way(self, tells: int) -> bool:
         """Tells at once which holds were dropped, for lack of room; whether any were since `tells` was so.
 

@@ -216,6 +216,11 @@ class Handover:
         override = self._client.settings.folder
         self._shared = SharedFolder.find(override, answer.root, answer.staging, answer.instance)
 
+    @property
+    def is_by_path(self) -> bool:
+        """Whether artifacts lie in a folder that this process sees, and need no download."""
+        return self._shared is not None
+
     def stage(self, header: str) -> Staged:
         shared = self._shared
         if shared is not None and self._client.endpoint.address.socket is None:

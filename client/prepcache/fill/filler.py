@@ -344,4 +344,4 @@ class Fill:
 
     def _report_progress(self) -> None:
         computed, waited = len(self._filled.computed), len(self._filled.waited)
-        self._watcher.advance(computed, waited, self._pace, self._share.taken)
+        self._watcher.advance(computed, waited, self._pace.item_bytes, self._share.taken)

@@ -1,0 +1,61 @@
+"""A lazy data set that is trained on: the progress that its job shows meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+from support.jobs import Jobs
+from support.terminals import terminal
+
+EPOCH = """
+from prepcache import progress
+from torch.utils.data import DataLoader
+
+progress.QUIET_S = progress.FIRST_LINE_S = progress.LONGEST_PAUSE_S = 0.0
+waits.BEAT_SHORTEST_S = waits.BEAT_LONGEST_S = 0.05
+
+def make(item):
+    called(item)
+    return np.full(8, item)
+
+def read(begin, end, method):
+    loader = DataLoader(
+        ds, batch_size=5, sampler=range(begin, end), num_workers=2, multiprocessing_context=method
+    )
+    return sum(len(batch) for batch in loader)
+
+if __name__ == "__main__":
+    ds = prepcache.CachedDataset(list(range(60)), make, name="ds", code=None, version="1", lazy=True)
+    for begin, end, method in ((0, 30, "fork"), (30, 50, "spawn")):
+        read(begin, end, method)
+        barrier()
+    ds.prepare()
+    tell(ds)
+"""
+
+
+def test_a_lazy_job_shows_its_progress_in_the_background(jobs: Jobs) -> None:
+    job = jobs.start(jobs.write(EPOCH))
+    assert job.process.stderr is not None
+    shown = []
+    for there, how in ((30, "30 computed"), (50, "20 by other jobs")):
+        while not (shown and f" {there} of 60 items" in shown[-1]):  # whichever processes made them
+            shown.append(job.process.stderr.readline())
+            assert shown[-1], shown
+        assert how in shown[-1] and " items/s" in shown[-1], shown
+        job.ready()
+        job.go()
+    assert job.facts()["items"] == 60
+    assert jobs.calls() == Counter(range(60)), "each item once"
+
+
+def test_lazy_progress_leaves_a_terminal_to_the_job(jobs: Jobs) -> None:
+    """The job may draw a bar of its own."""
+    script = jobs.write(EPOCH)
+    environ = jobs.box.environ_of(script) | {"CALL_LOG": str(jobs.log)}
+    with terminal(command=[os.fspath(script)], environ=environ) as seen:
+        for there in (30, 50):
+            seen.until(f"prepcache: ds: {there} of 60 items")
+            seen.type(b"go\n")
+        assert seen.ended() == 0 and seen.is_left_alone, seen.drawn
