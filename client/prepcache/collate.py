@@ -19,7 +19,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from numbers import Number
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -98,7 +97,7 @@ def pad_collate(
         raise ValueError(f"side must be 'left' or 'right', not {side!r}")
     if also not in (None, "lengths", "mask"):
         raise ValueError(f"also must be 'lengths', 'mask' or None, not {also!r}")
-    if not isinstance(value, Number):
+    if not isinstance(value, complex | float | int | np.number):
         raise TypeError(f"value must be a number to pad with, not {value!r:.100}")
     if not hasattr(multiple_of, "__index__"):
         raise TypeError(f"multiple_of must be an integer, not {multiple_of!r}")

@@ -5,9 +5,16 @@ Workers name rows, and the job gathers them: nothing of a batch is in shared mem
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from support import serving
+from support.crashing import needs
 from support.jobs import Jobs
 
 COMMON = """
@@ -116,6 +123,7 @@ TABLE = {
     "prefetch": (lambda ds: ds, dict(batch_size=4, prefetch_factor=7), True),
     "persistent": (lambda ds: ds, dict(batch_size=8, persistent_workers=True, shuffle=True), True),
     "out of order": (lambda ds: ds, dict(batch_size=61, in_order=False), True),
+    "pinned": (lambda ds: ds, dict(batch_size=8, pin_memory=True), True),
     "init": (lambda ds: ds, dict(batch_size=8, worker_init_fn=init), True),
     "timeout": (lambda ds: ds, dict(batch_size=8, timeout=100), True),
     "subset": (lambda ds: Subset(ds, [5, 3, 3, 60, 0]), dict(batch_size=3), True),
@@ -363,3 +371,64 @@ if __name__ == "__main__":
 def test_what_only_a_worker_has_travels_as_bytes(jobs: Jobs) -> None:
     """Without a daemon, what a worker keeps is in files of its own."""
     jobs.run(jobs.write(ALONE), PREPCACHE_URL=f"unix://{jobs.box.folder}/nobody.sock")
+
+
+SHARED_MEMORY = (
+    COMMON
+    + """
+import ctypes
+
+MIB = 1 << 20
+
+def large(i):
+    return torch.full((MIB,), i, dtype=torch.uint8)
+
+def stacked(samples):
+    return torch.stack(samples)
+
+def mount(size):
+    # In namespaces of this process alone.
+    libc, kept_apart, all_of_it, private = ctypes.CDLL(None), 0x20000, 0x4000, 1 << 18
+    assert libc.unshare(kept_apart) == 0
+    assert libc.mount(b"none", b"/", None, all_of_it | private, None) == 0
+    assert libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=" + size.encode()) == 0
+
+def main(size, collate=None):
+    mount(size)
+    ds = prepcache.CachedDataset(list(range(96)), large, version="1", code=None, progress=False)
+    seen = []
+    for batch in DataLoader(ds, 24, num_workers=2, collate_fn=globals().get(collate)):
+        assert batch.shape == (24, MIB)
+        seen += batch[:, -1].tolist()
+    assert seen == list(range(96))
+    tell()
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+"""
+)
+
+
+@pytest.mark.root
+@needs("mount")
+def test_workers_train_with_little_shared_memory(jobs: Jobs) -> None:
+    """Four batches of 24 MB are on their way at a time, in a container's 64 MB."""
+    jobs.run(jobs.write(SHARED_MEMORY), "64m")
+
+
+@pytest.mark.root
+@needs("mount", "strace")
+def test_an_epoch_puts_under_1_mb_into_shared_memory(jobs: Jobs, tmp_path: Path) -> None:
+    job = jobs.write(SHARED_MEMORY)
+    jobs.run(job, "64m")  # makes the samples
+    assert shared_bytes(jobs, job, tmp_path / "ours", "64m") < 1 << 20
+    assert shared_bytes(jobs, job, tmp_path / "bytes", "256m", "stacked") >= 96 << 20
+
+
+def shared_bytes(jobs: Jobs, job: Path, trace: Path, *arguments: str) -> int:
+    """The bytes that a job and its workers make room for, or write, in /dev/shm."""
+    traced = ["strace", "-f", "-y", "-qq", "-o", trace, "-e", "trace=ftruncate,fallocate,write,writev,pwrite64"]
+    environ = {**os.environ, **jobs.box.environ_of(job), "CALL_LOG": str(jobs.log)}
+    subprocess.run([*traced, sys.executable, job, *arguments], env=environ, cwd=jobs.box.folder, check=True)
+    calls = re.findall(r"(\w+)\(\d+</dev/shm/[^>]*>(?:\(deleted\))?, (.*)\) += (\d+)", trace.read_text())
+    return sum(int(done) if "write" in call else int(given.split(", ")[-1]) for call, given, done in calls)

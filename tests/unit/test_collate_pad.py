@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +155,8 @@ def test_copies_from_workers_share_what_was_decided(tmp_path: Path, monkeypatch:
         ({"multiple_of": 0}, ValueError, "multiple_of must be positive, not 0"),
         ({"multiple_of": "8"}, TypeError, "multiple_of must be an integer, not '8'"),
         ({"value": None}, TypeError, "value must be a number to pad with, not None"),
+        ({"value": Decimal(1)}, TypeError, r"value must be a number to pad with, not Decimal\('1'\)"),
+        ({"value": Fraction(1, 2)}, TypeError, r"value must be a number to pad with, not Fraction\(1, 2\)"),
         ({"leaves": 5}, TypeError, "leaves must be a list of names, not a int: 5"),
         ({"leaves": "tokens"}, TypeError, "leaves must be a list of names, not a str: 'tokens'"),
     ],
