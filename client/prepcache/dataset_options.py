@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import difflib
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -172,7 +173,14 @@ def check_keywords(function: Callable[..., Any], config: Mapping[str, Any] | Non
         signature.bind(None, **(config or {}))
     except TypeError as error:
         name = code.__name__ if type(function) in (FunctionType, MethodType) else type(function).__name__
-        raise TypeError(f"{name}{signature} cannot be called as {name}(item, **config): {error}") from None
+        takes, told = signature.parameters, str(error)
+        is_open = any(one.kind is one.VAR_KEYWORD for one in takes.values())
+        for unknown in () if is_open else sorted((config or {}).keys() - takes.keys()):
+            told = f"got an unexpected keyword argument {unknown!r}"
+            if close := difflib.get_close_matches(unknown, list(takes)[1:], 1):
+                told += f"; did you mean {close[0]!r}?"
+            break
+        raise TypeError(f"{name}{signature} cannot be called as {name}(item, **config): {told}") from None
 
 
 def refuse_unordered(items: Any) -> None:

@@ -153,13 +153,21 @@ def test_a_read_only_mode_starts_no_daemon_for_an_empty_cache(
     assert not (box.folder / "cache" / "prepcache" / "v1").exists()
 
 
-def test_a_limit_that_a_running_daemon_does_not_know_is_said(box: Sandbox, jobs: list[Job]) -> None:
-    for limit, is_said in (("1GiB", False), ("1024MiB", False), ("50MB", True)):
-        jobs.append(job := Job(box, PREPCACHED_MAX_BYTES=limit))
+def test_a_setting_that_a_running_daemon_lacks_is_said(box: Sandbox, jobs: list[Job]) -> None:
+    for given, names in (
+        ({}, ""),
+        ({"PREPCACHED_MAX_BYTES": "1GiB"}, ""),
+        ({"PREPCACHED_MAX_BYTES": "50MB"}, "PREPCACHED_MAX_BYTES"),
+        ({"PREPCACHED_TOKEN": "hush", "PREPCACHED_MAX_BITES": "1"}, "PREPCACHED_MAX_BITES, PREPCACHED_TOKEN"),
+    ):
+        jobs.append(job := Job(box, **given))
         assert [job.ask()[0], job.ask()[0]] == [0, 0]
         said = job.end()
-        assert said.count("\n") == is_said == ("PREPCACHED_MAX_BYTES=50MB is ignored" in said), said
-        assert ("was started with 1.0 GiB; after `prepcached stop` the next job" in said) == is_said
+        assert said.count("\n") == bool(names) == (f"ignored: {names}: the daemon that runs" in said), said
+        assert "hush" not in said and ("`prepcached stop`" in said) == bool(names)
+    command = "from prepcache.command.cli import main; main()"
+    listed = box.python("-c", command, "ls", environ={"PREPCACHED_MIN_FREE": "7"})
+    assert "prepcache: ignored: PREPCACHED_MIN_FREE: the daemon" in listed.stderr
 
 
 def test_readonly_starts_the_daemon_of_a_cache_that_is_there(box: Sandbox, jobs: list[Job]) -> None:

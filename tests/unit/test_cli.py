@@ -246,42 +246,79 @@ def test_status_tells_how_full_the_store_is_and_whether_it_helps(
     assert told in out and not_told not in out, out
 
 
+SUMS = inspection.NameSums(
+    "a_project.preprocessing.audio_features.extract", 9, 999, 9_000_000, 9 << 37, 1e6, 0.0
+)
+MISS = inspection.Explanation(
+    None, "train.load", 0, False, None, missed_at=time.time() - 12.2 * 86400,
+    summary="config.max_len 128 -> 256, audio_features.py: def extract changed, 3 of 2,000 items not cached",
+)  # fmt: skip
+JOB = inspection.SessionSeen(
+    "2" * 32, "a_long_training_script.py", "a-long-host-name", 123456, holds=99, leases=1
+)
+BUSY = {"found_items": 10**9, "leased_items": 10**8, "seconds_saved": 1e7, "coldest_age_s": 1e6}
+CROWDED: dict[str, Any] = {
+    "names": inspection.Names((SUMS,) * cli_tables.NAMES_SHOWN, more=7), "miss": MISS, "sessions": [JOB] * 3
+}  # fmt: skip
+QUESTIONS = {
+    *("What is cached?", "Is it helping?", "What was the last miss, and why?", "How do I free 50 GB?"),
+    "Who is connected?",
+}
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int, height: int = 24) -> Console:
+    terminal = Console(force_terminal=True, width=width, height=height, color_system=None)
+    monkeypatch.setattr(cli_tables, "console", lambda: terminal)
+    return terminal
+
+
 def test_status_is_one_screen_and_all_have_80_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    terminal = Console(force_terminal=True, width=80, color_system=None)
-    monkeypatch.setattr(cli_tables, "console", lambda: terminal)
+    on_a_terminal(monkeypatch, 80)
     cli_tables.rows_of(
         [replace(ENTRY, owner=owner, used_at=time.time() - 570) for owner in (0, os.getuid())], 9
     )
     cli_tables.entry(replace(ENTRY, observed=({"kind": "file", "name": "x" * 300, "digest": ""},)), None)
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
-    sums = [
-        inspection.NameSums(
-            f"a_project.preprocessing.audio_features.extract_{n}", 9, 999, 9_000_000, 9 << 37, 1e6, 0.0
-        )
-        for n in range(cli_tables.NAMES_SHOWN)
-    ]
-    why = "config.max_len 128 -> 256, audio_features.py: def extract changed, 3 of 2,000 items not cached"
-    at = time.time() - 12.2 * 86400
-    miss = inspection.Explanation(None, "train.load", 0, False, None, summary=why, missed_at=at)
-    job = inspection.SessionSeen("2" * 32, "a_long_training_script.py", "a-long-host-name", 123456, holds=99)
-    busy = {"found_items": 10**9, "leased_items": 10**8, "seconds_saved": 1e7, "coldest_age_s": 1e6}
-    out = shown(capsys, busy, names=inspection.Names(tuple(sums), more=7), miss=miss, sessions=[job] * 3)
+    out = shown(capsys, BUSY, **CROWDED)
     lines = out.splitlines()
     assert len(lines) <= 32 and max(map(len, lines)) <= 80, out
-    for question in (
-        "What is cached?",
-        "Is it helping?",
-        "What was the last miss, and why?",
-        "How do I free 50 GB?",
-    ):
-        assert question in lines
-    assert "and 7 more names" in lines
+    assert set(lines) > {*QUESTIONS, "and 7 more names"}
     assert "12 d ago, train.load: config.max_len 128 -> 256, audio_features.py: def extract" in lines
-    cli_tables.explanation(replace(miss, is_partial=True, cue="data"))
+    cli_tables.explanation(replace(MISS, is_partial=True, cue="data"))
     told = capsys.readouterr().out.splitlines()
     assert max(map(len, told)) <= 80 and sum("extract changed" in line for line in told) == 2, told
+
+
+@pytest.mark.parametrize(("width", "height", "names"), [(80, 24, 2), (80, 40, 5), (60, 24, 0)])
+def test_a_watched_status_fits_its_screen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int, height: int, names: int
+) -> None:
+    out = on_a_terminal(monkeypatch, width, height)
+    info = replace(INFO, version=prepcache.__version__)
+    url = f"unix:///home/{'x' * 25}/.cache/prepcache/prepcached.sock"
+    look = cli_tables.Status(info, STATS | BUSY | {"staged_bytes": 1}, url=url, **CROWDED)
+    out.print(cli_tables._on_one_screen(look, out))
+    drawn = capsys.readouterr().out
+    lines = [line.rstrip() for line in drawn.splitlines()]
+    assert len(lines) <= height and max(map(len, lines)) <= width, drawn
+    assert set(lines) > QUESTIONS and "prepcached.sock" in "".join(lines)
+    assert sum(line.startswith("a_project") for line in lines) == names, drawn
+    assert f"and {12 - names} more names" in lines
+
+
+def test_at_60_columns_numbers_are_whole_and_names_are_cut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_a_terminal(monkeypatch, 60)
+    cli_tables.rows_of([replace(ENTRY, owner=owner) for owner in (0, 4242)], 2)
+    head, first = capsys.readouterr().out.splitlines()[:2]
+    assert head.split() == ["KEY", "NAME", "ITEMS", "SIZE", "IDLE"]
+    assert re.fullmatch(r"3f3f3f3f3f3f  packages\S*…  1,000,000  150 MiB  1\.4 h", first), first
+    out = shown(capsys, BUSY, **CROWDED)
+    assert re.search(r"^a_proj\S*… +999  9,000,000  1\.1 TiB  12 d  \d+ d$", out, re.M), out
+    assert re.search(r"^a_long\S*…  123456  a-long\S*…  .* ago  preprocessing$", out, re.M), out
 
 
 def rows_by_cue(explanation: inspection.Explanation) -> dict[str, tuple[str, list[str]]]:

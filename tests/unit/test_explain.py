@@ -117,6 +117,18 @@ def test_the_nearest_recipe_has_the_fewest_differences() -> None:
     assert nearest(parts(), []) is None
 
 
+def test_a_recipe_of_the_same_code_mode_explains_before_any_other() -> None:
+    """A job in each mode, and an edit: the other mode's new recipe differs in nothing but its mode."""
+    new = edited("code", "definitions", "prep.f", to="9")
+    other = edited("code", "definitions", "prep.f", to="9")
+    other["code"]["mode"] = "function"
+    found = nearest(new, [("other", other), ("same", parts())])
+    assert found is not None and (found[0], [d.line for d in found[1]]) == (
+        "same",
+        ["prep.py: def f changed"],
+    )
+
+
 def test_a_long_difference_is_counted_not_printed() -> None:
     new = parts()
     new["environment"]["distributions"] = {f"package-{i:02}": "2.1.0 digest" for i in range(30)}

@@ -123,6 +123,8 @@ def without() -> int: ...
         (raising, {"facter": 3}, r"raising\(item: .*: got an unexpected keyword argument 'facter'"),
         (Scale().by, {"facter": 3}, r"by\(item: .*: got an unexpected keyword argument 'facter'"),
         (Doubled(), {}, r"Doubled\(item: .*: missing a required .*argument: 'factor'"),
+        (scaled, {"bye": 3}, r"scaled\(item: .*: got an unexpected .* 'bye'; did you mean 'by'\?$"),
+        (scaled, {"size": 3}, r"scaled\(item: .*: got an unexpected keyword argument 'size'$"),
         (scaled, None, r"scaled\(item: .*: missing a required argument: 'by'"),
         (partial(of_many, 1), {}, r"partial\(\*items: .*: missing a required .*argument: 'factor'"),
         (without, {}, r"without\(\) .* cannot be called as without\(item, \*\*config\): too many"),

@@ -342,8 +342,9 @@ def _client(*, is_starting: bool = True) -> Client:
 
     client = Client()
     launcher = client.endpoint.launcher
-    if launcher is not None and (line := barred()):
-        typer.echo(f"prepcache: {line}", err=True)
+    for line in () if launcher is None else (barred(), launcher.ignored()):
+        if line:
+            typer.echo(f"prepcache: {line}", err=True)
     if is_starting and launcher is not None and launcher.has_store and not listens(launcher.socket):
         typer.echo(f"prepcache: starting the daemon of {launcher.root}; it stops when idle", err=True)
     return client

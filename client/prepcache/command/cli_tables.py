@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -33,7 +34,7 @@ INPUTS_SHOWN = 20
 """Of the inputs of each kind that an entry observed; there may be a hundred thousand."""
 KEY_DIGITS = 12
 """Enough to tell entries and recipes apart, and as jobs print; commands take any such beginning."""
-MOST_WIDTH, WIDE = 10_000, 90
+MOST_WIDTH = 10_000
 UPDATE_S = 1.0
 
 
@@ -46,21 +47,35 @@ def console() -> Console:
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Rows below their headings, without the columns in which no row has anything.
 
-    Where a terminal is too narrow, names are cut, and what the column WHAT says goes on in the next line.
+    Where a terminal is too narrow, names are cut and sentences go on in the next line; where that is not
+    enough, those of `_LEAST` go that say least. Numbers are shown whole.
     """
     shown = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-    kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
-    for i in kept:
-        is_what = columns[i] == "WHAT"
+    sizes = {
+        name: max(cell_len(line) for row in rows for line in ["", *row[i].splitlines()])
+        for i, name in enumerate(columns)
+    }
+    most = {name: max(size, len(name)) for name, size in sizes.items() if size}
+    widths = {name: min(size, _NARROW.get(name, size)) for name, size in most.items()}
+    for name in _LEAST:
+        if _spare(widths) < 0:
+            widths.pop(name, None)
+    for name, width in widths.items():
+        widths[name] += max(0, min(most[name] - width, _spare(widths)))
         shown.add_column(
-            columns[i],
-            justify="right" if columns[i] in _NUMBERS else "left",
-            no_wrap=columns[i] not in ("NAME", "WHAT"),
-            overflow="fold" if is_what else "ellipsis",
+            name,
+            justify="right" if name in _NUMBERS else "left",
+            no_wrap=name not in _SENTENCES,
+            overflow="fold" if name in _SENTENCES else "ellipsis",
+            width=widths[name],
         )
     for row in rows:
-        shown.add_row(*(Text(row[i]) for i in kept))
+        shown.add_row(*(Text(cell) for name, cell in zip(columns, row, strict=True) if name in widths))
     return shown
+
+
+def _spare(widths: Mapping[str, int]) -> int:
+    return console().width - sum(widths.values()) - 2 * (len(widths) - 1)
 
 
 def show(*lines: RenderableType) -> None:
@@ -73,6 +88,9 @@ def show(*lines: RenderableType) -> None:
 
 
 _NUMBERS = ("ENTRIES", "ITEMS", "SIZE", "COST", "IDLE", "PID", "SINCE", "HOLDS")
+_SENTENCES = ("WHAT", "DOING", "KEPT")
+_NARROW = {"NAME": 10, "JOB": 10, "HOST": 10} | dict.fromkeys(_SENTENCES, 13)
+_LEAST = ("RECIPE", "HOLDS", "HOST", "COST", "KEPT", "OWNER", "IDLE")
 NAMES_SHOWN = 5
 
 
@@ -98,13 +116,12 @@ def rows_of(found: Sequence[inspection.Entry], count: int) -> None:
     """A row for each entry, with the owners where not all are this user's or the token's; how many of `count`
     more there are."""
     now = time.time()
-    is_wide = console().width >= WIDE
     is_owner_told = {one.owner for one in found} not in ({os.getuid()}, {None})
     rows = [
         [
             one.key[:KEY_DIGITS],
             one.name,
-            one.recipe[:KEY_DIGITS] if is_wide else "",
+            one.recipe[:KEY_DIGITS],
             user_name(one.owner) if is_owner_told else "",
             *_sums(one, now),
             _kept(one),
@@ -255,7 +272,8 @@ def status_json(look: Status) -> dict[str, Any]:
     }
 
 
-def status_lines(look: Status) -> list[RenderableType]:
+def status_lines(look: Status, most_rows: int | None = None) -> list[RenderableType]:
+    """The status; with at most so many rows in each table where it has to fit a screen."""
     miss = "no job has missed since the daemon started"
     if look.miss is not None:
         at = f"{age_text(look.miss.missed_at, time.time())}, " if look.miss.missed_at else ""
@@ -264,18 +282,18 @@ def status_lines(look: Status) -> list[RenderableType]:
     coldest = "" if coldest_s is None else f"; least recently used entry: {span_text(coldest_s)} ago"
     free = [f"prepcache purge --free 50GB --dry-run{coldest}", kept_back(look.stats)]
     sections: tuple[tuple[str, Sequence[RenderableType]], ...] = (
-        ("What is cached?", _cached(look)),
+        ("What is cached?", _cached(look, most_rows)),
         ("Is it helping?", [Text(helping(look.stats))]),
         ("What was the last miss, and why?", [Text(miss)]),
         ("How do I free 50 GB?", [Text(line) for line in free]),
-        ("Who is connected?", [_connected(look.sessions)]),
+        ("Who is connected?", _connected(look.sessions, most_rows)),
     )
     info = look.info
     lines: list[RenderableType] = [
         Text(f"prepcached {info.version}, pid {info.pid}, up {span_text(look.stats.get('uptime_s', 0.0))}"),
-        Text(f"at {look.url}, root {_value(info.root)}", no_wrap=True, overflow="ignore"),
+        Text(f"at {look.url}, root {_value(info.root)}", no_wrap=most_rows is None, overflow="fold"),
     ]
-    if look.url.startswith("unix://"):
+    if look.url.startswith("unix://") and most_rows is None:
         told = page(look.url.removeprefix("unix://"), socket.gethostname())
         lines.append(Text(f"page {told}", no_wrap=True, overflow="ignore"))
     if info.version != __version__:
@@ -285,33 +303,44 @@ def status_lines(look: Status) -> list[RenderableType]:
     if info.isolation == "user":
         lines.append(Text("isolation by user: only admins and trusted users see the entries of others"))
     for question, answer in sections:
-        lines += [Text(), Text(question, style="bold"), *answer]
+        lines += [*([Text()] if most_rows is None else []), Text(question, style="bold"), *answer]
     return lines
 
 
-def _cached(look: Status) -> list[RenderableType]:
+def _cached(look: Status, most_rows: int | None) -> list[RenderableType]:
     stats, now = look.stats, time.time()
     said = [f"{count_text(stats.get('entries', 0), 'entry', 'entries')}, {room(stats)}", *warnings(stats)]
     if "new index" in stats.get("recovered", {}):
         said.append("index rebuilt when the daemon started: pins are lost (see the daemon's log)")
     lines: list[RenderableType] = [Text(line) for line in said]
-    rows = [[one.name, f"{one.entries:,}", *_sums(one, now)] for one in look.names.names]
-    if rows:
+    names = look.names.names[:most_rows]
+    if rows := [[one.name, f"{one.entries:,}", *_sums(one, now)] for one in names]:
         lines.append(table(["NAME", "ENTRIES", "ITEMS", "SIZE", "COST", "IDLE"], rows))
-    if look.names.more:
-        lines.append(Text(f"and {count_text(look.names.more, 'more name', 'more names')}", style="dim"))
-    return lines
+    return lines + _and_more(look.names.more + len(look.names.names) - len(names), "more name", "more names")
 
 
-def _connected(sessions: Sequence[inspection.SessionSeen]) -> RenderableType:
+def _connected(sessions: Sequence[inspection.SessionSeen], most_rows: int | None) -> list[RenderableType]:
     if not sessions:
-        return Text("nobody", style="dim")
+        return [Text("nobody", style="dim")]
     now = time.time()
     jobs = [
         [one.name, str(one.pid), one.host, age_text(one.opened_at, now), f"{one.holds:,}", doing(one)]
-        for one in sessions
+        for one in sessions[:most_rows]
     ]
-    return table(["JOB", "PID", "HOST", "SINCE", "HOLDS", "DOING"], jobs)
+    shown = [table(["JOB", "PID", "HOST", "SINCE", "HOLDS", "DOING"], jobs)] if jobs else []
+    return shown + _and_more(len(sessions) - len(jobs), "more job", "more jobs")
+
+
+def _and_more(count: int, one: str, many: str) -> list[RenderableType]:
+    return [Text(f"and {count_text(count, one, many)}", style="dim")] if count else []
+
+
+def _on_one_screen(look: Status, out: Console) -> RenderableType:
+    for most_rows in range(out.height, -1, -1):
+        drawn = Group(*status_lines(look, most_rows))
+        if len(out.render_lines(drawn)) <= out.height:
+            break
+    return drawn
 
 
 def watch(look: Callable[[], Status], as_json: bool) -> None:
@@ -327,7 +356,7 @@ def watch(look: Callable[[], Status], as_json: bool) -> None:
             if as_json:
                 print(json.dumps({"at": time.time(), **status_json(status)}), flush=True)
             elif is_drawn:
-                live.update(Group(*status_lines(status)), refresh=True)
+                live.update(_on_one_screen(status, live.console), refresh=True)
             else:
                 show(*status_lines(status), "")
                 sys.stdout.flush()

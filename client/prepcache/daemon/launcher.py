@@ -23,12 +23,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from prepcache.daemon import waits
-from prepcache.errors import ConfigError, DaemonUnreachable
+from prepcache.errors import DaemonUnreachable
 from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES, SYSTEM_SOCKET, own_root, own_socket
-from prepcache.protocol.units import parse_size, printable, size_text
 from prepcache.settings import Address, Settings
 
 IDLE_EXIT_S = 600
@@ -36,8 +34,6 @@ IDLE_EXIT_S = 600
 MAX_STARTS = 3
 """By one process: a daemon that dies at once is not started for ever."""
 SERVER_MODULES = ("fastapi", "uvicorn", "sqlalchemy")
-LIMITS = {"PREPCACHED_MAX_BYTES": "max_bytes", "PREPCACHED_MIN_FREE": "min_free_bytes"}
-"""What the environment of a start limits, and the limits that a running daemon tells."""
 LOG_NAME = "prepcached.log"
 LOCK_NAME = "start.lock"
 MAX_LOG_BYTES = 1 << 20
@@ -157,11 +153,15 @@ class Launcher:
         return False
 
     def _state(self) -> str:
-        """What it does (proc_pid_stat(5)); "" where it is gone, or its id is now that of another program."""
+        """What it does (proc_pid_stat(5)); "" where it is gone."""
+        return self._process("stat").rpartition(")")[2][1:2]
+
+    def _process(self, file: str) -> str:
+        """What /proc says of it; "" where it is gone, or its id is now that of another program."""
         with contextlib.suppress(OSError, ValueError):
             folder = Path(f"/proc/{int((self.root / LOCK_NAME).read_text(encoding='ascii'))}")
             if b"prepcached" in (folder / "cmdline").read_bytes():  # a zombie's is empty
-                return (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+                return (folder / file).read_text(errors="surrogateescape")
         return ""
 
     def start(self) -> bool:
@@ -243,22 +243,17 @@ class Launcher:
         )
         return int(done.stdout)
 
-    @property
-    def sets_limits(self) -> bool:
-        """Whether the environment limits a daemon that this process would start."""
-        return any(self._environ.get(variable) for variable in LIMITS)
-
-    def ignored(self, limits: Mapping[str, Any]) -> str:
-        """How the limits of the daemon that runs differ from those in the environment; "" if they do not."""
-        for variable, name in LIMITS.items():
-            with contextlib.suppress(ConfigError, TypeError):
-                asked, has = self._environ.get(variable), int(limits.get(name, 0))
-                if asked and parse_size(asked) != has:
-                    return (
-                        f"{variable}={printable(asked)} is ignored: the daemon that runs was started with "
-                        f"{size_text(has)}; after `prepcached stop` the next job starts one that has it"
-                    )
-        return ""
+    def ignored(self) -> str:
+        """Which settings in the environment the running daemon was started without; "" if it has them all."""
+        given = {name for name in self._environ if name.startswith("PREPCACHED_")} - {"PREPCACHED_ROOT"}
+        started = self._process("environ").split("\0")
+        names = [name for name in sorted(given) if f"{name}={self._environ[name]}" not in started]
+        if not names or started == [""]:
+            return ""
+        return (
+            f"ignored: {', '.join(names)}: the daemon that runs was started with other settings; after "
+            "`prepcached stop` the next job starts one that has these"
+        )
 
     def told_error(self) -> str:
         """The last line of the log, if it is the end of a failed start."""

@@ -90,7 +90,7 @@ class Session:
         self._at_close = Callbacks()
         self._at_return = Callbacks()
         self._closes_at: float | None = None
-        self._has_said_it_waits = self._has_checked_limits = False
+        self._has_said_it_waits = self._has_checked_settings = False
 
     def after_fork(self) -> None:
         """A data set in a child still has its parent's session in hand: it becomes the child's own."""
@@ -387,18 +387,16 @@ class Session:
         with self._answering:
             self._answer = answer
         self._close_at_exit()
-        self._say_ignored_limits()
+        self._say_ignored_settings()
         return wire.session_header(answer.session, answer.token)
 
-    def _say_ignored_limits(self) -> None:
-        """Says once which limits in the environment a daemon that runs already does not know."""
-        launcher = self.client.endpoint.launcher
-        if launcher is not None and launcher.sets_limits and not self._has_checked_limits:
-            with contextlib.suppress(PrepcacheError):
-                told = launcher.ignored(self.limits())
-                self._has_checked_limits = True
-                if told and is_first_rank() and parent_process() is None:
-                    log.warning("prepcache: %s", told)
+    def _say_ignored_settings(self) -> None:
+        """Says once which settings in the environment a daemon that runs already was started without."""
+        launcher, has_checked = self.client.endpoint.launcher, self._has_checked_settings
+        self._has_checked_settings = True
+        is_quiet = has_checked or not is_first_rank() or parent_process() is not None
+        if not is_quiet and launcher is not None and (told := launcher.ignored()):
+            log.warning("prepcache: %s", told)
 
     def _close_at_exit(self) -> None:
         atexit.unregister(self.close)

@@ -173,12 +173,13 @@ def _file_of(name: str, files: Mapping[str, str]) -> str | None:
 def nearest(
     parts: Mapping[str, Any], candidates: Iterable[tuple[str, Mapping[str, Any]]]
 ) -> tuple[str, list[Difference]] | None:
-    """The candidate (digest, parts) with the fewest differences, those of the environment counted last, and
-    these; the first of equals."""
+    """The candidate (digest, parts) with the fewest differences, and these; the first of equals. One of the
+    same `code=` comes first, and differences of the environment count last."""
     all_found = [(digest, differences(other, parts)) for digest, other in candidates]
 
-    def distance(one: tuple[str, list[Difference]]) -> tuple[int, int]:
-        return sum(d.section not in ("distribution", "setting") for d in one[1]), len(one[1])
+    def distance(one: tuple[str, list[Difference]]) -> tuple[bool, int, int]:
+        is_switched = any((d.section, d.name) == ("setting", "mode") for d in one[1])
+        return is_switched, sum(d.section not in ("distribution", "setting") for d in one[1]), len(one[1])
 
     return min(all_found, key=distance, default=None)
 
