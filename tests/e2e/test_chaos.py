@@ -16,7 +16,7 @@ from prepcached.store.layout import Layout
 from prepcached.store.records import Limits
 from prepcached.store.store import Store
 from support import serving, stores
-from support.chaos import Chaos
+from support.chaos import DAEMON_COUNTS, Chaos
 from support.chaos_jobs import SALTS
 from support.sandbox import Sandbox, sandbox
 
@@ -24,6 +24,11 @@ LONG_S = 600.0
 SPAN = 400
 BUDGET_BYTES = int(0.6 * SALTS * (2 * SPAN * 3072 + 1.5 * 1.5 * SPAN * 3072))
 """60 % of what all recipes' data take: 2 spans of samples, and 1.5 spans of items of 1.5 samples each."""
+PRESSURE = (
+    "kill a job", "kill a worker", "stop", "stop for long", "continue", "purge one", "purge all", "verify",
+    "kill the daemon", "stop the daemon", *DAEMON_COUNTS,
+)  # fmt: skip
+"""What a long run must have seen, or it proves nothing."""
 
 
 @pytest.fixture
@@ -49,6 +54,7 @@ def test_every_job_ends_well_and_nothing_is_left(box: Sandbox, seed: int, second
         chaos.stop_daemon()
         check_the_store(box)
         print(dict(chaos.tally.most_common()), [job.ended for job in chaos.jobs])
+        assert seconds < LONG_S or not [what for what in PRESSURE if not chaos.tally[what]]
     finally:
         chaos.close()
 

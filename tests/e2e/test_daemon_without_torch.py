@@ -26,6 +26,20 @@ report = ds.report()
 print(json.dumps([report.hit, report.computed, [ds[i].tolist() for i in range(3)]]))
 """
 
+ALL = """
+import importlib, pkgutil, sys
+import prepcached
+
+for module in pkgutil.walk_packages(prepcached.__path__, "prepcached."):
+    if not module.name.endswith(".__main__"):
+        importlib.import_module(module.name)
+assert "prepcached.daemon" in sys.modules and "torch" not in sys.modules
+"""
+
+
+def test_no_module_of_the_daemon_imports_torch() -> None:
+    subprocess.run([sys.executable, "-c", ALL], check=True)
+
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:

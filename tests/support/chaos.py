@@ -29,6 +29,8 @@ STEP_LIMIT_S = 0.5
 END_LIMIT_S = 120.0
 STALL_S = 17.0
 """Longer than a lease lives without a beat."""
+DAEMON_COUNTS = ("commits", "declined", "evictions", "merges")
+"""What a daemon counts from its start, as its statistics name it."""
 
 
 @dataclass
@@ -94,12 +96,19 @@ class Chaos:
         self.daemon = self._daemon.enter_context(serving.process(self.box.folder, *self._options))
 
     def kill_daemon(self) -> None:
+        self._note_counts()
         self._daemon.close()
 
     def stop_daemon(self) -> None:
+        self._note_counts()
         self.daemon.terminate()
         assert self.daemon.wait(serving.READY_S) == 0
         self._daemon.close()
+
+    def _note_counts(self) -> None:
+        with contextlib.closing(Client(self.url)) as client:
+            stats = client.stats()
+        self.tally.update({name: stats[name] for name in DAEMON_COUNTS})
 
     # -- the jobs
 

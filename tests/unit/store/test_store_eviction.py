@@ -138,6 +138,7 @@ def test_the_background_makes_room_ahead(open_store: Callable[..., Store]) -> No
     assert store.stats().entries == 100
     store.maintain()
     assert store.stats().entries == 98
+    assert Ledger(1 << 50, 0, Holds(0.0)).headroom(1 << 50) == 256 << 20, "of a large cache only so much"
 
 
 def test_a_refusal_names_the_setting_that_limits() -> None:
