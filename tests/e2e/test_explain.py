@@ -120,15 +120,6 @@ def test_a_job_that_may_not_write_hears_why_too(jobs: Jobs) -> None:
     assert _without_ages(named) == _without_ages(shown), "one is asked for a moment later"
 
 
-def test_a_job_that_is_to_use_no_daemon_leaves_it_alone(jobs: Jobs) -> None:
-    run(jobs)
-    (jobs.box.folder / "data" / "e.txt").write_text("new")
-    line, told = run(jobs, PREPCACHE="off")
-    assert line.startswith("miss prep.tokenize: PREPCACHE=off") and "; 5 items, 0 hit" in line
-    assert (told["hit"], told["computed"], told["first"]) == (0, 1, "text a.txt")
-    assert "; 5 items, 4 hit, 1 to preprocess" in run(jobs)[0], "what it made was not stored"
-
-
 def _without_ages(text: str) -> str:
     return re.sub(r"(just )?\bnow\b|\d+ s ago", "AGO", text)
 
