@@ -85,13 +85,6 @@ def test_filters_narrow_a_listing(served: Serving) -> None:
     assert count(is_pinned="true") == 0
 
 
-def test_one_entry_is_shown_as_the_store_has_it(served: Serving) -> None:
-    [ref] = put(served.store, "a", "b").artifacts
-    shown = inspection.Entry.from_json(served.http().get(f"/v1/entries/{ref.key}").json())
-    assert (shown.digest, shown.items, shown.recipe) == (ref.digest, 2, RECIPE)
-    assert shown.size_bytes == ref.size_bytes and not shown.is_pinned
-
-
 def test_a_recipe_is_shown_with_its_parts(served: Serving) -> None:
     put(served.store, "a")
     http = served.http()
@@ -175,15 +168,6 @@ def test_a_purge_spares_another_users_newer_entry(served: Serving, monkeypatch: 
     monkeypatch.setattr(served.store, "entry", replaced_then)
     assert served.http().delete(f"/v1/entries/{ref.key}").json()["entries"] == 0
     assert entry(ref.key).owner == 4242
-
-
-def test_pins_are_set_and_taken_away(served: Serving) -> None:
-    [ref] = put(served.store, "a").artifacts
-    http = served.http()
-    assert http.put(f"/v1/entries/{ref.key}/pin").json()["is_pinned"] is True
-    assert served.store.entry(ref.key).is_pinned
-    assert http.delete(f"/v1/entries/{ref.key}/pin").json()["is_pinned"] is False
-    assert not served.store.entry(ref.key).is_pinned
 
 
 def test_another_user_may_look_but_neither_purge_nor_pin(

@@ -139,12 +139,13 @@ def test_a_daemon_started_with_blocked_signals_hears_them(tmp_path: Path) -> Non
 
 
 def test_a_second_daemon_on_the_same_root_is_refused(tmp_path: Path) -> None:
-    with process(tmp_path), http_client(tmp_path / "s.sock") as http:
+    with process(tmp_path) as first, http_client(tmp_path / "s.sock") as http:
         command = [sys.executable, "-m", "prepcached", "serve", "--root", str(tmp_path / "root")]
         second = subprocess.run(
             [*command, "--uds", str(tmp_path / "s.sock")], capture_output=True, text=True, timeout=READY_S
         )
-        assert second.returncode == 29 and "prepcached:" in second.stderr
+        assert second.returncode == 29 and second.stderr.startswith("prepcached:")
+        assert f"pid {first.pid}" in second.stderr
         assert "Traceback" not in second.stderr
         assert http.get("/healthz").status_code == 200
 

@@ -114,7 +114,7 @@ SABOTAGES = [
     Sabotage("any file is taken as staged", "prepcached.store.staging:_what_is_wrong", nothing, "tests/unit/store/test_staging.py::test_what_is_not_as_it_was_announced_is_refused"),
     Sabotage("whose an artifact is is not marked on its file", "prepcached.store.staging:mark", nothing, "tests/unit/store/test_recovery.py::test_a_file_that_cannot_be_marked_is_not_shared"),
     Sabotage("a commit may bring items that were not leased", "prepcached.store.commit:_check_items", nothing, "tests/unit/store/test_store.py::test_several_files_are_committed_together_or_not_at_all"),
-    Sabotage("a failed commit leaves its file", "prepcached.store.eviction:unlink_if_absent", nothing, "tests/unit/store/test_store.py::test_a_failure_in_the_transaction_undoes_everything"),
+    Sabotage("a failed commit leaves its file", "prepcached.store.eviction:unlink_if_absent", nothing, "tests/property/test_store_machine.py"),
     Sabotage("a refresh replaces nothing", "prepcached.store.commit:_replaced", gives([]), "tests/unit/store/test_store_editions.py::test_a_refresh_replaces_what_it_overlaps"),
     Sabotage("a commit raises no generation of the recipe", "prepcached.store.queries:raise_generation", lambda f: lambda conn, recipe, is_removal: newest_generation(conn, []), "tests/unit/store/test_store.py::test_what_is_committed_is_resolved_and_lies_where_it_should"),
     Sabotage("observed inputs of any size are kept", "prepcached.store.commit:_check_observed", nothing, "tests/unit/store/test_store_observed.py::test_what_a_recipe_observed_fits_into_one_answer"),

@@ -74,22 +74,6 @@ def test_an_index_of_another_version_is_no_error(
     assert said.levelname == "WARNING" and "is of version 999" in said.getMessage()
 
 
-def test_an_index_found_damaged_later_is_rebuilt_at_start(
-    root: Path, open_store: Callable[..., Store]
-) -> None:
-    store = open_store()
-    assert not store.index.is_damaged
-    damage_index(root, "middle")
-    damage_index(root, "header", "-wal")
-    with pytest.raises(errors.IndexCorrupt):
-        store.recipe(RECIPE)
-    assert store.index.is_damaged
-    store.close()
-    assert not list((root / "v1").glob("index.sqlite*")), "the next start may read no page that is damaged"
-    assert open_store().stats().recovered == MADE_AGAIN
-    assert open_store().stats().recovered == {}
-
-
 def test_an_index_lost_without_artifacts_goes_on_beyond_all_seen(
     tmp_path: Path, open_store: Callable[..., Store], clock: Clock
 ) -> None:

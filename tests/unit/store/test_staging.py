@@ -74,15 +74,6 @@ def test_a_name_that_is_no_name_is_refused(ready: Store, name: str) -> None:
     refused(ready, StagedFile(name, 1), "cannot name a staged file")
 
 
-def test_what_is_no_artifact_is_refused(ready: Store) -> None:
-    staged = stage(ready, [1])
-    path = Path(ready.staging) / staged.name
-    whole = path.read_bytes()
-    for bad in (whole[:-1], whole[: len(whole) // 2], b"", whole + b"x"):
-        path.write_bytes(bad)
-        refused(ready, StagedFile(staged.name, len(bad)), "not a whole artifact")
-
-
 @pytest.mark.parametrize("how", ["append", "rewrite", "swap", "unlink"])
 def test_a_change_while_it_is_hashed_is_refused(
     ready: Store, how: str, monkeypatch: pytest.MonkeyPatch

@@ -8,12 +8,11 @@ import threading
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 from msgspec import structs
 
 from prepcache import errors
 from prepcache.digests import entry_key
-from prepcached.store.records import Filter, Limits
+from prepcached.store.records import Filter
 from prepcached.store.store import Store, rebuild
 from support import stores
 from support.stores import OTHER_RECIPE, RECIPE, item, put, stage
@@ -64,18 +63,6 @@ def test_several_files_are_committed_together_or_not_at_all(store: Store) -> Non
     store.discard_staged("s")
 
 
-def test_a_failure_in_the_transaction_undoes_everything(store: Store) -> None:
-    def lapsed(conn: sa.Connection) -> None:
-        conn.exec_driver_sql("DELETE FROM artifacts")
-        raise errors.LeaseLapsed("too late")
-
-    put(store, 1)
-    with pytest.raises(errors.LeaseLapsed):
-        put(store, 2, in_transaction=lapsed)
-    assert stores.items_of(store) == [item(1)]
-    assert len(stores.digests_on_disk(store)) == 1
-
-
 @pytest.mark.parametrize("recipe", ["", "..", RECIPE.upper(), "/etc/passwd"])
 def test_a_recipe_that_is_no_digest_is_refused(store: Store, recipe: str) -> None:
     for call in (store.resolve, store.generation, store.recipe, lambda r: store.register(r, "x", {})):
@@ -100,16 +87,6 @@ def test_a_full_disk_declines_and_other_faults_are_errors(
         assert type(caught.value) is kind
     assert store.stats().declined == 1
     assert store.commit(RECIPE, [staged], owner_uid=os.getuid()).generation == 1
-
-
-def test_a_staged_file_stays_the_clients_when_it_is_declined(tmp_path: Path) -> None:
-    store = Store(tmp_path, limits=Limits(max_bytes=1, min_free_bytes=0))
-    with pytest.raises(errors.Declined, match="exceed the cache's limit"):
-        put(store, 1)
-    assert len(os.listdir(store.staging)) == 1
-    assert store.discard_staged("other") == 0
-    assert store.discard_staged("s") == 1
-    store.close()
 
 
 def test_an_upload_has_a_staged_file_of_the_daemons_own(store: Store) -> None:

@@ -28,15 +28,6 @@ def test_a_new_root_carries_its_tag_readme_and_instance(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_second_daemon_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
-    root = Root(str(tmp_path))
-    with pytest.raises(errors.RootInUse, match=f"pid {os.getpid()}") as caught:
-        Root(str(tmp_path))
-    assert caught.value.pid == str(os.getpid())
-    root.close()
-    Root(str(tmp_path)).close()
-
-
 def test_a_network_filesystem_is_refused(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,15 +23,6 @@ def spoil(store: Store, digest: str) -> Path:
     return path
 
 
-def test_verify_reads_only_the_keys_it_is_told(store: Store) -> None:
-    refs = [put(store, name).artifacts[0] for name in range(3)]
-    spoil(store, refs[1].digest)
-    assert store.verify([refs[0].key]).bad == ()
-    assert store.verify([refs[0].key, refs[1].key]).bad == (refs[1].key,)
-    with pytest.raises(errors.BadRequest):
-        store.verify(["../x"])
-
-
 def test_a_verification_that_nobody_waits_for_ends(store: Store) -> None:
     put(store, 1)
     with pytest.raises(errors.DaemonUnreachable, match="the client has gone"):
