@@ -102,7 +102,14 @@ COMPUTED = {
     "modules of sys": "from sys import modules\ndef f(x): return modules['hel' + x]._SIZE",
     "sys.modules under a name of its own": "import sys\nTHEM = sys.modules\ndef f(x): return THEM['hel' + x]._SIZE",
     "in another function": "import sys\ndef g(x): return sys.modules['hel' + x]\ndef f(x): return g(x)._SIZE",
+    "sys by a name of the function's": "def f(x):\n    import sys as s\n    return s.modules['hel' + x]._SIZE",
+    "sys by another name": "import sys as s\ndef f(x): return s.modules['hel' + x]._SIZE",
+    "modules by its name": "import sys\ndef f(x): return getattr(sys, 'modules')['hel' + x]._SIZE",
+    "an attribute by its name": "import sys\ndef f(x): return getattr(sys.modules['hel' + x], '_SIZE')",
+    "an attribute by a name in a global": "import sys\nN = '_SIZE'\ndef f(x): return getattr(sys.modules['hel' + x], N)",
+    "in a global that it binds": "import sys\ndef f(x):\n    global m\n    m = sys.modules['hel' + x]\n    return m._SIZE",
     "__import__": "def f(x): return __import__('hel' + x)._SIZE",
+    "__import__ of builtins": "import builtins\ndef f(x): return builtins.__import__('hel' + x)._SIZE",
     "in a module that it imports": "def f(x):\n    import late\n    return late.g(x)",
     "modules of sys in a module that it imports": "def f(x):\n    import later\n    return later.g(x)",
 }
@@ -129,6 +136,29 @@ def test_a_loaded_module_looked_up_by_a_computed_name_counts(project: Project, h
 
 
 @BOTH
+def test_what_is_not_read_of_a_module_looked_up_does_not_count(project: Project, code: str) -> None:
+    """Under names that the code reads as its own globals, or from modules that it names."""
+    project.write(
+        prep="import os, sys\npool = 1\ndef f(x): return sys.modules['hel' + x]._SIZE, pool, os.getpid()",
+        other="pool = (n for n in ())\ndef getpid(): return pool",
+        helper="_SIZE = 1",
+    )
+    function = project.load().f
+    importlib.import_module("other")
+    made = recipe(function, code=code)
+    assert not [label for label in made.parts["code"]["values"] if label.startswith("other.")]
+
+
+def test_a_value_has_its_place_in_config_first(project: Project) -> None:
+    """Whatever is loaded: a module that may be looked up counts after all else."""
+    project.write(prep=COMPUTED["sys.modules[...]"], helper="class A: pass\n_SIZE = A()\n_SIZE.k = 1")
+    function = project.load().f
+    helper = importlib.import_module("helper")
+    made = recipe(function, config={"size": helper._SIZE})
+    assert "config.size.k" in made.parts["code"]["attributes"]
+
+
+@BOTH
 def test_what_calls_load_by_computed_names_is_no_change(project: Project, code: str) -> None:
     """What the job sets in it then is one."""
     project.write(prep="def f(x): return __import__('hel' + x)._SIZE", helpa="_SIZE = 1", helpb="_SIZE = 2")
@@ -148,6 +178,7 @@ OWN = {
     "the module of a class": "class A: pass\ndef f(x, cls=A): return sys.modules[cls.__module__].K",
     "whether one is loaded": "def f(x): return f'{x}' in sys.modules, K",
     "a module that is named modules": "import modules\ndef f(x): return modules.K, K",
+    "a method that is named modules": "def f(x): return sys.byteorder, [m for m in x.modules()], K",
 }
 
 

@@ -277,6 +277,7 @@ def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe
     if code is not None:
         # By what they reach, also where the function's files count whole: theirs may be a script's.
         refer_items(asked.get("classes", ()), reach)
+        reach.add_loaded()
     code_rows = code_part(code, graph, reach, stat_cache)
     top_levels = reach.top_levels | graph.top_levels
     label = asked["name"] or _name_of(preprocess, function)

@@ -145,6 +145,15 @@ class Dependencies:
         for row, hasher in self._beyond.items():
             self.values[row + OBJECTS] = Value(hasher.hexdigest(), "objects")
 
+    def add_loaded(self) -> None:
+        """Counts what a module may be looked up for by a name that code computes. Comes last: a value has its
+        place in what leads to it for certain."""
+        count = -1
+        while self.modules.leads_anywhere and count != len(self.values):
+            count = len(self.values)
+            self.modules.count_loaded(self)
+            self.run()
+
     def _answer(self) -> None:
         """Counts what most code does not ask for, once some code does."""
         for label, value, owner in self.asked.values():
@@ -152,8 +161,6 @@ class Dependencies:
         for home in self.asked.modules():
             if not self.labels.is_library_module(home):
                 resolution.whole_module(self, home)
-        if self.modules.leads_anywhere:
-            self.modules.count_loaded(self)
         for space, names in self.asked.named_globals():
             resolution.count_named(self, space, names)
         if "sources" in self.asked.topics:

@@ -8,6 +8,7 @@ all that is reached, in whatever order code is noted.
 from __future__ import annotations
 
 import dis
+import functools
 import os
 import re
 import sys
@@ -39,7 +40,7 @@ _TOPICS = {
 """What is asked for, to the names of those that ask."""
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
 _BETWEEN = frozenset({"PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP", "CACHE"})
-_LOOK_UPS = frozenset({"modules", "__import__"})
+_TAKES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"})
 _LOOKS_UP = frozenset({"BINARY_SUBSCR", "CALL", "LOAD_CONST"})
 """What follows a name that stands in the code: its use, or what is given beside it."""
 _VARIABLE = re.compile("_*[A-Za-z][A-Za-z0-9_]*")
@@ -72,7 +73,7 @@ class Questions:
         """The namespaces that functions and classes are of."""
         self._callers: dict[int, dict[str, Any]] = {}
         """Those of functions that look up globals by a text."""
-        self._texts: set[str] = set()
+        self.texts: set[str] = set()
         """What stands as text in the code."""
         self._words: set[str] = set()
         """The words in texts of the code and of values, as far as they were looked into."""
@@ -98,9 +99,9 @@ class Questions:
         if looks_up_modules(code):
             self.topics.add("modules")
         texts = set(texts_in(code))
-        self._texts |= texts
+        self.texts |= texts
         if "BaseSettings" in names:  # of fields, in the body of a class
-            self._texts.update(map(str.upper, texts))
+            self.texts.update(map(str.upper, texts))
         # `getattr(kind, "__doc__")` asks as `kind.__doc__` does.
         self._note_names({text for text in texts if text.startswith("__")})
 
@@ -111,7 +112,7 @@ class Questions:
         if value is sys.modules:
             self.topics.add("modules")
         if isinstance(value, str | bytes):
-            self._texts.add(os.fsdecode(value))
+            self.texts.add(os.fsdecode(value))
             if os.fsdecode(value).startswith("__"):
                 self._note_names({os.fsdecode(value)})
 
@@ -146,7 +147,7 @@ class Questions:
     def named_globals(self) -> Iterator[tuple[dict[str, Any], set[str]]]:
         """Namespaces of code that looks up globals by texts, and the names in all texts."""
         if self._callers:
-            names = names_in_texts(self._texts | self._held)
+            names = names_in_texts(self.texts | self._held)
             yield from ((space, names) for space in list(self._callers.values()))
 
     def variables(self) -> list[str]:
@@ -156,14 +157,14 @@ class Questions:
         (`"{NAME}/x".format(**os.environ)`), and what ends in `_` is the beginning of one.
         """
         if "variables" not in self.topics:
-            named = {*os.environ}.intersection(self._texts | self._held)
+            named = {*os.environ}.intersection(self.texts | self._held)
             return sorted(n for n in named if _CONSTANT.fullmatch(n) and not _OF_SESSION.fullmatch(n))
-        if self._seen != (size := len(self._texts) + len(self._held)):  # they only grow, and may be a million
+        if self._seen != (size := len(self.texts) + len(self._held)):  # they only grow, and may be a million
             self._seen = size
-            self._words.update(word for text in self._texts | self._held for word in _VARIABLE.findall(text))
+            self._words.update(word for text in self.texts | self._held for word in _VARIABLE.findall(text))
         words = {word for word in self._words if not _OF_SESSION.fullmatch(word)}
         prefixes = tuple(word for word in words if word.endswith("_"))
-        wanted = words | {text for text in self._texts if text.strip("_")}  # a shell sets `_`
+        wanted = words | {text for text in self.texts if text.strip("_")}  # a shell sets `_`
         return sorted(name for name in os.environ if name in wanted or name.startswith(prefixes))
 
 
@@ -199,23 +200,27 @@ def looks_up_modules(code: CodeType) -> bool:
     return any(chain[:1] == ("modules",) for chain in global_chains(code).get("sys", ()))
 
 
+@functools.lru_cache(maxsize=20_000)
 def looks_up_any_module(code: CodeType) -> bool:
-    """Whether code asks `sys.modules` or `__import__` for a module by a name that it computes.
+    """Whether code may ask `sys.modules` or `__import__` for a module by a name that it computes.
 
     A module's own name (`sys.modules[__name__]`, `sys.modules[cls.__module__]`) leads to what is reached.
     """
+    tables = {"__import__", "modules"} if "sys" in all_names(code) else {"__import__"}
     for one in nested(code):
-        if _LOOK_UPS.isdisjoint(one.co_names):
+        if tables.isdisjoint((*one.co_names, *one.co_consts)):
             continue
         steps = [step for step in dis.get_instructions(one) if step.opname not in _BETWEEN]
         for at, step in enumerate(steps):
-            is_import = step.argval == "__import__" and step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-            if is_import or (step.argval == "modules" and steps[at - 1].argval == "sys"):
-                first, then, *_ = (*(s for s in steps[at + 1 : at + 4] if s.argval != "get"), step, step)
-                is_literal = first.opname == "LOAD_CONST" and then.opname in _LOOKS_UP
-                is_own = first.argval == "__name__" or then.argval == "__module__"
-                if not (is_literal or is_own or first.opname == "CONTAINS_OP"):
-                    return True
+            is_call = step.opname == "LOAD_METHOD" or "NULL|self" in step.argrepr
+            is_other = step.argval == "modules" and is_call  # of a network, which has such a method
+            if step.opname not in _TAKES or step.argval not in tables or is_other:
+                continue
+            first, then, *_ = (*(s for s in steps[at + 1 : at + 4] if s.argval != "get"), step, step)
+            is_literal = first.opname == "LOAD_CONST" and then.opname in _LOOKS_UP
+            is_own = first.argval == "__name__" or then.argval == "__module__"
+            if not (is_literal or is_own or first.opname == "CONTAINS_OP"):
+                return True
     return False
 
 

@@ -189,10 +189,13 @@ class ImportGraph:
                     queue += [(one, name, is_package(source.path)) for one in source.imports]
         return sorted(found)
 
+    @kept
     def loaded_of_project(self) -> list[str]:
         """The modules of the project that are loaded, but for the script that runs."""
-        found = [name for name in sorted(sys.modules) if name not in ENTRY_SCRIPT]
-        return [name for name in found if (one := self._of_loaded(name)) is not None and one.path]
+        files = {name: space_of(module).get("__file__") for name, module in list(sys.modules.items())}
+        own = [n for n, f in files.items() if isinstance(f, str) and self._places.of(f) is Place.PROJECT]
+        found = {name: self._of_loaded(name) for name in sorted(own) if name not in ENTRY_SCRIPT}
+        return [name for name, one in found.items() if one is not None and one.path]
 
     # -- counting --------------------------------------------------------------------------------------
 

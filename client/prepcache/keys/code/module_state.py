@@ -25,7 +25,7 @@ from prepcache.keys.code.import_graph import (
     read_source,
     resolve,
 )
-from prepcache.keys.code.names import SKIPPED_GLOBALS, all_names, attribute_names
+from prepcache.keys.code.names import SKIPPED_GLOBALS, all_names, attributes_beyond
 from prepcache.keys.code.project import file_name
 from prepcache.keys.environment import started_ns
 from prepcache.keys.files.stamps import Stamp
@@ -58,7 +58,7 @@ class ModuleState:
     def follow(self, walk: Dependencies, code: CodeType, module: str, *, is_of_package: bool) -> None:
         """Counts what code imports itself that stands in a module; `is_of_package`: in a package."""
         imports = list(dict.fromkeys(imports_in(code)))
-        self.leads_anywhere |= looks_up_any_module(code) or _takes_modules(imports)
+        self.leads_anywhere |= looks_up_any_module(code)
         if not imports:
             return
         self._graph.add_imports(imports, module, is_of_package)
@@ -94,12 +94,13 @@ class ModuleState:
                         resolution.count_global(walk, vars(loaded), name, one, {()})
 
     def count_loaded(self, walk: Dependencies) -> None:
-        """Counts all that is loaded of the project, by its files and what it holds under names by which any
-        code that counts reads attributes: a computed name may lead to any of it."""
-        codes = [function.__code__ for function in walk.labels.functions()]
-        codes += [source.code for source in self._whole.values()]
-        names: set[str] = set().union(*map(attribute_names, codes)) - SKIPPED_GLOBALS
-        found = self._graph.loaded_of_project()
+        """Counts all that is loaded of the project, by its files and what it holds under names by which code
+        that counts may read attributes of it: a computed name may lead to any of it."""
+        names = set(walk.asked.texts)
+        for function in walk.labels.functions():
+            names |= attributes_beyond(function.__code__, function.__globals__)
+        names = names.union(*(source.names for source in self._whole.values())) - SKIPPED_GLOBALS
+        found = self._graph.loaded_of_project
         self.is_followed |= bool(found)
         self.loaded.update(found)
         self._graph.add_imports([Import(0, name) for name in found], "", False)
@@ -112,7 +113,7 @@ class ModuleState:
     def _count_whole(self, walk: Dependencies, name: str, source: SourceFile) -> None:
         walk.asked.note_code(source.code)
         self._beyond_files(walk, source.names, source.imports, name, is_package(source.path))
-        self.leads_anywhere |= looks_up_any_module(source.code) or _takes_modules(source.imports)
+        self.leads_anywhere |= looks_up_any_module(source.code)
 
     def _beyond_files(
         self, walk: Dependencies, names: set[str], imports: Iterable[Import], module: str, is_of_package: bool
@@ -177,11 +178,6 @@ def _is_closed(value: Any) -> bool:
     with suppress(ValueError):  # it was detached
         return isinstance(value, io.IOBase) and value.closed
     return True
-
-
-def _takes_modules(imports: Iterable[Import]) -> bool:
-    """Whether code says `from sys import modules`. What a loaded module took counts as its global."""
-    return any((one.level, one.module) == (0, "sys") and "modules" in one.names for one in imports)
 
 
 def _homes(imports: Iterable[Import], module: str, is_of_package: bool) -> list[str]:

@@ -15,9 +15,9 @@ import os
 import re
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from inspect import CO_OPTIMIZED
-from types import CodeType, FunctionType, MemberDescriptorType
+from types import CodeType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 from prepcache.keys.code.fingerprint import instructions, nested
@@ -55,7 +55,7 @@ _WHOLE = ""
 """A use of an object that is no use of one attribute."""
 _ABSENT = object()
 _ALWAYS_THERE = (FunctionType, staticmethod, classmethod)
-_PLAIN = (MemberDescriptorType, staticmethod, classmethod)
+_PLAIN = (staticmethod, classmethod)
 _OF_DESCRIPTORS = ("__get__", "__set__", "__delete__")
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_DEREF"})
 _WRITES_OF_ITEMS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"})
@@ -79,12 +79,16 @@ Chains = dict[str, set[tuple[str, ...]]]
 def global_chains(code: CodeType) -> Chains:
     """Global name to the attribute chains read from it, nested code included."""
     chains: Chains = {}
-    _scan(code, chains)
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            for name, found in global_chains(const).items():
-                chains.setdefault(name, set()).update(found)
+    for root, chain in _all_chains(code):
+        if root:
+            chains.setdefault(root, set()).add(chain)
     return chains
+
+
+def attributes_beyond(code: CodeType, space: Mapping[str, Any]) -> set[str]:
+    """The attributes that code reads, but from modules that a namespace holds."""
+    found = {root: isinstance(space.get(root), ModuleType) for root, _ in _all_chains(code)}
+    return {name for root, chain in _all_chains(code) if not found[root] for name in chain}
 
 
 def all_names(code: CodeType) -> set[str]:
@@ -97,38 +101,25 @@ def all_names(code: CodeType) -> set[str]:
     return names
 
 
-def attribute_names(code: CodeType) -> set[str]:
-    """The names by which code reads attributes of anything."""
-    found = set()
+@functools.lru_cache(maxsize=20_000)
+def _all_chains(code: CodeType) -> set[tuple[str, tuple[str, ...]]]:
+    """The attribute chains that code and code nested in it read, each with the global that it begins with; ""
+    for another beginning."""
+    found: set[tuple[str, tuple[str, ...]]] = set()
     for one in nested(code):
-        for op, arg in instructions(one):
-            if op == _LOAD_ATTR:
-                found.add(one.co_names[arg >> _ATTR_SHIFT])
-            elif op == _LOAD_METHOD:
-                found.add(one.co_names[arg])
+        names = one.co_names
+        root, chain = "", ()
+        for op, arg in instructions(one) if names else ():
+            if op in (_LOAD_ATTR, _LOAD_METHOD):
+                chain = (*chain, names[arg >> _ATTR_SHIFT if op == _LOAD_ATTR else arg])
+                continue
+            found.add((root, chain))
+            root, chain = "", ()
+            if op == _LOAD_GLOBAL or op in _LOAD_NAMES:
+                name = names[arg >> 1 if op == _LOAD_GLOBAL else arg]
+                root = "" if name.startswith("@py") else name
+        found.add((root, chain))
     return found
-
-
-def _scan(code: CodeType, chains: Chains) -> None:
-    names = code.co_names
-    root: str | None = None
-    chain: list[str] = []
-    for op, arg in instructions(code) if names else ():
-        if root is not None:
-            if op == _LOAD_ATTR:
-                chain.append(names[arg >> _ATTR_SHIFT])
-                continue
-            if op == _LOAD_METHOD:
-                chain.append(names[arg])
-                continue
-            chains.setdefault(root, set()).add(tuple(chain))
-            root = None
-        if op == _LOAD_GLOBAL or op in _LOAD_NAMES:
-            name = names[arg >> 1] if op == _LOAD_GLOBAL else names[arg]
-            if not name.startswith("@py"):
-                root, chain = name, []
-    if root is not None:
-        chains.setdefault(root, set()).add(tuple(chain))
 
 
 def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
@@ -165,6 +156,8 @@ def attributes_read(owner: Any, function: Any) -> list[tuple[str, Any]] | None:
                 queue += [part for part in (member.fget, member.fset, member.fdel) if part is not None]
             elif kind is functools.cached_property:
                 queue.append(member.func)
+            elif kind is MemberDescriptorType and name in own:
+                continue
             elif kind not in _PLAIN and any(hasattr(kind, way) for way in _OF_DESCRIPTORS):
                 return None
     return sorted((name, own[name]) for name in found & own.keys())

@@ -48,6 +48,7 @@ def count_global(
     if type(value) is str and not walk.is_again:
         walk.named_files.update(dynamic_lookups.files_named_in(value))
     if isinstance(value, ModuleType):
+        walk.modules.leads_anywhere |= value is sys and name != "sys"  # whose modules it may ask for
         if walk.labels.is_library_module(value):  # what is read of the project's counts by itself
             walk.values[label] = Value(blake3(value.__name__.encode()).hexdigest(), value.__name__)
         for chain in sorted(chains):
