@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import cached_property, partial, partialmethod
 from types import MethodType
 from typing import Any
 
@@ -108,6 +108,11 @@ class Data(Base):
     def returned(self, item: float) -> Any:
         return self
 
+    def sized(self, item: float, by: int) -> float:
+        return item * self.size * by
+
+    doubled = partialmethod(sized, by=2)
+
     def aliased(self, item: float) -> Any:
         me = self
         return me.size * item
@@ -140,7 +145,7 @@ def digest(name: str, cls: type[Data] = Data, **changed: Any) -> str:
     return recipe(getattr(cls(**changed), name), code="function").digest
 
 
-@pytest.mark.parametrize("name", ["plain", "through", "counting", "nested_code"])
+@pytest.mark.parametrize("name", ["plain", "through", "counting", "nested_code", "doubled"])
 def test_what_is_not_read_of_self_does_not_count(name: str) -> None:
     before = digest(name)
     assert digest(name, batch_size=16) == digest(name, trainer=open) == digest(name, more=1) == before
@@ -150,6 +155,7 @@ def test_what_is_not_read_of_self_does_not_count(name: str) -> None:
     ("name", "changed"),
     [
         ("plain", {"size": 3}),
+        ("doubled", {"size": 3}),
         ("through", {"scale": 2.0}),
         ("through", {"size": 3}),
         ("through", {"nested": {"depth": 2}}),
@@ -242,4 +248,25 @@ class Scaling:
 @pytest.mark.parametrize("make", [Scaling, lambda scale: partial(pow, scale)], ids=["object", "partial"])
 def test_a_method_may_be_made_of_any_callable(make: Any) -> None:
     one, same, other = (recipe(MethodType(make(scale), "owner")).digest for scale in (1, 1, 2))
+    assert one == same != other
+
+
+class Static(staticmethod):  # type: ignore[type-arg]
+    def read(self, item: float) -> Any:
+        return self.__func__(item)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: Static(pow if n == 1 else max).read,
+        lambda n: partial(pow, n).__call__,
+        lambda n: partial(Data(size=n).plain, 2),
+        lambda n: partial(partial(Data(size=n).sized, by=2)),
+        lambda n: MethodType(partial(Data(size=n).sized, by=2), 3),
+    ],
+    ids=["static", "call of a partial", "partial", "partial of a partial", "method of a partial"],
+)
+def test_methods_and_partials_of_one_another_count_by_both(make: Any) -> None:
+    one, same, other = (recipe(make(n), code="function").digest for n in (1, 1, 2))
     assert one == same != other

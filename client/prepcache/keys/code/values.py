@@ -158,8 +158,10 @@ class ValueEncoder(Encoder):
             self._walk.refer_module(value, self)
             return f"module:{value.__name__}".encode()
         if isinstance(value, functools.partial):
-            steps = ("func", "args", "keywords", "__dict__")
-            return b"partial:" + b"".join(self.part(getattr(value, step), step) for step in steps)
+            owner = getattr(value.func, "__self__", value)  # which `partialmethod` puts beside its method
+            own = {name: part for name, part in vars(value).items() if part is not owner}
+            parts = {"func": value.func, "args": value.args, "keywords": value.keywords, "__dict__": own}
+            return b"partial:" + b"".join(self.part(part, step) for step, part in parts.items())
         if not isinstance(value, MethodType | BuiltinFunctionType):
             return None
         owner = value.__self__
