@@ -26,10 +26,10 @@ from prepcache.errors import UnkeyableError
 from prepcache.keys.code import dynamic_lookups, labels, resolution
 from prepcache.keys.code.classes import annotations_of, attributes_of, described, variables_of
 from prepcache.keys.code.dynamic_lookups import Questions, names_in_annotations
-from prepcache.keys.code.fingerprint import fingerprint
+from prepcache.keys.code.fingerprint import docstrings, fingerprint
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.module_state import ModuleState
-from prepcache.keys.code.names import cell_chains, global_chains, is_attribute_bag
+from prepcache.keys.code.names import FRAME_READERS, all_names, cell_chains, global_chains, is_attribute_bag
 from prepcache.keys.code.project import Place, Places
 from prepcache.keys.code.values import ABSENT, Of, Value, ValueEncoder, identity_of, readable
 from prepcache.keys.encoding.builtins import Parts
@@ -156,14 +156,25 @@ class Dependencies:
 
     def _answer(self) -> None:
         """Counts what most code does not ask for, once some code does."""
-        for label, value, owner in self.asked.values():
-            self.count_value(label, value, owner)
-        for home in self.asked.modules():
-            if not self.labels.is_library_module(home):
-                resolution.whole_module(self, home)
-        for space, names in self.asked.named_globals():
-            resolution.count_named(self, space, names)
-        if "sources" in self.asked.topics:
+        topics = self.asked.topics
+        for label, held in self.labels.definitions() if topics else ():
+            if label not in self.definitions:
+                continue
+            space = labels.globals_of(held)
+            if "docs" in topics:
+                inner = docstrings(held.__code__) if isinstance(held, FunctionType) else []
+                self.count_value(f"{label}.__doc__", [vars(held).get("__doc__", held.__doc__), *inner], held)
+            if "subclasses" in topics and isinstance(held, type):
+                self.count_value(f"{label}.__subclasses__()", type.__subclasses__(held), held)
+            if "modules" in topics:
+                resolution.count_home(self, space)
+            if isinstance(held, FunctionType) and not FRAME_READERS.isdisjoint(all_names(held.__code__)):
+                resolution.count_named(self, space, self.asked.named())
+        if "arguments" in topics:
+            self.count_value("sys.argv", sys.argv[1:], sys)
+        if "home" in topics:  # files of one name are others in another's
+            self.count_value("~", os.path.expanduser("~"), sys)
+        if "sources" in topics:
             for path, module in sorted(self.sources.items()):
                 self.graph.add_file(module, path)
         self._named_variables(self.asked.variables())
@@ -173,7 +184,6 @@ class Dependencies:
         self.definitions[label] = fingerprint(code)
         if (path := self._note_file(space, code.co_filename)) is not None:
             self.codes.setdefault(path, []).append(code)
-        self.asked.note_function(label, function)
         self.literal_paths |= dynamic_lookups.paths_below(self.root, code)
         if not self.is_again:
             for text in dynamic_lookups.texts_in(code):
@@ -195,7 +205,7 @@ class Dependencies:
             resolution.count_global(self, space, module, name, chains)
         self.asked.note_code(code)
         if dynamic_lookups.is_dynamic(code):
-            resolution.count_dynamic(self, space, path)
+            resolution.count_home(self, space, path)
         self.modules.follow(self, code, module, is_of_package="__path__" in space)
 
     def _note_file(self, space: dict[str, Any], filename: str) -> str | None:
@@ -212,9 +222,7 @@ class Dependencies:
         return path
 
     def _visit_class(self, label: str, cls: type) -> None:
-        found_there = sys.modules.get(labels.class_module(cls))
-        home = found_there if isinstance(found_there, ModuleType) else None
-        space = vars(home) if home is not None else {}
+        space = labels.globals_of(cls)
         self.definitions[label] = CLASS
         for said in (vars(cls)[way] for way in _SAYING_WHAT_COUNTS if way in vars(cls)):
             self.leaves_out |= not (isinstance(said, FunctionType) and self.labels.is_library(said))
@@ -222,7 +230,6 @@ class Dependencies:
             self._note_file(space, file)
         self.refer_library(labels.class_module(cls))
         self.count_value(f"{label}.__bases__", cls.__bases__, cls)
-        self.asked.note_class(label, cls, home)
         self._named_variables(variables_of(cls))
         resolution.count_named(self, space, names_in_annotations(annotations_of(cls).values(), space))
         for name, value in (*attributes_of(cls), *described(cls)):

@@ -13,10 +13,10 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType
 from typing import Any, ForwardRef, Literal, get_args, get_origin
 
-from prepcache.keys.code.fingerprint import docstrings, nested
+from prepcache.keys.code.fingerprint import nested
 from prepcache.keys.code.names import FRAME_READERS, all_names, global_chains
 
 _TOPICS = {
@@ -36,6 +36,7 @@ _TOPICS = {
     },
     "cwd": {"cwd", "getcwd", "getcwdb", "absolute", "abspath", "realpath", "resolve"},
     "home": {"expanduser"},
+    "frames": FRAME_READERS,
 }  # fmt: skip
 """What is asked for, to the names of those that ask."""
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
@@ -58,7 +59,7 @@ _OF_SESSION = re.compile(
 
 
 class Questions:
-    """What the code that is reached asks for, and the answers. Grows as functions and classes are visited.
+    """What the code that is reached asks for. Grows as functions are visited.
 
     Args:
         held: what stands as text in values; it grows.
@@ -66,32 +67,12 @@ class Questions:
 
     def __init__(self, held: set[str]) -> None:
         self.topics: set[str] = set()
-        self._held = held
-        self._classes: list[tuple[str, type]] = []
-        self._documented: list[tuple[str, Any]] = []
-        self._homes: dict[int, dict[str, Any]] = {}
-        """The namespaces that functions and classes are of."""
-        self._callers: dict[int, dict[str, Any]] = {}
-        """Those of functions that look up globals by a text."""
         self.texts: set[str] = set()
         """What stands as text in the code."""
+        self._held = held
         self._words: set[str] = set()
         """The words in texts of the code and of values, as far as they were looked into."""
         self._seen = 0
-
-    # -- questions -------------------------------------------------------------------------------------
-
-    def note_function(self, label: str, function: FunctionType) -> None:
-        self._documented.append((label, [function.__doc__, *docstrings(function.__code__)]))
-        self._homes[id(function.__globals__)] = function.__globals__
-        if not FRAME_READERS.isdisjoint(all_names(function.__code__)):
-            self._callers[id(function.__globals__)] = function.__globals__
-
-    def note_class(self, label: str, cls: type, home: ModuleType | None) -> None:
-        self._classes.append((label, cls))
-        self._documented.append((label, vars(cls).get("__doc__")))
-        if home is not None:
-            self._homes[id(vars(home))] = vars(home)
 
     def note_code(self, code: CodeType) -> None:
         names = all_names(code)
@@ -124,31 +105,9 @@ class Questions:
         if "home" in names and not names.isdisjoint({"Path", "PurePath"}):
             self.topics.add("home")
 
-    # -- answers ---------------------------------------------------------------------------------------
-
-    def values(self) -> Iterator[tuple[str, Any, Any]]:
-        """Labels, values, and who holds them."""
-        if "docs" in self.topics:
-            yield from [(f"{label}.__doc__", doc, self) for label, doc in self._documented]
-        if "subclasses" in self.topics:
-            for label, cls in list(self._classes):
-                yield f"{label}.__subclasses__()", type.__subclasses__(cls), cls
-        if "arguments" in self.topics:
-            yield "sys.argv", sys.argv[1:], self
-        if "home" in self.topics:  # files of one name are others in another's
-            yield "~", os.path.expanduser("~"), self
-
-    def modules(self) -> Iterator[ModuleType]:
-        """The modules that count whole: those of all that is reached."""
-        for space in list(self._homes.values()) if "modules" in self.topics else ():
-            if isinstance(module := sys.modules.get(str(space.get("__name__"))), ModuleType):
-                yield module
-
-    def named_globals(self) -> Iterator[tuple[dict[str, Any], set[str]]]:
-        """Namespaces of code that looks up globals by texts, and the names in all texts."""
-        if self._callers:
-            names = names_in_texts(self.texts | self._held)
-            yield from ((space, names) for space in list(self._callers.values()))
+    def named(self) -> set[str]:
+        """The names in all texts, by which code may look up globals."""
+        return names_in_texts(self.texts | self._held)
 
     def variables(self) -> list[str]:
         """The environment variables that are set and whose names stand in the code or in a value.

@@ -66,6 +66,11 @@ def space_of(module: Any) -> dict[str, Any]:
     return space if isinstance(space, dict) else {}
 
 
+def globals_of(held: FunctionType | type) -> dict[str, Any]:
+    """What a function, or the module of a class, finds under names."""
+    return space_of(sys.modules.get(class_module(held))) if isinstance(held, type) else held.__globals__
+
+
 def note_module(module: Any) -> None:
     """Notes a loaded module that is not in `sys.modules`, as those that torch builds."""
     if isinstance(module, ModuleType) and sys.modules.get(module.__name__) is not module:
@@ -160,6 +165,9 @@ class Labels:
 
     def functions(self) -> list[FunctionType]:
         return [value for _, value in self._given.values() if isinstance(value, FunctionType)]
+
+    def definitions(self) -> list[tuple[str, FunctionType | type]]:
+        return [one for one in self._given.values() if isinstance(one[1], FunctionType | type)]
 
     def give(self, value: Any, wanted: str) -> str:
         label = unique(wanted, self._names, self._counts)

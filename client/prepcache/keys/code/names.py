@@ -91,6 +91,7 @@ def attributes_beyond(code: CodeType, space: Mapping[str, Any]) -> set[str]:
     return {name for root, chain in _all_chains(code) if not found[root] for name in chain}
 
 
+@functools.lru_cache(maxsize=20_000)
 def all_names(code: CodeType) -> set[str]:
     names = set(code.co_names)
     if not code.co_flags & CO_OPTIMIZED:

@@ -189,12 +189,12 @@ def whole_module(walk: Dependencies, module: ModuleType) -> None:
             count_global(walk, space, label, name, {()})
 
 
-def count_dynamic(walk: Dependencies, space: dict[str, Any], path: str | None) -> None:
+def count_home(walk: Dependencies, space: dict[str, Any], path: str | None = None) -> None:
     """Counts the module of code that looks names up by text (`globals()`, `eval`)."""
     home = sys.modules.get(str(space.get("__name__")))
-    if home is not None and vars(home) is space:
+    if isinstance(home, ModuleType) and not walk.labels.is_library_module(home):
         whole_module(walk, home)
-    elif path is not None:
+    if path is not None:
         walk.graph.add_file(walk.labels.of_module(space), path)
 
 
