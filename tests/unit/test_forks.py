@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from prepcache.daemon import client
 from prepcache.daemon.launcher import Endpoint
 from prepcache.forks import Living
-from prepcache.settings import Address, Settings
+from prepcache.keys.observation import calls
+from prepcache.settings import Address
 
 
 class Thing:
@@ -33,25 +36,38 @@ def test_what_lives_may_be_read_while_some_come_and_go() -> None:
     assert list(living) == [things[0], things[2]]
 
 
-def test_a_fork_while_a_thread_looks_for_its_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looking, may_go_on, parent = threading.Event(), threading.Event(), os.getpid()
+def forked_while_within(patch: pytest.MonkeyPatch, target: Any, name: str, call: Callable[[], object]) -> int:
+    """The exit code of a child that calls, too, while a thread of its parent is within a function."""
+    within, may_go_on, parent = threading.Event(), threading.Event(), os.getpid()
+    original = getattr(target, name)
 
-    def find(settings: Settings) -> Endpoint:
+    def wait(*given: Any) -> Any:
         if os.getpid() == parent:
-            looking.set()
+            within.set()
             may_go_on.wait()
-        return Endpoint(Address(socket=str(tmp_path / "sock")))
+        return original(*given)
 
-    monkeypatch.setattr(client, "find", find)
-    asks = client.Client()
-    thread = threading.Thread(target=lambda: asks.url)
+    patch.setattr(target, name, wait)
+    thread = threading.Thread(target=call)
     thread.start()
-    looking.wait()
+    within.wait()
     if (pid := os.fork()) == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(20)
-        os._exit(0 if asks.url else 1)
+        os._exit(0 if call() else 1)
     may_go_on.set()
     thread.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_fork_while_a_thread_looks_for_its_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "find", lambda _: Endpoint(Address(socket=str(tmp_path / "sock"))))
+    asks = client.Client()
+    assert forked_while_within(monkeypatch, client, "find", lambda: asks.url) == 0
     assert asks.endpoint is asks.endpoint
+
+
+def test_a_fork_while_a_thread_reads_the_code_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever of it the child looks at."""
+    look = lambda: calls.JobCode([__file__]).attaches in (True, False)  # noqa: E731
+    assert forked_while_within(monkeypatch, calls, "read_source", look) == 0

@@ -45,6 +45,23 @@ def test_what_two_processes_saw_differently_is_never_true(call: Observed) -> Non
         assert call.digests == {"project:v.txt": CHANGED}
 
 
+def test_inputs_may_be_told_while_others_are_taken(call: Observed) -> None:
+    """Threads make items while one of them commits."""
+
+    class Slow(str):
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            call.observer.add([Input("file", ABSENT, f"project:{len(told)}.txt")])
+            told.append(self)
+            return str.__hash__(self)
+
+    told: list[str] = []
+    asked = Input("file", ABSENT, "project:v.txt", Slow("/v.txt"), is_read=False)
+    call.observer.add([asked, asked._replace(name="project:w.txt")])
+    assert {"project:v.txt", "project:w.txt"} <= call.digests.keys() and told
+
+
 def test_a_forked_worker_tells_what_its_parent_saw_before(project: Project, call: Observed) -> None:
     """It may have kept it."""
     for name in "ab":

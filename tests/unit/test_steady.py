@@ -15,6 +15,7 @@ import torch
 
 from prepcache.fill.recipe_guard import RecipeGuard, line
 from prepcache.keys.recipes import recipe
+from support.observing import told_by_child
 from support.projects import Project, fill, project_fixture  # noqa: F401
 
 
@@ -50,6 +51,20 @@ def test_a_global_set_by_the_job_is_named(project: Project) -> None:
     assert "prep.SIZE changed since" in line(guard.check())
     module.SIZE = 1
     assert guard.check() == ["prep.SIZE"], "some was made with the other one"
+
+
+def test_what_a_forked_child_sets_is_not_put_down_to_the_fill(project: Project) -> None:
+    project.write(prep=PREP)
+    module = project.load()
+    guard = RecipeGuard(recipe(module.f))
+
+    def check() -> list[str]:
+        module.TABLE["set by"] = "the job"
+        return guard.check()
+
+    with guard.filling():
+        assert told_by_child(check) == ["prep.TABLE"]
+        assert check() == []
 
 
 VARIABLES = {

@@ -34,6 +34,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from prepcache import forks
 from prepcache.errors import UnkeyableError
 from prepcache.keys import recipes
 from prepcache.keys.code.dependencies import Dependencies
@@ -80,6 +81,10 @@ class RecipeGuard:
         """What makes the first items again, given the function, and the digests of their samples."""
         self._observer: Any = None
         self._is_told = self._is_filling = self._is_elsewhere = False
+        forks.note(self)
+
+    def after_fork(self) -> None:
+        self._is_filling = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Where modules are imported again, globals are others: they are looked at before the first call.

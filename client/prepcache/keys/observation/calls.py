@@ -45,6 +45,7 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from prepcache.errors import UnkeyableError
+from prepcache.forks import kept
 from prepcache.keys.code.dynamic_lookups import texts_in
 from prepcache.keys.code.import_graph import read_source
 from prepcache.keys.code.labels import space_of
@@ -82,7 +83,7 @@ class JobCode:
         self._attaching: tuple[int, bool] = (-1, False)
         """How much was loaded when `attaches` was last found out, and what was found."""
 
-    @functools.cached_property
+    @kept
     def _words(self) -> frozenset[str] | None:
         """Names, and texts (for `getattr`), in the files; None where one is gone, or is being written."""
         found: set[str] = set()

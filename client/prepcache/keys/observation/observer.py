@@ -231,7 +231,7 @@ class Observer:
         """What was observed, as `protocol.observed.in_order` has it. What was named or asked for, and never
         read, is no input once the function made it."""
         self.add(self._new_inputs(self._added))
-        found = self._inputs.items()
+        found = list(self._inputs.items())  # to which threads may add
         return in_order({n: one.row for n, one in found if one.is_read or one.path not in self._all_outputs})
 
     def news(self) -> list[Input]:
