@@ -44,37 +44,68 @@ def test_a_file_read_near_the_recursion_limit_is_never_stale(jobs: Jobs, how: st
 
 
 BROKEN = """
+import builtins
+import contextlib
+import importlib
 import sqlite3
 
 class Table:
     def __fspath__(self):
-        if sys._getframe(1).f_code.co_name == "make":
+        if sys._getframe(1).f_code.co_name in ("make", "exists"):
             return "-".join(("the", "table"))
         raise ERROR("asked by another")
 
+class Name(str):
+    def strip(self, *chars):
+        raise ERROR("asked by another")
+
 def make(item):
-    if item == 1:
-        sqlite3.connect(Table()).close()
+    with contextlib.suppress(FileNotFoundError):
+        if item == 1 and WAY == "opens":
+            sqlite3.connect(Table()).close()
+        elif item == 1 and WAY == "lists":
+            here = os.getcwd()
+            os.mkdir("gone")
+            os.chdir("gone")
+            os.rmdir("../gone")
+            os.listdir()
+            os.chdir(here)
+        elif item == 1 and WAY == "asks":
+            os.path.exists(Table())
+        elif item == 1:
+            importlib.import_module(Name("colorsys"))
     called(item)
     return item
 
-ERROR = {"error": TypeError, "memory": MemoryError}[sys.argv[1]]
+ERROR = getattr(builtins, sys.argv[1])
+WAY = sys.argv[3]
 ds = prepcache.CachedDataset(range(3), make, untracked=("ERROR",), lazy=sys.argv[2] == "lazy")
 tell(ds, samples=list(ds))
 """
 
 
-@pytest.mark.parametrize(("error", "how"), [("error", "fill"), ("memory", "fill"), ("error", "lazy")])
-def test_an_item_that_was_not_observed_is_named_and_not_stored(jobs: Jobs, error: str, how: str) -> None:
+@pytest.mark.parametrize(
+    ("error", "how", "way"),
+    [
+        ("TypeError", "fill", "opens"),
+        ("MemoryError", "fill", "opens"),
+        ("TypeError", "lazy", "opens"),
+        ("FileNotFoundError", "fill", "lists"),
+        ("MemoryError", "fill", "asks"),
+        ("TypeError", "fill", "imports"),
+    ],
+)
+def test_an_item_that_was_not_observed_is_named_and_not_stored(
+    jobs: Jobs, error: str, how: str, way: str
+) -> None:
     """The function gets what it asked for, the job gets the sample, and others are stored."""
     script = jobs.write(BROKEN)
     for calls in ({0: 1, 1: 2, 2: 1}, {1: 2}) if how == "fill" else ({0: 1, 1: 1, 2: 1}, {1: 1}):
-        running = jobs.start(script, error, how)
+        running = jobs.start(script, error, how, way)
         told, said = running.process.communicate(timeout=240)
         assert '"samples": [0, 1, 2]' in told, said
-        name = "MemoryError" if error == "memory" else "TypeError"
         (line,) = [line for line in said.splitlines() if "could not be observed" in line]
         assert "job.make: what the function read for item 1 (1) could not be observed" in line
-        assert f"({name})" in line
+        assert f"({error})" in line
         assert jobs.calls() == calls
         jobs.forget()
