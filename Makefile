@@ -113,7 +113,7 @@ docs: $(STAMP)
 monitored:
 	$(MONITORED_PYTHON) -m venv .venv-monitored
 	.venv-monitored/bin/python -m pip install --quiet --constraint constraints.txt numpy blake3 pytest pytest-timeout \
-		pytest-xdist hypothesis safetensors tokenizers coverage pydantic msgspec
+		pytest-xdist hypothesis safetensors tokenizers coverage pydantic msgspec rich
 	.venv-monitored/bin/python -m pip install --quiet --no-deps --editable .
 	.venv-monitored/bin/python -m pytest -q -p no:cacheprovider tests/unit/test_observe*.py tests/unit/test_process_unchanged.py
 

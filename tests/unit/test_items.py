@@ -273,6 +273,21 @@ def test_what_appears_or_changes_in_a_directory_is_seen(here: Path) -> None:
     assert [stamps.changed(i) for i in range(3)] == [["d"], ["absent"], ["later.txt"]]
 
 
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_items_that_can_name_no_file_are_not_read_again(
+    here: Path, monkeypatch: pytest.MonkeyPatch, is_elsewhere: bool
+) -> None:
+    later, texts = (
+        hasher(here).digest_many(items)[1] for items in (["later.txt", "a"], ["a text", ("a", 1)])
+    )
+    if is_elsewhere:
+        later, texts = pickle.loads(pickle.dumps((later, texts)))
+    (here / "later.txt").write_bytes(b"")
+    assert [later.changed(0), later.changed(1)] == [["later.txt"], []]
+    monkeypatch.setattr(ItemHasher, "probe", None)
+    assert [texts.changed(0), texts.changed(1)] == [[], []]
+
+
 def test_a_snapshot_of_sets_survives_another_hash_seed(here: Path) -> None:
     script = (
         "import pickle, sys; from pathlib import Path; from prepcache.keys.items import ItemHasher\n"

@@ -190,6 +190,8 @@ class Stamps:
 
     def changed(self, i: int) -> list[str]:
         """The names of files of item i that are no longer what they were; empty if all are."""
+        if not (len(self._hashes) or self._hasher.rules.has_looked):
+            return []  # no item can name a file
         before = self._hashes[self._ends[i - 1] if i else 0 : self._ends[i]].tolist()
         item = self._items[i]
         try:

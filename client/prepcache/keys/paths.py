@@ -97,6 +97,8 @@ class PathRules:
         self.read = read
         self.takes_directories = takes_directories
         self.root = None if root is None else os.fspath(root)
+        self.has_looked = False
+        """Whether something was met that may name a file."""
         self._roots: tuple[str, ...] = ()
         if self.root is not None:
             absolute = os.path.abspath(self.root)
@@ -115,6 +117,7 @@ class PathRules:
         is_read = not is_marked and self.read != "path" and _is_replaced(is_text, encoder)
         if is_text and not is_read and not looks_like_path(target):
             return None
+        self.has_looked = True
         name = os.fspath(target)
         try:
             info = stat_or_none(name)

@@ -208,34 +208,42 @@ def _note_module(given: Mapping[str, Any]) -> None:
         context.note(Kind.MODULE_NAME, importlib.util.resolve_name(name, package))
 
 
-@contextlib.contextmanager
-def heard(code: JobCode, watch: Watch, function: Any) -> Iterator[None]:
+def heard(code: JobCode, watch: Watch, function: Any) -> contextlib.AbstractContextManager[None]:
     """Hears what a function asks for, and what it hands to libraries, while it is watched in this thread."""
     code.look(function)
     if _MONITORING is not None:
-        if not _tool.begin(code):
-            watch.failure = "other tools use sys.monitoring"
-        try:
-            yield
-        finally:
-            if not _tool.end():
-                watch.failure = watch.failure or "other tools use sys.monitoring"
-    elif not code.asks:
+        return _monitored(code, watch)
+    return _profiled_here(watch) if code.asks else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _monitored(code: JobCode, watch: Watch) -> Iterator[None]:
+    if not _tool.begin(code):
+        watch.failure = "other tools use sys.monitoring"
+    try:
         yield
-    elif not (_is_own(before := sys.getprofile()) and _is_own(threading.getprofile())):
+    finally:
+        if not _tool.end():
+            watch.failure = watch.failure or "other tools use sys.monitoring"
+
+
+@contextlib.contextmanager
+def _profiled_here(watch: Watch) -> Iterator[None]:
+    before = sys.getprofile()
+    if not (_is_own(before) and _is_own(threading.getprofile())):
         watch.failure = "a profiler is running"
         yield
-    else:
-        _profile_threads(1)
-        sys.setprofile(_profiled)
-        try:
-            yield
-        finally:
-            if sys.getprofile() is _profiled:
-                sys.setprofile(before)
-            else:  # it is the function's own, or none since that one ended
-                watch.failure = watch.failure or "it has set a profiler"
-            _profile_threads(-1)
+        return
+    _profile_threads(1)
+    sys.setprofile(_profiled)
+    try:
+        yield
+    finally:
+        if sys.getprofile() is _profiled:
+            sys.setprofile(before)
+        else:  # it is the function's own, or none since that one ended
+            watch.failure = watch.failure or "it has set a profiler"
+        _profile_threads(-1)
 
 
 def _is_own(profile: Any) -> bool:

@@ -21,7 +21,7 @@ import errno
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -87,7 +87,7 @@ class Watch:
         failure: why something may have been missed, or "".
         opened_bytes: sizes of the files that were opened to be read, as often as they were.
         programs: those that were started.
-        older: the threads that ran when it began, and work for others.
+        older: the threads that ran when it began. They work for others, but for those in `_State.young`.
     """
 
     observer: Observer
@@ -97,10 +97,28 @@ class Watch:
     opened_bytes: int = 0
     programs: list[str] = field(default_factory=list)
     has_connected: bool = False
-    has_database: bool = False
-    older: frozenset[threading.Thread] = frozenset()
+    older: Sequence[threading.Thread] = ()
     is_on: bool = True
     _links: tuple[str, ...] | None = None
+    _token: contextvars.Token[tuple[Watch, ...]] | None = None
+
+    def __enter__(self) -> Watch:
+        """Notes from now on what this thread does, and what works for it."""
+        self.older = threading.enumerate()
+        self._token = STATE.carried.set((*STATE.carried.get(), self))
+        with STATE.lock:
+            STATE.running = (*STATE.running, self)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.is_on = False
+        now = threading.enumerate()
+        with STATE.lock:
+            STATE.running = tuple(one for one in STATE.running if one is not self)
+            if now != self.older:
+                STATE.young.update(one for one in now if one not in self.older and not is_own(one))
+        if self._token is not None:
+            STATE.carried.reset(self._token)
 
     def owns(self, path: str) -> bool:
         """Whether a path names the item, or what is in it."""
@@ -122,6 +140,8 @@ class _State:
         """Those in progress, in all threads."""
         self.young: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         """Threads that were started while a function was watched."""
+        self.has_database = False
+        """Whether a function that was watched has opened one: it may keep the connection."""
         self.lock = threading.Lock()
 
 
@@ -191,24 +211,6 @@ def depend_on(paths: Iterable[str | bytes], *, is_listed: bool = False) -> None:
             note(Kind.LISTED if is_listed else Kind.READ, path, names)
     except Exception as error:  # noqa: BLE001 - fails closed, as the hook does
         fail(error)
-
-
-@contextlib.contextmanager
-def begun(watch: Watch) -> Iterator[None]:
-    """Lets a watch note what this thread does, and what works for it."""
-    before = threading.enumerate()
-    watch.older = frozenset(one for one in before if one not in STATE.young)  # which others may add to
-    token = STATE.carried.set((*STATE.carried.get(), watch))
-    with STATE.lock:
-        STATE.running = (*STATE.running, watch)
-    try:
-        yield
-    finally:
-        watch.is_on = False
-        with STATE.lock:
-            STATE.running = tuple(one for one in STATE.running if one is not watch)
-            STATE.young.update(one for one in threading.enumerate() if one not in before and not is_own(one))
-        STATE.carried.reset(token)
 
 
 def is_own(thread: threading.Thread) -> bool:

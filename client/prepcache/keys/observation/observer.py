@@ -40,7 +40,7 @@ from prepcache.keys.files.stamps import stamp_of
 from prepcache.keys.files.stat_cache import StatCache, user_stat_cache
 from prepcache.keys.observation import audit, calls, context
 from prepcache.keys.observation.audit import WAL
-from prepcache.keys.observation.context import Fact, Kind, Notice, Watch, is_file_of_job
+from prepcache.keys.observation.context import STATE, Fact, Kind, Notice, Watch, is_file_of_job
 from prepcache.keys.observation.inputs import (
     ABSENT,
     CHANGED,
@@ -153,8 +153,6 @@ class Observer:
         self._all_outputs: dict[str | None, None] = {}
         self._code = calls.JobCode(recipe.reached)
         self._programs: dict[str, None] = {}
-        self._has_database = False
-        """Whether it has opened one here: it may keep the connection."""
         self._unseen = audit.UnseenReads()
         self._said: set[str] = set()
 
@@ -189,31 +187,26 @@ class Observer:
             item_paths: files and folders of the item; they count by the item digest.
             function: whose code is looked at, beside that of the files that the recipe counts.
         """
-        own = []
-        for path in item_paths:
-            with contextlib.suppress(FileNotFoundError):  # the working directory was removed
-                own.append(os.path.abspath(os.fspath(path)))
-        watch = Watch(self, tuple(own))
+        watch = Watch(self, tuple(map(_absolute, item_paths)))
         audit.install()
         try:
             with calls.heard(self._code, watch, function):
                 before = self._unseen.begin()
-                with context.begun(watch):
+                with watch:
                     for path in self._recipe.named_files:
                         context.note(Kind.LITERAL, path)
                     yield watch
                 self._unseen.end(watch, before)
         finally:
             _used[self] = None
-            self._programs.update(dict.fromkeys(watch.programs))
-            self._has_database |= watch.has_database
-            has_database = any(one._has_database for one in (self, *self._sources()))
-            if has_database and self._code.attaches:
+            if STATE.has_database and self._code.attaches:
                 watch.failure = watch.failure or "it attaches databases in SQL"
-            try:
-                self._take(watch)
-            except Exception as error:  # noqa: BLE001 - whatever it is, something may not have been counted
-                watch.failure = watch.failure or type(error).__name__
+            if watch.facts or watch.programs:
+                self._programs.update(dict.fromkeys(watch.programs))
+                try:
+                    self._take(watch)
+                except Exception as error:  # noqa: BLE001 - whatever it is, something may not have been counted
+                    watch.failure = watch.failure or type(error).__name__
 
     # -- inputs, as others are told of them
 
@@ -456,6 +449,13 @@ class Observer:
     def _count_distribution(self, path: str) -> None:
         if self._recipe.asked["environment"] is None:  # else those that it names count
             self._top_levels.update(dict.fromkeys(self._places.tops_of(path)))
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    try:
+        return os.path.abspath(os.fspath(path))
+    except FileNotFoundError:  # the working directory was removed
+        return os.fspath(path)
 
 
 _loads: list[tuple[set[str], list[Input]]] = []
