@@ -1,7 +1,6 @@
 """The layout: writes the tables and columns of an artifact where its header says.
 
-Bytes go out in large `writev` calls, which hold no GIL, and are asked for piece by piece: what is written
-need never be in memory at once.
+Bytes are asked for piece by piece: what is written need never be in memory at once.
 """
 
 from __future__ import annotations
@@ -100,75 +99,45 @@ def _zeros(count: int) -> list[bytes]:
     return [_ZEROS] * (count // len(_ZEROS)) + [_ZEROS[: count % len(_ZEROS)]]
 
 
-_MAX_PIECES = 512
-"""Buffers of one writev; the kernel takes 1024."""
-_BATCH_BYTES = 8 * FOLIO_BYTES
-"""Bytes of one writev: pieces that are made on demand are let go after it."""
-
-
-class _Output:
-    """A file that is written from its start, without the GIL.
-
-    NOTE [ Large folios ]
-        The page cache takes folios as large as one write, as far as both lie on a border of that size, and a
-        map has one entry for a folio of 2 MiB instead of 512: random rows are copied a sixth faster. So calls
-        end on borders of 2 MiB.
-    """
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._batch: list[memoryview] = []
-        self._position = 0  # behind the batch
-        self._limit = _BATCH_BYTES
-        self._read = memoryview(b"")
-
-    def add(self, view: memoryview) -> None:
-        """Puts bytes at the end; they are read until the next `flush`."""
-        while view.nbytes:
-            taken = view[: self._limit - self._position]
-            view = view[taken.nbytes :]
-            self._batch.append(taken)
-            self._position += taken.nbytes
-            if self._position == self._limit or len(self._batch) == _MAX_PIECES:
-                self.flush()
-
-    def copy(self, part: FilePart) -> None:
-        """Puts a piece of another file at the end; what is read of it at a time has its place in a folio."""
-        if not self._read:
-            self._read = memoryview(bytearray(FOLIO_BYTES))
-        begin = part.begin
-        while begin < part.end:
-            place = self._position % FOLIO_BYTES
-            self._limit = self._position - place + FOLIO_BYTES
-            length = os.preadv(part.fd, [self._read[place : place + part.end - begin]], begin)
-            if length == 0:
-                raise ArtifactError(f"a file ends before byte {part.end}: it was cut while it was read")
-            begin += length
-            self.add(self._read[place : place + length])
-
-    def flush(self) -> None:
-        first = 0
-        while first < len(self._batch):
-            written = os.writev(self._fd, self._batch[first:])
-            while first < len(self._batch) and written >= self._batch[first].nbytes:
-                written -= self._batch[first].nbytes
-                first += 1
-            if written:
-                self._batch[first] = self._batch[first][written:]
-        self._batch = []
-        self._limit = self._position - self._position % _BATCH_BYTES + _BATCH_BYTES
-
-
 def copy(fd: int, to_fd: int, size_bytes: int) -> None:
     """Copies the first bytes of a file into an empty one. Raises ArtifactError where it is shorter."""
     _write_all(to_fd, [FilePart(fd, 0, size_bytes)])
 
 
 def _write_all(fd: int, pieces: Iterable[Any]) -> None:
-    output = _Output(fd)
+    """Writes pieces end to end, from the file's start.
+
+    NOTE [ Large folios ]
+        The page cache takes folios as large as one write, as far as both lie on a border of that size, and a
+        map has one entry for a folio of 2 MiB instead of 512: random rows are copied a sixth faster. So calls
+        end on borders of 2 MiB.
+    """
+    folio, filled = memoryview(bytearray(FOLIO_BYTES)), 0
     for piece in pieces:
-        if isinstance(piece, FilePart):
-            output.copy(piece)
-        elif len(piece):
-            output.add(memoryview(piece).cast("B"))
-    output.flush()
+        done, size_bytes = 0, _size_bytes(piece)
+        while done < size_bytes:
+            done_now = _put(piece, done, folio[filled : filled + size_bytes - done])
+            done, filled = done + done_now, filled + done_now
+            if filled == FOLIO_BYTES:
+                _write(fd, folio)
+                filled = 0
+    _write(fd, folio[:filled])
+
+
+def _size_bytes(piece: Any) -> int:
+    return piece.end - piece.begin if isinstance(piece, FilePart) else memoryview(piece).nbytes
+
+
+def _put(piece: Any, start: int, into: memoryview) -> int:
+    """Puts bytes of a piece from `start` on into a buffer; how many."""
+    if not isinstance(piece, FilePart):
+        into[:] = memoryview(piece).cast("B")[start : start + len(into)]
+        return len(into)
+    if length := os.preadv(piece.fd, [into], piece.begin + start):
+        return length
+    raise ArtifactError(f"a file ends before byte {piece.end}: it was cut while it was read")
+
+
+def _write(fd: int, view: memoryview) -> None:
+    while view:
+        view = view[os.writev(fd, [view]) :]
