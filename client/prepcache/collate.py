@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -38,8 +37,6 @@ from prepcache.batching.gather import Batch
 from prepcache.batching.table import Ragged, Table, join
 from prepcache.protocol.units import count_text
 
-MOST_GAPS = 4096
-"""Lengths of padding that are kept, as views of one piece of memory."""
 CollateBatch = Callable[[Batch], Any]
 """Collates one leaf of a batch."""
 
@@ -267,15 +264,18 @@ class _Pad(_Collate):
         to_tensor = _maker(column)
         dtype = to_tensor(np.empty(0, column.dtype)).dtype
         at, unit = 1 if self.side == "left" else 0, math.prod(tail)
-        gaps = _Gaps(self.value, dtype, unit)
+        row_bytes, longest = unit * dtype.itemsize, _padding(self.value, dtype, unit)
 
         def collate(batch: Batch) -> Any:
+            nonlocal longest
             begin, end = column.bounds(batch.numbers)
             lengths = end - begin if unit == 1 else (end - begin) // unit
-            width = self._width(lengths)
+            width, gap = self._width(lengths), longest  # which another thread may replace with a shorter one
+            if width * row_bytes > len(gap):
+                gap = longest = _padding(self.value, dtype, 2 * width * unit)
             pieces: list[Any] = [None] * (2 * len(lengths))
             pieces[at::2] = column.pieces(batch.numbers, begin, end)
-            pieces[1 - at :: 2] = [gaps[length] for length in (width - lengths).tolist()]
+            pieces[1 - at :: 2] = [gap[:size] for size in ((width - lengths) * row_bytes).tolist()]
             values = join(pieces, len(lengths) * width * unit, column.dtype, batch.pool)
             return self._with(to_tensor(values.reshape(len(lengths), width, *tail)), lengths)
 
@@ -331,25 +331,6 @@ takes_batches(pack_collate)
 _PAD = _Pad(None, 0, "right", 1, None)
 _PACK = _Pack(None)
 """What `pad_collate` and `pack_collate` do without parentheses."""
-
-
-class _Gaps(dict[int, memoryview]):
-    """Padding by its length in rows of `unit` elements: lengths come again, and to look one up is cheap."""
-
-    def __init__(self, value: complex, dtype: Any, unit: int) -> None:
-        self._make = partial(_padding, value, dtype)
-        self._unit = unit
-        self._row_bytes = len(self._make(unit))
-        self._longest = memoryview(b"")
-
-    def __missing__(self, length: int) -> memoryview:
-        if len(self) == MOST_GAPS:
-            self.clear()
-        longest = self._longest  # which another thread may replace with a shorter one
-        if length * self._row_bytes > len(longest):
-            longest = self._longest = self._make(2 * length * self._unit)
-        gap = self[length] = longest[: length * self._row_bytes]
-        return gap
 
 
 def _padding(value: complex, dtype: Any, elements: int) -> memoryview:

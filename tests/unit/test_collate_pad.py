@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from prepcache.collate import Masked, Packed, Padded, _Gaps, pack_collate, pad_collate
+from prepcache.collate import Masked, Packed, Padded, pack_collate, pad_collate
 from support.artifacts import same
 from support.rows import rows_of
 
@@ -113,22 +113,6 @@ def test_large_rows_are_padded_in_recycled_memory(tmp_path: Path) -> None:
         assert same(made, pad([samples[3], samples[0]]))
         addresses.add(made.data_ptr())
     assert len(addresses) <= 2
-
-
-def test_padding_is_as_long_as_asked_beside_another_thread() -> None:
-    """Which puts the padding that it has made, a shorter one, in place of this thread's just now."""
-
-    class Long:
-        def __len__(self) -> int:
-            gaps._longest = memoryview(bytes(8))
-            return 800
-
-        def __getitem__(self, part: slice) -> memoryview:
-            return memoryview(bytes(800))[part]
-
-    gaps = _Gaps(0, torch.int64, 1)
-    gaps._longest = Long()  # type: ignore[assignment]
-    assert len(gaps[100]) == 800
 
 
 def test_collations_travel_to_workers() -> None:

@@ -8,16 +8,11 @@
 Nothing is unpickled, evaluated or imported at the word of a file.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from prepcache.artifact.header import Header, read_header
+from prepcache.artifact.layout import Written, copy
+from prepcache.artifact.merger import merge
 from prepcache.artifact.reader import Artifact, check, open
-
-if TYPE_CHECKING:
-    from prepcache.artifact.layout import Written, copy
-    from prepcache.artifact.merger import merge
-    from prepcache.artifact.writer import Writer
+from prepcache.artifact.writer import Writer
 
 __all__ = [
     "Artifact",
@@ -30,12 +25,3 @@ __all__ = [
     "open",
     "read_header",
 ]
-
-_LATE = {"Writer": "writer", "Written": "layout", "copy": "layout", "merge": "merger"}
-"""What only those who write need."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATE:
-        raise AttributeError(f"module 'prepcache.artifact' has no attribute {name!r}")
-    return getattr(import_module(f"prepcache.artifact.{_LATE[name]}"), name)
