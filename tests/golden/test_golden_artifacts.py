@@ -27,12 +27,12 @@ def test_golden_artifacts_stay_readable(name: str) -> None:
     expected = [sample for item in GOLDEN[name] for sample in item]
     assert found.rows == len(expected) and all(map(same, samples_of(found), expected))
     assert found.row_count.tolist() == [len(item) for item in GOLDEN[name]]
-    assert found.header.observed == []
+    assert found.header.inputs == []
 
 
 def test_what_a_golden_artifact_observed_stays_readable() -> None:
     """Its bytes are not pinned: zlib's differ from one build of it to another."""
-    assert artifact.open(HERE / "artifact-observed.safetensors").header.observed == OBSERVED
+    assert artifact.open(HERE / "artifact-observed.safetensors").header.inputs == OBSERVED
 
 
 @pytest.mark.parametrize("name", GOLDEN)

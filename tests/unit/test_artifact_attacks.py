@@ -313,7 +313,7 @@ OBSERVED_ATTACKS = {
 def test_observed_inputs_that_lie(path: Path, attack: str) -> None:
     rewrite(path, lambda _, document: document.update(observed=OBSERVED_ATTACKS[attack]))
     with pytest.raises(ArtifactError, match="the observed inputs cannot be read"):
-        _ = artifact.open(path).header.observed
+        _ = artifact.open(path).header.inputs
     with pytest.raises(ArtifactError, match="the observed inputs cannot be read"), open(path, "rb") as file:
         artifact.check(file.fileno())
 

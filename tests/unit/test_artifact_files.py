@@ -233,7 +233,7 @@ def test_observed_inputs_are_joined_unless_they_differ(tmp_path: Path) -> None:
     write(tmp_path / "b", [2], first=1, observed=seen("aa", "bb"))
     write(tmp_path / "c", [3], first=2, observed=seen("cc"))
     merge(tmp_path / "d", [tmp_path / "a", tmp_path / "b"])
-    assert artifact.open(tmp_path / "d").header.observed == seen("aa", "bb")
+    assert artifact.open(tmp_path / "d").header.inputs == seen("aa", "bb")
     with pytest.raises(ArtifactError, match="different digests"):
         merge(tmp_path / "e", [tmp_path / "a", tmp_path / "c"])
 

@@ -120,7 +120,7 @@ class GroupSpec:
     columns: tuple[ColumnSpec, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Document:
     """What an artifact says of itself, in its metadata."""
 
@@ -130,7 +130,7 @@ class Document:
     rows: Count
     cost_s: float
     producer: dict[str, str | int | float]
-    observed: str
+    observed: str = field(repr=False)
     edition: Count
     groups: Annotated[tuple[GroupSpec, ...], Meta(max_length=MAX_GROUPS)]
 
@@ -153,31 +153,22 @@ class Span:
         return {"dtype": self.dtype, "shape": self.shape, "data_offsets": offsets}
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+@dataclass(frozen=True)
+class Header(Document):
     """What a file says of itself, where its tensors lie, and its item table."""
 
-    recipe: RecipeDigest
-    key: Key
-    items: int
-    rows: int
-    cost_s: float
-    edition: int
-    producer: dict[str, Any]
-    groups: tuple[GroupSpec, ...]
     spans: dict[str, Span]
     size_bytes: int
     item_digests: Array
     first_row: Array
     row_count: Array
     item_cost: Array
-    packed_observed: str = field(repr=False)
 
     @property
-    def observed(self) -> list[dict[str, str]]:
+    def inputs(self) -> list[dict[str, str]]:
         """Unpacked each time, and checked only then: ArtifactError where they are malformed."""
         try:
-            return unpack_observed(self.packed_observed)
+            return unpack_observed(self.observed)
         except (KeyError, ValueError) as error:
             raise ArtifactError(f"the observed inputs cannot be read: {error}") from None
 
@@ -372,10 +363,9 @@ def _read(fd: int, spans: dict[str, Span], document: Document, size: int) -> Hea
         raise ValueError("a cost is negative, not a number, or over 30 years")
     if entry_key(recipe, digests.tobytes()) != document.key:
         raise ValueError("the key does not match the recipe and items")
-    return Header(
-        recipe, document.key, items, rows, float(costs.sum()), document.edition, document.producer,
-        document.groups, spans, size, digests, first_row, counts, costs, document.observed,
-    )  # fmt: skip
+    said = vars(document) | {"cost_s": float(costs.sum())}
+    return Header(**said, spans=spans, size_bytes=size, item_digests=digests, first_row=first_row,
+                  row_count=counts, item_cost=costs)  # fmt: skip
 
 
 def _check_column(column: ColumnSpec) -> None:

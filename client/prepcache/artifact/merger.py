@@ -100,8 +100,8 @@ def _signature(group: GroupSpec) -> str:
 
 def _union(headers: Sequence[Header]) -> list[dict[str, Any]]:
     seen: dict[tuple[str, str], dict[str, Any]] = {}
-    for header in {header.packed_observed: header for header in headers}.values():
-        for entry in header.observed:
+    for header in {header.observed: header for header in headers}.values():
+        for entry in header.inputs:
             first = seen.setdefault((entry["kind"], entry["name"]), entry)
             if first["digest"] != entry["digest"]:
                 raise ArtifactError(

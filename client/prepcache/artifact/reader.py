@@ -261,7 +261,7 @@ def check(fd: int, *, max_items: int = MAX_ELEMENTS) -> Header:
         return read_array(fd, header.spans[name], table_dtype(name), start, stop)
 
     check_rows(header, read)
-    _ = header.observed  # who maps it does not ask
+    _ = header.inputs  # who maps it does not ask
     return header
 
 

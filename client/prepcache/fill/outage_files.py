@@ -65,7 +65,7 @@ class LeftFiles:
         catalogue = task.catalogue
         if (file := LocalFile.at(path)) is None:
             return None
-        observed, table = list(file.artifact.header.observed), file.artifact.item_digests
+        observed, table = list(file.artifact.header.inputs), file.artifact.item_digests
         # An input that has changed may change back.
         if file.artifact.edition < catalogue.edition or not task.by.artifacts.accepts(observed):
             return None

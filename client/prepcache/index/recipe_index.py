@@ -292,7 +292,7 @@ def open_or_miss(ref: ArtifactRef, path_of: Callable[[ArtifactRef], Any], recipe
                 f"it is entry {mapped.key[:12]} of recipe {mapped.recipe[:12]}, not {ref.key[:12]} of "
                 f"{recipe[:12]}"
             )
-        if mapped.header.packed_observed and not ref.observed:
+        if mapped.header.observed and not ref.observed:
             raise ArtifactError("the answer lacks its observed inputs")
         return mapped
     except (FileNotFoundError, NotFound):

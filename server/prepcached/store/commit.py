@@ -192,7 +192,7 @@ def items_of(core: Core, row: Doomable) -> Items:
 
 def _check_observed(conn: sa.Connection, recipe: queries.RecipeRow, new: Iterable[Taken]) -> None:
     """Refuses what would make clients refuse the answer to a look-up."""
-    if not any(file.header.packed_observed for file in new):
+    if not any(file.header.observed for file in new):
         return
     size = queries.observed_bytes(conn, recipe.id)
     if size > MAX_OBSERVED_BYTES:
@@ -244,12 +244,12 @@ def row_values(header: Header, digest: str, size_bytes: int) -> dict[str, Any]:
         "rows": header.rows,
         "cost_s": header.cost_s,
         "edition": header.edition,
-        "observed": header.packed_observed or None,
+        "observed": header.observed or None,
     }
 
 
 def _ref(file: Taken) -> ArtifactRef:
     header, items = file.header, len(file.header.item_digests)
-    observed = tuple(Digest(chunk.name) for chunk in chunks_of(header.observed))
+    observed = tuple(Digest(chunk.name) for chunk in chunks_of(header.inputs))
     of = header.rows, header.cost_s, observed, header.edition
     return ArtifactRef(header.key, file.digest, file.size_bytes, items, *of)
