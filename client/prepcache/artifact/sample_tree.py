@@ -201,7 +201,7 @@ def _walk(value: Any, parts: list[Any], leaves: list[Any], depth: int) -> None:
     elif kind is tuple or kind is list or kind is dict or is_namedtuple(kind):
         _walk_container(value, kind, parts, leaves, depth)
         return
-    elif kind is (torch := _torch_tensor()):
+    elif kind is _torch_tensor():
         _check_tensor(value)
         parts += "tensor", value.dtype, _ndim(value.dim())
     elif issubclass(kind, np.generic) and kind.__module__ == "numpy":
@@ -209,7 +209,7 @@ def _walk(value: Any, parts: list[Any], leaves: list[Any], depth: int) -> None:
             raise _Refused(f"a {_name(kind)} loses trailing NULs in an array; return str(x) or bytes(x)")
         parts += kind, _numpy_dtype(value.dtype)
     else:
-        raise _Refused(_why_not(kind, torch))
+        raise _Refused(_why_not(kind))
     leaves.append(value)
 
 
@@ -278,46 +278,40 @@ def _check_tensor(value: Any) -> None:
 
 
 _INSTEAD = {
-    "pandas.DataFrame": "row.to_dict('list') or row.to_numpy()",
-    "pandas.Series": "row.to_dict() or row.to_numpy()",
-    "PIL.Image.Image": "numpy.array(image)",
-    "pathlib.PurePath": "str(path)",
+    **{
+        f"builtins.{name}": f"{name}(x)" for name in ("int", "float", "str", "bytes", "dict", "list", "tuple")
+    },
     "builtins.set": "sorted(x)",
     "builtins.frozenset": "sorted(x)",
+    "collections.Mapping": "dict(x)",
+    "numpy.MaskedArray": "(x.data, numpy.ma.getmaskarray(x)) or x.filled(value)",
+    "numpy.ndarray": "numpy.array(x)",
+    "torch.Tensor": "x.detach().as_subclass(torch.Tensor)",
+    "pandas.DataFrame": "row.to_dict('list') or row.to_numpy()",
+    "pandas.Series": "row.to_dict() or row.to_numpy()",
+    "PIL.Image": "numpy.array(image)",
+    "pathlib.PurePath": "str(path)",
     "datetime.date": "x.isoformat()",
     "decimal.Decimal": "float(x) or str(x)",
     "enum.Enum": "x.value",
 }
-"""What holds the same, by the public name of a class: libraries keep some of theirs in other modules."""
+"""What holds the same as an instance of a class, by its package and name, or of one derived from it."""
 
 
-def _why_not(kind: type, tensor: Any) -> str:
-    name = _name(kind)
-    if issubclass(kind, np.ma.MaskedArray):
-        return (
-            "a masked array would lose its mask; return (x.data, numpy.ma.getmaskarray(x)) or x.filled(value)"
+def _why_not(kind: type) -> str:
+    names = [f"{base.__module__.partition('.')[0]}.{base.__qualname__}" for base in kind.__mro__]
+    instead = next((_INSTEAD[name] for name in names if name in _INSTEAD), None)
+    if instead is None and hasattr(kind, "__dataclass_fields__"):
+        instead = "dataclasses.asdict(x)"
+    elif instead is None and hasattr(kind, "model_dump"):
+        instead = "x.model_dump()"
+    elif instead is None:
+        many = "; with expand=True a function may yield several samples for one item"
+        instead = (
+            "tensors, arrays, numbers, str, bytes or None, or a dict, list, tuple or namedtuple of those"
         )
-    if tensor is not None and issubclass(kind, tensor):
-        return f"a {name} would come back as a plain tensor; return x.detach().as_subclass(torch.Tensor)"
-    if issubclass(kind, np.ndarray):
-        return f"a {name} would come back as a plain ndarray; return numpy.array(x)"
-    for plain in (bool, int, float, str, bytes, dict, list, tuple):
-        if issubclass(kind, plain):
-            return f"a {name} would come back as a plain {plain.__name__}; return {plain.__name__}(x)"
-    if issubclass(kind, Mapping):
-        return f"a {name} would come back as a plain dict; return dict(x)"
-    for base in kind.__mro__:
-        module = "pandas" if base.__module__.startswith("pandas.") else base.__module__
-        if instead := _INSTEAD.get(f"{module}.{base.__qualname__}"):
-            return f"a value of type {name} cannot be stored; return {instead}"
-    instead = "dataclasses.asdict(x)" if hasattr(kind, "__dataclass_fields__") else ""
-    if instead or hasattr(kind, "model_dump"):
-        return f"a value of type {name} cannot be stored; return {instead or 'x.model_dump()'}"
-    many = "; with expand=True a function may yield several samples for one item"
-    return (
-        f"a value of type {name} cannot be stored; return tensors, arrays, numbers, str, bytes or None, "
-        f"or a dict, list, tuple or namedtuple of those{many if issubclass(kind, Iterator) else ''}"
-    )
+        instead += many if issubclass(kind, Iterator) else ""
+    return f"a value of type {_name(kind)} cannot be stored; return {instead}"
 
 
 def _name(kind: type) -> str:
