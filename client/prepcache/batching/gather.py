@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 import json
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -33,6 +33,8 @@ from prepcache.batching.buffers import Pool
 from prepcache.batching.table import Numbers, Ranges, Table
 
 Array = npt.NDArray[Any]
+Make = Callable[[Array], list[Any]]
+MISSING = -1
 Gathered = Array | Ranges | None
 """A column's rows: `[k, ...]`, or end to end, or None for a column of None."""
 
@@ -106,7 +108,7 @@ class Batch:
 
 
 class Rows:
-    """The rows of a data set, in its order: of each sample the artifact, and its row there."""
+    """The rows of a data set, in its order: of each sample the artifact, or `MISSING`, and its row there."""
 
     def __init__(self, artifacts: Sequence[Any], art_of: npt.NDArray[Any], row_of: npt.NDArray[Any]) -> None:
         self._artifacts = artifacts
@@ -130,23 +132,29 @@ class Rows:
                 place_of_group.append(len(groups))
                 groups.append(group)
         self.tables = [Table(groups) for _, groups in groups_of_table.values()]
-        group_of, index = self._groups_of(first_group)
+        there: Any = np.flatnonzero(self._art_of != MISSING)
+        is_whole = len(there) == len(self)
+        there = slice(None) if is_whole else there
+        group_of, number_of = self._groups_of(first_group, self._art_of[there], self._row_of[there])
         first = [
             self.tables[table].first[place]
             for table, place in zip(table_of_group, place_of_group, strict=True)
         ]
-        self._number_of = index if len(first) < 2 else np.array(first, np.int64)[group_of] + index
-        self._table_of: Array | None = None
-        if len(self.tables) > 1:
-            self._table_of = np.array(table_of_group, np.int32)[group_of]
+        if len(first) > 1:
+            number_of = np.array(first, np.int64)[group_of] + number_of
+        self._number_of, self._table_of = number_of, None
+        if len(self.tables) > 1 or not is_whole:
+            self._number_of, self._table_of = np.zeros(len(self), np.int64), np.full(len(self), MISSING, "i4")
+            self._number_of[there] = number_of
+            self._table_of[there] = np.array(table_of_group, "i4")[group_of]
 
-    def _groups_of(self, first_group: Array) -> tuple[Array, Array]:
+    def _groups_of(self, first_group: Array, art_of: Array, row_of: Array) -> tuple[Array, Array]:
         """Each sample's group, counted through all artifacts, and its index there."""
-        group_of = first_group[self._art_of]
+        group_of = first_group[art_of]
         if all(artifact.row_group is None for artifact in self._artifacts):
-            return group_of, self._row_of
+            return group_of, row_of
         rows = np.array([artifact.rows for artifact in self._artifacts], np.int64)
-        row = (np.cumsum(rows) - rows)[self._art_of] + self._row_of
+        row = (np.cumsum(rows) - rows)[art_of] + row_of
         no_groups = [np.zeros(count, np.uint16) for count in rows]
         in_groups = [np.arange(count) for count in rows]
         for number, artifact in enumerate(self._artifacts):
@@ -160,13 +168,13 @@ class Rows:
     def sample(self, i: int) -> Any:
         return self._artifacts[self._art_of[i]].sample(int(self._row_of[i]))
 
-    def take(self, indices: Any, shown: Array | None = None) -> list[Any] | Batch:
+    def take(self, indices: Any, make: Make | None = None) -> list[Any] | Batch:
         """The samples at these positions: a `Batch` if their trees are equal, else a list.
 
         Args:
             indices: integers (Python's, numpy's, torch's), negative ones counted from the end; an array
                 or tensor of them; or a boolean array or tensor with an entry for each sample.
-            shown: the positions that messages name, if others than these.
+            make: gives the samples at positions where they are missing.
 
         Raises:
             IndexError, TypeError: a position out of range, a mask of another length, or no integer.
@@ -178,20 +186,19 @@ class Rows:
             numbers = self._number_of.take(at)
         except IndexError:
             raise _out_of_range(at, len(self)) from None
-        shown = at if shown is None else shown
         if self._table_of is None:
-            return Batch(self.tables[0], numbers, shown, self.pool)
-        return self._take_of_tables(self._table_of.take(at), numbers, shown)
-
-    def _take_of_tables(self, table_of: Array, numbers: Array, at: Array) -> list[Any] | Batch:
-        tables = np.unique(table_of).tolist()
+            return Batch(self.tables[0], numbers, at, self.pool)
+        table_of = self._table_of.take(at)
         samples: list[Any] = [None] * len(at)
-        for table in tables:
+        for table in np.unique(table_of).tolist():
             places = np.flatnonzero(table_of == table)
-            batch = Batch(self.tables[table], numbers[places], at[places], self.pool)
-            if len(tables) == 1:
-                return batch
-            for place, sample in zip(places.tolist(), batch, strict=True):
+            if table == MISSING and make is not None:
+                found: Any = make(at[places])
+            else:
+                found = Batch(self.tables[table], numbers[places], at[places], self.pool)
+                if len(places) == len(at):
+                    return found  # type: ignore[no-any-return]
+            for place, sample in zip(places.tolist(), found, strict=True):
                 samples[place] = sample
         return samples
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from prepcache.artifact.sample_tree import copied
-from prepcache.batching.gather import Batch, Rows, positions
+from prepcache.batching.gather import MISSING, Batch, Rows
 from prepcache.forks import kept
-from prepcache.index.item_index import MISSING, Array, Catalogue, rows_of
+from prepcache.index.item_index import Array, Catalogue, rows_of
 
 BLOCK_BYTES = 256 << 10
 BLOCK_ROWS = 64
@@ -36,28 +36,22 @@ class View:
         while True:
             self.version, places = catalogue.version, catalogue.places
             slots, rows = rows_of(catalogue.distinct.inverse, places)
-            is_there = slots != MISSING
-            there = slots[is_there]
-            used = np.flatnonzero(np.bincount(there))  # np.unique would sort
+            used = np.flatnonzero(np.bincount(slots + 1)[1:])  # np.unique would sort
             held = [catalogue.slots.get(slot) for slot in used.tolist()]
             self._artifacts = [slot.artifact for slot in held if slot is not None]
             if len(self._artifacts) == len(held):  # else one was let go this moment: look again
                 break
         self.is_whole = bool((places.artifact != MISSING).all())
-        number = np.zeros(used[-1] + 1 if len(used) else 0, np.int32)
+        number = np.full(used[-1] + 2 if len(used) else 1, MISSING, np.int32)  # the last for `MISSING`
         number[used] = np.arange(len(used), dtype=np.int32)
-        self.rows = Rows(self._artifacts, number[there], rows[is_there])
-        self._count = len(slots)
+        self._rows = Rows(self._artifacts, number[slots], rows)
         self._inverse = catalogue.distinct.inverse
-        self._compact: Array | None = None
-        if len(self.rows) < self._count:
-            self._compact = np.where(is_there, np.cumsum(is_there) - 1, MISSING)
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._rows)
 
     def sample(self, position: int) -> Any:
-        return self.rows.sample(position)
+        return self._rows.sample(position)
 
     @kept
     def block_rows(self) -> int:
@@ -69,28 +63,15 @@ class View:
 
     def take(self, indices: Any, make: Callable[[Sequence[int]], dict[int, Any]]) -> list[Any] | Batch:
         """The samples at positions, as `Rows.take`; `make` gives the distinct items that are missing."""
-        if self._compact is None:
-            return self.rows.take(indices)
-        at = positions(indices, self._count)
-        outside = at[(at < -self._count) | (at >= self._count)]
-        if len(outside):
-            raise IndexError(f"index {outside[0]} is out of range for a data set of {self._count} samples")
-        at = np.where(at < 0, at + self._count, at)
-        compact = self._compact[at]
-        is_there = compact != MISSING
-        if is_there.all():
-            return self.rows.take(compact, at)
-        samples: list[Any] = [None] * len(at)
-        gathered: Any = self.rows.take(compact[is_there], at[is_there]) if is_there.any() else []
-        for place, sample in zip(np.flatnonzero(is_there).tolist(), gathered, strict=True):
-            samples[place] = sample
-        absent = np.flatnonzero(~is_there)
-        items = self._inverse[at[absent]].tolist()
-        made = make(list(dict.fromkeys(items)))
-        given: set[int] = set()
-        for place, item in zip(absent.tolist(), items, strict=True):
+        return self._rows.take(indices, lambda positions: self._made(positions, make))
+
+    def _made(self, positions: Array, make: Callable[[Sequence[int]], dict[int, Any]]) -> list[Any]:
+        items = self._inverse[positions].tolist()
+        made, given = make(list(dict.fromkeys(items))), set[int]()
+        samples = []
+        for item in items:
             # Drawn again, or an equal item: what is done to one sample must not show in another.
-            samples[place] = copied(made[item]) if item in given else made[item]
+            samples.append(copied(made[item]) if item in given else made[item])
             given.add(item)
         return samples
 
