@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 DIGESTS = {
     "dense": "28c9787d29eb38165e84f6cb2b1805bcc8a2ef32ea3dd832eea1b6555a993bc2",
     "ragged": "89a48805e6cd9cf7bb6768e340fade14391b8bd584759e9277eac3899060349a",
-    "mixed": "e9a93a6d7361d7e7af93bd24dca4423a565d919308e400e414fb15d203c29f5c",
+    "mixed": "248f6e241450432b656e3c6c6da5e55c8453bd9fad4ae01b4f16361bc626e8f9",
 }
 
 

@@ -24,10 +24,6 @@ NUMPY = st.one_of(
     hnp.integer_dtypes(endianness="?"),
     hnp.floating_dtypes(sizes=(16, 32, 64), endianness="?"),
     hnp.complex_number_dtypes(sizes=(64, 128), endianness="?"),
-    hnp.datetime64_dtypes(endianness="?"),
-    hnp.timedelta64_dtypes(endianness="?"),
-    hnp.byte_string_dtypes(min_len=1, max_len=5),
-    hnp.unicode_string_dtypes(min_len=1, max_len=3),
 )
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 ARRAYS = st.builds(lambda dtype, shape: (dtype, shape), NUMPY, SHAPES).flatmap(lambda pair: hnp.arrays(*pair))

@@ -18,27 +18,24 @@ from support.artifacts import same, samples_of, write
 TORCH_DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
     torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8, torch.bool, torch.complex64,
-    torch.complex128, torch.complex32, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu,
-    torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float4_e2m1fn_x2,
+    torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu,
+    torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
 ]  # fmt: skip
 
 NUMPY_DTYPES = [
     "<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "<u8", "<u4", "<u2", "|u1", "|b1", "<c8", "<c16",
-    ">f8", ">f4", ">i2", ">u8", ">c16", "<M8[ns]", "<M8[D]", ">M8[s]", "<m8[ms]", "<M8[25s]", "|S1", "|S3",
-    "<U2", ">U2", np.dtype("longdouble").str, np.dtype("clongdouble").str,
+    ">f8", ">f4", ">i2", ">u8", ">c16",
 ]  # fmt: skip
 
 SHAPES = [(), (1,), (0,), (5,), (2, 3), (0, 3), (3, 0), (2, 1, 4), (2, 2, 2, 2)]
 
 
 def _random(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
-    """Random bits, NaN payloads and all; booleans are 0 or 1, text is ASCII."""
+    """Random bits, NaN payloads and all; booleans are 0 or 1."""
     count = math.prod(shape) * dtype.itemsize
     raw = np.random.default_rng(seed).integers(0, 256, count, "u1")
     if dtype.kind == "b":
         raw &= 1
-    if dtype.kind == "U":
-        return np.full(shape, "ab"[: seed % 3], dtype)
     return raw.view(dtype).reshape(shape) if count else np.empty(shape, dtype)
 
 
@@ -56,7 +53,6 @@ def _ragged(make: Any) -> list[Any]:
     return [make((2, 3), 1), make((0, 7), 2), make((1, 1), 3), make((2, 3), 4)]
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")
 def test_tensors_of_every_dtype_come_back_to_the_bit(tmp_path: Path) -> None:
     for dtype in TORCH_DTYPES:
         dense = [_tensor(dtype, shape, seed) for shape in SHAPES for seed in (1, 2)]
@@ -72,12 +68,11 @@ def _ragged_tensor(dtype: torch.dtype, shape: tuple[int, ...], seed: int) -> dic
 
 
 def test_arrays_of_every_dtype_come_back_to_the_bit(tmp_path: Path) -> None:
-    """Dates and text included; big-endian ones come back native."""
+    """Big-endian ones come back native."""
     for number, dtype in enumerate(map(np.dtype, NUMPY_DTYPES)):
         samples = [_random(dtype, shape, seed) for shape in SHAPES for seed in (1, 2)]
         samples += _ragged(partial(_random, dtype))
-        if dtype.kind not in "SU":
-            samples += [_random(dtype, (1,), seed)[0] for seed in (1, 2)]
+        samples += [_random(dtype, (1,), seed)[0] for seed in (1, 2)]
         write(tmp_path / str(number), samples)
         found = artifact.open(tmp_path / str(number))
         for row, sample in enumerate(samples):
@@ -120,7 +115,6 @@ def test_a_buffer_that_the_function_reuses_is_copied(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")
 def test_any_safetensors_reader_reads_every_column(tmp_path: Path) -> None:
     samples = [{"x": _tensor(dtype, (2, 3), 1), "y": torch.arange(n)} for n, dtype in enumerate(TORCH_DTYPES)]
     samples += [(np.arange(3.0), "text", 2**60, True, None), (np.arange(4.0), "", 2**61, False, None)]

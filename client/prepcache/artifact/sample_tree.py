@@ -99,8 +99,8 @@ def _leaf(value: Any) -> Leaf:
     if kind in _SIMPLE:
         return Leaf(_SIMPLE[kind])
     if kind is _torch_tensor():
-        return Leaf("tensor", str(value.dtype).removeprefix("torch."), value.dim())
-    dtype = cast(str, columns.describe_dtype(value.dtype))
+        return Leaf("tensor", columns.describe_dtype(value.dtype) or "", value.dim())
+    dtype = columns.describe_dtype(value.dtype) or ""
     return Leaf("ndarray", dtype, value.ndim) if kind in _ARRAYS else Leaf("scalar", dtype)
 
 
@@ -204,9 +204,7 @@ def _walk(value: Any, parts: list[Any], leaves: list[Any], depth: int) -> None:
     elif kind is _torch_tensor():
         _check_tensor(value)
         parts += "tensor", value.dtype, _ndim(value.dim())
-    elif issubclass(kind, np.generic) and kind.__module__ == "numpy":
-        if kind in (np.str_, np.bytes_):
-            raise _Refused(f"a {_name(kind)} loses trailing NULs in an array; return str(x) or bytes(x)")
+    elif issubclass(kind, np.number | np.bool_) and kind.__module__ == "numpy":
         parts += kind, _numpy_dtype(value.dtype)
     else:
         raise _Refused(_why_not(kind))
@@ -256,13 +254,13 @@ def _numpy_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if dtype.names is not None:
         raise _Refused("structured arrays cannot be stored; return {name: x[name] for name in x.dtype.names}")
     if columns.describe_dtype(dtype) is None:
-        raise _Refused(f"numpy dtype {dtype!r} cannot be stored; convert it (numbers, dates, bytes)")
+        raise _Refused(f"numpy dtype {dtype!r} cannot be stored; convert it to numbers, or return x.tolist()")
     return dtype.newbyteorder("=")
 
 
 @cache
 def _check_torch_dtype(dtype: Any) -> None:
-    if not columns.holds_tensor_dtype(str(dtype).removeprefix("torch.")):
+    if columns.describe_dtype(dtype) is None:
         raise _Refused(f"{dtype} cannot be stored; convert it, or return its parts")
 
 
