@@ -247,7 +247,7 @@ def why_missing(
         lines, cue = [_missing_items(artifacts, catalogue, items, root)], "data"
     else:
         return [ask(artifacts)]
-    artifacts.note_missing(shortened("; ".join(lines), wire.MAX_WHY), cue)
+    artifacts.why, artifacts.why_cue = shortened("; ".join(lines), wire.MAX_WHY), cue
     return lines
 
 

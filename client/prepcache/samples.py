@@ -182,7 +182,7 @@ class Samples:
 
     def note_hits(self) -> None:
         """Counts the items that were cached at the opening as hits."""
-        self.by.artifacts.found(*self.tally.note_hits())
+        self.by.artifacts.session.found(*self.tally.note_hits())
 
     def say_opening(self, root: str | os.PathLike[str] | None) -> None:
         """Says what is there, and why the rest is not."""

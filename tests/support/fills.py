@@ -46,8 +46,7 @@ class Artifacts:
     recipe = RECIPE
     reason = ""
     budget = 32 << 20
-    absorb_own, start_over = ArtifactSet.absorb_own, ArtifactSet.start_over
-    note_reason = ArtifactSet.note_reason
+    absorb_own = ArtifactSet.absorb_own
 
     def __init__(self, session: FakeSession, catalogue: Catalogue) -> None:
         self.session = self.sharing = session

@@ -277,9 +277,7 @@ def artifacts(
         "why": "",
         "changed_inputs": (),
     }
-    found = SimpleNamespace(**(given | members))
-    found.note_missing = lambda why, cue: vars(found).update(why=why, why_cue=cue)
-    return found
+    return SimpleNamespace(**(given | members))
 
 
 def why(found: SimpleNamespace, items: Any = ("a", "b", "c"), root: Any = None) -> list[str]:

@@ -354,7 +354,7 @@ class Committer:
         if not self.is_filling:
             if not self.reason and reason != self._artifacts.reason:
                 log.warning("prepcache: samples preprocessed on access are no longer stored: %s", reason)
-            self._artifacts.note_reason(reason)
+            self._artifacts.reason = reason
         self.reason, self.is_declined = reason, is_declined
 
     # -- one commit

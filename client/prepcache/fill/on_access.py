@@ -257,7 +257,7 @@ class OnAccess:
         guard = self._task.by.job.guard
         changed = guard.check() if made else []
         if changed:
-            self._artifacts.note_reason(line(changed))
+            self._artifacts.reason = line(changed)
             if guard.is_news():
                 log.warning("prepcache: %s: %s", self._artifacts.recipe.name, self._artifacts.reason)
         return bool(changed)

@@ -276,7 +276,7 @@ class Share:
         except FutureGeneration:
             if generation == 0:
                 raise
-            self._artifacts.start_over()
+            self._artifacts.generation = 0  # another root, or a rebuilt index
             return None
         except Declined as error:  # the recipe itself
             self.reason = error.message

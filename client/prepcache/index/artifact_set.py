@@ -5,8 +5,7 @@ Invariants:
     2. Holds belong to the process that opened the data set, and to each process that reads a stream
        (`claim`). A DataLoader worker that inherited a data set takes none. A hold is given up when no data
        set of the process maps the artifact any more.
-    3. Others change it by its methods only.
-    4. An artifact whose observed inputs changed is not mapped, and the reason names the input.
+    3. An artifact whose observed inputs changed is not mapped, and the reason names the input.
 """
 
 from __future__ import annotations
@@ -62,6 +61,7 @@ class ArtifactSet:
         drawn: the generators that samples were drawn from; replaced, never changed.
         has_lost: items that were there are missing by now.
         is_known: the daemon answered the last look, so that it knows the recipe.
+        reason: why samples are not stored; why, why_cue: why items are missing, which the next lease says.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ArtifactSet:
         self.client = client
         self.generation = 0
         self.reason = ""
-        self.why = self.why_cue = ""  # something is missing, for the daemon to know
+        self.why = self.why_cue = ""
         self.has_any = self.has_lost = self.is_known = False
         self._lost = 0
         self._refused: PrepcacheError | None = None  # why the recipe itself was not taken
@@ -240,10 +240,6 @@ class ArtifactSet:
                 self.generation = committed.generation
             self.drop(useless)
 
-    def start_over(self) -> None:
-        """The daemon's counters began at 0: another root, or a rebuilt index."""
-        self.generation = 0
-
     def drop(self, refs: Iterable[wire.ArtifactRef]) -> None:
         """Gives up holds on artifacts that no data set of this process maps."""
         gone = list(refs)
@@ -268,10 +264,6 @@ class ArtifactSet:
             self.has_lost |= lost > 0
             self._lost += lost
 
-    def found(self, items: int, saved_s: float) -> None:
-        if items:
-            self.session.found(items, saved_s)
-
     def touch(self) -> None:
         """The data set is being read."""
         if self._lost and self.is_owner:  # here: a beat thread says nothing
@@ -285,14 +277,6 @@ class ArtifactSet:
         if now - self._touched_at > TOUCH_S:
             self._touched_at = now
             self.session.touch([ref.digest for ref in self.index.refs])
-
-    def note_missing(self, why: str, cue: str) -> None:
-        """Why items are missing: the next lease tells the daemon."""
-        self.why, self.why_cue = why, cue
-
-    def note_reason(self, reason: str) -> None:
-        """Why samples that were made are not stored."""
-        self.reason = reason
 
     def note_filled(self, reason: str, *, is_declined: bool) -> None:
         """A fill has ended; `reason` says why something of it was not committed."""
