@@ -399,10 +399,17 @@ def _check_items(digests: Array, counts: Array, rows: int) -> Array:
 
 def has_twice(digests: Array) -> bool:
     """Whether two of the digests (`uint8[n, 32]`) are equal."""
-    words = np.ascontiguousarray(digests).view("<u8")
-    heads = np.sort(words[:, 0])
-    # Equal first 8 bytes are next to impossible among honest digests; only then compare them whole.
-    if not (heads[1:] == heads[:-1]).any():
-        return False
-    ordered = words[np.lexsort(words.T)]  # numpy.unique by rows keeps the GIL, and takes 8 times as long
-    return bool((ordered[1:] == ordered[:-1]).all(axis=1).any())
+    return bool(sort_digests(np.ascontiguousarray(digests).view("<u8"))[1].any())
+
+
+def sort_digests(words: Array) -> tuple[Array, Array]:
+    """A stable order of digests (`uint64[n, 4]`), and of each but the first whether it equals the last."""
+    order = np.argsort(words[:, 0], kind="stable")
+    prefix = words[order, 0]
+    is_same = prefix[1:] == prefix[:-1]
+    at = np.flatnonzero(is_same)
+    if len(at) and not (words[order[at]] == words[order[at + 1]]).all():
+        # Different digests with 8 bytes in common: equal ones need not be neighbours yet.
+        order = np.lexsort(words.T[::-1])
+        is_same = (words[order[1:]] == words[order[:-1]]).all(axis=1)
+    return order, is_same

@@ -27,6 +27,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from prepcache.artifact.header import sort_digests
 from prepcache.digests import DIGEST_BYTES
 from prepcache.index.recipe_index import RecipeIndex, Slot, matches, ranges, reopened
 
@@ -52,7 +53,7 @@ class Distinct:
     def __init__(self, digests: Array) -> None:
         digests = np.ascontiguousarray(digests, "u1").reshape(-1, DIGEST_BYTES)
         words = digests.view("<u8")
-        order, is_same = _sort(words)
+        order, is_same = sort_digests(words)
         heads = order[np.concatenate(([True], ~is_same))[: len(order)]]
         by_first = np.argsort(heads, kind="stable")
         number = np.empty(len(heads), "i4")
@@ -82,27 +83,12 @@ class Distinct:
         return found
 
     def _find(self, own: Array, words: Array) -> Array:
-        # Sorted queries walk the prefixes in order: four times as fast as at random for a million.
-        order = np.argsort(words[:, 0], kind="stable")
-        query, at = matches(self._prefix, words[order, 0])
-        query, candidate = order[query], self._of[at]
+        query, at = matches(self._prefix, words[:, 0])
+        candidate = self._of[at]
         is_equal = (own[candidate] == words[query]).all(axis=1)
         found = np.full(len(words), MISSING, "i4")
         found[query[is_equal]] = candidate[is_equal]
         return found
-
-
-def _sort(words: Array) -> tuple[Array, Array]:
-    """A stable order of the digests, and for each but the first whether it equals the one before."""
-    order = np.argsort(words[:, 0], kind="stable")
-    prefix = words[order, 0]
-    is_same = prefix[1:] == prefix[:-1]
-    at = np.flatnonzero(is_same)
-    if len(at) and not (words[order[at]] == words[order[at + 1]]).all():
-        # Different digests with 8 bytes in common: equal ones need not be neighbours yet.
-        order = np.lexsort(words.T[::-1])
-        is_same = (words[order[1:]] == words[order[:-1]]).all(axis=1)
-    return order, is_same
 
 
 @dataclass(frozen=True, slots=True)

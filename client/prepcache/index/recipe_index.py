@@ -227,13 +227,11 @@ class RecipeIndex:
             edition first.
         """
         words = np.ascontiguousarray(digests).view("<u8")
-        order = np.argsort(words[:, 0], kind="stable")  # sorted queries walk the arrays in order
-        asked = words[order, 0]
         with self.lock:
             prefix, number, row = self._all_sorted()
             slots = {n: slot for n, slot in self.slots.items() if slot.edition >= self.edition}
-        query, at = matches(prefix, asked)
-        query, number, row = order[query], number[at], row[at]
+        query, at = matches(prefix, words[:, 0])
+        number, row = number[at], row[at]
         hits = []
         for one in sorted(set(number.tolist()) & set(slots), key=lambda one: -slots[one].edition):
             at = np.flatnonzero(number == one)
@@ -264,9 +262,11 @@ class RecipeIndex:
 
 def matches(prefix: Array, asked: Array) -> tuple[Array, Array]:
     """The pairs of equal first 8 bytes: which of those asked for, and where in the sorted `prefix`."""
+    order = np.argsort(asked, kind="stable")  # walked in order: four times as fast as at random for a million
+    asked = asked[order]
     first = np.searchsorted(prefix, asked, "left")
     count = np.searchsorted(prefix, asked, "right") - first
-    return np.repeat(np.arange(len(asked)), count), ranges(first, count)
+    return order[np.repeat(np.arange(len(asked)), count)], ranges(first, count)
 
 
 def ranges(starts: Array, counts: Array) -> Array:
