@@ -137,8 +137,6 @@ def test_unstackable_rows_raise_torchs_error_with_two_names(tmp_path: Path) -> N
         default_collate(rows.take([2, 3, 8]))
     with pytest.raises(RuntimeError, match=r"leaf 'words'.*pad_collate"):
         default_collate(rows.take([2, 3, 8]))
-    with pytest.raises(RuntimeError, match=r"sample 12 of the data set.*sample 18 of the data set"):
-        default_collate(rows.take([2, 3, 8], np.array([12, 13, 18])))
 
 
 def test_what_torch_does_not_collate_raises_its_error(tmp_path: Path) -> None:

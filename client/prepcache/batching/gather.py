@@ -172,12 +172,12 @@ class Rows:
         """The samples at these positions: a `Batch` if their trees are equal, else a list.
 
         Args:
-            indices: integers (Python's, numpy's, torch's), negative ones counted from the end; an array
-                or tensor of them; or a boolean array or tensor with an entry for each sample.
+            indices: integers (Python's, numpy's, torch's), negative ones counted from the end; or an array
+                or tensor of them.
             make: gives the samples at positions where they are missing.
 
         Raises:
-            IndexError, TypeError: a position out of range, a mask of another length, or no integer.
+            IndexError, TypeError: a position out of range, or no integer.
         """
         at = positions(indices, self._row_of.size)
         if at.size == 0:
@@ -213,10 +213,6 @@ def positions(indices: Any, count: int) -> Array:
     if not hasattr(indices, "__array__"):
         return positions(list(indices), count)  # a range, a set, a generator: what a sampler may give
     at = np.asarray(indices)
-    if at.dtype == np.bool_:
-        if at.shape != (count,):
-            raise IndexError(f"a mask of shape {at.shape} does not fit a data set of {count} samples")
-        return np.flatnonzero(at)
     if at.dtype.kind not in "iu" and at.size:
         raise TypeError(f"positions must be integers, not {at.dtype}")
     if at.dtype == np.uint64 and (at >= count).any():
