@@ -25,7 +25,7 @@ from blake3 import blake3
 
 CACHE = dis.opmap.get("CACHE", 0)
 EXTENDED_ARG = dis.opmap["EXTENDED_ARG"]
-_SILENT = frozenset({CACHE, dis.opmap["NOP"]})
+_NOP = dis.opmap["NOP"]
 _CONSTS = frozenset(dis.hasconst)
 _CONST_LOADS = frozenset(dis.opmap[n] for n in ("LOAD_CONST", "LOAD_SMALL_INT") if n in dis.opmap)
 _JUMPS = frozenset(dis.hasjrel)
@@ -69,15 +69,15 @@ def docstrings(code: CodeType) -> list[str]:
     return [first for first in firsts if isinstance(first, str)]
 
 
-def instructions(code: CodeType) -> Iterator[tuple[int, int]]:
-    """Operation and argument of each instruction but caches; `EXTENDED_ARG` is resolved."""
+def instructions(code: CodeType) -> Iterator[tuple[int, int, int]]:
+    """Code unit, operation and argument of each instruction but caches; `EXTENDED_ARG` is resolved."""
     raw, extended = code.co_code, 0
     for at in range(0, len(raw), 2):
         op = raw[at]
         if op == EXTENDED_ARG:
             extended = (extended | raw[at + 1]) << 8
         elif op != CACHE:
-            yield op, extended | raw[at + 1]
+            yield at // 2, op, extended | raw[at + 1]
             extended = 0
 
 
@@ -108,16 +108,10 @@ def _steps(code: CodeType) -> tuple[list[Any], list[Any]]:
     steps: list[Any] = []
     places: list[int] = []  # by code unit: how many instructions that count stand before it
     jumps: list[tuple[int, int]] = []
-    extended = 0
-    for at in range(0, len(raw), 2):
-        places.append(len(steps))
-        op = raw[at]
-        if op in _SILENT:
+    for at, op, arg in instructions(code):
+        places += [len(steps)] * (at + 1 - len(places))
+        if op == _NOP:
             continue
-        if op == EXTENDED_ARG:
-            extended = (extended | raw[at + 1]) << 8
-            continue
-        arg, extended = extended | raw[at + 1], 0
         if op in _CONSTS:
             steps.append((op, _const(consts[arg])))
         elif op in _HAS_NAME:
@@ -129,45 +123,19 @@ def _steps(code: CodeType) -> tuple[list[Any], list[Any]]:
             steps.append((op, name, arg & ((1 << shift) - 1)))
         else:
             if op in _JUMPS:
-                jumps.append((len(steps), _target(raw, at, op, arg)))
+                after = at + 1
+                while raw[2 * after : 2 * after + 1] == bytes([CACHE]):
+                    after += 1
+                jumps.append((len(steps), after + (-arg if op in _BACKWARD else arg)))
             steps.append((op, arg))
-    places.append(len(steps))
+    places += [len(steps)] * (len(raw) // 2 + 1 - len(places))
     for index, target in jumps:
         steps[index] = (steps[index][0], "to", places[min(target, len(places) - 1)])
-    handlers = [
-        (places[a], places[b], places[c], rest) for a, b, c, rest in _handlers(code.co_exceptiontable)
+    handlers = vars(dis.Bytecode(code))["exception_entries"] if code.co_exceptiontable else ()
+    return steps, [
+        (*(places[unit // 2] for unit in (one.start, one.end, one.target)), one.depth << 1 | one.lasti)
+        for one in handlers
     ]
-    return steps, handlers
-
-
-def _target(raw: bytes, at: int, op: int, arg: int) -> int:
-    after = at + 2
-    while after < len(raw) and raw[after] == CACHE:
-        after += 2
-    return after // 2 + (-arg if op in _BACKWARD else arg)
-
-
-def _handlers(table: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """The start, end and handler of each range, in code units, and the rest of its entry.
-
-    Source: CPython, Objects/exception_handling_notes.txt.
-    """
-    position = 0
-
-    def varint() -> int:
-        nonlocal position
-        byte = table[position]
-        value = byte & 63
-        position += 1
-        while byte & 64:
-            byte = table[position]
-            value = value << 6 | byte & 63
-            position += 1
-        return value
-
-    while position < len(table):
-        start, length, target, rest = varint(), varint(), varint(), varint()
-        yield start, start + length, target, rest
 
 
 def _const(value: Any) -> Any:

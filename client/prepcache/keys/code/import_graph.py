@@ -323,7 +323,7 @@ def imports_in(code: CodeType) -> Iterator[Import]:
         if _IMPORT_NAME in one.co_code[::2]:
             level: Any = None
             names: Any = None
-            for op, arg in instructions(one):
+            for _, op, arg in instructions(one):
                 if op == _IMPORT_NAME:
                     yield Import(int(level), one.co_names[arg], tuple(names or ()))
                 elif op in (_LOAD_CONST, _LOAD_SMALL_INT):

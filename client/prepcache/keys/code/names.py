@@ -111,7 +111,7 @@ def _all_chains(code: CodeType) -> set[tuple[str, tuple[str, ...]]]:
         names = one.co_names
         root = ""
         chain: tuple[str, ...] = ()
-        for op, arg in instructions(one) if names else ():
+        for _, op, arg in instructions(one) if names else ():
             if op in (_LOAD_ATTR, _LOAD_METHOD):
                 chain = (*chain, names[arg >> _ATTR_SHIFT if op == _LOAD_ATTR else arg])
                 continue
