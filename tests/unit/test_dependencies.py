@@ -44,6 +44,21 @@ def test_what_runs_is_keyed_after_an_edit_of_its_source(project: Project, loaded
     assert project.digest(**FUNCTION) != before["function"]
 
 
+def test_a_frozen_module_of_the_project_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a program that is one file. It has no source."""
+    digests = []
+    for text in (
+        "K = 1\ndef f(x): return x * K",
+        "K = 1\ndef f(x): return -x * K",
+        "K = 2\ndef f(x): return x * K",
+    ):
+        module = ModuleType("frost")
+        monkeypatch.setitem(sys.modules, "frost", module)
+        exec(compile(text, "<frozen frost>", "exec"), vars(module))
+        digests += [recipe(module.f, code="function").digest, recipe(module.f).digest]
+    assert len({*digests}) == 6
+
+
 def test_untracked_names_that_are_not_reached_are_noted(project: Project) -> None:
     project.write(prep="def f(x): return x")
     assert project.recipe(untracked=("nothing",)).notes == (

@@ -27,6 +27,10 @@ def g(x: Any, **config: Any) -> Any:
     return x
 
 
+async def later(x: Any) -> Any:
+    return x
+
+
 def test_the_name_does_not_count() -> None:
     named = recipe(f, name="other")
     assert named.name == "other"
@@ -37,6 +41,14 @@ def test_a_directory_in_the_config_is_refused_until_it_is_marked(tmp_path: Any) 
     with pytest.raises(UnkeyableError, match=r"config\.path.*prepcache\.tree"):
         recipe(f, config={"path": tmp_path})
     assert recipe(f, config={"path": prepcache.tree(tmp_path)}).config == {"path": tmp_path}
+
+
+def test_a_large_config_counts_whole_and_is_shown_short() -> None:
+    large = {"text": "a" * (25 << 20), "table": bytes(25 << 20), "numbers": [*range(100_000)]}
+    before = recipe(f, config=large)
+    assert len(json.dumps(before.parts["config"])) < 1000
+    others = {"text": large["text"] + "b"}, {"table": bytes(25 << 20) + b"b"}, {"numbers": [*range(100_001)]}
+    assert len({before.digest, *(recipe(f, config=large | other).digest for other in others)}) == 4
 
 
 def test_no_code_needs_a_version() -> None:
@@ -58,6 +70,7 @@ def test_no_name_of_a_file_passes_for_two_files(project: Project) -> None:
     ("options", "words"),
     [
         ({"preprocess": 3}, "preprocess must be callable, not int"),
+        ({"preprocess": later}, "not coroutines: call asyncio.run"),
         ({"code": "func"}, "code must be 'script', 'function', a list of paths or None, not 'func'"),
         ({"code": []}, "names no file"),
         ({"config": [1]}, r'config must be a mapping .*: config=\{"cfg": list\(\.\.\.\)\} passes it .* cfg'),

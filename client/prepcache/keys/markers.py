@@ -6,6 +6,7 @@ Where it cannot (inside objects) the encoding refuses markers.
 
 from __future__ import annotations
 
+import operator
 import os
 from collections import OrderedDict
 from collections.abc import Callable
@@ -90,7 +91,7 @@ def rebuild(value: Any, function: Callable[[Any], Any], *, keys: bool = False) -
         return kind(pairs)
     if kind in (tuple, list, set, frozenset) or is_namedtuple(kind):
         new = [function(x) for x in value]
-        if all(a is b for a, b in zip(new, value, strict=True)):
+        if all(map(operator.is_, new, value)):
             return value
         if not is_namedtuple(kind):
             return kind(new)

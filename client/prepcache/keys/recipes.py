@@ -17,6 +17,7 @@ Invariants:
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import types
 from collections import OrderedDict
@@ -162,6 +163,8 @@ def recipe(
     """
     if not callable(preprocess):
         raise TypeError(f"preprocess must be callable, not {type(preprocess).__name__}")
+    if inspect.iscoroutinefunction(preprocess):
+        raise TypeError("preprocess must give samples, not coroutines: call asyncio.run(...) in it")
     check_config(config)
     _check_code(code, version)
     check_reading(read, trust)

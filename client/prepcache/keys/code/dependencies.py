@@ -162,8 +162,10 @@ class Dependencies:
                 continue
             space = labels.globals_of(held)
             if "docs" in topics:
-                inner = docstrings(held.__code__) if isinstance(held, FunctionType) else []
-                self.count_value(f"{label}.__doc__", [vars(held).get("__doc__", held.__doc__), *inner], held)
+                docs = vars(held).get("__doc__")
+                if isinstance(held, FunctionType):
+                    docs = [held.__doc__, *docstrings(held.__code__)]
+                self.count_value(f"{label}.__doc__", docs, held)
             if "subclasses" in topics and isinstance(held, type):
                 self.count_value(f"{label}.__subclasses__()", type.__subclasses__(held), held)
             if "modules" in topics:

@@ -189,7 +189,7 @@ class Labels:
         """The project's are those whose file or globals are. `functools.wraps` copies `__module__`."""
         filename, file = function.__code__.co_filename, function.__globals__.get("__file__")
         if filename.startswith("<frozen"):
-            return True
+            return str(function.__globals__.get("__name__")).partition(".")[0] in sys.stdlib_module_names
         is_ours = not isinstance(file, str) or self._places.of(file) is Place.PROJECT
         if not os.path.isabs(filename) or (is_ours and isinstance(file, str)):
             return not is_ours
