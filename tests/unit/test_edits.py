@@ -102,6 +102,10 @@ class BasicTransform:
     def apply(self, image):
         return image
 
+    def set_random_state(self, random_generator, py_random):
+        self.random_generator, self.py_random = random_generator, py_random
+        return self
+
 class Resize(BasicTransform):
     def __init__(self, height, p=1):
         super().__init__(p)
@@ -150,6 +154,14 @@ EDITS = {
     "locks": (HELD, "L.Locked(1)", "L.Locked(2)"),
     "transforms": (HELD, "A.Compose([A.Resize(4)])", "A.Compose([A.Resize(5)])"),
     "the seed of transforms": (HELD, "A.Compose([A.Resize(1)], seed=1)", "A.Compose([A.Resize(1)], seed=2)"),
+    "a generator that a transform of the job's own holds": (
+        "class Noise(A.BasicTransform):\n    def __init__(self, seed):\n        super().__init__()\n"
+        "        self.noise = L.random.Random(seed)\nHELD = Noise($)\ndef f(x): return HELD", "1", "2",
+    ),
+    "generators that a transform was given": (
+        "def given(n): return A.np.random.default_rng(n), A.random.Random(n)\n"
+        "HELD = A.Resize(1).set_random_state(*given($))\ndef f(x): return HELD", "1", "2",
+    ),
     "a config library": (HELD, "omegaconf.DictConfig({'size': 1})", "omegaconf.DictConfig({'size': 2})"),
     "a parameter named by an address": ("@L.checked\ndef g(x): return $\ndef f(x): return g(x)", "1", "2"),
     "what a decorator keeps in a default": ("@L.by_default\ndef f(x): return $", "1", "2"),

@@ -200,16 +200,20 @@ def _field(value: Any) -> dict[str, Any]:
     return {name: part for name, part in own if name[0] != "_" and name != "annotation"}
 
 
-def _seeded_transform(value: Any) -> dict[str, Any]:
-    """Less its generators, whose seed is an attribute, and its table of own methods, in a set's order."""
-    from prepcache.keys.encoding.objects import is_generator
+def _transform(value: Any) -> dict[str, Any]:
+    """Less generators made from its seed or from entropy, and its table of own methods, in a set's order."""
+    from prepcache.keys.encoding.objects import is_entropy, seed_of
 
-    def is_left_out(part: Any) -> bool:
-        methods = part.values() if type(part) is dict else ()
-        is_table = bool(methods) and all(getattr(one, "__self__", None) is value for one in methods)
-        return is_generator(part) or is_table
+    own = dict(vars(value))
+    seed = seed_of(own.get("random_generator"))
+    if seed is not None and (seed == own.get("seed") or is_entropy(seed)):
+        own = {name: part for name, part in own.items() if name not in ("random_generator", "py_random")}
+    return {name: part for name, part in own.items() if not _is_table_of_methods(part, value)}
 
-    return {name: part for name, part in vars(value).items() if not is_left_out(part)}
+
+def _is_table_of_methods(part: Any, value: Any) -> bool:
+    methods = part.values() if type(part) is dict else ()
+    return bool(methods) and all(getattr(one, "__self__", None) is value for one in methods)
 
 
 _KEYS: dict[tuple[str, str], Key] = {
@@ -238,9 +242,9 @@ _KEYS: dict[tuple[str, str], Key] = {
     ("torch", "OpOverload"): _operator,
     ("torch", "CustomOpDef"): _refused("call the function that it is made of"),
     ("tokenizers", "Tokenizer"): _tokenizer,
-    ("albumentations", "BasicTransform"): _seeded_transform,
-    ("albumentations", "BaseCompose"): _seeded_transform,
-    ("albumentations", "Compose"): _seeded_transform,
+    ("albumentations", "BasicTransform"): _transform,
+    ("albumentations", "BaseCompose"): _transform,
+    ("albumentations", "Compose"): _transform,
     ("omegaconf", "Container"): lambda value: {
         "items": sys.modules["omegaconf"].OmegaConf.to_container(value, resolve=True, throw_on_missing=False)
     },

@@ -237,6 +237,10 @@ def seed_of(generator: Any) -> int | None:
     return entropy if isinstance(entropy, int) else None
 
 
+def is_entropy(seed: int) -> bool:
+    """Whether nobody chose a seed of numpy's."""
+    return seed.bit_length() > _SEED_BITS
+
+
 def _is_unseeded(value: Any) -> bool:
-    """Whether a value is a generator of numpy's made from entropy."""
-    return is_generator(value) and (seed_of(value) or 0).bit_length() > _SEED_BITS
+    return is_generator(value) and is_entropy(seed_of(value) or 0)
