@@ -138,7 +138,7 @@ class DatasetOptions:
             )
         asked = {name: value for name, value in made.asked.items() if name in how}
         now = recipes.recipe(made.preprocess, **asked)
-        if now.digest != made.digest and "classes" not in made.asked:
+        if now.digest != made.digest and not made.classes:
             raise UnkeyableError(
                 f"{made.name}: its code, config or environment changed since the recipe was created: "
                 "call prepcache.recipe() again"

@@ -11,7 +11,8 @@ import linecache
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from types import CodeType
 from typing import Any
 
 from blake3 import blake3
@@ -48,65 +49,57 @@ _SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 
 def config_part(given: dict[str, Any], reach: Dependencies) -> tuple[dict[str, Any], str]:
     """The leaves of a config by their paths, and the digest of it all."""
-    leaves = _Leaves(reach)
-    for key in sorted(given):
-        leaves.add(given[key], key, key)
-    return leaves.found, leaves.hasher.hexdigest()
+    leaves: dict[str, Any] = {}
+    hasher = blake3()
+    above: list[Any] = []
 
+    def encoded(value: Any, path: str) -> bytes:
+        return ValueEncoder(reach, is_config=True).encode(value, f"config.{path}")
 
-class _Leaves:
-    def __init__(self, reach: Dependencies) -> None:
-        self.found: dict[str, Any] = {}
-        self.hasher = blake3()
-        self._reach = reach
-        self._above: list[Any] = []
-
-    def add(self, value: Any, path: str, name: str) -> None:
-        """Adds a part of the config; one whose name looks secret is shown as a keyed hash only."""
-        self.hasher.update(text_bytes(path))
+    def add(value: Any, path: str, name: str) -> None:
+        hasher.update(text_bytes(path))
         is_dict = type(value) is dict and all(type(key) is str for key in value)
         if not (is_dict or type(value) in (list, tuple)) or not 0 < len(value) <= LEAF_LIMIT:
-            self._add_leaf(value, path, name)
+            add_leaf(value, path, name)
             return
-        if any(value is one for one in self._above):
+        if any(value is one for one in above):
             raise UnkeyableError(f"config.{path}: this {type(value).__name__} contains itself", path=path)
-        self._above.append(value)
-        self.hasher.update(f"{type(value).__name__} {len(value)}:".encode())
+        above.append(value)
+        hasher.update(f"{type(value).__name__} {len(value)}:".encode())
         if is_dict:
             for key in sorted(value):
-                self.hasher.update(self._encoded(key, path))
-                self.add(value[key], f"{path}.{key}", name if is_secret(name) else key)
+                hasher.update(encoded(key, path))
+                add(value[key], f"{path}.{key}", name if is_secret(name) else key)
         else:
             name = "secret" if names_secret(value) else name
             for i, element in enumerate(value):
-                self.add(element, f"{path}[{i}]", name)
-        self._above.pop()
+                add(element, f"{path}[{i}]", name)
+        above.pop()
 
-    def _encoded(self, value: Any, path: str) -> bytes:
-        return ValueEncoder(self._reach, is_config=True).encode(value, f"config.{path}")
-
-    def _add_leaf(self, value: Any, path: str, name: str) -> None:
+    def add_leaf(value: Any, path: str, name: str) -> None:
         raw = b""
         # Looked at again, what has no stable bytes any more has changed, and is not refused.
-        with contextlib.suppress(*[UnkeyableError] * self._reach.is_again):
-            raw = self._encoded(value, path)
-        self.hasher.update(length(len(raw)) + raw)
+        with contextlib.suppress(*[UnkeyableError] * reach.is_again):
+            raw = encoded(value, path)
+        hasher.update(length(len(raw)) + raw)
         if is_secret(name) or holds_secret(value):
-            self.found[path] = {"digest": keyed_hash(raw), "text": "secret"}
+            leaves[path] = {"digest": keyed_hash(raw), "text": "secret"}
             return
         digest = blake3(raw).hexdigest()
         is_file = isinstance(value, str | os.PathLike) and os.path.isfile(value)
         contents = f"contents {digest[:8]} of " if is_file else ""
-        self.found[path] = {"digest": digest, "text": contents + readable(value)}
+        leaves[path] = {"digest": digest, "text": contents + readable(value)}
+
+    for key in sorted(given):
+        add(given[key], key, key)
+    return leaves, hasher.hexdigest()
 
 
 # -- code --------------------------------------------------------------------------------------------------
 
 
-def code_part(
-    code: str | Sequence[Any] | None, graph: ImportGraph, reach: Dependencies, stat_cache: StatCache
-) -> dict[str, Any]:
-    is_counted = code is not None
+def code_part(code: str | Sequence[Any] | None, reach: Dependencies, stat_cache: StatCache) -> dict[str, Any]:
+    is_counted, graph = code is not None, reach.graph
     variables = reach.variables if is_counted else {}
     mode, paths = (code, graph.files) if isinstance(code, str) else ("files", _named_files(code or ()))
     files = {file: source_digest(path, graph, stat_cache) for file, path in sorted(paths.items())}
@@ -231,14 +224,16 @@ def notes_on_ranks(reach: Dependencies) -> Iterable[str]:
     names = {*reach.variables, *(label.rpartition(".")[2] for label in labels)}
     codes = [code for function in reach.labels.functions() for code in nested(function.__code__)]
     for name in sorted(filter(_RANK.fullmatch, names)):
-        where = ""
-        for code in codes:
-            for step in dis.get_instructions(code):
-                line = step.positions.lineno if step.positions is not None else None
-                if not where and line and step.argval == name and step.opname.startswith("LOAD"):
-                    text = linecache.getline(code.co_filename, line).strip()
-                    where = f" ({os.path.basename(code.co_filename)}:{line}: {text})"
+        where = next((line for code in codes for line in _lines_of(name, code)), "")
         yield (
             f"{name} differs between the processes of this job and is in the key{where}, so every rank "
             f"preprocesses all items: exclude it with untracked=({name!r},), or read it outside the function"
         )
+
+
+def _lines_of(name: str, code: CodeType) -> Iterator[str]:
+    for step in dis.get_instructions(code):
+        line = step.positions.lineno if step.positions is not None else None
+        if line and step.argval == name and step.opname.startswith("LOAD"):
+            text = linecache.getline(code.co_filename, line).strip()
+            yield f" ({os.path.basename(code.co_filename)}:{line}: {text})"

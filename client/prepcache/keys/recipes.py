@@ -116,6 +116,8 @@ class Recipe:
     """What the user should be told once."""
     asked: dict[str, Any] = field(compare=False, repr=False, default_factory=dict)
     """The arguments it was made with, for looking at it again."""
+    classes: tuple[type | FunctionType, ...] = field(compare=False, repr=False, default=())
+    """Those of items that count, and functions that items hold, by name."""
     state: State = field(compare=False, repr=False, default=State(RecipeDigest(""), {}, frozenset()))
     """What was there when it was made, also of what counts as it was before."""
     own: frozenset[str] = field(compare=False, repr=False, default=frozenset())
@@ -213,26 +215,51 @@ def _check_code(code: Any, version: Any) -> None:
         raise TypeError(f"version must be a str or int, not {type(version).__name__}")
 
 
-def _settled(preprocess: Callable[..., Any], asked: dict[str, Any]) -> Recipe:
+def _settled(
+    preprocess: Callable[..., Any], asked: dict[str, Any], classes: tuple[type | FunctionType, ...] = ()
+) -> Recipe:
     """The recipe, in which what calls have changed counts as before if it may."""
-    made, reach = _made(preprocess, asked)
-    before = changed_states.get(made.digest, [])
-    if isinstance(before, dict):
-        return replace(made, **before)
-    for error in reach.unstable.values():
-        raise error
-    notes = [_MATERIAL.format(place=place, name=place.rpartition(".")[2]) for place in before]
-    return replace(made, notes=(*made.notes, *notes))
+    state, parts, reach = _look(preprocess, asked, classes)
+    graph, config, code = reach.graph, _copied(asked["config"]), asked["code"]
+    unused = [one for one in asked["untracked"] if one not in reach.ignored]
+    notes = [f"untracked={one!r} names nothing that the code reaches" for one in unused]
+    notes += notes_on_ranks(reach)
+    notes += [_GENERATOR.format(place=place) for place in sorted(reach.generators)]
+    before = changed_states.get(state.digest, [])
+    if not isinstance(before, dict):
+        for error in reach.unstable.values():
+            raise error
+        notes += [_MATERIAL.format(place=place, name=place.rpartition(".")[2]) for place in before]
+    made = Recipe(
+        digest=state.digest,
+        parts=parts,
+        name=parts["name"],
+        config=canonical_order(config),
+        preprocess=preprocess,
+        reached={path: _stamp(path, graph) for path in (*graph.files.values(), *reach.sources)},
+        partly=frozenset(reach.sources) - {*graph.files.values()},
+        root=reach.root,
+        asks_cwd=reach.asks_cwd,
+        literal_paths=frozenset(reach.literal_paths),
+        absolute_paths=_absolute_paths(reach),
+        named_files=frozenset(reach.named_files),
+        expand=parts["expand"],
+        notes=tuple(notes),
+        asked={**asked, "config": config},
+        classes=classes,
+        leaves_out=bool(reach.ignored) or reach.leaves_out or code is None,
+        state=state,
+    )
+    return replace(made, **before) if isinstance(before, dict) else made
 
 
 def states_now(made: Recipe) -> Iterator[State]:
     """The states that openings of the same function and config would find now, but for those without key."""
     assert made.preprocess is not None
     # An opening asks for the recipe without the classes of its items first.
-    without = {name: value for name, value in made.asked.items() if name != "classes"}
-    for asked in [without, made.asked] if "classes" in made.asked else [without]:
+    for classes in dict.fromkeys([(), made.classes]):
         with suppress(UnkeyableError):
-            yield _made(made.preprocess, asked)[0].state
+            yield _look(made.preprocess, made.asked, classes)[0]
 
 
 def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe:
@@ -241,96 +268,75 @@ def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe
     Raises:
         UnkeyableError: two have one name, or what one of them reaches has no stable bytes.
     """
-    if made.preprocess is None or not (ordered := sorted(classes, key=name_of)):
+    if made.preprocess is None or not (ordered := tuple(sorted(classes, key=name_of))):
         return made
-    return _settled(made.preprocess, {**made.asked, "classes": ordered})
+    return _settled(made.preprocess, made.asked, ordered)
 
 
 def again(made: Recipe) -> tuple[State, Dependencies]:
     """What counts of the same function and config as it is now, and what they reach."""
     assert made.preprocess is not None
-    now, reach = _made(made.preprocess, {**made.asked, "trust": "stat", "is_again": True})
-    return now.state, reach
+    state, _, reach = _look(made.preprocess, {**made.asked, "trust": "stat"}, made.classes, is_again=True)
+    return state, reach
 
 
-def _made(preprocess: Callable[..., Any], asked: dict[str, Any]) -> tuple[Recipe, Dependencies]:
-    code, expand, untracked = asked["code"], asked["expand"], asked["untracked"]
-    function = _function_of(preprocess)
-    stat_cache = user_stat_cache()
-    is_again = "is_again" in asked
+def _look(
+    preprocess: Callable[..., Any],
+    asked: dict[str, Any],
+    classes: tuple[type | FunctionType, ...],
+    *,
+    is_again: bool = False,
+) -> tuple[State, dict[str, Any], Dependencies]:
+    """Walks the function and the config. `is_again`: for the rows of the state alone, without distributions."""
+    code, trust = asked["code"], asked["trust"]
+    function, stat_cache = _function_of(preprocess), user_stat_cache()
     installed = lately() if is_again else Environment()
     places = Places(installed.installed)
-    graph = ImportGraph(places)
-    root = checkout_of(function)
-
-    def file_digest(path: str) -> bytes:
-        return digest_file(path, stat_cache, asked["trust"]).digest
-
-    on_path = path_hook(stat_cache, asked["trust"])
-    reach = Dependencies(graph, places, untracked, root, file_digest, on_path, counts_code=code is not None)
+    reach = Dependencies(
+        ImportGraph(places),
+        places,
+        asked["untracked"],
+        checkout_of(function),
+        lambda path: digest_file(path, stat_cache, trust).digest,
+        path_hook(stat_cache, trust),
+        counts_code=code is not None,
+    )
     reach.is_again = is_again
     if code is not None:
         reach.add("preprocess", preprocess)
     leaves, config_digest = config_part(asked["config"], reach)
-    given = _copied(asked["config"])
     reach.run()
     if code == "script" and not is_again:
         for path, module in sorted(reach.sources.items()):
-            graph.add_file(module, path)
+            reach.graph.add_file(module, path)
     if code is not None:
         # By what they reach, also where the function's files count whole: theirs may be a script's.
-        refer_items(asked.get("classes", ()), reach)
+        refer_items(classes, reach)
         reach.add_loaded()
-    code_rows = code_part(code, graph, reach, stat_cache)
-    top_levels = reach.top_levels | graph.top_levels
-    label = asked["name"] or _name_of(preprocess, function)
     parts: dict[str, Any] = {
         "format": RECIPE_VERSION,
-        "name": label,
-        "code": code_rows,
+        "name": asked["name"] or _name_of(preprocess, function),
+        "code": code_part(code, reach, stat_cache),
         "config": leaves,
         "environment": {DEFAULT_DTYPE: default_dtype()},
         "version": asked["version"],
-        "expand": bool(expand),
+        "expand": bool(asked["expand"]),
         "read": asked["read"],
     }
-    if not is_again:  # the guard looks at the distributions by itself
+    if not is_again:
         # Code tells by itself whether its asserts are there; files do not.
         by_file = reach.modules.is_followed and code is not None
+        top_levels = reach.top_levels | reach.graph.top_levels
         parts["environment"] |= environment_part(installed, top_levels, asked["environment"], by_file)
     stat_cache.flush()
-    digest = _digest(parts, config_digest, reach)
     rows: dict[str, str | None] = {name: value.digest for name, value in reach.values.items()}
-    rows |= {f"{name}{DEFINITION}": digest for name, digest in code_rows["definitions"].items()}
+    rows |= {f"{name}{DEFINITION}": digest for name, digest in parts["code"]["definitions"].items()}
     rows |= {f"config.{path}": leaf["digest"] for path, leaf in leaves.items()}
     rows |= {f"${name}": value for name, value in reach.variables.items()}
     rows |= dict.fromkeys(f"{LOADED}{name}" for name in reach.modules.loaded)
     rows[DEFAULT_DTYPE] = parts["environment"][DEFAULT_DTYPE]
-    unused = [one for one in untracked if one not in reach.ignored]
-    notes = [f"untracked={one!r} names nothing that the code reaches" for one in unused]
-    if not is_again:
-        notes += notes_on_ranks(reach)
-        notes += [_GENERATOR.format(place=place) for place in sorted(reach.generators)]
-    made = Recipe(
-        digest=digest,
-        parts=parts,
-        name=label,
-        config=canonical_order(given),
-        preprocess=preprocess,
-        reached={path: _stamp(path, graph) for path in (*graph.files.values(), *reach.sources)},
-        partly=frozenset(reach.sources) - {*graph.files.values()},
-        root=root,
-        asks_cwd=reach.asks_cwd,
-        literal_paths=frozenset(reach.literal_paths),
-        absolute_paths=_absolute_paths(reach),
-        named_files=frozenset(reach.named_files),
-        expand=bool(expand),
-        notes=tuple(notes),
-        asked={**asked, "config": given},
-        leaves_out=bool(reach.ignored) or reach.leaves_out or code is None,
-        state=State(digest, rows, frozenset(reach.objects), frozenset(os.environ)),
-    )
-    return made, reach
+    digest = _digest(parts, config_digest, reach)
+    return State(digest, rows, frozenset(reach.objects), frozenset(os.environ)), parts, reach
 
 
 def _absolute_paths(reach: Dependencies) -> frozenset[str]:
@@ -349,23 +355,20 @@ def _copied(value: Any) -> Any:
 def _function_of(value: Any) -> FunctionType | None:
     """The Python function behind a callable, for its name and its checkout; None for one of a library."""
     for _ in range(16):
-        if isinstance(value, FunctionType):
-            wrapped = vars(value).get("__wrapped__")
-            if wrapped is None:
-                return value
-            value = wrapped
-        elif isinstance(value, functools.partial):
+        if isinstance(value, functools.partial):
             value = value.func
         elif isinstance(value, types.MethodType):
             value = value.__func__
-        elif isinstance(value, type):
-            value = next((v for v in vars(value).values() if isinstance(v, FunctionType)), None)
+        elif isinstance(value, FunctionType):
+            if (wrapped := vars(value).get("__wrapped__")) is None:
+                return value
+            value = wrapped
         elif type(value) is functools._lru_cache_wrapper:
             value = value.__wrapped__
         else:
-            value = next((f for b in type(value).__mro__ if (f := vars(b).get("__call__")) is not None), None)
-            if not isinstance(value, FunctionType):
-                return None
+            calls = (vars(base).get("__call__") for base in type(value).__mro__)
+            held = vars(value).values() if isinstance(value, type) else calls
+            value = next((one for one in held if isinstance(one, FunctionType)), None)
     return None
 
 
@@ -380,9 +383,8 @@ def _name_of(preprocess: Any, function: FunctionType | None) -> str:
 
 def _stamp(path: str, graph: ImportGraph) -> tuple[int, ...] | None:
     """The stamp of a source file that counts, as it was read; None for other files, and one that is gone."""
-    if path in graph.sources:
-        return graph.sources[path].stamp
-    return path_stamp(path) if path.endswith(".py") else None
+    source = graph.sources.get(path)
+    return source.stamp if source else path_stamp(path) if path.endswith(".py") else None
 
 
 def _digest(parts: dict[str, Any], config_digest: str, reach: Dependencies) -> RecipeDigest:
