@@ -168,7 +168,6 @@ VALUES: dict[str, Any] = {
     "numpy records": np.array([(1, 2.0)], [("a", "<i2"), ("b", ">f4")]),
     "numpy masked array": np.ma.masked_array([1, 2], [True, False], dtype="<i4", fill_value=9),
     "numpy subclass": np.arange(2, dtype="<i4").view(Tagged),
-    "torch sparse": torch.sparse_coo_tensor([[1]], [2.0], (3,), check_invariants=False),
     "torch subclass": torch.arange(2).as_subclass(Named),
     "torch with a gradient": torch.zeros(1, requires_grad=True),
     "torch conjugated": torch.tensor([1 + 2j]).conj(),

@@ -177,9 +177,9 @@ def event(is_set: bool) -> Any:
     return made
 
 
-def weak_set(cls: Any, count: int) -> Any:
+def weak_set(count: int) -> Any:
     elements = kept([Plain(n=n) for n in range(count)])
-    return cls(reversed(elements) if len(KEPT) % 2 else elements)
+    return weakref.WeakSet(reversed(elements) if len(KEPT) % 2 else elements)
 
 
 class Seeded(random.Random):
@@ -217,7 +217,7 @@ STATES: dict[str, Callable[[int], Any]] = {
     "what a logger's messages get": lambda n: logging.LoggerAdapter(logging.getLogger("a"), {"n": n}),
     "what a weak reference refers to": lambda n: weakref.ref(kept(Plain(n=n))),
     "whether a weak reference is gone": lambda n: weakref.ref(kept(Plain()) if n else Plain()),
-    "the elements of a weak set": lambda n: weak_set(weakref.WeakSet, 8 + n),
+    "the elements of a weak set": lambda n: weak_set(8 + n),
     "whether an event is set": lambda n: event(bool(n)),
     "an attribute of a hashed object": hashed,
     "the seed that a generator keeps": Seeded,
@@ -238,7 +238,6 @@ OWN: dict[str, Callable[[], Any]] = {
     "what has a property that raises": Trap,
     "a module with slots": Layer,
     "a tokenizer": lambda: tokenizers.Tokenizer(tokenizers.models.BPE()),
-    "a weak set": lambda: weak_set(type("Watched", (weakref.WeakSet,), {}), 3),
 }
 STATES |= {f"an attribute of {of}": lambda n, make=make: with_own(make(), n) for of, make in OWN.items()}
 

@@ -22,9 +22,8 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PathDistribution
 from itertools import chain, filterfalse
 from pathlib import Path
@@ -151,7 +150,7 @@ class Environment:
         """Version and hash of a distribution; `REPLACED` if it was installed again after it was loaded."""
         one = self.distributions[name]
         is_editable = one.editable_root is not None  # then its files count, as they are
-        if not is_editable and is_replaced(one.path, one.folder, one.top_levels):
+        if not is_editable and _is_replaced(one):
             return REPLACED
         if name not in self._hashes:
             self._hashes[name] = one.hash()
@@ -315,20 +314,23 @@ def _save(path: str, memo: dict[str, Any]) -> None:
 # -- what this process has loaded -------------------------------------------------------------------------
 
 
-def is_replaced(metadata: str, folder: str, top_levels: Collection[str]) -> bool:
+def _is_replaced(one: Distribution) -> bool:
     """Whether this process has loaded a distribution before it was installed as it is now."""
-    stamp = path_stamp(metadata)
-    installed_ns = sys.maxsize if stamp is None else stamp[4]
-    if installed_ns < started_ns():
+    stamp = path_stamp(one.path)
+    state = one.path, sys.maxsize if stamp is None else stamp[4]
+    if state[1] < started_ns():
         return False
-    state = metadata, installed_ns
     if state not in _compared:
-        loaded = [m for n, m in list(sys.modules.items()) if n.partition(".")[0] in top_levels]
+        loaded = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] in one.top_levels]
         files = {m: str(vars(m).get("__file__")) for m in loaded if type(m) is ModuleType}
-        own = [(m, file) for m, file in files.items() if file.startswith(folder + os.sep)]
+        own = {m: file for m, file in files.items() if file.startswith(one.folder + os.sep)}
         if not own:
             return False
-        _compared[state] = any(_is_other(module, file) for module, file in own)
+        _compared[state] = any(
+            is_other_machine_code(file)
+            or (file.endswith(".py") and not is_as_written(m, file, is_library=True))
+            for m, file in own.items()
+        )
     return _compared[state]
 
 
@@ -361,13 +363,6 @@ def is_other_machine_code(path: str) -> bool:
     gone = os.sep + os.path.basename(real) + _DELETED
     is_loaded = any(space_of(module).get("__file__") == path for module in list(sys.modules.values()))
     return is_loaded or any(name[0].endswith(gone) for _, *name in mapped if name)
-
-
-def _is_other(module: ModuleType, path: str) -> bool:
-    """Whether a module has functions or constants that its file does not make."""
-    if path.endswith(tuple(EXTENSION_SUFFIXES)):
-        return is_other_machine_code(path)
-    return path.endswith(".py") and not is_as_written(module, path, is_library=True)
 
 
 def runs_as_written(path: str) -> bool:

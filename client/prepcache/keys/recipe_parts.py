@@ -173,21 +173,17 @@ def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, An
     graph = ImportGraph(Places(installed.installed), search)
     module = dotted_name(file)
     graph.add_file(module, file)
-    names = {path: name for name, path in graph.modules.items()}
-    sources = sorted((names[path], source) for path, source in graph.sources.items() if path in names)
     asked = Questions(set())
-    for _, source in sources:
-        asked.note_code(source.code)
-    definitions = {
-        f"{name}.{code.co_qualname}": fingerprint(code)
-        for name, source in sources
-        for code in nested(source.code)
-        if "<" not in code.co_qualname
-    }
+    definitions: dict[str, str] = {}
+    for name, source in sorted((name, graph.sources.get(path)) for name, path in graph.modules.items()):
+        if source is not None:
+            asked.note_code(source.code)
+            codes = [code for code in nested(source.code) if "<" not in code.co_qualname]
+            definitions |= {f"{name}.{code.co_qualname}": fingerprint(code) for code in codes}
     if f"{module}.{function_name}" not in definitions:
-        own = sorted(code.co_qualname for code in nested(graph.sources[file].code))
-        known = ", ".join([name for name in own if "<" not in name][:10])
-        raise UnkeyableError(f"{path} does not define {function_name!r}; it defines {known or 'nothing'}")
+        own = [name.removeprefix(f"{module}.") for name in definitions if name.startswith(f"{module}.")]
+        known = ", ".join(sorted(own)[:10]) or "nothing"
+        raise UnkeyableError(f"{path} does not define {function_name!r}; it defines {known}")
     return {
         "files": {n: source_digest(p, graph, user_stat_cache()) for n, p in sorted(graph.files.items())},
         "definitions": definitions,

@@ -287,7 +287,7 @@ def _look(
     *,
     is_again: bool = False,
 ) -> tuple[State, dict[str, Any], Dependencies]:
-    """Walks the function and the config. `is_again`: for the rows of the state alone, without distributions."""
+    """Walks the function and the config. `is_again`: for its rows alone, without distributions."""
     code, trust = asked["code"], asked["trust"]
     function, stat_cache = _function_of(preprocess), user_stat_cache()
     installed = lately() if is_again else Environment()

@@ -21,6 +21,7 @@ from weakref import WeakSet
 from prepcache.errors import UnkeyableError
 from prepcache.keys.encoding.builtins import attributes_of
 from prepcache.keys.encoding.encoder import length, register_adapter
+from prepcache.keys.encoding.objects import global_generator, is_entropy, seed_of
 
 Key = Callable[[Any], Any]
 """From a value to what counts of it; NotImplemented where its copies say it."""
@@ -33,7 +34,7 @@ def teach(kind: type) -> None:
             register_adapter(base, key)
 
 
-# -- numpy ------------------------------------------------------------------------------------------------
+# -- numpy
 
 
 _NUMPY_KINDS = "biufcmMSUO"
@@ -57,8 +58,6 @@ def _array(value: Any) -> Any:
     return _dtype(plain.dtype), b"".join(map(length, plain.shape)), _elements(plain)
 
 
-_SMALL_BYTES = 4096
-"""Copying so few bytes of an array takes less time than viewing them."""
 _NO_VALUES = frozenset(
     {"_mmap", "filename", "offset", "mode", "_sharedmask", "_isfield", "_baseclass", "_basedict"}
 )
@@ -79,12 +78,10 @@ def _elements(value: Any) -> Any:
         return value.ravel().tolist()
     if dtype.type in (numpy.longdouble, numpy.clongdouble) and numpy.finfo(dtype).nmant == 63:
         return numpy.frombuffer(value.tobytes(), numpy.uint8).reshape(-1, 16)[:, :10].tobytes()
-    if value.nbytes <= _SMALL_BYTES:
-        return value.tobytes()
     return memoryview(numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8))
 
 
-# -- torch ------------------------------------------------------------------------------------------------
+# -- torch
 
 
 _OF_TORCH = ("aten", "prim", "prims", "quantized")
@@ -93,31 +90,21 @@ _NOT_OF_A_SCRIPT = (".debug_pkl", "/.data/serialization_id")
 
 
 def _tensor(value: Any) -> Any:
-    own = attributes_of(value)
-    if value.is_leaf and value.grad is not None:
-        own["grad"] = value.grad
-    return {"tensor": _layout(value), **own} if own else _layout(value)
-
-
-def _layout(value: Any) -> Any:
     torch = sys.modules["torch"]
     if type(value).__name__.startswith("Uninitialized"):
         raise UnkeyableError("a lazy parameter has no value until the module is called once")
     plain = value.detach()
     plain = plain if type(plain) is torch.Tensor else plain.as_subclass(torch.Tensor)
-    known = (torch.strided, torch.sparse_coo)
     said = f"{plain.dtype} {tuple(plain.shape)} {plain.device.type} {value.requires_grad} {plain.layout}"
-    if plain.is_nested or plain.is_quantized or plain.is_meta or plain.layout not in known:
+    if plain.is_nested or plain.is_quantized or plain.is_meta or plain.layout is not torch.strided:
         raise UnkeyableError(f"this tensor has no comparable bytes: {said}")
-    if plain.layout is torch.sparse_coo:
-        plain = plain.coalesce()
-        return said, (plain.indices(), plain.values())
+    grad = value.grad if value.is_leaf else None
     if not plain.numel():
-        return said, b""
+        return said, b"", grad
     dense = plain.resolve_conj().resolve_neg().cpu().contiguous()
     # Not reshape(-1): that leaves one element its stride, and what has another than 1 is no run of bytes.
     flat = dense.as_strided((dense.numel(),), (1,))
-    return said, memoryview(flat.view(torch.uint8).numpy())
+    return said, memoryview(flat.view(torch.uint8).numpy()), grad
 
 
 def _module(value: Any) -> Any:
@@ -157,24 +144,7 @@ def _operator(value: Any) -> dict[str, Any]:
     return {"name": name}
 
 
-def _generator(value: Any) -> Any:
-    from prepcache.keys.encoding.objects import global_generator
-
-    return global_generator(value) or (str(value.device), value.get_state())
-
-
-# -- others -----------------------------------------------------------------------------------------------
-
-
-def _tokenizer(value: Any) -> Any:
-    """By what it is saved as. A project may have a package and a class of these names, too."""
-    return (value.to_str(), value.encode_special_tokens) if hasattr(value, "to_str") else NotImplemented
-
-
-def _weak_set(value: Any) -> dict[str, Any]:
-    """Without an order, as it has none between processes."""
-    own = attributes_of(value).items()
-    return {"elements": set(value)} | {name: part for name, part in own if name not in vars(WeakSet())}
+# -- others
 
 
 def _refused(why: str) -> Callable[[Any], NoReturn]:
@@ -202,28 +172,26 @@ def _field(value: Any) -> dict[str, Any]:
 
 def _transform(value: Any) -> dict[str, Any]:
     """Less generators made from its seed or from entropy, and its table of own methods, in a set's order."""
-    from prepcache.keys.encoding.objects import is_entropy, seed_of
-
     own = dict(vars(value))
     seed = seed_of(own.get("random_generator"))
     if seed is not None and (seed == own.get("seed") or is_entropy(seed)):
         own = {name: part for name, part in own.items() if name not in ("random_generator", "py_random")}
-    return {name: part for name, part in own.items() if not _is_table_of_methods(part, value)}
-
-
-def _is_table_of_methods(part: Any, value: Any) -> bool:
-    methods = part.values() if type(part) is dict else ()
-    return bool(methods) and all(getattr(one, "__self__", None) is value for one in methods)
+    tables = [one for one in own.values() if type(one) is dict and one]
+    methods = [one for one in tables if all(getattr(m, "__self__", None) is value for m in one.values())]
+    return {name: part for name, part in own.items() if not any(part is one for one in methods)}
 
 
 _KEYS: dict[tuple[str, str], Key] = {
     ("types", "SimpleNamespace"): attributes_of,
-    ("_weakrefset", "WeakSet"): _weak_set,
+    ("_weakrefset", "WeakSet"): lambda value: (
+        {"set": set(value)} if type(value) is WeakSet else NotImplemented
+    ),
     ("typing", "ForwardRef"): lambda value: value.__forward_arg__,  # not what somebody has evaluated it to
     ("annotationlib", "ForwardRef"): lambda value: value.__forward_arg__,
     ("logging", "Logger"): lambda value: {"name": value.name},  # nothing comes from loggers into a sample
     ("logging", "Handler"): lambda value: {"name": value.name},
     ("loguru", "Logger"): lambda value: {},
+    ("multiprocessing", "Event"): lambda value: {"is_set": value.is_set()},  # made of locks
     ("unittest", "NonCallableMock"): _refused("each look at a mock changes it"),
     ("ctypes", "CDLL"): _refused("load the library in the function, and pass its path in config"),
     ("numpy", "ndarray"): _array,
@@ -237,11 +205,14 @@ _KEYS: dict[tuple[str, str], Key] = {
     ("torch", "ScriptModule"): _script,
     ("torch", "ScriptFunction"): _script,
     ("torch", "OptimizedModule"): lambda value: {"compiled": value._modules["_orig_mod"]},
-    ("torch", "Generator"): _generator,
+    ("torch", "Generator"): lambda value: global_generator(value) or (str(value.device), value.get_state()),
     ("torch", "OpOverloadPacket"): _operator,
     ("torch", "OpOverload"): _operator,
     ("torch", "CustomOpDef"): _refused("call the function that it is made of"),
-    ("tokenizers", "Tokenizer"): _tokenizer,
+    # A project may have a package and a class of these names, too.
+    ("tokenizers", "Tokenizer"): lambda value: (
+        (value.to_str(), value.encode_special_tokens) if hasattr(value, "to_str") else NotImplemented
+    ),
     ("albumentations", "BasicTransform"): _transform,
     ("albumentations", "BaseCompose"): _transform,
     ("albumentations", "Compose"): _transform,

@@ -136,10 +136,10 @@ def _put_pairs(encoder: Encoder, pairs: Iterable[tuple[Any, Any]], put: Put) -> 
 
 def _set(encoder: Encoder, value: Any, put: Put) -> None:
     put((b"e" if type(value) is set else b"z") + length(len(value)))
-    # Not in the set's order, which differs between processes: item_batches.py notes paths in this one.
     encoder.inline_depth += 1
     encoder.set_depth += 1
-    for raw in sorted([encoder.part(x, "element") for x in sorted(value, key=_visiting_order)]):
+    # Not in the set's order, which differs between processes: item_batches.py notes paths in this one.
+    for raw in sorted([encoder.part(one, "element") for one in sorted(value, key=_visiting_order)]):
         put(raw)
     encoder.set_depth -= 1
     encoder.inline_depth -= 1
@@ -243,18 +243,17 @@ def _enum(encoder: Encoder, value: enum.Enum, put: Put) -> None:
 
 def _parts_of_member(value: enum.Enum) -> Parts:
     parts: Parts = [("_name_", value._name_), ("_value_", value._value_)]
-    if isinstance(value, _BASES):  # which `__new__` may set apart from the value
+    if isinstance(value, tuple(_CONTENT)):  # which `__new__` may set apart from the value
         parts.append(_content(value))
     return parts + sorted((name, part) for name, part in attributes_of(value).items() if name not in _OF_ENUM)
 
 
 def _instance(encoder: Encoder, value: Any, put: Put) -> None:
-    encoder.put_parts(value, b"D", _parts_of_instance, put)
+    def parts_of(value: Any) -> Parts:
+        factory = {"default_factory": value.default_factory} if isinstance(value, defaultdict) else {}
+        return [_content(value), *sorted((attributes_of(value) | factory).items())]
 
-
-def _parts_of_instance(value: Any) -> Parts:
-    factory = {"default_factory": value.default_factory} if isinstance(value, defaultdict) else {}
-    return [_content(value), *sorted((attributes_of(value) | factory).items())]
+    encoder.put_parts(value, b"D", parts_of, put)
 
 
 def _content(value: Any) -> tuple[str, Any]:
@@ -324,15 +323,10 @@ _CONTENT: dict[type, Callable[[Any], Any]] = {
     set: set,
     frozenset: frozenset,
 }
-_BASES = tuple(_CONTENT)
 
 
 def writer_for(kind: type) -> Writer | None:
-    """The writer for a class that is not in the table."""
-    if issubclass(kind, enum.Enum):
-        return _enum
-    if issubclass(kind, type):
-        return _code
-    if issubclass(kind, os.PathLike):
-        return _path
-    return _instance if issubclass(kind, _BASES) else None
+    if kind in WRITERS:
+        return WRITERS[kind]
+    bases = {enum.Enum: _enum, type: _code, os.PathLike: _path} | dict.fromkeys(_CONTENT, _instance)
+    return next((writer for base, writer in bases.items() if issubclass(kind, base)), None)

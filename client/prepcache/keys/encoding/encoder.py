@@ -138,10 +138,7 @@ class Encoder:
     def walk(self, value: Any, put: Put) -> None:
         """Write one value inside the present one."""
         kind = type(value)
-        writer = _writers.get(kind)
-        if writer is None:
-            writer = _writers[kind] = _find_writer(kind)
-        writer(self, value, put)
+        (_writers.get(kind) or _find_writer(kind))(self, value, put)
 
     def part(self, value: Any, step: str | int) -> bytes:
         """The bytes of a value that the present one holds under the name or index `step`."""
@@ -194,10 +191,6 @@ class Encoder:
         place = self.where
         return UnkeyableError(f"{place}: {why}", path=place)
 
-    def refuse_object(self, value: Any, why: str) -> UnkeyableError:
-        name = f"{type(value).__module__}.{type(value).__qualname__}"
-        return self.refuse(f"{name} has no stable bytes ({why}); {self.ways_out}")
-
     def put_unstable(self, value: Any, error: UnkeyableError, put: Put) -> bool:
         """Write an object that has no stable bytes; False refuses it."""
         return False
@@ -249,11 +242,10 @@ class Encoder:
     def put_class_of(self, value: Any, put: Put) -> None:
         """Write the class of an instance: by definition where the encoder knows code, else by name."""
         cls = type(value)
-        written = self._classes.get(cls)
-        if written is None:
+        if cls not in self._classes:
             payload = self.code_bytes(cls) or f"{cls.__module__}.{cls.__qualname__}".encode()
-            written = self._classes[cls] = b"C" + length(len(payload)) + payload
-        put(written)
+            self._classes[cls] = b"C" + length(len(payload)) + payload
+        put(self._classes[cls])
 
     def put_object(self, value: Any, put: Put) -> None:
         """Write an object of a class that has no writer: its class, and what it would give to be copied."""
@@ -278,7 +270,8 @@ class Encoder:
         except Exception as error:
             said = f"its key function raised {type(error).__name__}: {error}" if own else str(error)
             why = error.message if isinstance(error, UnkeyableError) else said or type(error).__name__
-            refused = self.refuse_object(value, why)
+            kind = f"{type(value).__module__}.{type(value).__qualname__}"
+            refused = self.refuse(f"{kind} has no stable bytes ({why}); {self.ways_out}")
             if not self.put_unstable(value, refused, put):
                 raise refused from error
             return
@@ -329,16 +322,15 @@ def _find_writer(kind: type) -> Writer:
 
     if kind.__module__ != "builtins":
         adapters.teach(kind)
-    own = builtins.WRITERS.get(kind) or builtins.writer_for(kind) or _object
-    if (base := _base_with_key(kind)) is None:
-        return own
-    function = _registered.get(base) or kind.__prepcache_key__  # type: ignore[attr-defined]
-    function = builtins.with_state(function, kind, base) if base in _adapted else function
-    return lambda encoder, value, put: encoder.put_parts(value, b"k", function, put, own)
-
-
-def _object(encoder: Encoder, value: Any, put: Put) -> None:
-    encoder.put_object(value, put)  # by the encoder's own class, which may know more
+    # By the encoder's own class, which may know more.
+    own: Writer = builtins.writer_for(kind) or (lambda encoder, value, put: encoder.put_object(value, put))
+    if (base := _base_with_key(kind)) is not None:
+        key = _registered.get(base) or kind.__prepcache_key__  # type: ignore[attr-defined]
+        key = builtins.with_state(key, kind, base) if base in _adapted else key
+        return _writers.setdefault(
+            kind, lambda encoder, value, put: encoder.put_parts(value, b"k", key, put, own)
+        )
+    return _writers.setdefault(kind, own)
 
 
 def _render(step: str | int, is_first: bool) -> str:

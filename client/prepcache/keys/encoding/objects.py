@@ -14,6 +14,7 @@ import copyreg
 import functools
 import gc
 import io
+import re
 import struct
 import sys
 import types
@@ -36,13 +37,9 @@ _HELD: dict[type, tuple[str, ...]] = {
     struct.Struct: ("format",),
 }
 """What these classes and their subclasses hold, besides attributes of their own."""
-_LOCKS = frozenset(
-    {"_thread.lock", "_thread.RLock", "threading._RLock"}
-    | {
-        f"{module}.{name}"
-        for module in ("threading", "multiprocessing.synchronize", "asyncio.locks")
-        for name in ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore")
-    }
+_LOCK = re.compile(
+    r"(_thread|threading|multiprocessing\.synchronize|asyncio\.locks)"
+    r"\._?(R?[Ll]ock|Condition|(Bounded)?Semaphore)"
 )
 """Their type stands for them: who holds one is the moment's."""
 _REDUCED = ("<callable>", "<args>", "<state>", "<items>", "<pairs>", "<setter>")
@@ -69,7 +66,7 @@ def kind_of(value: Any) -> str:
 
 
 def is_lock(value: Any) -> bool:
-    return kind_of(value) in _LOCKS
+    return _LOCK.fullmatch(kind_of(value)) is not None
 
 
 def parts_of(value: Any, *, is_library: bool) -> Parts:
@@ -94,8 +91,6 @@ def _held(value: Any) -> Parts | None:
     for name in ("stdout", "stderr"):
         if type(value) is io.TextIOWrapper and value in (getattr(sys, name), getattr(sys, f"__{name}__")):
             return [("<stream>", name)]
-    if kind_of(value) == "multiprocessing.synchronize.Event":  # made of locks
-        return [("is_set", value.is_set())]
     if type(value) in (weakref.ref, weakref.KeyedRef):
         return [("<referent>", value())]
     if type(value) is functools._lru_cache_wrapper:
