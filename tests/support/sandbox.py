@@ -49,7 +49,7 @@ class Sandbox:
     def environ_of(self, *script: str | Path) -> dict[str, str]:
         """The environment of a job, without torch where no script of it names torch."""
         texts = [*map(str, script), *(path.read_text() for path in self.folder.rglob("*.py"))]
-        texts += [Path(one).read_text() for one in script if str(one).endswith(".py")]
+        texts += [Path(self.folder, one).read_text() for one in script if str(one).endswith(".py")]
         if any("torch" in text for text in texts):
             return self.environ
         before = [self.environ["PYTHONPATH"]] if self.environ.get("PYTHONPATH") else []
