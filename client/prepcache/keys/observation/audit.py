@@ -98,10 +98,8 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
         if flags.__class__ is int:
             if flags & 3 and flags & os.O_TRUNC:
                 kind = Kind.WRITTEN
-            elif flags & 3 == 1 or (flags & 3 == 2 and flags & os.O_CREAT and _is_new(path)):
+            elif flags & 3 == 1 or (flags & 3 == 2 and flags & os.O_CREAT and not os.path.exists(path)):
                 kind = Kind.KEPT
-        elif mode.__class__ is str and ("w" in mode or "x" in mode or "a" in mode):
-            kind = Kind.WRITTEN if "w" in mode else Kind.KEPT
         if mode is None and path[:1] != "/":  # by os.open, which may have been given a folder
             _note_in_folders(kind, path)
         context.note(kind, path)
@@ -111,14 +109,6 @@ def _hook(event: str, args: tuple[Any, ...], state: Any = STATE, events: frozens
 
 def _is_loader_read(code: CodeType) -> bool:
     return code.co_name in _LOADER_READS and code.co_filename.startswith(_BY_IMPORT)
-
-
-def _is_new(path: str) -> bool:
-    try:
-        os.stat(path)
-    except OSError:
-        return True
-    return False
 
 
 def _note(event: str, args: tuple[Any, ...]) -> None:

@@ -39,7 +39,7 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
@@ -170,7 +170,8 @@ def _codes() -> dict[CodeType, str]:
 
 
 _CODES = _codes()
-"""The code of what asks, and the name of its argument."""
+"""The code of what asks, and the name of its first argument."""
+_IMPORT = importlib.import_module.__code__
 _MODULES = (glob, pathlib, pkgutil, *(sys.modules[kind.__module__] for kind in Path.__mro__))
 _FILES = frozenset(
     {code.co_filename for code in _CODES} | {str(getattr(module, "__file__", "")) for module in _MODULES}
@@ -183,29 +184,21 @@ _HANDED_ON = _FILES | {os.path.join(os.path.dirname(os.__file__), name) for name
 
 def _note(frame: FrameType) -> None:
     """Notes what is asked for in a frame that runs one of `_CODES`."""
-    code = frame.f_code
-    if code is importlib.import_module.__code__:
-        _note_module(frame.f_locals)
-        return
-    caller = frame.f_back
-    while caller is not None and caller.f_code.co_filename in _HANDED_ON:
-        if caller.f_code.co_name in ("resolve", "mkdir"):
+    code, given, caller = frame.f_code, frame.f_locals, frame.f_back
+    asked = given.get(_CODES[code])
+    if code is not _IMPORT:  # which libraries call for a job
+        while caller is not None and caller.f_code.co_filename in _HANDED_ON:
+            if caller.f_code.co_name in ("resolve", "mkdir"):
+                return
+            caller = caller.f_back
+        if caller is not None and not is_file_of_job(caller.f_code.co_filename):
             return
-        caller = caller.f_back
-    if caller is not None and not is_file_of_job(caller.f_code.co_filename):
-        return
-    if code is importlib.util.find_spec.__code__:
-        _note_module(frame.f_locals)
-        return
-    path = frame.f_locals.get(_CODES.get(code, ""))
-    if isinstance(path, str | bytes | os.PathLike) and path:  # else the call says so, or it is a descriptor
-        context.note(Kind.ASKED, os.fsdecode(path))
-
-
-def _note_module(given: Mapping[str, Any]) -> None:
-    name, package = given.get("name"), given.get("package")
-    if isinstance(name, str) and name.strip(".") and (package or name[0] != "."):
-        context.note(Kind.MODULE_NAME, importlib.util.resolve_name(name, package))
+    if code in (_IMPORT, importlib.util.find_spec.__code__):
+        package = given.get("package")
+        if isinstance(asked, str) and asked.strip(".") and (package or asked[0] != "."):
+            context.note(Kind.MODULE_NAME, importlib.util.resolve_name(asked, package))
+    elif isinstance(asked, str | bytes | os.PathLike) and asked:  # else no path, or a descriptor
+        context.note(Kind.ASKED, os.fsdecode(asked))
 
 
 def heard(code: JobCode, watch: Watch, function: Any) -> contextlib.AbstractContextManager[None]:
