@@ -100,7 +100,8 @@ class RecipeGuard:
             return self.changed
         known = self._values()
         try:
-            found = self._drift(is_of_calls=self._is_filling)
+            found, others = self._drift(is_of_calls=self._is_filling)
+            found |= dict.fromkeys(others, False)
         except UnkeyableError as error:
             found = {getattr(error, "path", None) or "what the function depends on": False}
         except (RuntimeError, KeyError):
@@ -138,14 +139,9 @@ class RecipeGuard:
 
     def note_call(self) -> None:
         """The function was just called: what its first call has changed, it changed itself."""
-        if not self.is_called and not self.changed and self._recipe is not None:
-            distributions = self._recipe.parts["environment"]["distributions"]
+        if not self.is_called and not self.changed:
             with contextlib.suppress(UnkeyableError, RuntimeError, KeyError):  # nothing passes for its own
-                self._own.update(
-                    label
-                    for label in self._drift(is_of_calls=True)
-                    if label not in distributions and not label.endswith(_OF_ANOTHER_TIME)
-                )
+                self._own.update(self._drift(is_of_calls=True)[0])
         self.is_called = True
 
     @contextlib.contextmanager
@@ -155,23 +151,24 @@ class RecipeGuard:
         self._is_filling = True
         try:
             yield
-            if not self.check() and self._recipe is not None:
+            if not self.check():
                 with contextlib.suppress(RuntimeError, KeyError):  # as `_MOVING`: it counts as it is
-                    self._settle(self._recipe)
+                    self._settle()
         finally:
             self._is_filling = False
 
     # -- what has changed
 
-    def _drift(self, *, is_of_calls: bool) -> dict[str, bool]:
-        """What differs from the recipe now, and whether the function may have changed it.
+    def _drift(self, *, is_of_calls: bool) -> tuple[dict[str, bool], list[str]]:
+        """What differs from the recipe now, and whether the function may have changed it; and distributions
+        and files that are loaded in another version.
 
         Args:
             is_of_calls: only the function ran since the last look.
         """
         made = self._recipe
         if made is None or made.preprocess is None or made.asked.get("code") is None:
-            return {}
+            return {}, []
         state, reach = recipes.again(made)
         before = made.state._replace(rows=self._came | made.state.rows)
         drifted = differing(before, state, own=made.own)
@@ -193,7 +190,7 @@ class RecipeGuard:
             holders = {_holder(label, made.state.rows) for label in (*found, *others)}
             _met.update(row for row in made.state.rows.items() if row[0] not in holders)
         self._came |= {label: row for label, row in came.items() if label not in found}
-        return found | dict.fromkeys(others, False)
+        return found, others
 
     def _values(self) -> set[str]:
         """The labels of values that came up; that a module is loaded is none."""
@@ -201,18 +198,19 @@ class RecipeGuard:
 
     def _was(self, place: str) -> bool:
         """Whether a value was once in this process what the recipe says."""
-        if not self._is_elsewhere or self._recipe is None:
-            return True
-        rows = self._recipe.state.rows
+        rows = self._recipe.state.rows if self._recipe is not None and self._is_elsewhere else {}
         holder = _holder(place, rows)
         return holder is None or (holder, rows[holder]) in _met
 
     # -- what calls have changed
 
-    def _settle(self, made: Recipe) -> None:
+    def _settle(self) -> None:
         """Makes items again if calls have changed what the function holds, so that it counts as before."""
+        made = self._recipe
+        if made is None or made.preprocess is None:
+            return
         own = frozenset(self._own | made.own)
-        if made.preprocess is None or not (own or self._values()):
+        if not (own or self._values()):
             return
         is_same = self._gives_the_same(made.preprocess)
         before = made.state._replace(rows=self._came | made.state.rows)

@@ -11,8 +11,8 @@ NOTE [ Unseen reads ]
     On Python 3.11 no event tells of `cv2.imread(f"{root}/{i:04d}.png")`, and the name is in no key. Over the
     first items the kernel's count of bytes is compared with the sizes of the files that were seen being
     opened, and of those that are open. It decides nothing: it is said once, with the remedy. Not counted are
-    items that loaded modules, started processes or opened connections; processes in which other threads run;
-    files that are mapped.
+    items that are folders, load modules, start processes or open connections; processes in which other
+    threads run; files that are mapped.
 """
 
 from __future__ import annotations
@@ -230,13 +230,16 @@ class UnseenReads:
             return
         self._items_left -= 1
         now = _bytes_read()
+        is_other = watch.programs or watch.has_connected or any(map(os.path.isdir, watch.items))
         has_loaded = any(fact.kind == Kind.MODULE for fact in watch.facts.values())
-        if now is None or has_loaded or watch.programs or watch.has_connected or not is_alone():
+        if now is None or is_other or has_loaded or not is_alone():
             return
-        unseen = now - before - watch.opened_bytes - sum(map(_size_of, watch.items)) - _open_bytes()
-        if unseen > SLACK_BYTES:
-            self._items += 1
-            self._size = unseen
+        with contextlib.suppress(OSError):  # no more files can be opened
+            own = (*watch.items, *(f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")))
+            unseen = now - before - watch.opened_bytes - sum(map(_size_of, own))
+            if unseen > SLACK_BYTES:
+                self._items += 1
+                self._size = unseen
 
     @property
     def size_bytes(self) -> int:
@@ -252,22 +255,9 @@ def _bytes_read() -> int | None:
 
 
 def _size_of(path: str) -> int:
-    """Of a file, or of the files in a folder."""
+    """Of a regular file."""
     try:
         info = os.stat(path)
-        if not stat.S_ISDIR(info.st_mode):
-            return info.st_size
-        return sum(_size_of(entry.path) for entry in os.scandir(path))
     except OSError:
         return 0
-
-
-def _open_bytes() -> int:
-    """Sizes of the files that are open: what is read of them was seen when they were opened."""
-    total = 0
-    with contextlib.suppress(OSError):
-        for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError, ValueError):
-                info = os.fstat(int(name))
-                total += info.st_size if stat.S_ISREG(info.st_mode) else 0
-    return total
+    return info.st_size if stat.S_ISREG(info.st_mode) else 0
