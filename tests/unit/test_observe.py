@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import shutil
 import tempfile
 import threading
@@ -239,6 +240,17 @@ def test_a_file_that_was_replaced_and_restored_never_matches(project: Project) -
         link.symlink_to(target)
         call()
     assert [row["digest"] for row in call.observer.taken()] == [CHANGED]
+
+
+def test_a_known_file_that_changes_while_it_is_read_never_matches(project: Project) -> None:
+    """It was opened as an earlier item had found it."""
+    path = project.put("v.txt", "one")
+    call = Observed(project, "def f(x):\n    with open(HERE / 'v.txt') as file: x(); return file.read()")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()  # its thread works for no function
+        for change in (int, lambda: pool.submit(path.write_text, "two").result()):
+            call(change)
+    assert call.digests == {"project:v.txt": CHANGED}
 
 
 @pytest.mark.parametrize("is_own", [False, True])

@@ -285,9 +285,7 @@ class Observer:
         facts = list(watch.facts.values())
         uses: dict[str, _Use] = {}
         for fact in facts:
-            last = self._last.get(fact.path, {}).get((fact.folder, False)) if fact.kind == Kind.READ else None
-            is_known = last is not None and last.is_read and last.stamp == stamp_at(fact.info)
-            if not is_known or fact.info is None or self._outputs:
+            if self._outputs or not self._is_known(fact):
                 self._take_fact(fact, watch, uses)
         for path, use in uses.items():
             if Kind.TOUCHED not in use.kinds:
@@ -300,6 +298,13 @@ class Observer:
             read = [one for one in self._log if one.path in paths and one.kind != "module"]
             if (modules, read) not in _loads:
                 _loads.append((modules, read))
+
+    def _is_known(self, fact: Fact) -> bool:
+        """Whether a file was read that is, and was then, as an earlier item had read it."""
+        last = self._last.get(fact.path, {}).get((fact.folder, False))
+        if last is None or not last.is_read or fact.kind != Kind.READ or fact.info is None:
+            return False
+        return last.stamp == stamp_at(fact.info) == stamp_at(info_of(fact.path))
 
     def _take_fact(self, fact: Fact, watch: Watch, uses: dict[str, _Use]) -> None:
         if fact.kind == Kind.MODULE_NAME:
