@@ -191,7 +191,8 @@ class CachedIterableDataset(IterableDataset[T_co]):
                 "plain values (dataclasses.asdict(item)), or pass a list to CachedDataset"
             )
         distinct = Distinct(digests)
-        by.artifacts.look_if_unknown()
+        if not (by.artifacts.is_known or by.artifacts.session.is_gone):
+            by.artifacts.look_from(0)
         catalogue = Catalogue(distinct, by.artifacts.index, is_expanded=by.job.is_expanded)
         samples = Samples(by, items, distinct, stamps, catalogue, numbers)
         if len(catalogue.missing):

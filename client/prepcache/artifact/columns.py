@@ -83,6 +83,7 @@ class Leaf:
     ndim: int = 0
 
 
+@lru_cache(maxsize=512)
 def describe_dtype(dtype: Any) -> str | None:
     """What a leaf names a dtype of torch's or numpy's, in native byte order; None if no column holds it."""
     if isinstance(dtype, np.dtype):
@@ -146,7 +147,3 @@ def load_torch() -> Any:
 def decode_bytes(leaf: Leaf) -> Callable[[bytes], Any]:
     """What turns the stored bytes of a `str` or `bytes` leaf into its value."""
     return (lambda raw: raw.decode("utf-8", "surrogatepass")) if leaf.kind == "str" else bytes
-
-
-def encode_bytes(leaf: Leaf) -> Callable[[Any], bytes]:
-    return (lambda value: value.encode("utf-8", "surrogatepass")) if leaf.kind == "str" else bytes

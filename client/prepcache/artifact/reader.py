@@ -115,7 +115,10 @@ class Artifact:
         self.row_count: Array = header.row_count
         self.item_cost: Array = header.item_cost
         self.size_bytes = header.size_bytes
-        self.groups = [_group(spec, header, base) for spec in header.groups]
+        self.groups = [
+            Group(spec.tree, [_column(column, spec.rows, header, base) for column in spec.columns], spec.rows)
+            for spec in header.groups
+        ]
         self.row_group: Array | None = None
         self.row_index: Array | None = None
         if len(self.groups) > 1:
@@ -192,10 +195,6 @@ def _view(header: Header, base: Array, name: str, dtype: np.dtype[Any]) -> Array
     span = header.spans[name]
     shape = span.shape if ITEM_BYTES[span.dtype] == dtype.itemsize else span.shape[:-1]
     return base[span.begin : span.end].view(dtype).reshape(shape)
-
-
-def _group(spec: GroupSpec, header: Header, base: Array) -> Group:
-    return Group(spec.tree, [_column(column, spec.rows, header, base) for column in spec.columns], spec.rows)
 
 
 def _column(spec: ColumnSpec, rows: int, header: Header, base: Array) -> Column:

@@ -258,14 +258,9 @@ def _numpy_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype.newbyteorder("=")
 
 
-@cache
-def _check_torch_dtype(dtype: Any) -> None:
-    if columns.describe_dtype(dtype) is None:
-        raise _Refused(f"{dtype} cannot be stored; convert it, or return its parts")
-
-
 def _check_tensor(value: Any) -> None:
-    _check_torch_dtype(value.dtype)
+    if columns.describe_dtype(value.dtype) is None:
+        raise _Refused(f"{value.dtype} cannot be stored; convert it, or return its parts")
     if value.requires_grad:
         # A detached copy would come back from the cache where the function returns one with a graph.
         raise _Refused("the tensor requires grad, and its graph cannot be stored; return x.detach()")
@@ -349,12 +344,12 @@ def _children(trees: list[Tree], strings: type | None) -> Build:
     return lambda leaves: [build(leaves) for build in builders]
 
 
-def count_leaves(tree: Tree) -> int:
-    """Counts the leaves of a tree that came from a file. Raises ValueError where it is none."""
-    return _count(tree, 0, 0)
+def count_leaves(tree: Tree, seen: int = 0, depth: int = 0) -> int:
+    """Counts the leaves of a tree that came from a file. Raises ValueError where it is none.
 
-
-def _count(tree: Any, seen: int, depth: int) -> int:
+    Args:
+        seen: leaves before this node, which is within `depth` containers.
+    """
     if type(tree) is int:
         if tree != seen:
             raise ValueError(f"leaf {tree} is where leaf {seen} should be")
@@ -383,7 +378,7 @@ def _count(tree: Any, seen: int, depth: int) -> int:
     elif word not in ("list", "tuple") or len(tree) != 2:
         raise ValueError(f"unknown container {word!r}")
     for child in children:
-        seen = _count(child, seen, depth + 1)
+        seen = count_leaves(child, seen, depth + 1)
     return seen
 
 

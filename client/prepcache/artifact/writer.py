@@ -232,10 +232,9 @@ class _Bytes(_Column):
     def __init__(self, leaf: Leaf) -> None:
         super().__init__(leaf)
         self._table.append(0)
-        self._encode = columns.encode_bytes(leaf)
 
     def append(self, value: Any) -> None:
-        self._values += self._encode(value)
+        self._values += value.encode("utf-8", "surrogatepass") if self.leaf.kind == "str" else value
         self._table.append(len(self._values))
 
     def pieces(self) -> list[Any]:

@@ -21,6 +21,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ class Pool:
         small_bytes: int = SMALL_BYTES,
     ) -> None:
         self._kept_blocks = kept_blocks
-        self._allocate = allocate or _plain_block
+        self._allocate: Callable[[int], Block] = allocate or partial(np.empty, dtype=np.uint8)
         self._small_bytes = small_bytes
         self._start_empty()
 
@@ -101,10 +102,6 @@ class Pool:
         blocks.append((block, (PLACE_IN_PAGE - block.ctypes.data) % PAGE_BYTES))
         del blocks[: -self._kept_blocks]
         return blocks[-1]
-
-
-def _plain_block(size_bytes: int) -> Block:
-    return np.empty(size_bytes, np.uint8)
 
 
 def _rounded(size_bytes: int) -> int:

@@ -165,11 +165,6 @@ class ArtifactSet:
         self._looked_at = now
         return bool(self.look_from(self.generation))
 
-    def look_if_unknown(self) -> None:
-        """Looks again where the daemon was not there, or had forgotten the recipe."""
-        if not self.is_known and not self.session.is_gone:
-            self.look_from(0)
-
     def look_from(self, generation: int) -> bool | None:
         """Takes in what is newer; whether anything missing was found, None where no daemon could be asked."""
         with self.session.heartbeat.looking():

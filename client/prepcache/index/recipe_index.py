@@ -172,7 +172,8 @@ class RecipeIndex:
             self.slots.update(new)
             found = sum(catalogue.take_in(new, stale) for catalogue in self.catalogues)
             self._number_of.update({slot.ref.digest: number for number, slot in new.items() if slot.ref})
-            return found, gone + self._drop(stale if self.keeps_all else self._unused())
+            unused = set(self.slots).difference(*(catalogue.slots for catalogue in self.catalogues))
+            return found, gone + self._drop(stale if self.keeps_all else unused)
 
     def _open_new(
         self, refs: Sequence[ArtifactRef], observed: Observed, *, is_own: bool
@@ -207,9 +208,6 @@ class RecipeIndex:
                 return 0, self._drop(numbers)
             lost = sum(catalogue.lose(numbers) for catalogue in self.catalogues)
             return lost, self._drop(numbers)
-
-    def _unused(self) -> set[int]:
-        return set(self.slots).difference(*(catalogue.slots for catalogue in self.catalogues))
 
     def _drop(self, numbers: Iterable[int]) -> list[ArtifactRef]:
         refs = [ref for number in numbers if (ref := self.slots.pop(number).ref) is not None]
