@@ -21,7 +21,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,7 +68,7 @@ class Pool:
         small_bytes: int = SMALL_BYTES,
     ) -> None:
         self._kept_blocks = kept_blocks
-        self._allocate: Callable[[int], Block] = allocate or partial(np.empty, dtype=np.uint8)
+        self._allocate = allocate or (lambda size_bytes: np.empty(size_bytes, np.uint8))
         self._small_bytes = small_bytes
         self._start_empty()
 
