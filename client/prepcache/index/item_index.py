@@ -312,26 +312,16 @@ class Catalogue:
         if places.count is not None:
             places.count[items] = mapped.row_count[rows]
             self._cut.difference_update(items.tolist() if self._cut else ())
-            self._cut.update(self._cut_in(number, slot, items))
+            self._cut.update(self._cut_in(slot, items))
 
-    def _cut_in(self, number: int, slot: Slot, items: Array) -> list[int]:
+    def _cut_in(self, slot: Slot, items: Array) -> list[int]:
         """Of items that are in an artifact, those that go on in another piece."""
         if not len(items) or slot.artifact.row_count.all():
             return []
         marks = b"".join(more_digest(self.distinct.digest(i), 0) for i in items.tolist())
-        found = [queries for at, queries, _ in self._search(marks, slot) if at == number]
-        return [i for queries in found for i in items[queries].tolist()]
-
-    def _search(self, digests: bytes, slot: Slot | None = None) -> list[tuple[int, Array, Array]]:
-        """As `RecipeIndex.find`, also in what only this job has; for the few that are cut."""
-        asked = np.frombuffer(digests, "u1").reshape(-1, DIGEST_BYTES)
-        hits = [] if slot is not None and slot.ref is None else self.index.find(asked)
-        for number, own in self.slots.items():
-            if own.ref is None:
-                found = Distinct(asked).find(own.artifact.item_digests)
-                rows = np.flatnonzero(found != MISSING)
-                hits += [(number, found[rows], rows)] if len(rows) else []
-        return hits
+        cut = Distinct(np.frombuffer(marks, "u1")).find(slot.artifact.item_digests)
+        found: list[int] = items[cut[cut != MISSING]].tolist()
+        return found
 
     def _join(self, places: Places) -> None:
         """Joins the pieces of items that span artifacts; hides those of which a piece is not there."""
@@ -363,8 +353,13 @@ class Catalogue:
         return []
 
     def _of_edition(self, digest: bytes, edition: int, there: Mapping[int, Slot]) -> list[tuple[int, int]]:
-        """The slots and rows of a digest, of one edition."""
-        return [(n, int(rows[0])) for n, _, rows in self._search(digest) if there[n].edition == edition]
+        """The slots and rows of a digest, of one edition, also in what only this job has."""
+        asked = np.frombuffer(digest, "u1").reshape(1, DIGEST_BYTES)
+        hits = [(number, int(rows[0])) for number, _, rows in self.index.find(asked)]
+        for number in self._own():
+            rows = np.flatnonzero((there[number].artifact.item_digests == asked).all(axis=1))
+            hits += [(number, int(rows[0]))] if len(rows) else []
+        return [hit for hit in hits if there[hit[0]].edition == edition]
 
     def _publish(self, places: Places) -> None:
         """Makes `places` the current ones, and drops slots that they do not name."""
