@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
+from typing import TextIO
 
 MAX_CHARS = 8000  # a traceback has some 3,000
+PRIORITIES = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6}
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 """Of the request that is being answered; empty outside of one."""
 
@@ -49,8 +53,18 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(members)
 
 
-def configure(level: str, log_format: str = "text") -> None:
-    handler = logging.StreamHandler()
+class JournalHandler(logging.StreamHandler[TextIO]):
+    """Begins each line with its priority, which the journal takes off: sd-daemon(3)."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"<{PRIORITIES.get(record.levelno, 7)}>{super().format(record)}"
+
+
+def configure(level: str, log_format: str = "text", environ: Mapping[str, str] = os.environ) -> None:
+    stderr = os.fstat(2)
+    # The variable alone may be one that a job has inherited: systemd.exec(5).
+    is_journal = environ.get("JOURNAL_STREAM") == f"{stderr.st_dev}:{stderr.st_ino}"
+    handler = JournalHandler() if is_journal else logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -89,7 +89,7 @@ def serve(load: Callable[[], Settings], environ: Mapping[str, str]) -> None:
         signal.signal(one, leave)  # until the loop hears them
     # The job that started it may have had them blocked. SIGHUP waits until the loop hears it (__main__.py).
     signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGHUP})
-    log.configure(settings.log_level, settings.log_format)
+    log.configure(settings.log_level, settings.log_format, environ)
     place = take(settings, environ)
     gc.disable()  # until all is loaded: imports make no garbage, and collections would take a tenth of them
     try:

@@ -36,6 +36,15 @@ for _ in $(seq 50); do [ "$(budget)" = $((123 << 20)) ] && break; sleep 0.1; don
 [ "$(budget)" = $((123 << 20)) ]
 echo "reload: the budget is 123 MiB"
 
+sed -i 's/^max_bytes = .*/max_bytes = "1 byte"/' /etc/prepcache/prepcached.toml
+systemctl reload prepcached
+said() { journalctl --no-pager --quiet -u prepcached _SYSTEMD_UNIT=prepcached.service -p "$1"; }
+for _ in $(seq 50); do said warning | grep --quiet "settings were not reloaded" && break; sleep 0.1; done
+said warning | grep --quiet "settings were not reloaded"
+said info | grep --quiet "serving " && ! said warning | grep --quiet "serving "
+sed -i 's/^max_bytes = .*/max_bytes = "123MiB"/' /etc/prepcache/prepcached.toml
+echo "the journal has priorities: journalctl -p warning shows warnings and errors alone"
+
 job alice 100 0.05 > /srv/out/alice & until_calls 100 20
 systemctl restart prepcached
 wait $!

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import subprocess
 import sys
+
+import pytest
 
 from prepcached.log import MAX_CHARS, REQUEST_ID, JsonFormatter, TextFormatter
 
@@ -31,3 +35,16 @@ def test_json_lines_hold_the_exception_and_the_request() -> None:
     assert "\n" not in line and found.pop("exception").endswith("ValueError: bad\nnews")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", found.pop("time"))
     assert found == {"level": "error", "logger": "a.b", "message": "so 1", "request_id": "0123abcd"}
+
+
+@pytest.mark.parametrize(("offset", "begins"), [(0, ["<4>", "<3>"]), (1, ["202", "202"])])
+def test_lines_for_the_journal_begin_with_their_priority(offset: int, begins: list[str]) -> None:
+    ours, theirs = os.pipe()
+    status = os.fstat(theirs)
+    code = "import logging; from prepcached import log; log.configure('warning')\n"
+    code += "logging.info('a'); logging.warning('b'); logging.error('c')"
+    environ = {**os.environ, "JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino + offset}"}
+    with os.fdopen(ours) as lines:
+        subprocess.run([sys.executable, "-c", code], env=environ, stderr=theirs, check=True)
+        os.close(theirs)
+        assert [line[:3] for line in lines] == begins
