@@ -1,9 +1,10 @@
-"""Maintenance: the store's background work, in a thread of its own.
+"""Maintenance: the store's background work, in threads of its own.
 
 Invariants:
     1. Each turn does a bounded piece of each kind of work; a piece that fails is logged, and the next turn
        goes on.
-    2. Scrub and merges each read at most `DISK_BYTES_PER_S` on average, and work for a bounded share of the
+    2. Eviction waits for no merge or scrub, which may read gigabytes of a slow disk.
+    3. Scrub and merges each read at most `DISK_BYTES_PER_S` on average, and work for a bounded share of the
        time.
 """
 
@@ -34,23 +35,30 @@ class Maintenance:
         self._merge_at = self._scrub_at = 0.0  # when the next may begin
         self._failed: dict[str, str] = {}
         """The last error of each kind of work; one that repeats is logged once."""
-        self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._run, args=[turn], name=name, daemon=True)
+            for name, turn in (("maintenance", self.maintain), ("reading", self.read))
+        ]
 
     def start(self) -> None:
-        self._thread.start()
+        for one in self._threads:
+            one.start()
 
     @property
     def is_alive(self) -> bool:
-        return self._thread.is_alive()
+        return all(one.is_alive() for one in self._threads)
 
     def stop(self) -> None:
         """Stops after the piece in hand, which a stopping store cuts short."""
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        for one in self._threads:
+            if one.is_alive():
+                one.join()
 
-    def turn(self) -> None:
+    def maintain(self) -> None:
         self._try("maintain", self._store.maintain)
+
+    def read(self) -> None:
         self._try("merge", self._merge)
         self._try("scrub", self._scrub)
 
@@ -73,9 +81,9 @@ class Maintenance:
                 return
             self._scrub_at += read_bytes / DISK_BYTES_PER_S
 
-    def _run(self) -> None:
+    def _run(self, turn: Callable[[], None]) -> None:
         while not self._stop.wait(TURN_S):
-            self.turn()
+            turn()
 
     def _try(self, what: str, work: Callable[[], object]) -> None:
         if self._stop.is_set():

@@ -103,7 +103,7 @@ def test_a_stop_breaks_off_a_verification_within_an_artifact(
             return read(fd, buffer, offset)
 
         put(served.store, "a", size_bytes=100_000)
-        [scrubbing] = [one for one in threading.enumerate() if one.name == "maintenance"]
+        [scrubbing] = [one for one in threading.enumerate() if one.name == "reading"]
         monkeypatch.setattr(staging, "_read", read_and_stop)
         refused = served.http().post("/v1/verify", json={})
         assert refused.json()["code"] == "daemon-unreachable"

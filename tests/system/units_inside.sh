@@ -25,7 +25,7 @@ echo "two users share: 20 of 20 items hit"
 ! runuser -u carol -- env PREPCACHE_URL=unix:///run/prepcache/prepcached.sock prepcache status > /srv/out/refused 2>&1
 grep --quiet -i "permission" /srv/out/refused
 job carol 20 | grep --quiet "hit=0 computed=20"
-runuser -u carol -- prepcache status 2>&1 | grep --quiet "usermod -aG prepcache"
+runuser -u carol -- prepcache status 2>&1 | grep "usermod -aG prepcache" > /dev/null
 echo "a third is refused, told how to join, and served by a daemon of her own"
 
 systemd-analyze security --no-pager --threshold=20 prepcached.service | tail -1
@@ -39,9 +39,9 @@ echo "reload: the budget is 123 MiB"
 sed -i 's/^max_bytes = .*/max_bytes = "1 byte"/' /etc/prepcache/prepcached.toml
 systemctl reload prepcached
 said() { journalctl --no-pager --quiet -u prepcached _SYSTEMD_UNIT=prepcached.service -p "$1"; }
-for _ in $(seq 50); do said warning | grep --quiet "settings were not reloaded" && break; sleep 0.1; done
-said warning | grep --quiet "settings were not reloaded"
-said info | grep --quiet "serving " && ! said warning | grep --quiet "serving "
+for _ in $(seq 50); do said warning | grep "settings were not reloaded" > /dev/null && break; sleep 0.1; done
+said warning | grep "settings were not reloaded" > /dev/null
+said info | grep "serving " > /dev/null && ! said warning | grep "serving " > /dev/null
 sed -i 's/^max_bytes = .*/max_bytes = "123MiB"/' /etc/prepcache/prepcached.toml
 echo "the journal has priorities: journalctl -p warning shows warnings and errors alone"
 

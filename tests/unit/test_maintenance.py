@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -10,6 +11,7 @@ from typing import cast
 import pytest
 
 from prepcache.errors import StoreError
+from prepcached import maintenance
 from prepcached.maintenance import DISK_BYTES_PER_S, Maintenance
 from prepcached.store.store import Store
 from support.serving import serving
@@ -44,8 +46,41 @@ def test_large_artifacts_put_off_the_next_merge_and_scrub(fault: Exception | Non
     store = Merging(3600 * DISK_BYTES_PER_S, fault)
     work = Maintenance(cast(Store, store))
     for _ in range(3):
-        work.turn()
+        work.read()
     assert store.merges == store.scrubs == 1
+
+
+class Reading(Merging):
+    """A store of which a large artifact is read until it has been maintained."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.reading, self.is_maintained = threading.Event(), threading.Event()
+
+    def merge_some(self) -> bool:
+        return False
+
+    def scrub_one(self) -> int:
+        self.reading.set()
+        assert self.is_maintained.wait(30)
+        return 0
+
+    def maintain(self) -> None:
+        if self.reading.is_set():
+            self.is_maintained.set()
+
+
+def test_eviction_waits_for_no_artifact_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program may fill the disk while a scrub reads gigabytes."""
+    monkeypatch.setattr(maintenance, "TURN_S", 0.01)
+    store = Reading()
+    work = Maintenance(cast(Store, store))
+    work.start()
+    try:
+        assert store.is_maintained.wait(30)
+    finally:
+        store.is_maintained.set()
+        work.stop()
 
 
 def test_an_app_leaves_its_process_as_it_is(tmp_path: Path) -> None:

@@ -68,8 +68,10 @@ def commit(
         files = [stack.enter_context(_checked(core, s, recipe, owner_uid, allowed_items)) for s in staged]
         if len({file.header.edition for file in files}) > 1:
             raise errors.StagedFileRefused("the files of one commit must be of one edition")
+        sharing: dict[int, bool] = {}
+        _replaced(core, recipe, files, sharing)  # the lock is not held while thousands of headers are read
         with core.writer:
-            generation, answered = _commit(core, recipe, files, owner_uid, holder)
+            generation, answered = _commit(core, recipe, files, owner_uid, holder, sharing)
         return Committed(generation, tuple(_ref(file) for file in answered))
 
 
@@ -112,11 +114,15 @@ def _check_items(name: str, header: Header, recipe: str, allowed_items: AllowedI
 
 
 def _commit(
-    core: Core, recipe: str, files: Sequence[Taken], owner_uid: int, holder: str | None
+    core: Core,
+    recipe: str,
+    files: Sequence[Taken],
+    owner_uid: int,
+    holder: str | None,
+    sharing: dict[int, bool],
 ) -> tuple[int, list[Taken]]:
     digests = {bytes.fromhex(file.digest) for file in files}
     keys = {bytes.fromhex(file.header.key) for file in files}
-    edition = max((file.header.edition for file in files), default=0)
     with core.index.read() as conn:
         row = queries.recipe(conn, recipe)
         if row is None:
@@ -126,8 +132,6 @@ def _commit(
             )
         known = queries.doomable_in(conn, artifacts.c.digest, digests)
         rows_of_keys = queries.doomable_in(conn, artifacts.c.key, keys, artifacts.c.recipe_id == row.id)
-        is_other = sa.or_(artifacts.c.edition < edition, artifacts.c.edition > edition)  # by the index
-        others = queries.doomable_in(conn, artifacts.c.recipe_id, [row.id], is_other)
     if any(r.recipe_id != row.id for r in known):
         raise errors.Declined("the same artifact is another user's entry, and users are isolated")
     there = {r.digest.hex() for r in known}
@@ -137,7 +141,7 @@ def _commit(
             of_key.setdefault(file.header.key, file)
     new = list(of_key.values())
     older = [r for r in rows_of_keys if r.key.hex() in of_key]
-    replaced = _replaced(core, others, new) if new and others else []
+    replaced = _replaced(core, recipe, files, sharing)
     pinned = {r.key for r in older if r.is_pinned} | (keys if any(r.is_pinned for r in replaced) else set())
     older += [r for r in replaced if r not in older]
     now = core.clock()
@@ -166,11 +170,20 @@ def _commit(
     return generation, [of_key.get(file.header.key, file) for file in files]
 
 
-def _replaced(core: Core, others: Iterable[Doomable], new: Sequence[Taken]) -> list[Doomable]:
-    """Those of lower editions that share an item with these; Declined where one of a higher edition does."""
-    items = {item for file in new for item in as_items(file.header).tolist()}
-    found = [row for row in others if not items.isdisjoint(items_of(core, row).tolist())]
-    if any(row.edition > new[0].header.edition for row in found):
+def _replaced(core: Core, recipe: str, files: Sequence[Taken], sharing: dict[int, bool]) -> list[Doomable]:
+    """The artifacts of lower editions that share an item with these files; Declined where one of a higher
+    edition does. `sharing` keeps, by row id, which do: a header is read once."""
+    edition = files[0].header.edition if files else 0
+    with core.index.read() as conn:
+        row = queries.recipe(conn, recipe)
+        is_other = sa.or_(artifacts.c.edition < edition, artifacts.c.edition > edition)  # by the index
+        others = queries.doomable_in(conn, artifacts.c.recipe_id, [row.id] if row else [], is_other)
+    items = {item for file in files for item in as_items(file.header).tolist()} if others else set()
+    for other in others:
+        if other.id not in sharing:
+            sharing[other.id] = not items.isdisjoint(items_of(core, other).tolist())
+    found = [other for other in others if sharing[other.id]]
+    if any(other.edition > edition for other in found):
         raise errors.Declined("a refresh has replaced these items meanwhile")
     return found
 

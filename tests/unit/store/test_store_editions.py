@@ -5,13 +5,16 @@ from __future__ import annotations
 import builtins
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from prepcache import errors
 from prepcache.protocol.wire import ArtifactRef
+from prepcached.store import commit as committing
 from prepcached.store.db import discard
 from prepcached.store.records import Filter
 from prepcached.store.store import Store, rebuild
@@ -73,6 +76,32 @@ def test_a_refresh_that_cannot_read_what_is_there_is_refused(
             store.commit(RECIPE, [staged], owner_uid=os.getuid())
     assert store.resolve(RECIPE).artifacts == (old,)
     store.discard_staged("s")
+
+
+def test_headers_beside_are_read_without_the_writers_lock(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit may stand beside thousands of artifacts of other editions."""
+    for number in range(4):
+        put(store, ("old", number))
+    seen: list[bool] = []
+    read = committing.items_of
+
+    def is_free() -> None:
+        seen.append(store.writer.acquire(blocking=False))
+        if seen[-1]:
+            store.writer.release()
+
+    def watched(*given: Any) -> Any:
+        asking = threading.Thread(target=is_free)
+        asking.start()
+        asking.join()
+        return read(*given)
+
+    monkeypatch.setattr(committing, "items_of", watched)
+    only(store, ("old", 0), ("new", 0), edition=1)
+    assert seen == [True] * 4
+    assert answered(store) == [(0, 1), (0, 1), (0, 1), (1, 2)]
 
 
 def test_files_of_one_commit_are_of_one_edition(store: Store) -> None:
