@@ -105,6 +105,16 @@ def test_nothing_is_loaded_from_elsewhere(served: Serving) -> None:
         assert "http" not in http.get(asset).text and "url(" not in http.get(asset).text
 
 
+def test_a_page_is_light_and_follows_within_two_seconds(served: Serving) -> None:
+    for number in range(30):
+        served.store.register(recipe(number), f"project.tokenize_{number}", {"format": 1})
+        put(served.store, number, recipe=recipe(number))
+    http = served.http()
+    assert sum(len(http.get(path).content) for path in ("/", "/dashboard.css", "/dashboard.js")) < 60_000
+    [every_ms] = re.findall(r"EVERY_MS = (\d+);", http.get("/dashboard.js").text)
+    assert int(every_ms) <= 2000
+
+
 def test_a_long_word_widens_no_page(served: Serving) -> None:
     """As names of functions are, and paths: a phone would have to be moved sideways."""
     assert re.search(r"\bbody\{[^}]*\boverflow-wrap:anywhere", served.http().get("/dashboard.css").text)

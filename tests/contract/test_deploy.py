@@ -18,6 +18,7 @@ import yaml
 from prepcache.errors import ConfigError, all_errors
 from prepcached.config import KNOWN, load
 from prepcached.server import OVERDUE
+from prepcached.start import STOP_LIMIT_S
 from support.fleet import upstream
 from support.serving import serving
 
@@ -67,6 +68,13 @@ def test_a_service_that_cannot_start_is_given_up() -> None:
     longest_s = int(set_to["TimeoutStartSec"]) + int(set_to["RestartSec"])
     assert int(set_to["StartLimitBurst"]) * longest_s < int(set_to["StartLimitIntervalSec"])
     assert int(set_to["RestartPreventExitStatus"]) == ConfigError.exit_code
+
+
+def test_the_service_is_bounded_and_watched() -> None:
+    set_to = directives("prepcached.service")
+    assert set_to["MemoryHigh"] == "2G" and set_to["MemoryMax"] == "4G"
+    assert set_to["Type"] == "notify" and int(set_to["WatchdogSec"]) == 60
+    assert int(set_to["TimeoutStopSec"]) > STOP_LIMIT_S
 
 
 def test_an_overdue_stop_is_no_failed_service() -> None:
@@ -138,6 +146,7 @@ def test_alert_rules_read_metrics_that_there_are(exposed: set[str]) -> None:
     [group] = yaml.safe_load((DEPLOY / "monitoring" / "alerts.yml").read_text())["groups"]
     names = {rule["alert"] for rule in group["rules"]}
     assert {"PrepcacheSaturated", "PrepcacheDeclines", "PrepcacheDamaged"} <= names
+    assert {"PrepcacheDown", "PrepcacheStartsAgainAndAgain"} <= names, "a start that fails is noticed"
     for rule in group["rules"]:
         assert metrics(rule["expr"]) <= exposed, rule["alert"]
         assert rule["annotations"]["summary"] and rule["annotations"]["description"]

@@ -21,6 +21,7 @@ from prepcached.config import Settings
 from prepcached.store import staging
 from prepcached.store.root import Root
 from prepcached.store.store import Store
+from prepcached.tier import tier
 from support.serving import READY_S, serving, wait_until
 from support.stores import ROOMY, item, items_of, put
 
@@ -86,6 +87,13 @@ def test_a_stop_on_a_disk_that_became_read_only_is_whole(
         patch.setattr(Path, "unlink", fails)
         served.server.ask_to_stop("the test says so")
         assert wait_until(lambda: served.store.is_closed)
+
+
+def test_a_stop_ends_within_ten_seconds() -> None:
+    assert start.STOP_LIMIT_S < 10
+    assert daemon_server.STOP_TIMEOUT_S + tier.DRAIN_S <= start.STOP_LIMIT_S, (
+        "requests and copies are given an end"
+    )
 
 
 def test_a_stop_breaks_off_a_verification_within_an_artifact(

@@ -68,6 +68,20 @@ def test_a_commit_is_copied_without_being_asked_to(tmp_path: Path, tier: Path) -
     assert len(objects(tier)) == 1  # a stop copies what waits
 
 
+def test_what_the_full_queue_drops_is_counted_and_copied_later(
+    tmp_path: Path, tier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiers, "QUEUE", 1)
+    with box(tmp_path / "box", tier) as served:
+        for recipe in (RECIPE, OTHER_RECIPE):
+            job = served.job()
+            job.recipe = recipe
+            job.fill(served.store.staging, ITEMS)
+        told = served.http().get("/v1/tier").json()
+        assert (told["waiting"], told["dropped"]) == (1, 1)
+        assert served.http().post("/v1/tier/push").json()["artifacts"] == 2
+
+
 def test_without_a_lead_machines_work_in_orders_of_their_own(
     tmp_path: Path, tier: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

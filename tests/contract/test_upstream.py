@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +24,7 @@ from prepcached.tier import upstream as upstreams
 from prepcached.tier.bucket import Bucket, CouldNotTell
 from prepcached.tier.manifests import Manifests
 from prepcached.tier.upstream import Upstream
-from support.fleet import ITEMS, TOKEN, be_patient, box, lead, status, upstream
+from support.fleet import ITEMS, TOKEN, be_patient, box, lead, status, tcp_port, upstream
 from support.serving import Job, Serving, wait_until
 
 
@@ -169,16 +172,78 @@ LIES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lead_that_lies_is_done_without(lie: str, tmp_path: Path, bucket: Path) -> None:
+def test_a_lead_that_lies_is_done_without(
+    lie: str, tmp_path: Path, bucket: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     answer, code = LIES[lie]
     with (
         liar(answer, code) as port,
         box(tmp_path / "box", bucket, upstream=upstream(tmp_path, port)) as served,
     ):
         assert leased(served.job())["granted"] == [0, 1, 2]
+        assert leased(served.job(), ["x", "y"])["granted"] == [0, 1]
         told = status(served)
         assert told["is_upstream_away"] and told["upstream_failures"] == 1
         assert TOKEN not in json.dumps(told)
+    assert sum("this machine leases by itself" in one.getMessage() for one in caplog.records) == 1
+
+
+@contextlib.contextmanager
+def tls(folder: Path, port: int) -> Iterator[int]:
+    """A port where a proxy ends TLS, with a certificate of its own making, before another port."""
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command += ["-keyout", "key.pem", "-out", "cert.pem", *names]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    loop = asyncio.new_event_loop()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        behind = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pump(reader, behind[1]), pump(behind[0], writer))
+
+    server = loop.run_until_complete(asyncio.start_server(relay, "127.0.0.1", 0, ssl=context))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        loop.call_soon_threadsafe(server.close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0.01))
+        loop.close()
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("is_known", [True, False], ids=["known certificate", "unknown certificate"])
+def test_a_lead_behind_tls_is_leased_from_if_it_is_known(
+    is_known: bool, tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        lead(tmp_path / "lead") as (leader, given),
+        tls(tmp_path, tcp_port(leader)) as port,
+    ):
+        if is_known:
+            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+        with box(
+            tmp_path / "box", bucket, upstream={**given, "upstream": f"https://127.0.0.1:{port}"}
+        ) as served:
+            assert leased(served.job())["granted"] == [0, 1, 2]
+            told = status(served)
+            assert told["is_upstream_away"] is not is_known
+            assert is_known or "CERTIFICATE_VERIFY_FAILED" in told["last_upstream_failure"]
+            assert len(leader.daemon.sessions) == is_known
 
 
 @pytest.mark.usefixtures("patient")

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from prepcache.command import cli
+from prepcache.errors import NotFound
 from prepcached import maintenance
 from prepcached.auth import Auth, Caller
 from prepcached.store import staging
-from support import stores
+from support import fleet, stores
 from support.serving import Serving, serving
-from support.stores import OTHER_RECIPE
+from support.stores import OTHER_RECIPE, RECIPE
 
 Run = Callable[..., "Ended"]
 NOTHING = "nothing to remove: there is no such entry that you may remove"
@@ -288,6 +289,31 @@ def test_status_shows_the_daemon_its_store_and_who_is_connected(
     assert told["miss"]["name"] == "tests.recipe"
     assert {one["name"] for one in told["sessions"]} == {"train.py", "eval.py"}
     assert "token" not in json.dumps(told["sessions"])
+
+
+def test_tier_pull_and_gc(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An artifact is fetched by its recipe; one that no manifest names is listed, then deleted."""
+    (bucket := tmp_path / "bucket").mkdir()
+    with fleet.box(tmp_path / "first", bucket) as first:
+        monkeypatch.setenv("PREPCACHE_URL", f"unix://{first.uds}")
+        first.job().fill(first.store.staging, ["a", "b"])
+        run("tier", "push")
+    with fleet.box(tmp_path / "second", bucket) as second:
+        monkeypatch.setenv("PREPCACHE_URL", f"unix://{second.uds}")
+        assert run("tier", "pull", "0" * 64).code == NotFound.exit_code
+        pulled = run("tier", "pull", RECIPE)
+        assert (pulled.code, pulled.out) == (0, "fetched 1 artifact\n")
+        assert second.store.stats().entries == 1
+        [kept] = [path for path in (bucket / "cas").rglob("*") if path.is_file()]
+        stray = kept.with_name(kept.name[:2] + "0" * 62)
+        stray.write_bytes(b"left by a crash")
+        os.utime(stray, (0, 0))
+        assert run("tier", "gc").out.splitlines() == [
+            f"cas/v1/{kept.name[:2]}/{stray.name}",
+            "found 1 artifact that no manifest names",
+        ]
+        assert run("tier", "gc", "--yes").out.endswith("deleted 1 artifact that no manifest names\n")
+        assert kept.exists() and not stray.exists()
 
 
 def test_a_pipe_that_closes_early_is_no_error(keys: list[str]) -> None:

@@ -15,6 +15,10 @@ from sabotage.catalogue import SABOTAGES, Sabotage
 from support.forked import JobServers
 
 REPO = Path(__file__).parents[2]
+BY_NIGHT = re.compile(
+    r"^@pytest\.mark\.(?:soak|nightly)\b(?!\(daily).*\n(?:[@ )\]].*\n)*def (test_\w+)", re.MULTILINE
+)
+"""Tests of which no case runs every day."""
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +45,12 @@ def test_sabotages_have_names_of_their_own() -> None:
 
 
 def test_sabotages_name_code_and_tests_that_there_are() -> None:
-    """Else it is known only when their turn comes at night."""
+    """Else it is known only when their turn comes at night; the tests themselves run by day."""
     for sabotage in SABOTAGES:
         module, _, path = sabotage.target.partition(":")
         assert attrgetter(path)(import_module(module)) is not None
         file, _, test = sabotage.caught_by.partition("::")
-        names = re.findall(r"^(?:def )?(test_\w+)", (REPO / file).read_text(), re.MULTILINE)
+        text = (REPO / file).read_text()
+        names = re.findall(r"^(?:def )?(test_\w+)", text, re.MULTILINE)
         assert not test or test.partition("[")[0] in names, sabotage.name
+        assert test.partition("[")[0] not in BY_NIGHT.findall(text), sabotage.name

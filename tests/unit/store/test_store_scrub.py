@@ -29,6 +29,13 @@ def test_a_verification_that_nobody_waits_for_ends(store: Store) -> None:
         store.verify(is_abandoned=lambda: True)
 
 
+def test_a_verification_reads_at_a_bounded_rate(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(store.stopping, "wait", waited.append)
+    put(store, 1), put(store, 2)
+    assert store.verify().read_bytes == sum(waited) * integrity.VERIFY_BYTES_PER_S > 0
+
+
 def test_a_lost_file_is_a_bad_one(store: Store) -> None:
     ref = put(store, 1).artifacts[0]
     (Path(store.objects) / ref.digest[:2] / ref.digest).unlink()
