@@ -1,7 +1,8 @@
 """The daemon's own figures: python -m benchmarks.daemon [--entries N ...] [--out FOLDER]
 
 For each number of entries: how long a start takes beside a bare SELECT of the index's rows in the same run,
-and what the whole daemon has resident then; how long answers of 1,000 artifacts take; 8 clients that resolve
+and what the whole daemon has resident then; how long answers of 1,000 artifacts take, and pages of
+1,000 entries, and /healthz beside these; 8 clients that resolve
 20 times a second each, while another job commits beyond the budget, so that eviction, merging and a scrub
 run, and beside them a client that asks for /healthz, and two threads that pass a byte there and back, as the
 measure of the machine's own noise; and what is resident after it. Last, the index's writer is held for
@@ -175,6 +176,10 @@ def passed(seconds: float) -> list[float]:
     return found
 
 
+def listing(connection: Connection, _session: str, _number: int) -> None:
+    connection.ask("GET", "/v1/entries?limit=1000")
+
+
 def churn(path: Path, staging: str) -> None:
     """A job that commits small artifacts, and a large one now and then, until it is ended."""
     http, count = http_client(path), 0
@@ -232,6 +237,10 @@ def _under_load(folder: Path, path: Path, root: Path, entries: int, seconds: flo
     context = multiprocessing.get_context("spawn")
     with process(folder, "--max-bytes", budget, "--min-free", "0") as daemon:
         alone = told(in_process(latencies, path, seconds / 2, 1, answer)) if entries >= PER_RECIPE else None
+        with ThreadPoolExecutor(1) as beside:
+            asked = beside.submit(in_process, latencies, path, seconds / 2, 1, health)
+            listed = told(in_process(latencies, path, seconds / 2, 1, listing))
+            beside_listing = told(asked.result())
         job = context.Process(target=churn, args=(path, str(root / "v1" / "staging")))
         job.start()
         with ThreadPoolExecutor(2) as beside:
@@ -244,6 +253,8 @@ def _under_load(folder: Path, path: Path, root: Path, entries: int, seconds: flo
         held = held_writer(path, root)
         return {
             "answer_1000": alone,
+            "listing_1000": listed,
+            "healthz_beside_listing": beside_listing,
             "resolve_under_load": told(busy),
             "healthz_under_load": told(asked.result()),
             "byte_under_load": told(bare.result()),

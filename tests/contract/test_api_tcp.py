@@ -183,20 +183,32 @@ def test_metrics_are_served_apart_without_a_token(tmp_path: Path, port: int) -> 
         assert served.http().get("/v1/info").status_code == 200
 
 
-def test_a_reload_changes_the_token_and_who_is_admin(
-    served: Serving, http: httpx.Client, tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+def test_a_reload_changes_token_people_limits_and_log_level(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uid = os.geteuid() + 1
-    given = {"root": tmp_path / "root", "uds": served.uds, "host": "127.0.0.1", "port": port}
-    new = Settings(**given, max_bytes="1GiB", min_free=0, token="another-token-altogether", admins=[uid])
-    monkeypatch.setattr(served.server, "load", lambda: new)
-    with log_level_restored():
+    admin, friend, other = (os.geteuid() + n for n in (1, 2, 3))
+    given = {"host": "127.0.0.1", "port": port, "isolation": "user"}
+    reloaded = {
+        **{**given, "root": tmp_path / "root", "uds": tmp_path / "s.sock", "min_free": "2MiB"},
+        **{"max_bytes": "1GiB", "token": "another-token-altogether", "log_level": "error"},
+        **{"admins": [admin], "trusted": [friend], "user_quota": "3MiB", "quotas": {str(other): "4MiB"}},
+    }
+    new = Settings.model_validate(reloaded)
+    with serving(tmp_path, token=TOKEN, **given) as served, log_level_restored():
+        monkeypatch.setattr(served.server, "load", lambda: new)
         asyncio.run_coroutine_threadsafe(served.server._reload(), served.server.loop).result(READY_S)
-        assert logging.getLogger().level == logging.INFO
-    assert http.get("/v1/info").status_code == 401
-    answer = http.get("/v1/info", headers={"authorization": "Bearer another-token-altogether"})
-    assert answer.json()["limits"]["max_bytes"] == 1 << 30
-    assert served.daemon.auth.caller(Peer(uid, 1), "/", []).is_admin
+        assert logging.getLogger().level == logging.ERROR
+        assert by_token(port, TOKEN).status_code == 401
+        limits = by_token(port, "another-token-altogether").json()["limits"]
+        assert (limits["max_bytes"], limits["min_free_bytes"]) == (1 << 30, 2 << 20)
+        people = [served.daemon.auth.caller(Peer(uid, 1), "/", []) for uid in (admin, friend, other)]
+        assert [one.is_admin for one in people] == [True, False, False]
+        assert [one.confined_to for one in people] == [None, None, other]
+        assert [served.store.quotas.of(uid) for uid in (friend, other)] == [3 << 20, 4 << 20]
+
+
+def by_token(port: int, token: str) -> httpx.Response:
+    return httpx.get(f"http://127.0.0.1:{port}/v1/info", headers={"authorization": f"Bearer {token}"})
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pwd
+import resource
 import signal
 import socket
 import subprocess
@@ -316,6 +317,44 @@ def test_stop_ends_who_listens_and_nobody_that_an_answer_names(tmp_path: Path) -
         fake.close()
         bystander.kill()
         bystander.wait()
+
+
+def test_a_daemon_of_64_descriptors_serves_and_refuses_by_name(tmp_path: Path) -> None:
+    limited = "import resource, runpy; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); "
+    limited += "runpy.run_module('prepcached', run_name='__main__', alter_sys=True)"
+    uds = tmp_path / "s.sock"
+    with process(tmp_path, program=("-c", limited)), contextlib.ExitStack() as stack:
+        http = stack.enter_context(http_client(uds))
+        job = open_job(http)
+        for _ in range(80):
+            stack.enter_context(socket.socket(socket.AF_UNIX)).connect(str(uds))
+        assert wait_until(lambda: b" 503 " in raw(uds, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+        staging = str(tmp_path / "root" / "v1" / "staging")
+        for name in "abc":  # with the connection that it has
+            job.fill(staging, [name])
+        assert http.get("/v1/stats").json()["entries"] == 3
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_a_thousand_idle_connections_keep_nobody_waiting(tmp_path: Path) -> None:
+    uds = tmp_path / "s.sock"
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4096:
+        pytest.skip("needs 4,096 descriptors")
+    with process(tmp_path) as daemon, contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+        for _ in range(1000):
+            idle = stack.enter_context(socket.socket(socket.AF_UNIX))
+            idle.connect(str(uds))
+            idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert idle.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        assert len(os.listdir(f"/proc/{daemon.pid}/fd")) > 1000
+        http = stack.enter_context(http_client(uds))
+        job = open_job(http)
+        job.fill(str(tmp_path / "root" / "v1" / "staging"), ["a", "b"])
+        assert http.get("/v1/stats").json()["entries"] == 1
+        assert b"prepcache_refused_connections_total 0.0" in http.get("/metrics").content
 
 
 def test_the_budget_changes_while_the_daemon_runs(tmp_path: Path) -> None:
