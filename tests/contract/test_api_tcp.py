@@ -189,9 +189,17 @@ def test_a_reload_changes_token_people_limits_and_log_level(
     admin, friend, other = (os.geteuid() + n for n in (1, 2, 3))
     given = {"host": "127.0.0.1", "port": port, "isolation": "user"}
     reloaded = {
-        **{**given, "root": tmp_path / "root", "uds": tmp_path / "s.sock", "min_free": "2MiB"},
-        **{"max_bytes": "1GiB", "token": "another-token-altogether", "log_level": "error"},
-        **{"admins": [admin], "trusted": [friend], "user_quota": "3MiB", "quotas": {str(other): "4MiB"}},
+        **given,
+        "root": tmp_path / "root",
+        "uds": tmp_path / "s.sock",
+        "min_free": "2MiB",
+        "max_bytes": "1GiB",
+        "token": "another-token-altogether",
+        "log_level": "error",
+        "admins": [admin],
+        "trusted": [friend],
+        "user_quota": "3MiB",
+        "quotas": {str(other): "4MiB"},
     }
     new = Settings.model_validate(reloaded)
     with serving(tmp_path, token=TOKEN, **given) as served, log_level_restored():
