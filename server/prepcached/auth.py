@@ -14,14 +14,13 @@ Invariants:
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 import pwd
 import secrets
 import socket
 import struct
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResultBytes, urlsplit
@@ -78,33 +77,6 @@ def user_name(uid: int | None) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"uid {uid}"
-
-
-class Watch:
-    """Calls `on_death` with the name of each watched process that dies, once, on the event loop's thread."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_death: Callable[[str], None]) -> None:
-        self._loop = loop
-        self._on_death = on_death
-        self._pidfds: dict[str, int] = {}
-
-    def add(self, name: str, pidfd: int) -> None:
-        self._pidfds[name] = pidfd
-        self._loop.add_reader(pidfd, self._died, name)
-
-    def drop(self, name: str) -> None:
-        pidfd = self._pidfds.pop(name, None)
-        if pidfd is not None:
-            self._loop.remove_reader(pidfd)
-            os.close(pidfd)
-
-    def close(self) -> None:
-        for name in list(self._pidfds):
-            self.drop(name)
-
-    def _died(self, name: str) -> None:
-        self.drop(name)
-        self._on_death(name)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 import secrets
 import threading
 import time
@@ -30,7 +31,7 @@ from prometheus_client import CollectorRegistry
 from prepcache.errors import LimitExceeded, StoreError, UnknownSession
 from prepcache.protocol import wire
 from prepcache.protocol.inspection import Verified
-from prepcached.auth import Auth, Caller, Watch, user_name
+from prepcached.auth import Auth, Caller, user_name
 from prepcached.leases import LeaseTable
 from prepcached.store.records import Finding
 from prepcached.store.store import Store
@@ -60,6 +61,7 @@ class Session:
 
     Args:
         opened_at: seconds since the epoch; `beat_at` by the daemon's clock.
+        pidfd: readable when its process has died; None: that cannot be seen.
         declined: items of each recipe that found no room since it was last granted some.
         staged: bytes of its uploads that no commit has taken, by name.
     """
@@ -72,7 +74,7 @@ class Session:
     host: str
     opened_at: float
     beat_at: float
-    is_watched: bool = False
+    pidfd: int | None = None
     progress: dict[str, wire.Progress] = field(default_factory=dict)
     declined: dict[str, int] = field(default_factory=dict)
     staged: dict[str, int] = field(default_factory=dict)
@@ -136,7 +138,6 @@ class Daemon:
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._watch = Watch(self._loop, partial(self.end_session, why="its process ended"))
         self.store.on_merged = self._note_merged
         await self.sweep()
         self._ticker = self._loop.create_task(self._tick())
@@ -154,7 +155,8 @@ class Daemon:
             self._ticker.cancel()
         while self._tasks:
             await asyncio.wait(list(self._tasks))
-        self._watch.close()
+        for session in self.sessions.values():
+            self._unwatch(session)
         await asyncio.to_thread(self._end)
 
     # -- threads
@@ -235,11 +237,11 @@ class Daemon:
             host=host or "?",
             opened_at=time.time(),
             beat_at=self.clock(),
-            is_watched=pidfd is not None,
+            pidfd=pidfd,
         )
         self.sessions[session.id] = session
         if pidfd is not None:
-            self._watch.add(session.id, pidfd)
+            self._loop.add_reader(pidfd, self.end_session, session.id, "its process ended")
         self.spawn(self._log_session(session, "opened"))
         return session
 
@@ -265,19 +267,22 @@ class Daemon:
         if session is None:
             return
         self.spawn(self._log_session(session, f"ended ({why})"))
-        self._watch.drop(session_id)
+        self._unwatch(session)
         self.leases.end_session(session_id)
         self.spawn(self.clean_session(session_id))
+
+    def _unwatch(self, session: Session) -> None:
+        if session.pidfd is not None:
+            self._loop.remove_reader(session.pidfd)
+            os.close(session.pidfd)
+            session.pidfd = None
 
     async def clean_session(self, session_id: str) -> None:
         """Gives back what an ended session left in the store, once none of its commits is under way."""
         if session_id in self.sessions or self.commits.get(session_id):
             return
         await self.quick(self.store.release, session_id)
-        try:
-            await self.slow(self.store.discard_staged, session_id)
-        except StoreError as error:
-            LOG.warning("files of session %s are not removed yet: %s", session_id[:8], error)
+        await self.sweep()
 
     async def sweep(self) -> None:
         def is_live(session_id: str) -> bool:
@@ -304,7 +309,7 @@ class Daemon:
             await asyncio.sleep(TICK_S)
             try:
                 for session in list(self.sessions.values()):
-                    lapse_s = WATCHED_LAPSE_S if session.is_watched else wire.LAPSE_S
+                    lapse_s = wire.LAPSE_S if session.pidfd is None else WATCHED_LAPSE_S
                     if self.clock() - session.beat_at > lapse_s:
                         self.end_session(session.id, why="it was silent for too long")
                 self.leases.lapse()

@@ -1,11 +1,10 @@
-"""Maintenance: the store's background work, in threads of its own.
+"""Maintenance: the store's background work, in two threads.
 
 Invariants:
-    1. Each turn does a bounded piece of each kind of work; a piece that fails is logged, and the next turn
-       goes on.
-    2. Eviction waits for no merge or scrub, which may read gigabytes of a slow disk.
-    3. Scrub and merges each read at most `DISK_BYTES_PER_S` on average, and work for a bounded share of the
-       time.
+    1. One thread evicts ahead and writes behind, the other merges and scrubs: who needs room waits for no
+       artifact that is read.
+    2. Each turn does a bounded piece of work; one that fails is logged, and the next turn goes on.
+    3. What merges and scrubs reads at most `DISK_BYTES_PER_S` on average, and works `SHARE` of the time.
 """
 
 from __future__ import annotations
@@ -20,24 +19,20 @@ from prepcached.store.store import Store
 
 LOG = logging.getLogger(__name__)
 
-TURN_S = 1.0  # the pause between two turns
+TURN_S = 1.0  # the pause after a turn that found nothing to do
 DISK_BYTES_PER_S = 16 << 20  # 200 GiB in four hours
-SCRUB_SHARE = 0.1
-MERGE_SHARE = 0.25
-"""Of the time, beyond the one merge of each turn: hundreds of small artifacts are soon one, and requests have
-the interpreter for most of the time."""
+SHARE = 0.2
 
 
 class Maintenance:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._stop = threading.Event()
-        self._merge_at = self._scrub_at = 0.0  # when the next may begin
         self._failed: dict[str, str] = {}
         """The last error of each kind of work; one that repeats is logged once."""
         self._threads = [
-            threading.Thread(target=self._run, args=[turn], name=name, daemon=True)
-            for name, turn in (("maintenance", self.maintain), ("reading", self.read))
+            threading.Thread(target=work, name=work.__name__, daemon=True)
+            for work in (self.maintain, self.merge_and_scrub)
         ]
 
     def start(self) -> None:
@@ -49,47 +44,33 @@ class Maintenance:
         return all(one.is_alive() for one in self._threads)
 
     def stop(self) -> None:
-        """Stops after the piece in hand, which a stopping store cuts short."""
+        """Stops after the pieces in hand, which a stopping store cuts short."""
         self._stop.set()
         for one in self._threads:
             if one.is_alive():
                 one.join()
 
     def maintain(self) -> None:
-        self._try("maintain", self._store.maintain)
-
-    def read(self) -> None:
-        self._try("merge", self._merge)
-        self._try("scrub", self._scrub)
-
-    def _merge(self) -> None:
-        until = time.monotonic() + MERGE_SHARE * TURN_S
-        while self._merge_at <= (now := time.monotonic()) < until and not self._stop.is_set():
-            before = self._store.counters.merged_bytes
-            try:
-                if not self._store.merge_some():
-                    return
-            finally:  # a merge that failed has read, too
-                self._merge_at = now + (self._store.counters.merged_bytes - before) / DISK_BYTES_PER_S
-
-    def _scrub(self) -> None:
-        now = time.monotonic()
-        until, self._scrub_at = now + SCRUB_SHARE * TURN_S, max(self._scrub_at, now - TURN_S)
-        while self._scrub_at <= time.monotonic() < until and not self._stop.is_set():
-            read_bytes = self._store.scrub_one()
-            if not read_bytes:
-                return
-            self._scrub_at += read_bytes / DISK_BYTES_PER_S
-
-    def _run(self, turn: Callable[[], None]) -> None:
         while not self._stop.wait(TURN_S):
-            turn()
+            self._try("maintain", self._store.maintain)
 
-    def _try(self, what: str, work: Callable[[], object]) -> None:
-        if self._stop.is_set():
-            return
+    def merge_and_scrub(self) -> None:
+        counters, rest_s = self._store.counters, TURN_S
+        while not self._stop.wait(rest_s):
+            began, before = time.monotonic(), counters.merged_bytes + counters.scrubbed_bytes
+            is_done = not (
+                self._try("merge", self._store.merge_some) or self._try("scrub", self._store.scrub_one)
+            )
+            # What failed has read, too.
+            read_bytes = counters.merged_bytes + counters.scrubbed_bytes - before
+            worked_s = time.monotonic() - began
+            rest_s = max(read_bytes / DISK_BYTES_PER_S, worked_s / SHARE - worked_s, is_done * TURN_S)
+
+    def _try(self, what: str, work: Callable[[], object]) -> object:
+        """What the work returned; None where it failed."""
+        done = None
         try:
-            work()
+            done = work()
         except DaemonUnreachable:
             LOG.debug("%s was interrupted by the shutdown", what)
         except Exception as error:
@@ -98,3 +79,4 @@ class Maintenance:
             self._failed[what] = repr(error)
         else:
             self._failed.pop(what, None)
+        return done

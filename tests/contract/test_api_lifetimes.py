@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +39,28 @@ def slow_commits(
         yield begun, may_go_on
     finally:
         may_go_on.set()
+
+
+def test_a_session_ends_with_its_process(tmp_path: Path) -> None:
+    """By the kernel's word alone: the clock stands still."""
+    code = """if True:
+        import http.client, json, os, socket, sys
+        connection = http.client.HTTPConnection("localhost")
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(sys.argv[1])
+        opening = {"name": "child", "pid": os.getpid(), "host": "here"}
+        connection.request("POST", "/v1/sessions", json.dumps(opening))
+        print(connection.getresponse().status, flush=True)
+        input()"""
+    with serving(tmp_path, Clock(1000.0)) as served:
+        other = served.job("other")
+        command = [sys.executable, "-c", code, str(served.uds)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None and child.stdout.readline() == b"201\n"
+            assert [one.name for one in served.daemon.sessions.values()] == ["other", "child"]
+            child.kill()
+        assert wait_until(lambda: [one.name for one in list(served.daemon.sessions.values())] == ["other"])
+        assert other.heartbeat().status_code == 200
 
 
 def test_a_session_that_cannot_be_watched_ends_by_silence(

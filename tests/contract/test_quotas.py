@@ -32,7 +32,7 @@ def clock() -> Clock:
 def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
     found = Store(tmp_path / "root", limits=QUOTA, clock=clock)
     yield found
-    found.discard_staged("s")
+    found.sweep_staging("s".__ne__)
     assert found.check() == []
     found.close()
 

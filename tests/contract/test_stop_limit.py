@@ -111,7 +111,7 @@ def test_a_stop_breaks_off_a_verification_within_an_artifact(
             return read(fd, buffer, offset)
 
         put(served.store, "a", size_bytes=100_000)
-        [scrubbing] = [one for one in threading.enumerate() if one.name == "reading"]
+        [scrubbing] = [one for one in threading.enumerate() if one.name == "merge_and_scrub"]
         monkeypatch.setattr(staging, "_read", read_and_stop)
         refused = served.http().post("/v1/verify", json={})
         assert refused.json()["code"] == "daemon-unreachable"

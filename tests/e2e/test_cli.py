@@ -16,9 +16,9 @@ import pytest
 
 from prepcache.command import cli
 from prepcache.errors import NotFound
-from prepcached import maintenance
 from prepcached.auth import Auth, Caller
 from prepcached.store import staging
+from prepcached.store.integrity import Scrubber
 from support import fleet, stores
 from support.serving import Serving, serving
 from support.stores import OTHER_RECIPE, RECIPE
@@ -40,7 +40,7 @@ class Ended:
 
 @pytest.fixture
 def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
-    monkeypatch.setattr(maintenance, "SCRUB_SHARE", 0.0)  # it would find first what a test damages
+    monkeypatch.setattr(Scrubber, "one", lambda _: 0)  # it would find first what a test damages
     with serving(tmp_path) as box:
         monkeypatch.setenv("PREPCACHE_URL", f"unix://{box.uds}")
         monkeypatch.setenv("PREPCACHE_TOKEN", "")

@@ -79,7 +79,7 @@ class StoreMachine(RuleBasedStateMachine):
         try:
             done = stores.put(self.store, *names, recipe=recipe, seed=seed, holder=holder)
         except errors.Declined:
-            assert self.store.discard_staged("s") == 1
+            assert self.store.sweep_staging("s".__ne__).files == 1
             self.note_evicted()
             assert self.protected() + 8192 > BUDGET - 8192, "declined although there was idle room"
             return multiple()
@@ -108,7 +108,7 @@ class StoreMachine(RuleBasedStateMachine):
         try:
             stores.put(self.store, *names, recipe=recipe, in_transaction=lapsed)
         except (errors.LeaseLapsed, errors.Declined):
-            self.store.discard_staged("s")
+            self.store.sweep_staging("s".__ne__)
         else:
             raise AssertionError("the lapsed lease was accepted")
         assert stores.digests_on_disk(self.store) <= before

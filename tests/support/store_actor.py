@@ -75,7 +75,7 @@ def _child(order: dict[str, Any]) -> None:
         answer = {"done": act(store, order["act"])}
     except errors.PrepcacheError as error:
         answer = {"failed": error.code}
-    store.discard_staged(SESSION)
+    store.sweep_staging(SESSION.__ne__)
     clock.now += 10
     findings = []
     try:

@@ -17,63 +17,68 @@ from prepcached.store.store import Store
 from support.serving import serving
 
 
-class Merging:
-    """A store in which there is always something to merge."""
+class Fake:
+    """A store in which there is always something to merge, or else to scrub."""
 
-    def __init__(self, size_bytes: int, fault: Exception | None = None) -> None:
+    def __init__(self, size_bytes: int, fault: Exception | None = None, *, merges: bool = True) -> None:
         self.size_bytes = size_bytes
         self.fault = fault
-        self.merges = self.scrubs = 0
-        self.counters = SimpleNamespace(merged_bytes=0)
-
-    def merge_some(self) -> bool:
-        self.merges += 1
-        self.counters.merged_bytes += self.size_bytes
-        if self.fault is not None:
-            raise self.fault
-        return True
+        self.merges = merges
+        self.counters = SimpleNamespace(merged_bytes=0, scrubbed_bytes=0)
+        self.is_read = threading.Event()
+        self.is_maintained = threading.Event()
 
     def maintain(self) -> None:
-        pass
+        self.is_maintained.set()
+
+    def merge_some(self) -> bool:
+        if self.merges:
+            self.counters.merged_bytes += self.size_bytes
+        if self.fault is not None:
+            raise self.fault
+        return self.merges
 
     def scrub_one(self) -> int:
-        self.scrubs += 1
+        self.counters.scrubbed_bytes += self.size_bytes
         return self.size_bytes
 
 
+@pytest.mark.parametrize("merges", [True, False], ids=["merge", "scrub"])
 @pytest.mark.parametrize("fault", [None, StoreError("the disk says no")])
-def test_large_artifacts_put_off_the_next_merge_and_scrub(fault: Exception | None) -> None:
-    store = Merging(3600 * DISK_BYTES_PER_S, fault)
+def test_what_was_read_puts_off_what_is_read_next(
+    fault: Exception | None, merges: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Fake(3600 * DISK_BYTES_PER_S, fault, merges=merges)
     work = Maintenance(cast(Store, store))
-    for _ in range(3):
-        work.read()
-    assert store.merges == store.scrubs == 1
+    rests: list[float] = []
+
+    def wait(rest_s: float) -> bool:
+        rests.append(rest_s)
+        return len(rests) == 3
+
+    monkeypatch.setattr(work._stop, "wait", wait)
+    work.merge_and_scrub()
+    hours = 1 if fault is None or not merges else 2  # after a merge that fails, a scrub reads
+    assert rests == [maintenance.TURN_S, hours * 3600.0, hours * 3600.0]
 
 
-class Reading(Merging):
-    """A store of which a large artifact is read until it has been maintained."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-        self.reading, self.is_maintained = threading.Event(), threading.Event()
-
-    def merge_some(self) -> bool:
-        return False
+class Reading(Fake):
+    """A store that is maintained while one large artifact is read."""
 
     def scrub_one(self) -> int:
-        self.reading.set()
+        self.is_read.set()
         assert self.is_maintained.wait(30)
         return 0
 
     def maintain(self) -> None:
-        if self.reading.is_set():
+        if self.is_read.is_set():
             self.is_maintained.set()
 
 
 def test_eviction_waits_for_no_artifact_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another program may fill the disk while a scrub reads gigabytes."""
     monkeypatch.setattr(maintenance, "TURN_S", 0.01)
-    store = Reading()
+    store = Reading(0, merges=False)
     work = Maintenance(cast(Store, store))
     work.start()
     try:

@@ -1,8 +1,7 @@
-"""Peers by themselves: who they are by the kernel's word, and their deaths."""
+"""Peers by themselves: who they are by the kernel's word."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import struct
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from prepcached.auth import Peer, Watch
+from prepcached.auth import Peer
 
 
 @pytest.fixture
@@ -59,34 +58,6 @@ def test_a_pidfd_is_of_the_peer_where_it_can_be_seen() -> None:
     with open(f"/proc/self/fdinfo/{pidfd}") as info:
         assert f"Pid:\t{os.getpid()}\n" in info.read()
     os.close(pidfd)
-
-
-def test_a_death_is_told_once_by_name(child: subprocess.Popen[bytes]) -> None:
-    told: list[str] = []
-
-    async def watch() -> None:
-        died = asyncio.Event()
-
-        def on_death(name: str) -> None:
-            told.append(name)
-            died.set()
-
-        watch = Watch(asyncio.get_running_loop(), on_death)
-        pidfd = Peer(1, child.pid).open_pidfd()
-        own = Peer(1, os.getpid()).open_pidfd()
-        assert pidfd is not None and own is not None
-        watch.add("child", pidfd)
-        watch.add("self", own)
-        child.kill()
-        await asyncio.wait_for(died.wait(), 30)
-        watch.drop("child")
-        watch.close()
-        for fd in (pidfd, own):
-            with pytest.raises(OSError, match="Bad file descriptor"):
-                os.fstat(fd)
-
-    asyncio.run(watch())
-    assert told == ["child"]
 
 
 def test_a_process_that_is_gone_gives_no_pidfd(child: subprocess.Popen[bytes]) -> None:

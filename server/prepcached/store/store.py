@@ -172,14 +172,6 @@ class Store(Core):
         with io_told("staging could not be swept"):
             return self.staged_area.sweep(is_live)
 
-    def discard_staged(self, session_id: str) -> int:
-        """Deletes the files of a session; how many. One that cannot be deleted raises at the end."""
-        with io_told("staging could not be swept"):
-            swept = self.staged_area.sweep(session_id.__ne__)
-            if swept.failed is not None:
-                raise swept.failed
-        return swept.files
-
     # Holds
 
     def touch(self, session_id: str, digests: Iterable[str]) -> None:

@@ -60,7 +60,7 @@ def test_several_files_are_committed_together_or_not_at_all(store: Store) -> Non
     done = store.commit(RECIPE, [good, other], owner_uid=os.getuid())
     assert done.generation == 1
     assert stores.items_of(store) == sorted([item(1), item(2)])
-    store.discard_staged("s")
+    store.sweep_staging("s".__ne__)
 
 
 @pytest.mark.parametrize("recipe", ["", "..", RECIPE.upper(), "/etc/passwd"])
@@ -98,7 +98,7 @@ def test_an_upload_has_a_staged_file_of_the_daemons_own(store: Store) -> None:
     staged = structs.replace(stage(store, [2]), name=name, size_bytes=written.size_bytes)
     assert store.commit(RECIPE, [staged], owner_uid=12345).generation == 1
     assert store.entries().entries[0].owner == 12345
-    store.discard_staged("s")
+    store.sweep_staging("s".__ne__)
     store.close()
     rebuild(store.root)
     again = Store(store.root, limits=stores.ROOMY)
@@ -119,7 +119,7 @@ def test_an_undeletable_staged_file_leaves_the_commit_done(
         patch.setattr(store.staged_area, "unlink", fail)
         done = store.commit(RECIPE, [new, again], owner_uid=os.getuid())
     assert len(done.artifacts) == store.stats().entries == 2
-    assert store.discard_staged("s") == 1
+    assert store.sweep_staging("s".__ne__).files == 1
 
 
 def test_many_threads_commit_resolve_and_purge_at_once(store: Store) -> None:

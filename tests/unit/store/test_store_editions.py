@@ -75,7 +75,7 @@ def test_a_refresh_that_cannot_read_what_is_there_is_refused(
         with pytest.raises(errors.StoreError):
             store.commit(RECIPE, [staged], owner_uid=os.getuid())
     assert store.resolve(RECIPE).artifacts == (old,)
-    store.discard_staged("s")
+    store.sweep_staging("s".__ne__)
 
 
 def test_headers_beside_are_read_without_the_writers_lock(
@@ -110,7 +110,7 @@ def test_files_of_one_commit_are_of_one_edition(store: Store) -> None:
     with pytest.raises(errors.StagedFileRefused, match="one edition"):
         store.commit(RECIPE, both, owner_uid=os.getuid())
     assert store.resolve(RECIPE).artifacts == (new,)
-    store.discard_staged("s")
+    store.sweep_staging("s".__ne__)
 
 
 @pytest.mark.parametrize("names", ["a", "ab"])
@@ -119,7 +119,7 @@ def test_a_commit_begun_before_a_refresh_does_not_take_its_place(store: Store, n
     with pytest.raises(errors.Declined, match="refresh"):
         put(store, *names)
     assert store.resolve(RECIPE).artifacts == (new,)
-    store.discard_staged("s")
+    store.sweep_staging("s".__ne__)
 
 
 def test_a_start_that_indexes_a_file_leaves_other_recipes(open_store: Callable[..., Store]) -> None:

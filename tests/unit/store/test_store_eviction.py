@@ -53,7 +53,7 @@ def test_a_write_is_declined_when_everything_is_held_or_pinned(small: Store) -> 
         put(small, 3)
     assert small.stats().declined == 1
     assert names(small) == sorted([item(0), item(1), item(2)])
-    small.discard_staged("s")
+    small.sweep_staging("s".__ne__)
     small.release("job")
     assert not small.refusal(BLOCK)
     put(small, 3)
@@ -68,7 +68,7 @@ def test_a_clock_that_is_set_forward_weakens_no_hold(tmp_path: Path, clock: Cloc
     assert store.stats().held_bytes == 3 * BLOCK
     with pytest.raises(errors.Declined):
         put(store, 3)
-    store.discard_staged("s")
+    store.sweep_staging("s".__ne__)
     assert names(store) == sorted(map(item, range(3))) and store.check() == []
     store.close()
 
@@ -84,7 +84,7 @@ def test_a_hold_nobody_touched_for_long_is_weak(small: Store, clock: Clock) -> N
         put(small, 3)
     assert small.to_let_go("job") == [refs[0].digest]
     small.release("job", small.to_let_go("job"))
-    small.discard_staged("s")
+    small.sweep_staging("s".__ne__)
     put(small, 3)
     assert names(small) == sorted([item(1), item(2), item(3)])
 
@@ -116,7 +116,7 @@ def test_an_upload_has_the_room_that_it_announced(small: Store) -> None:
     assert os.listdir(small.staging) == ["s.upload"]
     stats = small.stats()
     assert (stats.reserved_bytes, stats.staged_bytes) == (0, 2 * BLOCK)
-    small.discard_staged("s")
+    small.sweep_staging("s".__ne__)
     small.maintain()
     assert not small.refusal(3 * BLOCK)
 

@@ -107,4 +107,4 @@ def test_what_a_recipe_observed_fits_into_one_answer(store: Store, monkeypatch: 
     assert 4 < len(told) < 10 and sum(len(ref.observed) * 68 for ref in told) <= 2500 - 2 * 1000
     store.purge(Filter(keys=[ref.key for ref in told[4:]]))
     assert len(stores.digests_on_disk(store)) == 5
-    store.discard_staged("s")
+    store.sweep_staging("s".__ne__)
