@@ -31,10 +31,11 @@ test: check
 	@$(BIN)/python -m compileall -q client server tests/support
 	$(BIN)/python -m pytest -n 4 --dist worksteal -q -m "not soak"
 
-## make system    deploy's units booted in systemd-nspawn, the image built and run with podman (as root; minutes)
+## make system    deploy's units booted in systemd-nspawn, its image and two boxes run with podman (as root; minutes)
 system: $(STAMP)
 	tests/system/units.sh
 	tests/system/image.sh
+	tests/system/fleet.sh
 
 ## make nightly   all tests with all nightly cases, coverage of the parts that promises rest on, then `make soak`
 nightly: check audit

