@@ -67,7 +67,7 @@ def test_the_boxes_of_the_compose_file_share_a_bucket_and_a_lead(tmp_path: Path)
     tier = tomllib.loads((DEPLOY / "fleet.toml").read_text())["tier"]
     lead = services["box-1"]["environment"]
     assert tier["upstream"] == f"http://{lead['PREPCACHED_ALLOWED_HOSTS']}:{lead['PREPCACHED_PORT']}"
-    assert tier["upstream_token_file"] == lead["PREPCACHED_TOKEN_FILE"] == "/run/secrets/fleet-token"
+    assert tier["upstream_token_file"] == lead["PREPCACHED_TOKEN_FILE"] == "/etc/prepcache/fleet-token"
     for box in (services["box-1"], services["box-2"]):
         environ = {
             name: value for name, value in box["environment"].items() if name.startswith("PREPCACHED_")
@@ -82,8 +82,8 @@ def test_the_boxes_of_the_compose_file_share_a_bucket_and_a_lead(tmp_path: Path)
         file.write_text((DEPLOY / "fleet.toml").read_text().replace(tier["upstream_token_file"], str(token)))
         found = load({"token_file": str(token)}, environ, file)
         assert found.tier is not None and found.tier.url == "s3://lab/prepcache"
-        assert box["volumes"] == [f"./fleet.toml:{box['environment']['PREPCACHED_CONFIG']}:ro"]
-        assert box["secrets"][0]["source"] == "fleet-token" and "fleet-token" in compose["secrets"]
+        mounted = {volume.split(":")[-2] for volume in box["volumes"]}
+        assert mounted == {box["environment"]["PREPCACHED_CONFIG"], tier["upstream_token_file"]}
 
 
 def script(name: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:

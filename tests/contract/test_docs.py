@@ -51,6 +51,17 @@ def test_every_file_on_the_map_is_there() -> None:
         assert name in names, name
 
 
+def test_the_map_says_how_large_folders_are() -> None:
+    """To the nearest hundred when it was written; to an eighth ever since."""
+    tree = (REPO / "ARCHITECTURE.md").read_text().split("```")[1]
+    folders = {path.name: path for top in ("client", "server") for path in (REPO / top).rglob("*")}
+    told = re.findall(r"^ *(?:\w+/)*(\w+)/  ([\d,]+) ", tree, re.MULTILINE)
+    assert len(told) == 12
+    for name, number in told:
+        lines = sum(len(path.read_text().splitlines()) for path in folders[name].rglob("*.py"))
+        assert int(number.replace(",", "")) == pytest.approx(lines, rel=1 / 8), f"{name}/ has {lines} lines"
+
+
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """Strict: a broken link, a missing page or an unreadable docstring ends it."""
     result = subprocess.run(

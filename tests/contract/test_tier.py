@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from prepcached.tier import tier as tiers
 from prepcached.tier.manifests import MAX_OBJECT_BYTES, Manifests
 from support.fleet import ITEMS, asked, be_patient, box
 from support.serving import Serving, serving
-from support.stores import OTHER_RECIPE, RECIPE, item
+from support.stores import OTHER_RECIPE, RECIPE, item, items_of
 
 
 @pytest.fixture(autouse=True)
@@ -309,6 +310,19 @@ def test_a_row_that_is_not_true_costs_only_the_work(lie: str, tmp_path: Path, ti
         assert asked(second.job(), names[-1:])[0] == 1
         assert second.http().get("/v1/tier").json()["hits"] == (lie == "items")
         assert second.store.stats().disk_bytes < 1 << 20 and not second.store.check()
+
+
+def test_a_prefix_that_is_copied_into_another_adds_to_it(tmp_path: Path, tier: Path) -> None:
+    (theirs := tmp_path / "theirs").mkdir()
+    for folder, names in ((tier, "ab"), (theirs, "cd")):
+        with box(tmp_path / f"box of {folder.name}", folder) as served:
+            served.job().fill(served.store.staging, list(names))
+            served.http().post("/v1/tier/push")
+    shutil.copytree(theirs, tier, dirs_exist_ok=True)
+    with box(tmp_path / "third", tier) as third:
+        pulled = third.http().post("/v1/tier/pull", json={"recipe": RECIPE})
+        assert (pulled.json()["artifacts"], pulled.json()["failed"]) == (2, 0)
+        assert items_of(third.store) == sorted(map(item, "abcd"))
 
 
 def test_other_layouts_and_strays_are_let_alone(tmp_path: Path, tier: Path) -> None:

@@ -11,7 +11,10 @@ weed=${WEED:-$(command -v weed || echo .venv/bin/weed)}
 [ "$(id -u)" = 0 ] || { echo "fleet: needs root"; exit 2; }
 
 work=$PWD/build/system box=$(mktemp -d)
-export FLEET_TOKEN=correct-horse-battery-staple
+export FLEET_TOKEN_FILE=$box/token
+install -o 10001 -m 400 /dev/null "$FLEET_TOKEN_FILE"
+echo correct-horse-battery-staple > "$FLEET_TOKEN_FILE"
+chmod 755 "$box"
 compose() { podman-compose --project-name prepcache-fleet --file deploy/compose-fleet.yaml "$@"; }
 cleanup() { compose down --volumes > /dev/null 2>&1 || true; rm -rf "$box"; }
 trap cleanup EXIT
