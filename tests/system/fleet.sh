@@ -15,6 +15,9 @@ export FLEET_TOKEN_FILE=$box/token
 install -o 10001 -m 400 /dev/null "$FLEET_TOKEN_FILE"
 echo correct-horse-battery-staple > "$FLEET_TOKEN_FILE"
 chmod 755 "$box"
+# Podman asks for a million descriptors, which not every machine has.
+printf '[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n' > "$box/containers.conf"
+export CONTAINERS_CONF_OVERRIDE=$box/containers.conf
 compose() { podman-compose --project-name prepcache-fleet --file deploy/compose-fleet.yaml "$@"; }
 cleanup() { compose down --volumes > /dev/null 2>&1 || true; rm -rf "$box"; }
 trap cleanup EXIT
