@@ -196,7 +196,7 @@ def installed_in(folders: Iterable[str]) -> list[Distribution]:
     memo = _memoised(memo_path)
     found: list[Distribution] = []
     is_stale = False
-    for path in (path for folder in folders for path in _metadata_in(folder)):
+    for path in chain.from_iterable(map(_metadata_in, folders)):
         stamps = [list(path_stamp(os.path.join(path, part) if part else path) or ()) for part in _STATED]
         known = memo.get(path)
         if known is not None and known[0] == stamps:

@@ -20,7 +20,7 @@ import pathlib
 import sys
 import types
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 from types import FunctionType
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from blake3 import blake3
 
 from prepcache.digests import DIGEST_BYTES
-from prepcache.keys.encoding.builtins import float_bytes, int_bytes, simple_key
+from prepcache.keys.encoding.builtins import SIMPLE, simple_key
 from prepcache.keys.encoding.encoder import (
     ENCODING_VERSION,
     Encoder,
@@ -283,8 +283,8 @@ def _by_columns(run: Sequence[Any], encoder: ItemEncoder) -> list[tuple[Any, ...
             texts += names[-1] if str in kinds else ()
             tag, heads = b"S" if str in kinds else b"p", map(rules.named, names[-1])
             written = [tag + length(1 + len(one) + DIGEST_BYTES) + b"f" + one for one in heads]
-        elif kinds <= _SIMPLE.keys():
-            written = [_SIMPLE[type(value)](value) for value in column]
+        elif kinds <= SIMPLE.keys():
+            written = [SIMPLE[type(value)](value) for value in column]
         else:
             return None
         pieces[-1] = [before + label + value for before, value in zip(pieces[-1], written, strict=True)]
@@ -310,13 +310,3 @@ def _stamps_of(paths: Sequence[Any]) -> list[Stamp] | None:
     except (OSError, ValueError):
         return None
     return list(map(stamp_of, infos)) if all(map(is_regular, infos)) else None
-
-
-_SIMPLE: dict[type, Callable[[Any], bytes]] = {
-    str: text_bytes,
-    int: int_bytes,
-    float: float_bytes,
-    bool: lambda value: b"T" if value else b"F",
-    type(None): lambda value: b"n",
-    bytes: lambda value: b"b" + length(len(value)) + value,
-}

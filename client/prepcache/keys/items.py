@@ -63,23 +63,17 @@ def names_in(item: Any) -> list[str]:
 
 def load(item: Any, read: Read = "path") -> Any:
     """What the function receives for an item: markers taken off, dicts in canonical order, files read."""
+
+    def contents(path: str | os.PathLike[str]) -> bytes | str:
+        file = pathlib.Path(path)
+        return file.read_bytes() if read == "bytes" else file.read_text(encoding="utf-8")
+
+    def filled(inner: Any) -> Any:
+        return contents(inner) if isinstance(inner, os.PathLike) else rebuild(inner, filled)
+
     if read == "path":
         return canonical_order(item)
-    if isinstance(item, str):
-        return _contents(item, read)
-    return canonical_order(_with_contents(item, read))
-
-
-def _with_contents(item: Any, read: Read) -> Any:
-    if isinstance(item, os.PathLike):
-        return _contents(item, read)
-    return rebuild(item, lambda inner: _with_contents(inner, read))
-
-
-def _contents(path: str | os.PathLike[str], read: Read) -> bytes | str:
-    if read == "bytes":
-        return pathlib.Path(path).read_bytes()
-    return pathlib.Path(path).read_text(encoding="utf-8")
+    return contents(item) if isinstance(item, str) else canonical_order(filled(item))
 
 
 class ItemHasher:

@@ -34,7 +34,7 @@ EDITED = "edited after it was loaded"
 """Stands for a file that no longer says what runs: the definitions that were loaded from it count alone."""
 LEAF_LIMIT = 64
 """Elements of a list or dict in a config that are shown one by one; a longer one is one leaf."""
-_LABEL_WORDS = re.compile(r"\w+")
+_LABEL_WORDS = re.compile(r"[\w-]+")
 _RANK = re.compile(
     "(.*_)?(rank|rankid|procid|localid|nodeid|process_index)"
     "|is_(local_)?(main|master)(_process)?|is_rank_zero",
@@ -49,18 +49,27 @@ _SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 
 def config_part(given: dict[str, Any], reach: Dependencies) -> tuple[dict[str, Any], str]:
     """The leaves of a config by their paths, and the digest of it all."""
-    leaves: dict[str, Any] = {}
+    leaves: dict[str, dict[str, str]] = {}
     hasher = blake3()
     above: list[Any] = []
 
     def encoded(value: Any, path: str) -> bytes:
         return ValueEncoder(reach, is_config=True).encode(value, f"config.{path}")
 
-    def add(value: Any, path: str, name: str) -> None:
+    def add(value: Any, path: str, is_hidden: bool = False) -> None:
         hasher.update(text_bytes(path))
         is_dict = type(value) is dict and all(type(key) is str for key in value)
         if not (is_dict or type(value) in (list, tuple)) or not 0 < len(value) <= LEAF_LIMIT:
-            add_leaf(value, path, name)
+            raw = b""
+            # Looked at again, what has no stable bytes any more has changed, and is not refused.
+            with contextlib.suppress(*[UnkeyableError] * reach.is_again):
+                raw = encoded(value, path)
+            hasher.update(length(len(raw)) + raw)
+            digest = blake3(raw).hexdigest()
+            is_file = isinstance(value, str | os.PathLike) and os.path.isfile(value)
+            contents = f"contents {digest[:8]} of " if is_file else ""
+            is_hidden |= holds_secret(value)
+            leaves[path] = _shown(path, Value(digest, contents + readable(value), is_hidden))
             return
         if any(value is one for one in above):
             raise UnkeyableError(f"config.{path}: this {type(value).__name__} contains itself", path=path)
@@ -69,29 +78,15 @@ def config_part(given: dict[str, Any], reach: Dependencies) -> tuple[dict[str, A
         if is_dict:
             for key in sorted(value):
                 hasher.update(encoded(key, path))
-                add(value[key], f"{path}.{key}", name if is_secret(name) else key)
+                add(value[key], f"{path}.{key}", is_hidden)
         else:
-            name = "secret" if names_secret(value) else name
+            is_hidden |= names_secret(value)
             for i, element in enumerate(value):
-                add(element, f"{path}[{i}]", name)
+                add(element, f"{path}[{i}]", is_hidden)
         above.pop()
 
-    def add_leaf(value: Any, path: str, name: str) -> None:
-        raw = b""
-        # Looked at again, what has no stable bytes any more has changed, and is not refused.
-        with contextlib.suppress(*[UnkeyableError] * reach.is_again):
-            raw = encoded(value, path)
-        hasher.update(length(len(raw)) + raw)
-        if is_secret(name) or holds_secret(value):
-            leaves[path] = {"digest": keyed_hash(raw), "text": "secret"}
-            return
-        digest = blake3(raw).hexdigest()
-        is_file = isinstance(value, str | os.PathLike) and os.path.isfile(value)
-        contents = f"contents {digest[:8]} of " if is_file else ""
-        leaves[path] = {"digest": digest, "text": contents + readable(value)}
-
     for key in sorted(given):
-        add(given[key], key, key)
+        add(given[key], key)
     return leaves, hasher.hexdigest()
 
 

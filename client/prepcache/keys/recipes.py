@@ -225,6 +225,7 @@ def _settled(
     notes = [f"untracked={one!r} names nothing that the code reaches" for one in unused]
     notes += notes_on_ranks(reach)
     notes += [_GENERATOR.format(place=place) for place in sorted(reach.generators)]
+    absolute = [text for text in (*reach.texts, *reach.variables.values()) if text and text[0] == "/"]
     before = changed_states.get(state.digest, [])
     if not isinstance(before, dict):
         for error in reach.unstable.values():
@@ -241,7 +242,7 @@ def _settled(
         root=reach.root,
         asks_cwd=reach.asks_cwd,
         literal_paths=frozenset(reach.literal_paths),
-        absolute_paths=_absolute_paths(reach),
+        absolute_paths=frozenset(map(os.path.normpath, filter(looks_like_path, absolute))),
         named_files=frozenset(reach.named_files),
         expand=parts["expand"],
         notes=tuple(notes),
@@ -337,11 +338,6 @@ def _look(
     rows[DEFAULT_DTYPE] = parts["environment"][DEFAULT_DTYPE]
     digest = _digest(parts, config_digest, reach)
     return State(digest, rows, frozenset(reach.objects), frozenset(os.environ)), parts, reach
-
-
-def _absolute_paths(reach: Dependencies) -> frozenset[str]:
-    texts = {*reach.texts, *(value for value in reach.variables.values() if value)}
-    return frozenset(os.path.normpath(t) for t in texts if t.startswith("/") and looks_like_path(t))
 
 
 def _copied(value: Any) -> Any:

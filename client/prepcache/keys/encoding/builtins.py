@@ -39,7 +39,6 @@ Parts = list[tuple[str, Any]]
 _INT = struct.Struct(">cq").pack
 _FLOAT = struct.Struct(">cd").pack
 _NAN = b"f" + bytes.fromhex("7ff8000000000000")
-_PLAIN = Encoder()
 
 
 def int_bytes(value: int) -> bytes:
@@ -52,6 +51,22 @@ def int_bytes(value: int) -> bytes:
 
 def float_bytes(value: float) -> bytes:
     return _FLOAT(b"f", value) if value == value else _NAN
+
+
+SIMPLE: dict[type, Callable[[Any], bytes]] = {
+    type(None): lambda value: b"n",
+    bool: lambda value: b"T" if value else b"F",
+    int: int_bytes,
+    float: float_bytes,
+    complex: lambda value: b"c" + float_bytes(value.real) + float_bytes(value.imag),
+    str: text_bytes,
+    bytes: lambda value: b"b" + length(len(value)) + value,
+}
+"""The bytes of values that hold nothing and name no file."""
+
+
+def _simple(_: Encoder, value: Any, put: Put) -> None:
+    put(SIMPLE[type(value)](value))
 
 
 def _str(encoder: Encoder, value: str, put: Put) -> None:
@@ -81,11 +96,8 @@ def _sequence(encoder: Encoder, value: Any, put: Put) -> None:
         encoder.leave(value)
 
 
-_SIMPLE_KEYS = {type(None), bool, int, float, complex, str, bytes}
-
-
 def _is_simple_key(key: Any) -> bool:
-    return type(key) in _SIMPLE_KEYS or (type(key) is tuple and all(map(_is_simple_key, key)))
+    return type(key) in SIMPLE or (type(key) is tuple and all(map(_is_simple_key, key)))
 
 
 def has_free_order(value: dict[Any, Any]) -> bool:
@@ -95,11 +107,9 @@ def has_free_order(value: dict[Any, Any]) -> bool:
 
 def simple_key(key: Any) -> bytes:
     """By what the keys of a plain dict are sorted: their bytes as plain values."""
-    if type(key) is str:
-        return text_bytes(key)
-    chunks: list[Any] = []
-    WRITERS[type(key)](_PLAIN, key, chunks.append)
-    return b"".join(chunks)
+    if type(key) is tuple:
+        return b"t" + length(len(key)) + b"".join(map(simple_key, key))
+    return SIMPLE[type(key)](key)
 
 
 def _dict(encoder: Encoder, value: dict[Any, Any], put: Put) -> None:
@@ -203,11 +213,7 @@ def _code(encoder: Encoder, value: Any, put: Put) -> None:
 
 
 WRITERS: dict[type, Writer] = {
-    type(None): lambda _, value, put: put(b"n"),
-    bool: lambda _, value, put: put(b"T" if value else b"F"),
-    int: lambda _, value, put: put(int_bytes(value)),
-    float: lambda _, value, put: put(float_bytes(value)),
-    complex: lambda _, value, put: put(b"c" + float_bytes(value.real) + float_bytes(value.imag)),
+    **dict.fromkeys((type(None), bool, int, float, complex), _simple),
     str: _str,
     bytes: _bytes,
     list: _sequence,

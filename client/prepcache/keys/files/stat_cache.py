@@ -106,18 +106,11 @@ class _Segment:
         at = np.searchsorted(hashes, wanted)
         rows = np.flatnonzero(at < len(hashes))
         rows = rows[hashes[at[rows]] == wanted[rows]]
-        records = self._records(at[rows])
+        records = self.records(at[rows])
         is_right = (records[:, :5] == stamps[rows]).all(axis=1) & _fits(records)
         return rows[is_right], np.ascontiguousarray(records[is_right, 5:9]).view(np.uint8)
 
-    def all_records(self) -> NDArray[np.int64]:
-        """All records whose check fits."""
-        import numpy as np
-
-        found = self._records(np.arange(self.count))
-        return found[_fits(found)]
-
-    def _records(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+    def records(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
         """Some records; zeros, which are none, for what cannot be read any more."""
         import numpy as np
 
@@ -194,8 +187,7 @@ class StatCache:
         for segment in self._opened().values():
             missing = np.flatnonzero(~found)
             rows, theirs = segment.lookup(stamps[missing])
-            found[missing[rows]] = True
-            digests[missing[rows]] = theirs
+            found[missing[rows]], digests[missing[rows]] = True, theirs
         for row in np.flatnonzero(~found).tolist() if self._pending else ():
             stamp, digest = self._pending.get(tuple(stamps[row, :2].tolist()), ((), b""))
             if stamp == tuple(stamps[row].tolist()):
@@ -276,7 +268,8 @@ class StatCache:
                 merged.append(name)
         for name, segment in (self._segments or {}).items():  # the newest record of a file comes first
             if name in merged:
-                records.append(segment.all_records())
+                theirs = segment.records(np.arange(segment.count))
+                records.append(theirs[_fits(theirs)])
             else:
                 kept += segment.count
                 if kept + size > MAX_RECORDS:
