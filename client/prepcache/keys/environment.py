@@ -113,12 +113,8 @@ class Environment:
                 self._owners.setdefault(top, []).append(name)
 
     def counted(self, top_levels: Iterable[str], only: Iterable[str] | None = None) -> dict[str, str]:
-        """The distributions that count, by name: those of top-level modules, or `only` those named.
-
-        Raises:
-            UnkeyableError: if `only` names what is not installed, or one was installed again after it was
-                loaded.
-        """
+        """The distributions that count, by name: those of top-level modules, or `only` those named. Refuses a
+        name that is not installed, and what was installed again after it was loaded."""
         names = self._owning(top_levels) if only is None else {_normalised(name) for name in only}
         for name in names - self.distributions.keys():
             raise UnkeyableError(f"environment= names {name!r}, which is not installed; leave it out")
@@ -372,11 +368,8 @@ def runs_as_written(path: str) -> bool:
 
 
 def is_as_written(module: ModuleType, path: str, *, is_library: bool = False) -> bool:
-    """Whether a module holds what the text of its file says, as far as functions and constants show.
-
-    Args:
-        is_library: whether `None` and containers may stand for what is set later, from elsewhere, too.
-    """
+    """Whether a module holds what the text of its file says, as far as functions and constants show. In a
+    library `None` and containers may stand for what is set later, from elsewhere, too."""
     try:
         source = read_source(path, module.__name__)
     except UnkeyableError:

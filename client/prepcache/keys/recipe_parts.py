@@ -116,11 +116,7 @@ def code_part(code: str | Sequence[Any] | None, reach: Dependencies, stat_cache:
 
 
 def source_digest(path: str, graph: ImportGraph, stat_cache: StatCache) -> str:
-    """The digest of a counted file; `EDITED` for one that can no longer be read.
-
-    Raises:
-        UnkeyableError: it is machine code that was built again after this process had loaded it.
-    """
+    """The digest of a counted file; `EDITED` for one that can no longer be read."""
     if path in graph.edited:
         return EDITED
     source = graph.sources.get(path)
@@ -154,14 +150,7 @@ def _named_files(paths: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
 
 
 def static_key(path: str | os.PathLike[str], function_name: str) -> dict[str, Any]:
-    """What the code part of a recipe is made of, by text alone: the file is never run or imported.
-
-    Args:
-        function_name: the qualified name of a function or class in the file.
-
-    Raises:
-        UnkeyableError: the file cannot be read or parsed, or does not define the name.
-    """
+    """What the code part of a recipe is made of, for a name in a file that is never run or imported."""
     file = os.path.abspath(os.fspath(path))
     installed = Environment()
     search = [os.path.dirname(file), package_root(file), *sys.path]

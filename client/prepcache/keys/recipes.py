@@ -264,11 +264,7 @@ def states_now(made: Recipe) -> Iterator[State]:
 
 
 def with_classes(made: Recipe, classes: Iterable[type | FunctionType]) -> Recipe:
-    """A recipe that counts the code of items' classes, and functions that they hold, as well.
-
-    Raises:
-        UnkeyableError: two have one name, or what one of them reaches has no stable bytes.
-    """
+    """A recipe that counts the code of items' classes, and functions that they hold, as well."""
     if made.preprocess is None or not (ordered := tuple(sorted(classes, key=name_of))):
         return made
     return _settled(made.preprocess, made.asked, ordered)

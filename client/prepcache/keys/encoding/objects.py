@@ -70,11 +70,7 @@ def is_lock(value: Any) -> bool:
 
 
 def parts_of(value: Any, *, is_library: bool) -> Parts:
-    """What an object is made of, besides its class, by name. Raises if it does not give its state away.
-
-    Args:
-        is_library: whether its class is a library's.
-    """
+    """What an object is made of, besides its class, by name. Raises if it does not give its state away."""
     if is_lock(value):
         return []
     parts = _held(value)
