@@ -53,16 +53,6 @@ def test_what_is_uploaded_and_committed_is_in_the_store(served: Serving, size_by
     assert served.store.check() == []
 
 
-def test_an_upload_that_is_not_committed_goes_with_its_session(served: Serving) -> None:
-    job = served.job()
-    job.resolve()
-    lease = job.lease("ab").json()["lease"]
-    assert upload(job, lease, b"x" * 1000)[0] == 201
-    assert len(list(Path(served.store.staging).iterdir())) == 1
-    job.close()
-    assert wait_until(lambda: list(Path(served.store.staging).iterdir()) == [])
-
-
 def test_an_upload_needs_a_lease_of_the_session(served: Serving) -> None:
     job, other = served.job(), served.job()
     job.resolve()

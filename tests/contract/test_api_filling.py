@@ -115,19 +115,6 @@ def test_a_waiting_job_gets_the_items_that_a_dead_session_leaves(served: Serving
     assert answers[0]["granted"] == [0, 1]
 
 
-def test_a_late_commit_is_refused_and_leaves_nothing(served: Serving, clock: Clock) -> None:
-    job = served.job("sleeper")
-    job.resolve()
-    lease = job.lease("ab").json()["lease"]
-    staged = job.stage(served.store.staging, "ab")
-    clock.now += lease["deadline_s"] + 1
-    detail = problem(job.commit([lease], [staged]), 409, "lease-lapsed")
-    assert "resolve again" in detail
-    assert items_of(served.store) == []
-    other = served.job("other").lease("ab").json()
-    assert other["granted"] == [0, 1]
-
-
 def test_items_that_no_lease_names_are_refused(served: Serving) -> None:
     job = served.job("greedy")
     job.resolve()
@@ -138,16 +125,6 @@ def test_items_that_no_lease_names_are_refused(served: Serving) -> None:
     assert detail.startswith("greedy (pid ") and item("c").hex() in detail
     assert items_of(served.store) == []
     assert job.commit([lease], [job.stage(served.store.staging, "ab")]).status_code == 200
-
-
-def test_a_lease_keeps_the_items_that_a_commit_did_not_bring(served: Serving) -> None:
-    job, other = served.job("job"), served.job("other")
-    job.resolve()
-    lease = job.lease("abcd").json()["lease"]
-    done = job.commit([lease], [job.stage(served.store.staging, "ab")]).json()
-    assert other.lease("cd", done["generation"]).json()["granted"] == []
-    assert job.commit([lease], [job.stage(served.store.staging, "cd")]).status_code == 200
-    problem(job.release(lease), 409, "lease-lapsed")
 
 
 @pytest.mark.parametrize("names", ["ab", "abcd"])
@@ -163,16 +140,6 @@ def test_a_commit_whose_answer_was_lost_is_answered_again(served: Serving, names
     assert held == [{item(name) for name in names[2:]}] * bool(names[2:]), "the rest is leased as before"
     other = job.commit([begun], [job.stage(served.store.staging, "ab")])
     problem(other, *((422, "staged-file-refused") if held else (409, "lease-lapsed")))
-
-
-def test_several_leases_are_committed_at_once(served: Serving) -> None:
-    job = served.job()
-    job.resolve()
-    leases = [job.lease(names).json()["lease"] for names in ("ab", "cd")]
-    files = [job.stage(served.store.staging, "abc"), job.stage(served.store.staging, "d")]
-    done = job.commit(leases, files)
-    assert [artifact["items"] for artifact in done.json()["artifacts"]] == [3, 1]
-    assert len(served.daemon.leases) == 0
 
 
 def test_files_that_another_session_staged_are_refused(served: Serving) -> None:

@@ -6,7 +6,6 @@ import platform
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,7 +15,7 @@ from prepcache.protocol import inspection, wire
 from prepcached.auth import Peer
 from prepcached.daemon import LIST_THREADS, QUICK_THREADS
 from support.serving import READY_S, Serving
-from support.stores import OTHER_RECIPE, RECIPE, put
+from support.stores import RECIPE, put
 
 ABSENT = "0" * 64
 
@@ -69,22 +68,6 @@ def test_a_look_up_waits_for_no_listing(served: Serving, monkeypatch: pytest.Mon
         assert [one.result().status_code for one in listings] == [200] * QUICK_THREADS
 
 
-def test_filters_narrow_a_listing(served: Serving) -> None:
-    put(served.store, "a")
-    put(served.store, "b", recipe=OTHER_RECIPE)
-    http = served.http()
-
-    def count(**query: object) -> int:
-        return len(http.get("/v1/entries", params=query).json()["entries"])  # type: ignore[arg-type]
-
-    assert count() == 2
-    assert count(recipe=RECIPE[:8]) == 1
-    assert count(name="tests.*") == 2 and count(name="nobody") == 0
-    assert count(produced_by="train.py") == 2 and count(produced_by="x.py") == 0
-    assert count(older_than_s=3600) == 0
-    assert count(is_pinned="true") == 0
-
-
 def test_a_recipe_is_shown_with_its_parts(served: Serving) -> None:
     put(served.store, "a")
     http = served.http()
@@ -119,19 +102,6 @@ def test_what_is_not_there_is_a_problem(served: Serving, path: str) -> None:
     answer = served.http().get(path)
     assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
     assert answer.headers["content-type"] == "application/problem+json"
-
-
-def test_a_purge_applies_all_filters_and_a_dry_run_removes_none(served: Serving) -> None:
-    put(served.store, "a")
-    [other] = put(served.store, "b", recipe=OTHER_RECIPE).artifacts
-    http = served.http()
-    told = http.post("/v1/purge", json={"recipe": RECIPE, "dry_run": True}).json()
-    assert told["entries"] == 1 and len(keys(served)) == 2
-    told = http.post("/v1/purge", json={"recipe": RECIPE}).json()
-    assert told["entries"] == 1 and keys(served) == {other.key}
-    assert http.post("/v1/purge", json={"all": True}).json()["entries"] == 1
-    assert keys(served) == set() and list(Path(served.store.objects).glob("*/*")) == []
-    assert served.store.check() == []
 
 
 def test_the_log_says_who_purged_how_much(
@@ -191,21 +161,6 @@ def test_another_user_may_look_but_neither_purge_nor_pin(
     assert keys(served) == {ref.key} and not served.store.entry(ref.key).is_pinned
 
 
-def test_verify_finds_a_damaged_artifact_and_puts_it_away(served: Serving) -> None:
-    put(served.store, "a")
-    [ref] = put(served.store, "b", recipe=OTHER_RECIPE).artifacts
-    path = Path(served.store.objects, ref.digest[:2], ref.digest)
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.chmod(0o640)
-    path.write_bytes(data)
-    http = served.http()
-    told = http.post("/v1/verify").json()
-    assert told["checked"] == 2 and told["bad"] == [ref.key]
-    assert http.post("/v1/verify", json={}).json()["checked"] == 1
-    assert ref.key not in keys(served)
-
-
 def test_metrics_have_a_sentence_of_their_own_and_units(served: Serving) -> None:
     put(served.store, "a")
     http = served.http()
@@ -236,18 +191,6 @@ def test_info_stats_and_metrics_agree_with_the_store(served: Serving) -> None:
     metrics = http.get("/metrics").text
     assert "prepcache_entries 1.0" in metrics and "prepcache_commits_total 1.0" in metrics
     assert 'route="/v1/leases/{lease_id}/commit"' in metrics
-
-
-def test_saved_time_counts_what_jobs_found(served: Serving) -> None:
-    served.job("first").fill(served.store.staging, "abcd", cost_s=2.5)
-    http, second = served.http(), served.job("second")
-    second.resolve()
-    stats = http.get("/v1/stats").json()
-    assert (stats["found_items"], stats["seconds_saved"]) == (0, 0)
-    second.heartbeat(found_items=3, saved_s=7.5)
-    second.heartbeat()
-    stats = http.get("/v1/stats").json()
-    assert (stats["found_items"], stats["seconds_saved"]) == (3, 7.5)
 
 
 def test_sessions_are_listed_with_what_they_hold_and_have_leased(served: Serving) -> None:

@@ -94,9 +94,6 @@ class World:
             }
         )
 
-    def on_delete_leases(self, request: Request) -> Any:
-        return reply({})
-
     def on_post_leases_commit(self, request: Request) -> Any:
         return reply({"generation": 1, "artifacts": [ref(1)]})
 
