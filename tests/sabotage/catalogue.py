@@ -106,9 +106,9 @@ SABOTAGES = [
     Sabotage("an eviction does not look again at holds", "prepcached.store.eviction:idle_still", lambda f: lambda core, rows: list(rows), "tests/unit/store/test_store_removal.py::test_what_is_wanted_since_it_was_chosen_stays"),
     Sabotage("room is not given back", "prepcached.store.eviction:_promise", lambda f: lambda core, size, *of: f(core, abs(size), *of), "tests/unit/store/test_store_eviction.py::test_the_least_recently_used_goes"),
     # durability
-    Sabotage("a folder is not synced after a rename", "prepcached.store.durable:fsync_folder", nothing, "tests/crash/test_store_order.py::test_each_step_is_durable_before_the_next"),
-    Sabotage("a staged file is not synced", "prepcached.store.staging:os", without("fsync"), "tests/crash/test_store_order.py::test_each_step_is_durable_before_the_next"),
-    Sabotage("a small file is not synced", "prepcached.store.durable:os", without("fsync"), "tests/crash/test_store_order.py::test_each_step_is_durable_before_the_next"),
+    Sabotage("a folder is not synced after a rename", "prepcached.store.durable:fsync_folder", nothing, "tests/crash/test_store_kill.py::test_each_step_is_durable_before_the_next"),
+    Sabotage("a staged file is not synced", "prepcached.store.staging:os", without("fsync"), "tests/crash/test_store_kill.py::test_each_step_is_durable_before_the_next"),
+    Sabotage("a small file is not synced", "prepcached.store.durable:os", without("fsync"), "tests/crash/test_store_kill.py::test_each_step_is_durable_before_the_next"),
     Sabotage("a file is placed before it is checked again", "prepcached.store.staging:still_the_same", nothing, "tests/unit/store/test_staging.py::test_a_staged_name_replaced_after_hashing_is_refused"),
     Sabotage("a staged file may change while it is hashed", "prepcached.store.staging:identity", gives(()), "tests/unit/store/test_staging.py::test_a_change_while_it_is_hashed_is_refused"),
     Sabotage("any file is taken as staged", "prepcached.store.staging:_what_is_wrong", nothing, "tests/unit/store/test_staging.py::test_what_is_not_as_it_was_announced_is_refused"),
@@ -122,7 +122,7 @@ SABOTAGES = [
     Sabotage("the scrub believes what it reads", "prepcached.store.integrity:read_whole", lambda f: lambda core, row, pace: True, "tests/unit/store/test_store_scrub.py::test_the_scrub_resumes_and_rests_between_rounds"),
     Sabotage("a removal leaves the file", "prepcached.store.eviction:unlink_object", gives(True), "tests/unit/store/test_store_removal.py::test_replaced_bytes_come_back_when_they_are_committed_again"),
     Sabotage("accounts are not kept", "prepcached.store.eviction:account", nothing, "tests/unit/store/test_store_removal.py::test_replaced_bytes_come_back_when_they_are_committed_again"),
-    Sabotage("what was used is not written down", "prepcached.store.eviction:write_recency", nothing, "tests/unit/store/test_store_recency.py::test_recency_is_written_behind"),
+    Sabotage("what was used is not written down", "prepcached.store.eviction:write_recency", nothing, "tests/unit/store/test_store_eviction.py::test_recency_is_written_behind"),
     # the tier
     Sabotage("a bucket or lead that fails is used on", "prepcached.tier.bucket:Outage.is_usable", becomes(property(lambda self: True)), "tests/contract/test_upstream.py::test_jobs_wait_five_seconds_an_hour"),
     Sabotage("jobs wait for a bucket without end", "prepcached.tier.bucket:Outage.note_lost", nothing, "tests/contract/test_upstream.py::test_jobs_wait_five_seconds_an_hour"),

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import typer
@@ -104,10 +105,7 @@ def test_no_daemon_is_started_to_say_that_nothing_is_cached(
 def test_an_error_of_our_own_is_one_line_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(**_: object) -> None:
-        raise ZeroDivisionError("never")
-
-    monkeypatch.setattr(cli, "_client", broken)
+    monkeypatch.setattr(cli, "_client", mock.Mock(side_effect=ZeroDivisionError("never")))
     code, _, err = run(monkeypatch, capsys, "status")
     assert code == cli.INTERNAL and err.count("\n") == 1 and "ZeroDivisionError: never" in err
 

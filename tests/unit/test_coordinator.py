@@ -105,14 +105,11 @@ def test_a_repeated_commit_waits_for_the_first(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_failed_commit_is_retried_when_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise StoreError("the disk says no")
-
     async def try_again() -> None:
         async with coordinating(tmp_path) as (found, daemon, session):
             request = wire.CommitRequest((await leased(found, session),), (staged(daemon, session),))
             with monkeypatch.context() as patch, pytest.raises(StoreError):
-                patch.setattr(daemon.store, "commit", fail)
+                patch.setattr(daemon.store, "commit", mock.Mock(side_effect=StoreError("the disk says no")))
                 await found.commit(session, request)
             assert (await found.commit(session, request)).artifacts
 

@@ -1,5 +1,4 @@
-"""Reports and progress: the counts add up, lines are few and say what people ask for. A daemon that does not
-explain a miss is no error."""
+"""Reports and progress: the counts add up, lines are few and say what people ask for."""
 
 from __future__ import annotations
 
@@ -9,8 +8,6 @@ import os
 import pickle
 import re
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +15,7 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from prepcache import errors, report
+from prepcache import report
 from prepcache.fill.filler import Filled
 from prepcache.index.item_index import Catalogue, Distinct
 from prepcache.index.recipe_index import RecipeIndex
@@ -235,79 +232,11 @@ def test_a_forked_workers_samples_are_counted() -> None:
     assert (copy.report(()).computed, copy.report(()).seconds) == (1, 1.0)
 
 
-class FakeTransport:
-    """Answers, or raises, and counts what it was asked."""
-
-    def __init__(self, answer: Any) -> None:
-        self.answer = answer
-        self.asked: list[tuple[str, Any, float]] = []
-
-    def call(self, method: str, path: str, body: Any, *, limit_s: float, gives: Any) -> Any:
-        self.asked.append((path, body, limit_s))
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return gives.from_json(self.answer)
-
-
-class FakeDistinct:
-    def __init__(self, count: int) -> None:
-        self.first = np.arange(count)
-
-    def __len__(self) -> int:
-        return len(self.first)
-
-
-def artifacts(
-    answer: Any = None, *, missing: int = 3, of: int = 3, mode: Mode = Mode.ON, **members: Any
-) -> SimpleNamespace:
-    """What report.py needs of an artifact set."""
-    transport = FakeTransport(answer)
-
-    def run(attempt: Callable[..., Any]) -> Any:
-        return attempt(limit_s=5.0)
-
-    given = {
-        "catalogue": SimpleNamespace(missing=np.arange(missing), distinct=FakeDistinct(of)),
-        "session": SimpleNamespace(run=run, client=SimpleNamespace(transport=transport), is_away=False),
-        "recipe": SimpleNamespace(digest="2" * 64, parts={"config": {}}),
-        "mode": mode,
-        "reason": "",
-        "has_any": False,
-        "has_mapped": False,
-        "why": "",
-        "changed_inputs": (),
-    }
-    return SimpleNamespace(**(given | members))
-
-
-def why(found: SimpleNamespace, items: Any = ("a", "b", "c"), root: Any = None) -> list[str]:
-    return report.why_missing(found, found.catalogue, items, root)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        errors.DaemonUnreachable("gone", url="u", why="broken"),
-        errors.NotFound("no such endpoint"),
-        errors.StoreError("disk"),
-        {"nonsense": True},
-    ],
-)
-def test_a_daemon_that_does_not_explain_is_no_error(answer: Any) -> None:
-    assert why(artifacts(answer)) == [report.NOT_KNOWN]
-
-
-def test_a_miss_names_files_and_no_values(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").touch()
-    items = [tmp_path / "a.txt", "a text of somebody", {"password": "hunter2"}, 7]
-    found = artifacts(has_any=True, missing=4, of=5)
-    assert why(found, items, tmp_path) == [found.why] == ["4 of 5 items not cached: a.txt and 3 more"]
-    found = artifacts(changed_inputs=("project:v\n.txt", *(f"/{n}" for n in range(99))))
-    why(found)
-    assert found.why.startswith("v?.txt, which the function used, changed; /0, ")
-    assert len(found.why) == wire.MAX_WHY and found.why.isprintable()
-
-
-@pytest.mark.parametrize(("name", "shown"), [("project:vocab.txt", "vocab.txt"), ("/etc/v:1.txt",) * 2])
-def test_observed_inputs_are_named_as_people_know_them(name: str, shown: str) -> None:
-    assert why(artifacts(changed_inputs=(name,))) == [f"{shown}, which the function used, changed"]
+def test_what_changed_is_told_printable_and_bounded() -> None:
+    names = "project:v\n.txt", "/etc/v:1.txt", *(f"/{n}" for n in range(99))
+    session = SimpleNamespace(is_away=False)
+    artifacts: Any = SimpleNamespace(session=session, reason="", mode=Mode.ON, changed_inputs=names)
+    report.why_missing(artifacts, SimpleNamespace(missing=[0]), [], None)  # type: ignore[arg-type]
+    told = "v?.txt, which the function used, changed; /etc/v:1.txt, which the function used, changed; /0, "
+    assert artifacts.why.startswith(told) and len(artifacts.why) == wire.MAX_WHY
+    assert artifacts.why.isprintable()

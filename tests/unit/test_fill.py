@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Iterator
 from itertools import combinations, count
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prepcache.errors import PreprocessError, SampleError
+from prepcache.errors import SampleError
 from prepcache.fill import pacing
 from prepcache.fill.call import Job
 from prepcache.fill.commit import Committer
@@ -46,24 +45,6 @@ def test_machines_without_a_lead_begin_with_other_items(tmp_path: Path) -> None:
         assert sorted(bench.called) == list(range(200))
         first.append(set(bench.called[:100]))
     assert all(35 <= len(one & other) <= 65 for one, other in combinations(first, 2))
-
-
-def test_an_error_names_its_item_and_keeps_what_was_done(daemon: FakeDaemon) -> None:
-    def bad(item: int) -> Any:
-        if item == 7:
-            raise ValueError("no seven")
-        return np.int64(item)
-
-    bench = Bench(daemon, list(range(10)), function=bad)
-    with pytest.raises(PreprocessError, match=r"item 7 \(7\) failed: ValueError: no seven") as caught:
-        bench.fill()
-    assert isinstance(caught.value.__cause__, ValueError)
-    frames = traceback.extract_tb(caught.value.__cause__.__traceback__)
-    assert [frame.name for frame in frames] == ["watched", "bad"], "none of ours"
-    assert left_behind(daemon) == 0
-    after = Bench(daemon, list(range(10)), "after")
-    after.fill()
-    assert after.called == [7, 8, 9]
 
 
 @pytest.mark.parametrize("changed", [["x"], []], ids=["changed", "no room in a small cache"])

@@ -6,8 +6,8 @@ import errno
 import gc
 import mmap
 import os
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -328,22 +328,16 @@ def test_a_buffer_is_used_again_once_its_tensor_is_gone() -> None:
 
 def test_threads_never_share_a_buffer() -> None:
     pool = Pool()
-    wrong = []
 
     def work(number: int) -> None:
         for _ in range(200):
             array = take(pool, SMALL_BYTES)
             array[:] = number
-            if (array != number).any():
-                wrong.append(number)
+            assert (array == number).all()
             del array
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
 
 
 def test_a_forked_child_has_a_buffer_pool_of_its_own() -> None:

@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -43,10 +44,7 @@ def test_a_folder_made_for_the_socket_is_private_without_a_group(tmp_path: Path)
 def test_a_group_that_cannot_get_the_socket_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(os, "chown", fails)
+    monkeypatch.setattr(os, "chown", mock.Mock(side_effect=PermissionError(errno.EPERM, "no")))
     with pytest.raises(ConfigError, match="usermod -aG"):
         listen(settings(tmp_path, group=12345), {})
     assert not (tmp_path / "s.sock").exists()
@@ -65,10 +63,7 @@ def test_a_full_disk_is_reported_at_start(tmp_path: Path, caplog: pytest.LogCapt
 def test_ctrl_c_ends_the_command_with_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli, "main", interrupted)
+    monkeypatch.setattr(cli, "main", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(SystemExit) as caught:
         __main__.main()
     assert caught.value.code == 130

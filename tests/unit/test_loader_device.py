@@ -9,6 +9,7 @@ from collections import UserDict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -140,11 +141,7 @@ def test_a_loader_sent_to_where_its_device_is_missing_says_so(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = pickle.dumps(Loader(list(range(4)), 2, device="cuda:0"))
-
-    def no_driver(*_: Any) -> None:
-        raise RuntimeError("Found no driver")
-
-    monkeypatch.setattr(torch.cuda, "Stream", no_driver)
+    monkeypatch.setattr(torch.cuda, "Stream", mock.Mock(side_effect=RuntimeError("Found no driver")))
     with pytest.raises(RuntimeError, match=r"cannot be used: Found no driver.* stay on the CPU"):
         pickle.loads(sent)
 

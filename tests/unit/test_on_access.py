@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import prepcache
+from prepcache import CachedDataset, Loader
 from prepcache.errors import DaemonUnreachable, Declined, LimitExceeded, SampleError, StoreError
 from prepcache.fill import call, commit, on_access
 from prepcache.fill.pending import Batch, Collected
@@ -522,3 +523,34 @@ def test_what_is_stored_may_be_left_in_a_read_only_folder(
         job.committer.flush()
         assert job.committer.is_idle and job.bench.samples() == [1, 4]
     assert left.exists() and Bench(daemon, [1, 2], "after").missing() == []
+
+
+called: list[str] = []
+
+
+def make(item: str) -> dict[str, Any]:
+    called.append(item)
+    return {"x": np.array([len(item)]), "y": [item]}
+
+
+@pytest.mark.parametrize("by", ["batch", "loader"])
+def test_an_item_is_made_once_for_a_batch_and_given_in_copies(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by: str
+) -> None:
+    monkeypatch.setenv("PREPCACHE", "off")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    ds = CachedDataset(["a", "bb", "a", "a"], make, lazy=True, progress=False, untracked=("called",))
+    called.clear()
+    if by == "loader":
+        (samples,) = Loader(ds, 4, collate_fn=list)
+    else:
+        samples = ds.__getitems__([0, 1, 2, -1, 1])
+    assert called == ["a", "bb"]
+    assert [sample["y"] for sample in samples[:4]] == [["a"], ["bb"], ["a"], ["a"]]
+    samples[0]["x"][0] = 9
+    samples[0]["y"].append("more")
+    assert [(sample["x"].tolist(), len(sample["y"])) for sample in samples[1:4]] == [
+        ([2], 1),
+        ([1], 1),
+        ([1], 1),
+    ]

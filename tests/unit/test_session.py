@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from typing import Any
@@ -316,22 +315,6 @@ def test_a_beat_that_hangs_begins_an_outage(bench: Bench, monkeypatch: pytest.Mo
     bench.world.said["POST sessions/beat"] = hang
     wait_until(lambda: bench.session.is_away)
     assert bench.session.budget.remaining_s == 0.6
-
-
-def test_a_forked_child_has_a_session_of_its_own(bench: Bench) -> None:
-    bench.session.resolve(SomeRecipe())
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            assert bench.session.header is None
-            bench.session.resolve(SomeRecipe())
-            code = 0 if Session.current(bench.session.client).header == "s2.t" else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    bench.session.resolve(SomeRecipe())
-    assert bench.sent("POST", "/v1/resolve")[-1].headers["prepcache-session"] == "s1.t"
 
 
 def test_another_threads_opening_is_waited_for_within_the_budget(bench: Bench) -> None:

@@ -108,17 +108,6 @@ def test_a_thread_stops_with_a_session_that_was_given_up(
     assert bench.sent("POST", "/v1/leases") == []
 
 
-def test_a_commit_that_hangs_costs_no_more_than_the_budget(bench: Bench) -> None:
-    def hang(request: Request) -> Any:
-        raise Hang
-
-    bench.world.said["POST leases/commit"] = hang
-    bench.world.said["GET "] = hang
-    with bench.session.stage() as staged, pytest.raises(DaemonUnreachable):
-        bench.session.commit([wire.Lease("l1", "lt", 1.0)], [staged])
-    assert bench.session.is_gone
-
-
 def test_a_hanging_background_commit_ends_at_no_cost(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others wait for its items."""
 

@@ -23,22 +23,6 @@ def digest_of(held: Any) -> str:
     return recipe(f, code="function").digest
 
 
-class Numbered(threading.Thread):
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.n = n
-
-
-class OfThread(threading.local):
-    pass
-
-
-def of_thread(n: int, kind: type[threading.local] = threading.local) -> threading.local:
-    made = kind()
-    made.n = n
-    return made
-
-
 def held_by(kind: type, *held: int) -> Any:
     made = kind()
     for one in held:
@@ -53,10 +37,6 @@ def is_set(event: Any) -> Any:
 
 def first(n: int) -> int:
     return n
-
-
-def other(n: int) -> int:
-    return -n
 
 
 SPAWNED = multiprocessing.get_context("spawn")

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -212,20 +213,14 @@ def test_a_request_says_who_it_is_and_nothing_else(connect: Any, monkeypatch: py
 
 def test_many_threads_share_a_transport(connect: Any) -> None:
     transport, _ = connect(lambda r: reply({"path": r.path}))
-    wrong = []
 
     def ask(thread: int) -> None:
         for i in range(20):
             path = f"/{thread}/{i}"
-            if transport.call("GET", path, limit_s=60.0)["path"] != path:
-                wrong.append(path)
+            assert transport.call("GET", path, limit_s=60.0)["path"] == path
 
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(ask, range(16)))
 
 
 def test_a_forked_child_opens_connections_of_its_own(connect: Any) -> None:

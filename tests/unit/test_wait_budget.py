@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -150,15 +149,6 @@ def test_there_is_one_warning_and_it_says_who_and_what_now(
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert URL in record.getMessage() and "preprocesses by itself" in record.getMessage()
-
-
-def test_a_forked_child_keeps_the_verdict_and_can_use_its_locks(budget: WaitBudget) -> None:
-    with budget._lock:  # as if another thread were in it at the moment of the fork
-        pid = os.fork()
-        if pid == 0:
-            budget.charge(1.0)
-            os._exit(0 if budget.remaining_s == 2.0 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def outage(budget: WaitBudget, clock: Clock) -> float:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from blake3 import blake3
@@ -163,11 +164,8 @@ def test_a_folder_without_a_store_is_refused_and_stays_as_it_is(
 
 
 def test_an_unreadable_root_is_not_called_empty(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: str) -> os.stat_result:
-        raise PermissionError(errno.EACCES, "Permission denied", path)
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "stat", fail)
+        patch.setattr(os, "stat", mock.Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
         with pytest.raises(errors.RootUnusable, match=r"cannot be read \(Permission denied\).*sudo -u"):
             check_root(root)
 
@@ -200,12 +198,8 @@ def test_a_folder_that_cannot_be_listed_is_an_error(
 
 def unmarked(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Files have no extended attributes: lost (ENODATA), or the filesystem has none (ENOTSUP)."""
-
-    def fail(*_: object) -> bytes:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "getxattr", fail)
-    monkeypatch.setattr(os, "setxattr", fail)
+    for name in ("getxattr", "setxattr"):
+        monkeypatch.setattr(os, name, mock.Mock(side_effect=OSError(number, os.strerror(number))))
 
 
 def test_a_file_whose_mark_cannot_be_read_is_left_alone(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-import threading
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from msgspec import structs
 
 from prepcache import errors
 from prepcache.digests import entry_key
+from prepcached.store import queries
+from prepcached.store.db import Index
 from prepcached.store.records import Filter
 from prepcached.store.store import Store, rebuild
 from support import stores
@@ -77,12 +82,8 @@ def test_a_full_disk_declines_and_other_faults_are_errors(
     store.register(RECIPE, "r", {})
     staged = stage(store, [1])
     for code, kind in ((full, errors.Declined), (errno.EIO, errors.StoreError)):
-
-        def fail(src: str, dst: str, code: int = code) -> None:
-            raise OSError(code, "the disk says so", src)
-
         with monkeypatch.context() as patch, pytest.raises(errors.PrepcacheError) as caught:
-            patch.setattr(os, "rename", fail)
+            patch.setattr(os, "rename", mock.Mock(side_effect=OSError(code, "the disk says so")))
             store.commit(RECIPE, [staged], owner_uid=os.getuid())
         assert type(caught.value) is kind
     assert store.stats().declined == 1
@@ -111,37 +112,42 @@ def test_an_undeletable_staged_file_leaves_the_commit_done(
 ) -> None:
     put(store, 1)
     new, again = (stage(store, [2], seed=seed) for seed in (0, 1))
-
-    def fail(name: str) -> None:
-        raise OSError(errno.EIO, "Input/output error", name)
-
     with monkeypatch.context() as patch:
-        patch.setattr(store.staged_area, "unlink", fail)
+        patch.setattr(store.staged_area, "unlink", mock.Mock(side_effect=OSError(errno.EIO, "no")))
         done = store.commit(RECIPE, [new, again], owner_uid=os.getuid())
     assert len(done.artifacts) == store.stats().entries == 2
     assert store.sweep_staging("s".__ne__).files == 1
 
 
 def test_many_threads_commit_resolve_and_purge_at_once(store: Store) -> None:
-    failures: list[Exception] = []
-
     def work(n: int) -> None:
-        try:
-            for k in range(6):
-                ref = put(store, (n, k), holder=f"job{n}", session=f"s{n}").artifacts[0]
-                answer = store.resolve(RECIPE, holder=f"job{n}")
+        for k in range(6):
+            ref = put(store, (n, k), holder=f"job{n}", session=f"s{n}").artifacts[0]
+            answer = store.resolve(RECIPE, holder=f"job{n}")
+            with contextlib.suppress(FileNotFoundError):  # a purge overrides holds
                 for held in answer.artifacts:
-                    stores.content(store, held.digest)  # held, so it is there
-                if k % 3 == 2:
-                    store.release(f"job{n}")
-                    store.purge(Filter(keys=(ref.key,)))
-        except (OSError, errors.PrepcacheError) as error:
-            failures.append(error)
+                    stores.content(store, held.digest)
+            if k % 3 == 2:
+                store.release(f"job{n}")
+                store.purge(Filter(keys=(ref.key,)))
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(isinstance(failure, FileNotFoundError) for failure in failures), failures
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
     assert len(store.resolve(RECIPE).artifacts) == len(stores.digests_on_disk(store))
+
+
+def test_readers_see_a_snapshot_and_a_writer_locks_at_once(tmp_path: Path) -> None:
+    index = Index(str(tmp_path / "index.sqlite"))
+    with index.read() as reader:
+        assert queries.note(reader, "x") == 0
+        with index.write() as conn:
+            other = sqlite3.connect(index.path, timeout=0, isolation_level=None)
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                other.execute("BEGIN IMMEDIATE")
+            other.close()
+            queries.set_note(conn, "x", 1)
+        assert queries.note(reader, "x") == 0
+    with pytest.raises(errors.StoreError, match="readonly"), index.read() as reader:
+        assert queries.note(reader, "x") == 1
+        queries.set_note(reader, "x", 2)
+    index.close()

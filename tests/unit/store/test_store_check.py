@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -83,14 +83,11 @@ def test_each_disagreement_is_found_and_mended(open_store: Callable[..., Store],
 def test_what_cannot_be_read_is_left_and_not_called_mended(
     open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(_: int) -> str:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     store = open_store()
     put(store, 1)
     spoil_file_without_row(store)
     store.close()
     with monkeypatch.context() as failing:
-        failing.setattr(staging, "hash_file", fails)
+        failing.setattr(staging, "hash_file", mock.Mock(side_effect=OSError(errno.EIO, "Input/output error")))
         assert [finding.is_repaired for finding in check_root(store.root, repair=True)] == [False]
     assert [finding.is_repaired for finding in check_root(store.root, repair=True)] == [True]

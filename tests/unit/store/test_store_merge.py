@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -206,12 +207,8 @@ def test_a_merge_that_cannot_be_written_stops_no_other(
     for name in range(FANOUT):
         put(store, name)
         put(store, name, recipe=OTHER_RECIPE)
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patch, pytest.raises(errors.StoreError, match="No space"):
-        patch.setattr(artifact, "merge", fail)
+        patch.setattr(artifact, "merge", mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
         store.merge_some()
     assert store.merge_some()
     assert not store.merge_some(), "the disk is not written full each second"

@@ -6,14 +6,20 @@ import errno
 import os
 import subprocess
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from prepcache import errors
+from prepcached.config import Settings
 from prepcached.store import root as root_module
+from prepcached.store import root as sharing
 from prepcached.store.layout import Layout
 from prepcached.store.records import Limits
 from prepcached.store.root import GIB, Root
+from prepcached.store.store import Store
+from support.serving import build
+from support.stores import ROOMY, put
 
 
 def test_a_new_root_carries_its_tag_readme_and_instance(tmp_path: Path) -> None:
@@ -98,10 +104,8 @@ def test_another_versions_root_is_refused_with_the_mend(tmp_path: Path, version:
 def test_a_root_made_read_only_by_systemd_names_the_unit_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: str, *_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system", path)
-
-    monkeypatch.setattr(os, "makedirs", refuse)
+    refusal = OSError(errno.EROFS, "Read-only file system", str(tmp_path / "root"))
+    monkeypatch.setattr(os, "makedirs", mock.Mock(side_effect=refusal))
     with pytest.raises(errors.RootUnusable, match=f"Read-only.*ReadWritePaths={tmp_path / 'root'}"):
         Root(str(tmp_path / "root"))
 
@@ -115,3 +119,57 @@ DIGEST = "ab" * 32
 def test_only_64_lower_case_hex_digits_name_an_object(digest: str) -> None:
     with pytest.raises(errors.BadRequest):
         Layout("/r").object_path(digest)
+
+
+GROUP = 43213
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give to any group")
+
+
+def keep(root: Path, name: str) -> None:
+    store = Store(root, limits=ROOMY)
+    put(store, name)
+    store.close()
+
+
+def start(root: Path, group: int) -> None:
+    given = Settings(root=root, uds=root.parent / "s", group=group, max_bytes=ROOMY.max_bytes, min_free=0)
+    server, [listener] = build(given)
+    listener.close()
+    server.daemon.store.close()
+
+
+@needs_root
+def test_a_group_gets_folders_and_earlier_files(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    keep(root, "a")
+    root.chmod(0o700)
+    start(root, GROUP)
+    layout = Layout(str(root))
+    [artifact] = Path(layout.objects).glob("*/*")
+    for path in (layout.root, layout.instance, layout.staging, layout.tmp, artifact.parent, artifact):
+        assert os.stat(path).st_gid == GROUP, path
+    assert os.stat(root).st_mode & 0o7777 == 0o710 and os.stat(layout.staging).st_mode & 0o7777 == 0o3730
+    keep(root, "b")
+    assert {os.stat(path).st_gid for path in Path(layout.objects).glob("*/*")} == {GROUP}
+
+
+@needs_root
+def test_a_root_that_is_named_by_a_link_is_given_itself(tmp_path: Path) -> None:
+    root, link = tmp_path / "root", tmp_path / "link"
+    keep(root, "a")
+    root.chmod(0o700)
+    link.symlink_to(root)
+    sharing.give(Layout(str(link)), GROUP)
+    assert (os.stat(root).st_gid, os.stat(root).st_mode & 0o7777) == (GROUP, 0o710)
+    assert os.lstat(link).st_gid != GROUP
+
+
+def test_a_root_that_cannot_be_given_to_the_group_stays_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    keep(root, "a")
+    root.chmod(0o700)
+    monkeypatch.setattr(os, "chown", mock.Mock(side_effect=PermissionError(errno.EPERM, "no")))
+    sharing.give(Layout(str(root)), GROUP)
+    assert os.stat(root).st_mode & 0o7777 == 0o700

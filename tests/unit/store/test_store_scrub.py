@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -45,11 +46,7 @@ def test_a_lost_file_is_a_bad_one(store: Store) -> None:
 
 def test_a_read_error_is_told_and_the_artifact_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     ref = put(store, 1).artifacts[0]
-
-    def fail(*_: object) -> int:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(staging, "hash_file", fail)
+    monkeypatch.setattr(staging, "hash_file", mock.Mock(side_effect=OSError(5, "Input/output error")))
     found = store.verify()
     assert (found.bad, found.unreadable) == ((), (ref.key,))
     assert store.scrub_one() == ref.size_bytes
