@@ -13,7 +13,7 @@ from prepcache.daemon.wait_budget import PROCESS
 from support.fork_processes import Daemons
 from support.forked import JobServers
 from support.jobs import Jobs
-from support.sandbox import sandbox
+from support.sandbox import Sandbox, sandbox
 from support.serving import serving
 
 
@@ -36,6 +36,12 @@ def job_servers() -> Iterator[JobServers]:
     servers = JobServers()
     yield servers
     servers.close()
+
+
+@pytest.fixture
+def box() -> Iterator[Sandbox]:
+    with sandbox() as box:
+        yield box
 
 
 @pytest.fixture

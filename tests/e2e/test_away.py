@@ -7,13 +7,12 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from support import serving
-from support.sandbox import Sandbox, sandbox
+from support.sandbox import Sandbox
 from support.serving import wait_until
 
 HOLD_BACK = """
@@ -79,11 +78,10 @@ if how in ("lazy", "stream"):
 
 
 @pytest.fixture
-def box() -> Iterator[Sandbox]:
-    with sandbox() as box:
-        (box.folder / "job.py").write_text(JOB)
-        (box.folder / "sitecustomize.py").write_text(HOLD_BACK)
-        yield box
+def box(box: Sandbox) -> Sandbox:
+    (box.folder / "job.py").write_text(JOB)
+    (box.folder / "sitecustomize.py").write_text(HOLD_BACK)
+    return box
 
 
 def start(box: Sandbox, how: str, count: int, **environ: str) -> subprocess.Popen[str]:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from prepcached.store.store import Store
 from support import serving, stores
 from support.chaos import DAEMON_COUNTS, Chaos
 from support.chaos_jobs import SALTS
-from support.sandbox import Sandbox, sandbox
+from support.sandbox import Sandbox
 
 LONG_S = 600.0
 SPAN = 400
@@ -29,12 +28,6 @@ PRESSURE = (
     "kill the daemon", "stop the daemon", *DAEMON_COUNTS,
 )  # fmt: skip
 """What a long run must have seen, or it proves nothing."""
-
-
-@pytest.fixture
-def box() -> Iterator[Sandbox]:
-    with sandbox() as box:
-        yield box
 
 
 CASES = [

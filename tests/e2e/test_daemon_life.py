@@ -13,6 +13,8 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -422,8 +424,71 @@ def test_a_damaged_index_ends_the_daemon_and_is_rebuilt(tmp_path: Path) -> None:
         damage(index, PAGE)
         damage(index.with_name("index.sqlite-wal"), 32)
         assert first.wait(READY_S) == IndexCorrupt.exit_code
+    assert not list(index.parent.glob("index.sqlite*")), "the next start may read no page that is damaged"
     with process(tmp_path), http_client(tmp_path / "s.sock") as http:
         assert [one["items"] for one in http.get("/v1/entries").json()["entries"]] == [3]
         assert http.get("/v1/stats").json()["recovered"] == {"new index": 1, "indexed": 1}
     log = (tmp_path / "log").read_text()
     assert "the next start rebuilds it" in log and "Traceback" not in log
+
+
+HEAVY = ("asyncio", "fastapi", "uvicorn", "sqlalchemy", "numpy", "http.client")
+
+SERVE = f"""
+import sys
+
+class Loading:
+    def find_spec(self, name, path=None, target=None):
+        if name in {HEAVY!r}:
+            print("loads", flush=True)
+            if "fail" in sys.stdin.readline():
+                raise ImportError("no such library", name=name)
+            sys.meta_path.remove(self)
+
+sys.meta_path.insert(0, Loading())
+from prepcached.cli import main
+main()
+"""
+
+
+@contextmanager
+def starting(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A daemon that is about to load its libraries, and goes on when it reads a line."""
+    command = [
+        sys.executable,
+        "-c",
+        SERVE,
+        "serve",
+        "--root",
+        str(folder / "root"),
+        "--uds",
+        str(folder / "s"),
+    ]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    daemon = subprocess.Popen(command, text=True, env={**os.environ, **ROOM}, **pipes)  # type: ignore[call-overload]
+    with daemon:
+        try:
+            assert daemon.stdout.readline() == "loads\n"
+            yield daemon
+        finally:
+            daemon.kill()
+
+
+def test_a_daemon_listens_before_it_loads_its_libraries(tmp_path: Path) -> None:
+    with starting(tmp_path) as daemon, socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(60)
+        client.connect(str(tmp_path / "s"))
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        daemon.stdin.write("go on\n")
+        daemon.stdin.flush()
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("end", ["failed", "stopped"])
+def test_a_start_that_ends_early_leaves_no_socket(tmp_path: Path, end: str) -> None:
+    with starting(tmp_path) as daemon:
+        if end == "stopped":
+            daemon.send_signal(signal.SIGTERM)
+        _, said = daemon.communicate("fail\n")
+        assert not (tmp_path / "s").exists()
+        assert daemon.returncode == (0 if end == "stopped" else 1), said

@@ -6,12 +6,11 @@ import json
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.sandbox import Sandbox, sandbox
+from support.sandbox import Sandbox
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -51,12 +50,6 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ["--no-compile", "--constraint", str(REPO / "constraints.txt")]  # one start needs few modules
     subprocess.run([*pip, "install", *options, f"{REPO}[server]"], check=True)
     return python
-
-
-@pytest.fixture
-def box() -> Iterator[Sandbox]:
-    with sandbox() as made:
-        yield made
 
 
 @pytest.mark.nightly

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from prepcache import CachedDataset, Client
 from support.jobs import Jobs
 
 INTERRUPTED = """
-import logging
 ready = []
 
 def make(item):
@@ -18,12 +24,7 @@ def make(item):
         raise KeyboardInterrupt
     return np.zeros(3) + item
 
-lines = []
-class Lines(logging.Handler):
-    def emit(self, record):
-        lines.append(record.getMessage())
-log = logging.getLogger("prepcache")
-log.addHandler(Lines()); log.setLevel("INFO")
+lines = listening()
 for _ in range(2):
     try:
         ds = prepcache.CachedDataset(list(range(20)), make, untracked=("ready",))
@@ -73,84 +74,63 @@ def test_a_function_that_raises_reports_what_was_stored(
     assert not any("fill.py" in line or "calls.py" in line for line in said)
 
 
-INDICES = """
-import torch
+CALLS: list[int] = []
 
-def make(item):
-    called(item)
+
+def make(item: int) -> tuple[Any, ...]:
+    CALLS.append(item)
     return torch.full((4,), item), np.int32(item), str(item), None if item % 2 else [item]
 
-ds = prepcache.CachedDataset(list(range(50)), make, progress=False, transform=None)
-for i in (0, 49, -1, -50, np.int64(7), torch.tensor(7)):
-    sample = ds[i]
-    want = int(i) % 50
-    assert (sample[0] == want).all() and sample[1] == want and sample[2] == str(want)
-    assert sample[3] == (None if want % 2 else [want])
-for i in (50, -51):
-    try:
-        ds[i]
-    except IndexError as error:
-        assert "out of range" in str(error)
-    else:
-        raise AssertionError(i)
-for i in (slice(0, 2), 1.5, "a" * 1000):
-    try:
-        ds[i]
-    except TypeError as error:
-        assert "one position, not by " + repr(i)[:4] in str(error) and len(str(error)) < 200
-    else:
-        raise AssertionError(i)
-shown = []
 
-class Shown:
-    def __repr__(self):
-        shown.append(self)
-        return "seven"
-
-try:
-    ds[[Shown()] * 100_000]
-except TypeError as error:
-    assert "indexed by one position, not by [seven, " in str(error) and len(shown) < 20, len(shown)
-else:
-    raise AssertionError("a list is no position")
-batch = ds.__getitems__([3, 1, 1, -1])
-assert [s[2] for s in batch] == ["3", "1", "1", "49"]
-assert [s[2] for s in ds] == [str(i) for i in range(50)]
-ds[3][0].zero_()
-assert (ds[3][0] == 3).all(), "a sample is a copy"
-doubled = prepcache.CachedDataset(list(range(50)), make, progress=False, transform=lambda s: s[1] * 2)
-assert doubled[4] == 8 and doubled.__getitems__([4, 5]) == [8, 10]
-tell(doubled)
-"""
+def opened(client: Client, **options: Any) -> CachedDataset[Any]:
+    return CachedDataset(range(50), make, code=None, version="1", progress=False, client=client, **options)
 
 
-def test_indices_batches_and_transforms(jobs: Jobs) -> None:
-    facts = jobs.run(jobs.write(INDICES))
-    assert facts["hit"] == 50
-    assert jobs.calls() == Counter(dict.fromkeys(range(50), 1))
+def test_indices_batches_and_transforms(client: Client) -> None:
+    CALLS.clear()
+    ds = opened(client)
+    for i in (0, 49, -1, -50, np.int64(7), torch.tensor(7)):
+        sample, want = ds[i], int(i) % 50
+        assert (sample[0] == want).all() and sample[1:3] == (want, str(want))
+        assert sample[3] == (None if want % 2 else [want])
+    for i in (50, -51):
+        with pytest.raises(IndexError, match="out of range"):
+            ds[i]
+    shown: list[Any] = []
+
+    class Shown:
+        def __repr__(self) -> str:
+            shown.append(self)
+            return "seven"
+
+    wrong: dict[str, Any] = {
+        "slic": slice(0, 2),
+        "1.5": 1.5,
+        "'aaa": "a" * 1000,
+        "[seven, ": [Shown()] * 10**5,
+    }
+    for words, index in wrong.items():
+        with pytest.raises(TypeError, match=re.escape(f"indexed by one position, not by {words}")) as told:
+            ds[index]
+        assert len(str(told.value)) < 200 and len(shown) < 20
+    assert [s[2] for s in ds.__getitems__([3, 1, 1, -1])] == ["3", "1", "1", "49"]
+    assert [s[2] for s in ds] == [str(i) for i in range(50)]
+    ds[3][0].zero_()
+    assert (ds[3][0] == 3).all(), "a sample is a copy"
+    doubled = opened(client, transform=lambda s: s[1] * 2)
+    assert doubled[4] == 8 and doubled.__getitems__([4, 5]) == [8, 10]
+    assert doubled.report().hit == 50 and sorted(CALLS) == list(range(50))
 
 
-READERS = """
-import pickle
-from concurrent.futures import ThreadPoolExecutor
-
-def make(item):
-    called(item)
-    return np.full(8, item)
-
-ds = prepcache.CachedDataset(list(range(64)), make, progress=False)
-again = pickle.loads(pickle.dumps(ds))
-assert [int(again[i][0]) for i in range(64)] == list(range(64))
-with ThreadPoolExecutor(8) as pool:
-    reading = [pool.submit(lambda: [int(ds[i][0]) for i in range(64)]) for _ in range(8)]
-assert [one.result() for one in reading] == [list(range(64))] * 8
-tell(ds)
-"""
-
-
-def test_pickles_and_threads_read_the_same_maps(jobs: Jobs) -> None:
-    jobs.run(jobs.write(READERS))
-    assert jobs.calls() == Counter(dict.fromkeys(range(64), 1))
+def test_pickles_and_threads_read_the_same_maps(client: Client) -> None:
+    CALLS.clear()
+    ds = opened(client)
+    again = pickle.loads(pickle.dumps(ds))
+    with ThreadPoolExecutor(8) as threads:
+        reading = [threads.submit(lambda: [int(ds[i][1]) for i in range(50)]) for _ in range(8)]
+    for read in ([again[i][1] for i in range(50)], *(one.result() for one in reading)):
+        assert read == list(range(50))
+    assert sorted(CALLS) == list(range(50))
 
 
 PARALLEL = """

@@ -7,14 +7,7 @@ import pytest
 from support.jobs import Jobs
 
 LISTENING = """
-import logging
-
-said = []
-class Lines(logging.Handler):
-    def emit(self, record):
-        said.append(record.getMessage())
-logging.getLogger("prepcache").addHandler(Lines())
-logging.getLogger("prepcache").setLevel("INFO")
+said = listening()
 
 def make(item):
     value = item["v"] if isinstance(item, dict) else item

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from support.sandbox import sandbox
+from support.sandbox import Sandbox
 
 JOB = """
 import prepcache
@@ -22,10 +22,9 @@ assert list(ds) == list(range(5))
 """
 
 
-def test_a_fill_that_ends_early_says_why_once() -> None:
-    with sandbox() as box:
-        box.start_daemon()
-        said = box.python("-c", JOB).stderr.splitlines()
+def test_a_fill_that_ends_early_says_why_once(box: Sandbox) -> None:
+    box.start_daemon()
+    said = box.python("-c", JOB).stderr.splitlines()
     assert [line for line in said if "unforeseen" in line] == [
         "prepcache: builtins.abs: 5 items are preprocessed on access: the daemon met an unforeseen error"
     ]
@@ -49,10 +48,9 @@ print(ds.cached())
 
 
 @pytest.mark.parametrize("is_lazy", [False, True])
-def test_a_recipe_that_failed_to_register_is_registered_later(is_lazy: bool) -> None:
-    with sandbox() as box:
-        box.start_daemon()
-        done = box.python("-c", LATE.replace("LAZY", str(is_lazy)))
+def test_a_recipe_that_failed_to_register_is_registered_later(box: Sandbox, is_lazy: bool) -> None:
+    box.start_daemon()
+    done = box.python("-c", LATE.replace("LAZY", str(is_lazy)))
     assert (done.stdout, "is not registered" in done.stderr) == ("5\n", False)
 
 
@@ -68,24 +66,21 @@ print([ds[i] for i in range(3)], ds.report().hit)
 """
 
 
-def test_a_job_works_in_a_removed_working_directory() -> None:
-    with sandbox() as box:
-        box.start_daemon()
-        read = box.folder / "prep" / "read"
-        read.parent.mkdir()
-        read.write_text("1")
-        read.with_name("item").write_text("an item")
-        read.with_name("prep.py").write_text(
-            f"def f(item): return str(item)[-4:] + open({str(read)!r}).read()"
-        )
+def test_a_job_works_in_a_removed_working_directory(box: Sandbox) -> None:
+    box.start_daemon()
+    read = box.folder / "prep" / "read"
+    read.parent.mkdir()
+    read.write_text("1")
+    read.with_name("item").write_text("an item")
+    read.with_name("prep.py").write_text(f"def f(item): return str(item)[-4:] + open({str(read)!r}).read()")
 
-        def run(*options: str) -> str:
-            return box.python("-c", GONE, read.with_name("item"), *options).stdout
+    def run(*options: str) -> str:
+        return box.python("-c", GONE, read.with_name("item"), *options).stdout
 
-        assert run("lazy") == "['a1', 'item1', '31'] 0\n"
-        assert run() == "['a1', 'item1', '31'] 3\n"
-        read.write_text("2")
-        assert run() == "['a2', 'item2', '32'] 0\n"
+    assert run("lazy") == "['a1', 'item1', '31'] 0\n"
+    assert run() == "['a1', 'item1', '31'] 3\n"
+    read.write_text("2")
+    assert run() == "['a2', 'item2', '32'] 0\n"
 
 
 EMBEDDED = """
@@ -99,15 +94,14 @@ print(list(ds), ds.report().computed)
 
 
 @pytest.mark.parametrize("is_running", [False, True], ids=["no daemon", "a daemon"])
-def test_a_program_that_embeds_python_has_its_samples(is_running: bool) -> None:
+def test_a_program_that_embeds_python_has_its_samples(box: Sandbox, is_running: bool) -> None:
     """R's reticulate and C++ applications have no interpreter of their own to name, and no command line."""
-    with sandbox() as box:
-        (box.folder / "prep.py").write_text("def f(item): return item")
-        if is_running:
-            box.start_daemon()
-        done = box.python("-c", EMBEDDED)
-        assert done.stdout == "[0, 1, 2] 3\n"
-        assert ("start `prepcached serve` yourself" in done.stderr) is not is_running
+    (box.folder / "prep.py").write_text("def f(item): return item")
+    if is_running:
+        box.start_daemon()
+    done = box.python("-c", EMBEDDED)
+    assert done.stdout == "[0, 1, 2] 3\n"
+    assert ("start `prepcached serve` yourself" in done.stderr) is not is_running
 
 
 FULL = """
@@ -118,16 +112,15 @@ print(ds.report().declined)
 """
 
 
-def test_no_room_for_a_recipe_is_said_with_the_remedy() -> None:
+def test_no_room_for_a_recipe_is_said_with_the_remedy(box: Sandbox) -> None:
     why = "no room for another recipe: the disk has "
-    with sandbox() as box:
-        free = shutil.disk_usage(box.folder)
-        full = {"PREPCACHED_MIN_FREE": str((free.free + free.total) // 2)}
-        box.start_daemon(full)
-        done = box.python("-c", FULL.replace("LAZY", "False").replace("WORKERS", "2"))
-        lazy = box.python("-c", FULL.replace("LAZY", "True").replace("WORKERS", "0"))
-        status = box.python("-m", "prepcache", "status")
-        explained = box.python("-m", "prepcache", "explain")
+    free = shutil.disk_usage(box.folder)
+    full = {"PREPCACHED_MIN_FREE": str((free.free + free.total) // 2)}
+    box.start_daemon(full)
+    done = box.python("-c", FULL.replace("LAZY", "False").replace("WORKERS", "2"))
+    lazy = box.python("-c", FULL.replace("LAZY", "True").replace("WORKERS", "0"))
+    status = box.python("-m", "prepcache", "status")
+    explained = box.python("-m", "prepcache", "explain")
     opening, left = [line for line in done.stderr.splitlines() if why in line]
     assert "miss builtins.abs: no room" in opening and "export PREPCACHED_MIN_FREE=1GiB" in opening
     assert left.startswith(f"prepcache: builtins.abs: 5 items are preprocessed on access: {why}")

@@ -67,8 +67,8 @@ def test_two_thousand_files_cold_warm_edited_moved_and_filtered(jobs: Jobs) -> N
         assert other["computed"] == 0
     assert jobs.calls() == Counter()
 
-    configured = jobs.run(script, folder, "files[:100]", 2)
-    assert configured["computed"] == 100
+    for part, computed in (("[:100]", 100), ("[80:150]", 50), ("[150:200]", 50), ("[:200]", 0)):
+        assert jobs.run(script, folder, f"files{part}", 2)["computed"] == computed, "of a union, nothing"
     jobs.forget()
     back = jobs.run(script, folder, "files[:100]", 1)
     assert (back["computed"], jobs.calls()) == (0, Counter())

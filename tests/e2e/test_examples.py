@@ -10,7 +10,7 @@ import json
 import shutil
 import sysconfig
 import wave
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from support.sandbox import Sandbox, sandbox
+from support.sandbox import Sandbox
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -95,10 +95,9 @@ CASES = [
 
 
 @pytest.fixture
-def box() -> Iterator[Sandbox]:
-    with sandbox() as made:
-        made.start_daemon()
-        yield made
+def box(box: Sandbox) -> Sandbox:
+    box.start_daemon()
+    return box
 
 
 def test_the_demos_table_fits_80_columns(

@@ -7,13 +7,16 @@ import json
 import re
 import sqlite3
 import zlib
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from prepcache import CachedDataset, Client
+from prepcache.daemon.http import Transport
+from prepcache.errors import DaemonUnreachable, NotFound
+from prepcache.report import NOT_KNOWN
 from support.jobs import Jobs
-from support.sandbox import sandbox
 
 JOB = """
 import prep
@@ -38,17 +41,14 @@ def unreached():
 
 
 @pytest.fixture
-def jobs() -> Iterator[Jobs]:
-    with sandbox() as box:
-        jobs = Jobs(box)
-        (box.folder / "data").mkdir()
-        for name in ("a.txt", "b.txt", "c.txt", "d.txt"):
-            (box.folder / "data" / name).write_text(f"Text {name}")
-        (box.folder / "prep.py").write_text(PREP)
-        jobs.write(JOB)
-        box.start_daemon()  # else the first job may end before the daemon that it starts answers
-        yield jobs
-        jobs.close()
+def jobs(jobs: Jobs) -> Jobs:
+    folder = jobs.box.folder
+    (folder / "data").mkdir()
+    for name in ("a.txt", "b.txt", "c.txt", "d.txt"):
+        (folder / "data" / name).write_text(f"Text {name}")
+    (folder / "prep.py").write_text(PREP)
+    jobs.write(JOB)
+    return jobs
 
 
 def run(jobs: Jobs, options: dict[str, Any] | None = None, **environ: str) -> tuple[str, dict[str, Any]]:
@@ -208,3 +208,27 @@ def test_explain_gives_the_same_reason_as_the_job(jobs: Jobs) -> None:
         "none of the cached items is in this data set"
     )
     assert states == [("same", "same"), ("same", "changed"), ("incomplete", "same")]
+
+
+@pytest.mark.parametrize("error", [DaemonUnreachable("gone", why="broken"), NotFound("no such endpoint")])
+def test_a_daemon_that_does_not_explain_is_no_error(
+    client: Client, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    call = Transport.call
+
+    def refused(self: Transport, method: str, path: str, *given: Any, **named: Any) -> Any:
+        if path == "/v1/explain":
+            raise error
+        return call(self, method, path, *given, **named)
+
+    monkeypatch.setattr(Transport, "call", refused)
+    assert CachedDataset([1], str, client=client, progress=False).report().why == (NOT_KNOWN,)
+
+
+def test_a_miss_names_files_and_no_values(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    options: Any = {"code": None, "version": "1", "root": tmp_path, "client": client, "progress": False}
+    CachedDataset(["there"], str, **options)
+    items = [tmp_path / "a.txt", "a text of somebody", {"password": "hunter2"}, 7, "there"]
+    why = CachedDataset(items, str, **options).report().why
+    assert why == ("4 of 5 items not cached: a.txt and 3 more",)

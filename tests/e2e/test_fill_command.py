@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +91,9 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def box() -> Iterator[Sandbox]:
-    with sandbox() as made:
-        made.start_daemon()
-        yield made
+def box(box: Sandbox) -> Sandbox:
+    box.start_daemon()
+    return box
 
 
 def command(box: Sandbox, project: Path, *words: str) -> Any:

@@ -30,22 +30,8 @@ def make(item, pause_s):
 
 items = json.loads(sys.argv[1])
 barrier()
-config = {"pause_s": float(sys.argv[2])}
-ds = prepcache.CachedDataset(items, make, config, untracked=("wait",), progress=False)
-for position, item in enumerate(items):
-    assert (ds[position] == item).all()
-tell(ds, cached=ds.cached())
-"""
-
-
-LAZY = """
-def make(item):
-    called(item)
-    return np.full(1000, item)
-
-items = json.loads(sys.argv[1])
-barrier()
-ds = prepcache.CachedDataset(items, make, lazy=True, progress=False)
+options = {"config": {"pause_s": float(sys.argv[2])}, "lazy": "lazy" in sys.argv, "progress": False}
+ds = prepcache.CachedDataset(items, make, untracked=("wait",), **options)
 for position, item in enumerate(items):
     assert (ds[position] == item).all()
 tell(ds, cached=ds.cached())
@@ -69,8 +55,8 @@ tell(ds)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("script", [STEPS, LAZY, STREAM], ids=["filled", "lazy", "stream"])
-def test_a_daemon_that_hangs_only_in_commits_holds_no_job(jobs: Jobs, script: str) -> None:
+@pytest.mark.parametrize("how", ["filled", "lazy", "stream"])
+def test_a_daemon_that_hangs_only_in_commits_holds_no_job(jobs: Jobs, how: str) -> None:
     """Nor the end of its process. It would wait as long as a commit may take: ten minutes."""
     items, folder = list(range(40)), jobs.box.folder
 
@@ -82,7 +68,8 @@ def test_a_daemon_that_hangs_only_in_commits_holds_no_job(jobs: Jobs, script: st
     relay = Relay(f"{folder}/s.sock", lose)
     with serving.process(folder), FakeDaemon(f"{folder}/relay.sock", relay) as fake:
         url = f"unix://{folder}/relay.sock"
-        one = jobs.begin(jobs.write(script), json.dumps(items), 0.0, PREPCACHE_URL=url)
+        script = jobs.write(STREAM if how == "stream" else STEPS)
+        one = jobs.begin(script, json.dumps(items), 0.0, how, PREPCACHE_URL=url)
         facts = one.facts()
         assert one.process.wait(60) == 0
         assert any(request.path.endswith("/commit") for request in fake.requests)
@@ -119,16 +106,9 @@ def test_samples_made_after_sharing_was_given_up_are_stored(jobs: Jobs) -> None:
 
 
 PURGED_UNDER_EPOCHS = """
-import logging
 import torch
 
-told = []
-
-class Told(logging.Handler):
-    def emit(self, record):
-        told.append(record.getMessage())
-
-logging.getLogger("prepcache").addHandler(Told())
+told = listening()
 
 def make(item):
     called(item)

@@ -178,19 +178,8 @@ def test_an_iterator_serves_one_epoch_and_never_ends_silently(jobs: Jobs) -> Non
 
 
 CHANGED = """
-import logging
-import threading
-
 scale = 1
-lines = []
-said = threading.Event()
-class Lines(logging.Handler):
-    def emit(self, record):
-        lines.append(record.getMessage())
-        if "scale changed since the data set was opened" in lines[-1]:
-            said.set()
-logging.getLogger("prepcache").addHandler(Lines())
-logging.getLogger("prepcache").setLevel("INFO")
+lines = listening()
 
 def make(item):
     called(item)
@@ -205,7 +194,9 @@ for position, sample in enumerate(ds):
     if position == 7 and len(sys.argv) > 2:
         scale = 2
 if len(sys.argv) > 2:
-    assert said.wait(60)  # made on access, samples are kept behind, and so it is said there
+    until = time.monotonic() + 60  # made on access, samples are kept behind, and so it is said there
+    while not any("scale changed since" in line for line in lines) and time.monotonic() < until:
+        threading.Event().wait(0.01)
     assert sum("scale changed since the data set was opened" in line for line in lines) == 1, lines
 tell(ds)
 """

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 import pytest
 
+from prepcache import CachedDataset
 from prepcache.daemon.client import Client
+from prepcache.fill import workers
 from support import serving
 from support.jobs import Jobs
 
@@ -169,37 +174,95 @@ def test_what_threads_make_first_is_stored(jobs: Jobs) -> None:
     assert jobs.calls() == Counter(range(2))
 
 
-POOL = """
-from concurrent.futures import ThreadPoolExecutor
-from prepcache.fill import workers
+def test_a_thread_of_the_pool_may_read_what_waits_for_the_pool(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes it itself: what is handed in waits for it."""
+    handed_in, submit, called = threading.Event(), workers.InExecutor.submit, list[int]()
 
-handed_in, submit = threading.Event(), workers.InExecutor.submit
+    def noted(*given: Any) -> None:
+        submit(*given)
+        handed_in.set()
 
-def noted(*given):
-    submit(*given)
-    handed_in.set()
+    def read() -> int:
+        handed_in.wait()
+        return int(ds[0])
 
-workers.InExecutor.submit = noted
+    monkeypatch.setattr(workers.InExecutor, "submit", noted)
+    with ThreadPoolExecutor(1) as pool:
+        options: Any = {"code": None, "version": "1", "lazy": True, "progress": False, "client": client}
+        ds = CachedDataset(range(4), lambda item: called.append(item) or item, executor=pool, **options)
+        reading = pool.submit(read)
+        ds.prepare()
+        assert reading.result() == 0
+    assert list(ds) == [0, 1, 2, 3] and sorted(called) == [0, 0, 1, 2, 3]
+
+
+DROPPED = """
+import gc
 
 def make(item):
     called(item)
-    return np.full(3, item)
+    return np.full(8, item)
 
-def read():
-    handed_in.wait()
-    return int(ds[0][0])
+def opened(items):
+    return prepcache.CachedDataset(items, make, lazy=True, progress=False)
 
-with ThreadPoolExecutor(1) as pool:
-    ds = prepcache.CachedDataset(list(range(4)), make, lazy=True, executor=pool, progress=False)
-    reading = pool.submit(read)
-    ds.prepare()
-    assert reading.result() == 0
-assert [int(sample[0]) for sample in ds] == [0, 1, 2, 3]
-tell()
+if sys.argv[1] == "read":
+    tell(opened(list(range(12))))
+else:
+    for first in range(0, 12, 2):
+        ds = opened([first, first + 1])
+        ds[0], ds[1]
+        del ds
+    gc.collect()
 """
 
 
-def test_a_thread_of_the_pool_may_read_what_waits_for_the_pool(jobs: Jobs) -> None:
-    """It makes it itself: what is handed in waits for it."""
-    jobs.run(jobs.write(POOL))
-    assert jobs.calls() == Counter([0, *range(4)])
+def test_a_dropped_lazy_data_set_commits_what_waits(jobs: Jobs) -> None:
+    script = jobs.write(DROPPED)
+    jobs.run(script, "dropped")
+    assert jobs.run(script, "read")["hit"] == 12
+
+
+DROPPED_IN_WORKERS = """
+import torch
+from torch.utils.data import DataLoader
+from prepcache.fill import commit
+
+commit.WORKERS_S = 60.0  # a disk may be busy
+
+def make(item):
+    called(item)
+    return torch.full((8,), item)
+
+def main():
+    method = sys.argv[1]
+    ds = prepcache.CachedDataset(list(range(20)), make, lazy=True, progress=False)
+    loader = DataLoader(ds, batch_size=2, num_workers=2, multiprocessing_context=method)
+    del ds
+    batches = iter(loader)
+    for _ in range(5):
+        next(batches)
+    if sys.argv[2] == "raised":
+        while len(Path(os.environ["CALL_LOG"]).read_text().splitlines()) < 18:  # what it has asked for
+            threading.Event().wait(0.01)
+        raise ValueError("no more")
+    del batches, loader
+
+if __name__ == "__main__":
+    if sys.argv[1] == "read":
+        tell(prepcache.CachedDataset(list(range(20)), make, lazy=True, progress=False))
+    else:
+        main()
+        tell()
+"""
+
+
+@pytest.mark.parametrize(("method", "how"), [("fork", "dropped"), ("spawn", "dropped"), ("fork", "raised")])
+def test_workers_commit_what_waits_at_their_end(jobs: Jobs, method: str, how: str) -> None:
+    script = jobs.write(DROPPED_IN_WORKERS)
+    jobs.run(script, method, how, exit_code=int(how == "raised"))
+    made = jobs.calls()
+    assert made.total() >= 10
+    assert jobs.run(script, "read")["hit"] == made.total()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.sandbox import Sandbox, sandbox
+from support.sandbox import Sandbox
 
 JOB = """
 import json, os, sys, time
@@ -48,10 +48,9 @@ STUCK_S = 30.0
 
 
 @pytest.fixture
-def box() -> Iterator[Sandbox]:
-    with sandbox() as box:
-        (box.folder / "job.py").write_text(JOB)
-        yield box
+def box(box: Sandbox) -> Sandbox:
+    (box.folder / "job.py").write_text(JOB)
+    return box
 
 
 class Job:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from contextlib import closing
 from typing import Any
@@ -90,62 +89,6 @@ def test_a_daemon_killed_in_mid_fill_or_epoch_is_not_noticed(jobs: Jobs) -> None
         assert [one["cached"] for one in facts] == [150, 150]
         assert jobs.calls() == made, "nothing is made again"
         assert client.stats()["sessions"] == client.stats()["leases"] == client.stats()["held_bytes"] == 0
-
-
-# -- rows, not copies
-
-ROWS = """
-def make(item):
-    called(item)
-    return np.full(2000, item)
-
-items = json.loads(sys.argv[1])
-ds = prepcache.CachedDataset(items, make, progress=False)
-assert [int(s[0]) for s in ds.__getitems__(list(range(len(items))))] == items
-tell(ds)
-"""
-BASE = list(range(100, 200))
-CUTS = {
-    "as it was": (BASE, 0),
-    "reordered": (BASE[::-1], 0),
-    "filtered": (BASE[::3], 0),
-    "repeated": (BASE + BASE, 0),
-    "first fold": (BASE[20:], 0),
-    "last fold": (BASE[:80], 0),
-    "middle fold": (BASE[:40] + BASE[60:], 0),
-    "grown in front": ([*range(90, 100), *BASE], 10),
-    "grown in the middle": ([*BASE[:50], *range(300, 307), *BASE[50:]], 7),
-    "grown at the end": ([*BASE, *range(200, 205)], 5),
-    "another one": (list(range(400, 420)), 20),
-    "a union": ([*BASE, *range(400, 420)], 0),
-    "a union with repetitions": ([*range(400, 430), *BASE, *BASE[:10]], 10),
-}
-
-
-def test_other_cuts_of_the_data_compute_only_unseen_items(jobs: Jobs) -> None:
-    script = jobs.write(ROWS)
-    with serving.process(jobs.box.folder), client_of(jobs) as client:
-        jobs.run(script, json.dumps(BASE), PREPCACHE_URL=url_of(jobs))
-        seen = set(BASE)
-        for name, (items, fresh) in CUTS.items():
-            jobs.forget()
-            before = stored(client)
-            facts = jobs.run(script, json.dumps(items), PREPCACHE_URL=url_of(jobs))
-            assert jobs.calls() == Counter(dict.fromkeys(set(items) - seen, 1)), name
-            seen |= set(items)
-            assert (facts["computed"], facts["items"]) == (fresh, len(items)), name
-            assert facts["hit"] == len(items) - fresh, name
-            after = stored(client)
-            assert after[0] - before[0] == fresh, name
-            assert after[1] - before[1] in range(16_000 * fresh, 16_000 * fresh + 16_384 * bool(fresh) + 1), (
-                name
-            )
-
-
-def stored(client: Client) -> tuple[int, int]:
-    """Items and bytes that are stored; merging is let come to its end first."""
-    entries = list(client.entries())
-    return sum(entry.items for entry in entries), sum(entry.size_bytes for entry in entries)
 
 
 # -- data larger than the cache

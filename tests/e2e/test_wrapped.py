@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from prepcache import CachedDataset, Client
 from prepcache.keys.observation import observer
-from support.sandbox import sandbox
+from support.sandbox import Sandbox
 
 CALLS: list[int] = []
 
@@ -141,13 +141,12 @@ except UnkeyableError as error:
 """
 
 
-def test_a_dataset_that_draws_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_dataset_that_draws_is_refused_in_words(tmp_path: Path, box: Sandbox) -> None:
     """In a process of its own: where other threads run, nobody can tell who drew."""
     script = tmp_path / "job.py"
     script.write_text(DRAWS)
-    with sandbox() as box:
-        box.start_daemon()
-        said = box.python(script).stdout
+    box.start_daemon()
+    said = box.python(script).stdout
     assert re.search(r"Flips draws random numbers \(numpy.random\).* as transform=", said)
 
 

@@ -39,6 +39,15 @@ def barrier():
     print("ready", flush=True)
     sys.stdin.readline()
 
+def listening():
+    """What is logged from now on."""
+    import logging
+    lines, handler = [], logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("prepcache").addHandler(handler)
+    logging.getLogger("prepcache").setLevel("INFO")
+    return lines
+
 def tell(ds=None, **facts):
     """The last line of a job: what it saw."""
     if ds is not None:
