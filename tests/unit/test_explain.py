@@ -117,7 +117,7 @@ def test_the_nearest_recipe_has_the_fewest_differences() -> None:
     assert nearest(parts(), []) is None
 
 
-def test_a_recipe_of_the_same_code_mode_explains_before_any_other() -> None:
+def test_a_recipe_of_the_same_code_mode_explains_first() -> None:
     """A job in each mode, and an edit: the other mode's new recipe differs in nothing but its mode."""
     new = edited("code", "definitions", "prep.f", to="9")
     other = edited("code", "definitions", "prep.f", to="9")

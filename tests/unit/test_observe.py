@@ -242,7 +242,7 @@ def test_a_file_that_was_replaced_and_restored_never_matches(project: Project) -
     assert [row["digest"] for row in call.observer.taken()] == [CHANGED]
 
 
-def test_a_known_file_that_changes_while_it_is_read_never_matches(project: Project) -> None:
+def test_a_known_file_changed_while_it_is_read_never_matches(project: Project) -> None:
     """It was opened as an earlier item had found it."""
     path = project.put("v.txt", "one")
     call = Observed(project, "def f(x):\n    with open(HERE / 'v.txt') as file: x(); return file.read()")
