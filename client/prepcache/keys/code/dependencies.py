@@ -53,8 +53,6 @@ class Dependencies:
     """What the preprocessing function and the config depend on. Lives for one fingerprint.
 
     Args:
-        graph: counts files; the walk adds what whole-module uses and imports in functions bring in.
-        places: tells the project's code from libraries'.
         untracked: names that do not count: bare, or dotted as errors and parts show them.
         root: the checkout; absolute paths under it count relative to it.
         on_path: what paths in the config stand for.
@@ -64,13 +62,8 @@ class Dependencies:
         owners: what holds each value: a namespace, a function, a class, an object.
         sources: path of each project file that holds a definition, to its module's label.
         codes: path of such a file to the code from it that was visited.
-        ignored: the untracked names that were met.
-        leaves_out: whether the project says of some class what counts.
-        texts: what stands as text in values: it may name an environment variable, or a module.
         unstable: what has no stable bytes: only calls of the function may have put it there.
-        objects: the labels of objects whose attributes are rows.
         generators: places of random generators that perhaps nobody gave a seed.
-        is_again: whether a recipe is only looked at again.
     """
 
     def __init__(

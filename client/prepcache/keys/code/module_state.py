@@ -72,7 +72,9 @@ class ModuleState:
             is_any |= is_dynamic(source.code)
             if name not in self._whole:
                 self._whole[name] = source
-                self._count_whole(walk, name, source)
+                walk.asked.note_code(source.code)
+                self.leads_anywhere |= looks_up_any_module(source.code)
+                self._beyond_files(walk, source.names, source.imports, name, is_package(source.path))
         resolution.count_builtins(walk, names)
         for name in reached:
             loaded = sys.modules.get(name)
@@ -109,11 +111,6 @@ class ModuleState:
             for name in sorted(names & space.keys()):
                 if not isinstance(space[name], ModuleType):
                     resolution.count_global(walk, space, module, name, {()})
-
-    def _count_whole(self, walk: Dependencies, name: str, source: SourceFile) -> None:
-        walk.asked.note_code(source.code)
-        self._beyond_files(walk, source.names, source.imports, name, is_package(source.path))
-        self.leads_anywhere |= looks_up_any_module(source.code)
 
     def _beyond_files(
         self, walk: Dependencies, names: set[str], imports: Iterable[Import], module: str, is_of_package: bool
