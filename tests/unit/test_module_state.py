@@ -182,6 +182,18 @@ OWN = {
 }
 
 
+@BOTH
+@pytest.mark.parametrize("by", ["sys.modules", "s.modules", "getattr(sys, 'modules')", "t.modules"])
+def test_what_a_function_finds_by_the_name_of_its_module_counts(project: Project, by: str, code: str) -> None:
+    project.write(
+        prep=f"import sys, sys as t\ndef f(x):\n    import sys as s\n    return {by}[__name__]._SIZE"
+    )
+    module, digests = project.load(), []
+    for module._SIZE in (1, 1, 2):  # type: ignore[attr-defined]
+        digests.append(recipe(module.f, code=code).digest)
+    assert digests[0] == digests[1] != digests[2]
+
+
 def test_what_the_job_loads_in_a_fill_is_no_change(project: Project) -> None:
     """Also where code may look any module up."""
     project.write(prep=f"K = 1\n{COMPUTED['__import__']}", later="_SIZE = 1")

@@ -142,7 +142,7 @@ class Dependencies:
         """Counts what a module may be looked up for by a name that code computes. Comes last: a value has its
         place in what leads to it for certain."""
         count = -1
-        while self.modules.leads_anywhere and count != len(self.values):
+        while dynamic_lookups.ANY in self.asked.topics and count != len(self.values):
             count = len(self.values)
             self.modules.count_loaded(self)
             self.run()

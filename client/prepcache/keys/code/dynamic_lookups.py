@@ -11,7 +11,6 @@ import dis
 import functools
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType
 from typing import Any, ForwardRef, Literal, get_args, get_origin
@@ -39,6 +38,8 @@ _TOPICS = {
     "frames": FRAME_READERS,
 }  # fmt: skip
 """What is asked for, to the names of those that ask."""
+OF_REACHED, ANY = "modules", "any module"
+"""The topics of code that looks modules up by their names."""
 _DYNAMIC = frozenset({"globals", "eval", "exec"})
 _BETWEEN = frozenset({"PUSH_NULL", "PRECALL", "EXTENDED_ARG", "NOP", "CACHE"})
 _TAKES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"})
@@ -77,8 +78,7 @@ class Questions:
     def note_code(self, code: CodeType) -> None:
         names = all_names(code)
         self._note_names(names)
-        if looks_up_modules(code):
-            self.topics.add("modules")
+        self.topics |= module_look_ups(code)
         texts = set(texts_in(code))
         self.texts |= texts
         if "BaseSettings" in names:  # of fields, in the body of a class
@@ -90,8 +90,6 @@ class Questions:
         """Notes a global that code reads: one may be `os.environ` by another name, or a variable's name."""
         if any(value is one for one in (os.environ, os.environb, os.getenv, os.getenvb)):
             self.topics.add("variables")
-        if value is sys.modules:
-            self.topics.add("modules")
         if isinstance(value, str | bytes):
             self.texts.add(os.fsdecode(value))
             if os.fsdecode(value).startswith("__"):
@@ -152,19 +150,16 @@ def is_dynamic(code: CodeType) -> bool:
     """Whether code looks up globals or modules by text (`globals()`, `eval`, `sys.modules[...]`)."""
     chains = global_chains(code)
     by_module = {chain[0] for chain in chains.get("builtins", ()) if chain}
-    return not _DYNAMIC.isdisjoint(chains.keys() | by_module) or looks_up_modules(code)
-
-
-def looks_up_modules(code: CodeType) -> bool:
-    return any(chain[:1] == ("modules",) for chain in global_chains(code).get("sys", ()))
+    return not _DYNAMIC.isdisjoint(chains.keys() | by_module) or OF_REACHED in module_look_ups(code)
 
 
 @functools.lru_cache(maxsize=20_000)
-def looks_up_any_module(code: CodeType) -> bool:
-    """Whether code may ask `sys.modules` or `__import__` for a module by a name that it computes.
+def module_look_ups(code: CodeType) -> set[str]:
+    """What code may find in `sys.modules`, or by `__import__`: modules of what is reached, or any.
 
     A module's own name (`sys.modules[__name__]`, `sys.modules[cls.__module__]`) leads to what is reached.
     """
+    found = set()
     tables = {"__import__", "modules"} if "sys" in all_names(code) else {"__import__"}
     for one in nested(code):
         if tables.isdisjoint((*one.co_names, *one.co_consts)):
@@ -178,9 +173,11 @@ def looks_up_any_module(code: CodeType) -> bool:
             first, then, *_ = (*(s for s in steps[at + 1 : at + 4] if s.argval != "get"), step, step)
             is_literal = first.opname == "LOAD_CONST" and then.opname in _LOOKS_UP
             is_own = first.argval == "__name__" or then.argval == "__module__"
+            if step.argval == "modules":
+                found.add(OF_REACHED)
             if not (is_literal or is_own or first.opname == "CONTAINS_OP"):
-                return True
-    return False
+                found.add(ANY)
+    return found
 
 
 def texts_in(code: CodeType) -> Iterator[str]:

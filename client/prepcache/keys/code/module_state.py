@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels, resolution
-from prepcache.keys.code.dynamic_lookups import is_dynamic, looks_up_any_module
+from prepcache.keys.code.dynamic_lookups import is_dynamic
 from prepcache.keys.code.import_graph import (
     Import,
     ImportGraph,
@@ -46,11 +46,10 @@ class ModuleState:
         loaded: the modules that were met and are loaded.
         is_settling: whether settings of libraries are counted, which count only where they contradict their
             text: such a library is loaded in one job and not in the next.
-        leads_anywhere: whether code may look up any loaded module, by a name that it computes.
     """
 
     def __init__(self, graph: ImportGraph) -> None:
-        self.is_followed = self.is_settling = self.leads_anywhere = False
+        self.is_followed = self.is_settling = False
         self.loaded: set[str] = set()
         self._graph = graph
         self._whole: dict[str, SourceFile] = {}
@@ -58,7 +57,6 @@ class ModuleState:
     def follow(self, walk: Dependencies, code: CodeType, module: str, *, is_of_package: bool) -> None:
         """Counts what code imports itself that stands in a module; `is_of_package`: in a package."""
         imports = list(dict.fromkeys(imports_in(code)))
-        self.leads_anywhere |= looks_up_any_module(code)
         if not imports:
             return
         self._graph.add_imports(imports, module, is_of_package)
@@ -73,7 +71,6 @@ class ModuleState:
             if name not in self._whole:
                 self._whole[name] = source
                 walk.asked.note_code(source.code)
-                self.leads_anywhere |= looks_up_any_module(source.code)
                 self._beyond_files(walk, source.names, source.imports, name, is_package(source.path))
         resolution.count_builtins(walk, names)
         for name in reached:

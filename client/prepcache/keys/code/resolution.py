@@ -45,19 +45,19 @@ def count_global(
         return
     value = space[name]
     walk.asked.note_global(value)
+    is_renamed = value is sys and name != "sys" and any(chain[:1] in ((), ("modules",)) for chain in chains)
+    if value is sys.modules or is_renamed:
+        walk.asked.topics |= {dynamic_lookups.OF_REACHED, dynamic_lookups.ANY}
     if type(value) is str and not walk.is_again:
         walk.named_files.update(dynamic_lookups.files_named_in(value))
     if isinstance(value, ModuleType):
-        walk.modules.leads_anywhere |= value is sys and name != "sys"  # whose modules it may ask for
         if walk.labels.is_library_module(value):  # what is read of the project's counts by itself
             walk.values[label] = Value(blake3(value.__name__.encode()).hexdigest(), value.__name__)
         for chain in sorted(chains):
             count_module(walk, value, chain)
     elif is_attribute_bag(value):
         count_bag(walk, label, value, chains, space)
-    elif value is sys.modules:
-        walk.modules.leads_anywhere = True
-    else:
+    elif value is not sys.modules:
         walk.count_value(label, value, space)
 
 
