@@ -270,3 +270,8 @@ class Static(staticmethod):  # type: ignore[type-arg]
 def test_methods_and_partials_of_one_another_count_by_both(make: Any) -> None:
     one, same, other = (recipe(make(n), code="function").digest for n in (1, 1, 2))
     assert one == same != other
+
+
+def test_the_call_of_a_partial_is_named_as_its_function() -> None:
+    made = recipe(partial(digest, 1).__call__)
+    assert (made.name, made.root) == (recipe(digest).name, recipe(digest).root)

@@ -140,7 +140,7 @@ def test_what_is_not_read_of_a_module_looked_up_does_not_count(project: Project,
     """Under names that the code reads as its own globals, or from modules that it names."""
     project.write(
         prep="import os, sys\npool = 1\ndef f(x): return sys.modules['hel' + x]._SIZE, pool, os.getpid()",
-        other="pool = (n for n in ())\ndef getpid(): return pool",
+        other="pool = (n for n in ())\ndef getpid(): return pool\nwith open(__file__) as hel: pass",
         helper="_SIZE = 1",
     )
     function = project.load().f

@@ -33,6 +33,7 @@ from prepcache.digests import RecipeDigest
 from prepcache.errors import UnkeyableError
 from prepcache.keys.code import labels
 from prepcache.keys.code.dependencies import Dependencies, name_of, refer_items
+from prepcache.keys.code.dynamic_lookups import files_named_in
 from prepcache.keys.code.import_graph import ImportGraph
 from prepcache.keys.code.project import Places, checkout_of
 from prepcache.keys.encoding.encoder import Encoder, canonical_order
@@ -221,6 +222,7 @@ def _settled(
     """The recipe, in which what calls have changed counts as before if it may."""
     state, parts, reach = _look(preprocess, asked, classes)
     graph, config, code = reach.graph, _copied(asked["config"]), asked["code"]
+    root, texts = reach.root, reach.asked.texts
     unused = [one for one in asked["untracked"] if one not in reach.ignored]
     notes = [f"untracked={one!r} names nothing that the code reaches" for one in unused]
     notes += notes_on_ranks(reach)
@@ -239,11 +241,11 @@ def _settled(
         preprocess=preprocess,
         reached={path: _stamp(path, graph) for path in (*graph.files.values(), *reach.sources)},
         partly=frozenset(reach.sources) - {*graph.files.values()},
-        root=reach.root,
-        asks_cwd=reach.asks_cwd,
-        literal_paths=frozenset(reach.literal_paths),
+        root=root,
+        asks_cwd="cwd" in reach.asked.topics,
+        literal_paths=frozenset(t for t in texts if root is not None and t.startswith(root + os.sep)),
         absolute_paths=frozenset(map(os.path.normpath, filter(looks_like_path, absolute))),
-        named_files=frozenset(reach.named_files),
+        named_files=frozenset(path for text in texts for path in files_named_in(text)),
         expand=parts["expand"],
         notes=tuple(notes),
         asked={**asked, "config": config},
@@ -351,6 +353,8 @@ def _function_of(value: Any) -> FunctionType | None:
             value = value.func
         elif isinstance(value, types.MethodType):
             value = value.__func__
+        elif isinstance(value, types.MethodWrapperType):  # `partial(f).__call__`
+            value = value.__self__
         elif isinstance(value, FunctionType):
             if (wrapped := vars(value).get("__wrapped__")) is None:
                 return value

@@ -85,8 +85,6 @@ class Dependencies:
         self.codes: dict[str, list[CodeType]] = {}
         self.ignored: set[str] = set()
         self.leaves_out = self.is_again = False
-        self.literal_paths: set[str] = set()
-        self.named_files: set[str] = set()
         self.root = root
         self.texts: set[str] = set()
         self.unstable: dict[str, UnkeyableError] = {}
@@ -104,24 +102,18 @@ class Dependencies:
         self._untracked = tuple(untracked)
         self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._of_sets: list[tuple[str, Callable[..., None], tuple[Any, ...]]] = []
-        self._whole_objects: dict[int, str] = {}
+        self.whole_objects: dict[int, str] = {}
+        """Labels of the objects that were met and all of whose attributes count, by address."""
         self._beyond: dict[str, Any] = {}
         """Hashers of objects beyond the rows, by the row that they were met in."""
         self._rows = 0
         self._slots: set[tuple[int, str]] = set()
         self._counts: dict[str, int] = {}
-        self._giver = object()
-        """Owns what the walk starts from."""
 
     def add(self, label: str, value: Any) -> None:
         """Counts a value under a label, and all that it depends on."""
-        self.count_value(label, value, self._giver)
+        self.count_value(label, value, self)
         self.run()
-
-    @property
-    def asks_cwd(self) -> bool:
-        """Whether some code asks for the working directory."""
-        return "cwd" in self.asked.topics
 
     def run(self) -> None:
         """Visits what is queued, until nothing is, and no question of the code is left."""
@@ -164,7 +156,8 @@ class Dependencies:
             if "modules" in topics:
                 resolution.count_home(self, space)
             if isinstance(held, FunctionType) and not FRAME_READERS.isdisjoint(all_names(held.__code__)):
-                resolution.count_named(self, space, self.asked.named())
+                names = dynamic_lookups.names_in_texts(self.asked.texts | self.texts)
+                resolution.count_named(self, space, names)
         if "arguments" in topics:
             self.count_value("sys.argv", sys.argv[1:], sys)
         if "home" in topics:  # files of one name are others in another's
@@ -179,10 +172,6 @@ class Dependencies:
         self.definitions[label] = fingerprint(code)
         if (path := self._note_file(space, code.co_filename)) is not None:
             self.codes.setdefault(path, []).append(code)
-        self.literal_paths |= dynamic_lookups.paths_below(self.root, code)
-        if not self.is_again:
-            for text in dynamic_lookups.texts_in(code):
-                self.named_files.update(dynamic_lookups.files_named_in(text))
         for part, value in state_of(function):
             if value is EMPTY:
                 self.values[f"{label}{part}"] = ABSENT
@@ -297,10 +286,6 @@ class Dependencies:
             is_attribute=is_attribute,
         )
 
-    def label_of(self, value: Any) -> str | None:
-        """The label of an object that was met, all of whose attributes count."""
-        return self._whole_objects.get(id(value))
-
     def refer_object(
         self, value: Any, pairs: Parts, by: ValueEncoder, place: str, *, is_whole: bool = True
     ) -> str:
@@ -313,7 +298,7 @@ class Dependencies:
             place = f"object in {by.row}"
         label, of = self.labels.known(value) or self._give(value, place, by), (by.is_config, by.is_key)
         if is_whole:
-            self._whole_objects[id(value)] = label
+            self.whole_objects[id(value)] = label
         if is_beyond:
             # Before all else: what makes two more objects at each look ends at a depth, and not at a breadth.
             self._queue.appendleft((self._visit_beyond, (label, pairs, by.row, by.depth + 1, of)))

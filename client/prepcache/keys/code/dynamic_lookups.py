@@ -103,10 +103,6 @@ class Questions:
         if "home" in names and not names.isdisjoint({"Path", "PurePath"}):
             self.topics.add("home")
 
-    def named(self) -> set[str]:
-        """The names in all texts, by which code may look up globals."""
-        return names_in_texts(self.texts | self._held)
-
     def variables(self) -> list[str]:
         """The environment variables that are set and whose names stand in the code or in a value.
 
@@ -187,10 +183,6 @@ def texts_in(code: CodeType) -> Iterator[str]:
             for part in const if isinstance(const, tuple | frozenset) else (const,):
                 if isinstance(part, str | bytes):
                     yield os.fsdecode(part)
-
-
-def paths_below(root: str | None, code: CodeType) -> set[str]:
-    return {text for text in texts_in(code) if text.startswith(root + os.sep)} if root is not None else set()
 
 
 def files_named_in(text: str) -> Iterator[str]:

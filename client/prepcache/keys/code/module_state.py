@@ -25,7 +25,7 @@ from prepcache.keys.code.import_graph import (
     read_source,
     resolve,
 )
-from prepcache.keys.code.names import SKIPPED_GLOBALS, all_names, attributes_beyond
+from prepcache.keys.code.names import all_names, attributes_beyond
 from prepcache.keys.code.project import file_name
 from prepcache.keys.environment import started_ns
 from prepcache.keys.files.stamps import Stamp
@@ -83,14 +83,7 @@ class ModuleState:
             if is_any or type(loaded) is not ModuleType:
                 resolution.count_module(walk, loaded, ())
             else:
-                stated = sources[name].imports if name in sources else ()
-                homes = set(_homes(stated, name, hasattr(loaded, "__path__")))
-                for one in sorted((names & vars(loaded).keys()) - SKIPPED_GLOBALS):
-                    held = vars(loaded)[one]
-                    # A module counts by itself if it is imported by a statement, and whole otherwise.
-                    is_stated = isinstance(held, ModuleType) and held.__name__ in homes
-                    if not (is_stated or _is_closed(held)):
-                        resolution.count_global(walk, vars(loaded), name, one, {()})
+                self._count_held(walk, name, names)
 
     def count_loaded(self, walk: Dependencies) -> None:
         """Counts all that is loaded of the project, by its files and what it holds under names by which code
@@ -98,16 +91,22 @@ class ModuleState:
         names = set(walk.asked.texts)
         for function in walk.labels.functions():
             names |= attributes_beyond(function.__code__, function.__globals__)
-        names = names.union(*(source.names for source in self._whole.values())) - SKIPPED_GLOBALS
+        names = names.union(*(source.names for source in self._whole.values()))
         found = self._graph.loaded_of_project
         self.is_followed |= bool(found)
         self.loaded.update(found)
         self._graph.add_imports([Import(0, name) for name in found], "", False)
         for module in found:
-            space = vars(sys.modules[module])
-            for name in sorted(names & space.keys()):
-                if not isinstance(space[name], ModuleType):
-                    resolution.count_global(walk, space, module, name, {()})
+            self._count_held(walk, module, names)
+
+    def _count_held(self, walk: Dependencies, module: str, names: set[str]) -> None:
+        """Counts what a loaded module holds under names; of modules those that no statement imports there."""
+        space, source = vars(sys.modules[module]), self._source(module)
+        homes = _homes(source.imports, module, "__path__" in space) if source is not None else []
+        for name in sorted(names & space.keys()):
+            is_stated = isinstance(space[name], ModuleType) and space[name].__name__ in homes
+            if not (is_stated or _is_closed(space[name])):
+                resolution.count_global(walk, space, module, name, {()})
 
     def _beyond_files(
         self, walk: Dependencies, names: set[str], imports: Iterable[Import], module: str, is_of_package: bool

@@ -48,8 +48,6 @@ def count_global(
     is_renamed = value is sys and name != "sys" and any(chain[:1] in ((), ("modules",)) for chain in chains)
     if value is sys.modules or is_renamed:
         walk.asked.topics |= {dynamic_lookups.OF_REACHED, dynamic_lookups.ANY}
-    if type(value) is str and not walk.is_again:
-        walk.named_files.update(dynamic_lookups.files_named_in(value))
     if isinstance(value, ModuleType):
         if walk.labels.is_library_module(value):  # what is read of the project's counts by itself
             walk.values[label] = Value(blake3(value.__name__.encode()).hexdigest(), value.__name__)

@@ -201,7 +201,7 @@ class ValueEncoder(Encoder):
 
     def _library_function(self, function: FunctionType) -> bytes:
         """By name; what a decorator of a library wraps and holds, by what it is."""
-        if (known := self._walk.label_of(function)) is not None:
+        if (known := self._walk.whole_objects.get(id(function))) is not None:
             return b"function@" + text_bytes(known)
         module = str(function.__globals__.get("__name__"))
         self._walk.refer_library(module)
@@ -232,7 +232,7 @@ class ValueEncoder(Encoder):
                 known.add(self.where)  # not what a generator draws its bits from as well
 
     def put_known(self, value: Any, put: Put) -> bool:
-        label = None if self.inline_depth else self._walk.label_of(value)
+        label = None if self.inline_depth else self._walk.whole_objects.get(id(value))
         if label is None:
             return super().put_known(value, put)
         self.count_entered()
