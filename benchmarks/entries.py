@@ -27,6 +27,9 @@ PER_RECIPE = 1000
 """Artifacts of one recipe: what a resolve answers."""
 
 
+NAME = "benchmarks.recipe"
+
+
 def recipe(number: int) -> RecipeDigest:
     return RecipeDigest(blake3(b"recipe %d" % number).hexdigest())
 
@@ -37,7 +40,7 @@ def fill(root: Path, count: int) -> None:
     try:
         for start in range(0, count, PER_RECIPE):
             digest = recipe(start // PER_RECIPE)
-            store.register(digest, f"benchmarks.recipe{start // PER_RECIPE}", {"format": 1})
+            store.register(digest, NAME, {"format": 1, "version": str(start)})
             _add(store, digest, range(start, min(start + PER_RECIPE, count)))
     finally:
         store.close()

@@ -249,27 +249,34 @@ def _unpacked(packed: bytes | None) -> Mapping[str, Any] | None:
 def relatives(
     core: Core, digest: str | None, name: str, scope: str
 ) -> tuple[bool, list[tuple[NearestRecipe, Mapping[str, Any] | None]]]:
-    """Whether a recipe ever had entries; and recipes of the same full name that have some, but for itself,
-    with their parts, last used first; at the end those whose parts are None: lost, or too large. Of a recipe
-    that is known, older ones if there are any: a later one is no reason for its miss."""
+    """Whether a recipe ever had entries; and the latest recipes of the same full name that have some, but for
+    itself, with their parts, last used first; at the end those whose parts are None: lost, or too large. Of a
+    recipe that is known, older ones if there are any: a later one is no reason for its miss."""
     used_at = sa.func.max(artifacts.c.used_at)
     sums = [sa.func.sum(artifacts.c[of]) for of in ("items", "size_bytes", "cost_s")]
     packed = sa.case((sa.func.length(recipes.c.parts) <= MAX_PARTS_BYTES, recipes.c.parts))
+    has_entries = sa.exists().where(artifacts.c.recipe_id == recipes.c.id)
+    latest = (
+        sa.select(recipes.c.id)
+        .where(recipes.c.name == name, recipes.c.scope == scope, has_entries)
+        .order_by(packed.is_(None), recipes.c.id.desc())
+        .limit(MAX_RELATIVES)
+    )
     statement = (
         sa.select(packed, recipes.c.digest, recipes.c.name, used_at, sa.func.count(), *sums)
         .select_from(recipes.join(artifacts, artifacts.c.recipe_id == recipes.c.id))
-        .where(recipes.c.name == name, recipes.c.scope == scope)
         .group_by(recipes.c.id)
         .order_by(packed.is_(None), used_at.desc(), recipes.c.id.desc())
-        .limit(MAX_RELATIVES)
     )
     with core.index.read() as conn:
         own = None if digest is None else queries.recipe(conn, digest + scope)
         had_entries = own is not None and own.generation > queries.note(conn, "generation_base")
         if digest is not None:
-            statement = statement.where(recipes.c.digest != bytes.fromhex(digest))
-        rows = [] if own is None else conn.execute(statement.where(recipes.c.id < own.id)).all()
-        rows = rows or conn.execute(statement).all()
+            latest = latest.where(recipes.c.digest != bytes.fromhex(digest))
+        tried = [latest] if own is None else [latest.where(recipes.c.id < own.id), latest]
+        rows = next(
+            filter(None, (conn.execute(statement.where(recipes.c.id.in_(ids))).all() for ids in tried)), []
+        )
     found = [(NearestRecipe(RecipeDigest(other.hex()), *rest), _unpacked(of)) for of, other, *rest in rows]
     return had_entries, found
 
