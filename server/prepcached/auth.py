@@ -14,9 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
-import functools
 import os
-import pwd
 import secrets
 import socket
 import struct
@@ -66,17 +64,6 @@ class Peer:
             raise
         except OSError:
             return None
-
-
-@functools.lru_cache(1024)
-def user_name(uid: int | None) -> str:
-    """Asks the machine's directories: too slow for the event loop."""
-    if uid is None:
-        return "the TCP token"
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ from prometheus_client import CollectorRegistry
 from prepcache.errors import LimitExceeded, StoreError, UnknownSession
 from prepcache.protocol import wire
 from prepcache.protocol.inspection import Verified
-from prepcached.auth import Auth, Caller, user_name
+from prepcache.protocol.units import user_name
+from prepcached.auth import Auth, Caller
 from prepcached.leases import LeaseTable
 from prepcached.store.records import Finding
 from prepcached.store.store import Store

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import TextIO
 
+from prepcache.protocol.units import printable
+
 MAX_CHARS = 8000  # a traceback has some 3,000
 PRIORITIES = {logging.CRITICAL: 2, logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6}
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
@@ -34,7 +36,7 @@ class TextFormatter(logging.Formatter):
             line += f" [request {REQUEST_ID.get()}]"
         if len(line) > MAX_CHARS:
             line = f"{line[: MAX_CHARS // 2]} ... {line[-MAX_CHARS // 2 :]}"
-        return "".join(c if c.isprintable() else "?" for c in line)
+        return printable(line)
 
 
 class JsonFormatter(logging.Formatter):

@@ -7,10 +7,8 @@ and control characters were refused when it was read (wire.py).
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
-import pwd
 import socket
 import sys
 import time
@@ -28,7 +26,7 @@ from prepcache.protocol import inspection
 from prepcache.protocol.explain import COUNTS_FILES, cues
 from prepcache.protocol.observed import RANDOM, draws_in, draws_text
 from prepcache.protocol.status_text import doing, helping, kept_back, page, room, warnings
-from prepcache.protocol.units import age_text, count_text, size_text, span_text
+from prepcache.protocol.units import age_text, count_text, printable, size_text, span_text, user_name
 
 INPUTS_SHOWN = 20
 """Of the inputs of each kind that an entry observed; there may be a hundred thousand."""
@@ -94,17 +92,6 @@ _LEAST = ("RECIPE", "HOLDS", "HOST", "COST", "KEPT", "OWNER", "IDLE")
 NAMES_SHOWN = 5
 
 
-def config_text(recipe: inspection.Recipe) -> str:
-    """The config of a recipe on one line: `dim=64, max_len=128`."""
-    leaves = (recipe.parts or {}).get("config")
-    if not isinstance(leaves, Mapping):
-        return ""
-    return ", ".join(
-        f"{_value(path)}={_value(leaf.get('text', '') if isinstance(leaf, Mapping) else leaf)}"
-        for path, leaf in leaves.items()
-    )
-
-
 def entries(found: Sequence[inspection.Entry], more: bool) -> None:
     rows_of(found, len(found))
     size_bytes = sum(one.size_bytes for one in found)
@@ -145,27 +132,15 @@ def _sums(one: inspection.Entry | inspection.NameSums, now: float) -> list[str]:
     ]  # fmt: skip
 
 
-@functools.cache
-def user_name(uid: int | None) -> str:
-    if uid is None:
-        return "by token"
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
-
-
 def _kept(one: inspection.Entry) -> str:
     return ", ".join(["pinned"] * one.is_pinned + ["in use"] * bool(one.holds))
 
 
 def entry(one: inspection.Entry, recipe: inspection.Recipe | None) -> None:
     now = time.time()
-    config = "" if recipe is None else config_text(recipe)
     rows = {
         "key": one.key,
         "name": one.name,
-        "config": config,
         "owner": user_name(one.owner),
         "items": f"{one.items:,} ({one.rows:,} samples)",
         "size": f"{size_text(one.size_bytes)} ({one.size_bytes:,} bytes)",
@@ -221,7 +196,7 @@ def _flat(path: str, value: Any) -> Iterable[tuple[str, str]]:
 
 def _value(value: Any) -> str:
     line = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return "".join(c if c.isprintable() else "?" for c in line)
+    return printable(line)
 
 
 def explanation_json(told: inspection.Explanation) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import pwd
 import re
 
 from prepcache.errors import ConfigError
@@ -38,6 +40,17 @@ def shortened(text: str, limit: int = TEXT_LIMIT) -> str:
 def printable(text: str) -> str:
     """The text with a question mark for each character that would move the cursor, or worse."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
+@functools.lru_cache(1024)
+def user_name(uid: int | None) -> str:
+    """Asks the machine's directories, which may take long."""
+    if uid is None:
+        return "by token"
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def count_text(count: int, one: str, many: str) -> str:

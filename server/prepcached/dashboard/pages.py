@@ -31,8 +31,8 @@ from prepcache.errors import BadRequest, Forbidden, StoreError
 from prepcache.protocol import inspection, status_text
 from prepcache.protocol.explain import cues
 from prepcache.protocol.inspection import NameSums
-from prepcache.protocol.units import age_text, count_text, size_text, span_text
-from prepcached.auth import TOKEN_UID, Caller, user_name
+from prepcache.protocol.units import age_text, count_text, size_text, span_text, user_name
+from prepcached.auth import TOKEN_UID, Caller
 from prepcached.coordinator import Coordinator
 from prepcached.daemon import Daemon
 from prepcached.routes import entries, explain, info, messages, sessions
