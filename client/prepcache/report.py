@@ -262,7 +262,7 @@ def _why_nothing(artifacts: ArtifactSet) -> list[str]:
 
 def _why_unasked(artifacts: ArtifactSet) -> list[str]:
     """Why the daemon has told nothing; empty if it was asked."""
-    if artifacts.session.is_away and artifacts.client.has_started_empty:
+    if artifacts.session.is_away and artifacts.client.endpoint.has_started_empty:
         return [NEW_CACHE]
     return [artifacts.reason] if artifacts.reason else []
 

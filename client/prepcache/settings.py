@@ -130,9 +130,8 @@ def _say_unknown(environ: Mapping[str, str]) -> None:
         if not name.startswith("PREPCACHE_") or name in _VARIABLES or name in _said:
             continue
         _said.add(name)
-        right = {one.partition("_")[2]: one for one in (*_VARIABLES, *_OF_THE_DAEMON)}
-        close = difflib.get_close_matches(name.partition("_")[2], right, 1)
-        known = f"did you mean {right[close[0]]}?" if close else f"known are {', '.join(_VARIABLES)}"
+        close = difflib.get_close_matches(name, (*_VARIABLES, *_OF_THE_DAEMON), 1, cutoff=0.9)
+        known = f"did you mean {close[0]}?" if close else f"known are {', '.join(_VARIABLES)}"
         if is_first_rank() and parent_process() is None:
             log.warning("prepcache: the variable %s is not known and does nothing: %s", name, known)
 

@@ -97,8 +97,9 @@ def test_the_token_may_be_in_a_file(tmp_path: Path) -> None:
 def test_the_users_root_may_be_chosen_and_his_socket_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "SYSTEM_SOCKET", Path("/nowhere"))
     environ = {"HOME": "/home/u", "PREPCACHED_ROOT": "/scratch/u"}
-    found = launcher.find(Settings(), environ).launcher
-    assert found is not None and found.root == places.own_root(environ) == Path("/scratch/u")
+    found = launcher.find(Settings(), environ)
+    assert isinstance(found, launcher.Launcher)
+    assert found.root == places.own_root(environ) == Path("/scratch/u")
     assert found.socket == Path("/scratch/u/prepcached.sock")
     assert places.own_root(environ | {"PREPCACHED_ROOT": ""}) == Path("/home/u/.cache/prepcache")
 
@@ -117,7 +118,7 @@ def test_an_unknown_user_gets_no_folder_in_the_working_directory(
 @pytest.mark.parametrize(("mode", "owner"), [(0o770, os.geteuid()), (0o700, None)])
 def test_where_others_could_listen_it_must_be_the_user(tmp_path: Path, mode: int, owner: int | None) -> None:
     tmp_path.chmod(mode)
-    assert launcher.Endpoint.own(launcher.Launcher(tmp_path, {})).address.owner == owner
+    assert launcher.Launcher(tmp_path, {}).address.owner == owner
     assert places.own_root({"HOME": "/home/u", "XDG_CACHE_HOME": "rel"}) == Path("/home/u/.cache/prepcache")
 
 
@@ -128,16 +129,16 @@ def test_a_url_wins_then_the_system_service_then_the_users_own(
     system = tmp_path / "system.sock"
     monkeypatch.setattr(launcher, "SYSTEM_SOCKET", system)
     given = Settings(address=Address(host="h", port=1))
-    assert launcher.find(given, environ) == launcher.Endpoint(Address(host="h", port=1))
+    assert launcher.find(given, environ).address == Address(host="h", port=1)
 
     own = launcher.find(Settings(), environ)
-    assert own.launcher is not None and own.address.socket == str(places.own_socket(environ))
+    assert isinstance(own, launcher.Launcher) and own.address.socket == str(places.own_socket(environ))
 
     with socket.socket(socket.AF_UNIX) as service:
         service.bind(str(system))
-        assert launcher.find(Settings(), environ).launcher is not None, "nobody listens"
+        assert isinstance(launcher.find(Settings(), environ), launcher.Launcher), "nobody listens"
         service.listen()
         assert launcher.find(Settings(), environ).address.socket == str(system)
     system.unlink()
     system.write_text("not a socket")
-    assert launcher.find(Settings(), environ).launcher is not None
+    assert isinstance(launcher.find(Settings(), environ), launcher.Launcher)

@@ -104,7 +104,7 @@ def test_names_and_parts_are_sent_as_a_daemon_takes_them(
     )
     bench.session.resolve(recipe, register=True)
     sent = bench.sent("POST", "/v1/resolve")[0].json
-    assert sent["name"] == "ab" + "x" * 254
+    assert sent["name"] == "a?b?" + "x" * 249 + "..."
     assert sent["register"] == {"format": 1, "config": "d" * 500}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from prepcache.daemon import waits
-from prepcache.daemon.wait_budget import WaitBudget, within
+from prepcache.daemon.wait_budget import OwnTime, WaitBudget
 from prepcache.errors import DaemonUnreachable, NotFound
 
 URL = "unix:///somewhere"
@@ -185,9 +185,9 @@ def test_what_will_not_mend_does_not_come_back(budget: WaitBudget, clock: Clock,
 
 def test_a_person_who_asks_has_all_of_the_time(clock: Clock) -> None:
     with pytest.raises(DaemonUnreachable, match="cannot be reached"):
-        within(5.0, failing(clock, "broken", 1.2), clock=clock, sleep=clock.wait)
+        OwnTime(5.0, clock=clock, sleep=clock.wait).run("u", failing(clock, "broken", 1.2))
     assert clock.now == pytest.approx(105.0, abs=1.2)
-    assert within(5.0, answering(clock, 9.0), wait_s=9.0, clock=clock, sleep=clock.wait) == "answer"
+    assert OwnTime(5.0, clock=clock, sleep=clock.wait).run("u", answering(clock, 9.0), wait_s=9.0) == "answer"
     with pytest.raises(DaemonUnreachable):
-        within(5.0, failing(clock, "absent", 0.0), clock=clock, sleep=clock.wait)
-    assert within(5.0, starting(clock), start=lambda: True, clock=clock, sleep=clock.wait) == "up"
+        OwnTime(5.0, clock=clock, sleep=clock.wait).run("u", failing(clock, "absent", 0.0))
+    assert OwnTime(5.0, clock=clock, sleep=clock.wait).run("u", starting(clock), start=lambda: True) == "up"

@@ -102,7 +102,7 @@ def status(
 
     def look() -> cli_tables.Status:
         with _client(is_starting=False) as client:
-            client.find_running()
+            client.endpoint.check_running()
             miss = None
             with contextlib.suppress(NotFound):
                 miss = client.explain()
@@ -338,15 +338,15 @@ def show_key(
 
 def _client(*, is_starting: bool = True) -> Client:
     from prepcache.daemon.client import Client
-    from prepcache.daemon.launcher import barred, listens
+    from prepcache.daemon.launcher import Launcher, barred
 
     client = Client()
-    launcher = client.endpoint.launcher
-    for line in () if launcher is None else (barred(), launcher.ignored()):
-        if line:
-            typer.echo(f"prepcache: {line}", err=True)
-    if is_starting and launcher is not None and launcher.has_store and not listens(launcher.socket):
-        typer.echo(f"prepcache: starting the daemon of {launcher.root}; it stops when idle", err=True)
+    if isinstance(own := client.endpoint, Launcher):
+        starts = f"starting the daemon of {own.root}; it stops when idle"
+        is_told = is_starting and own.has_store and not own.is_listening
+        for line in (barred(), own.ignored(), starts if is_told else ""):
+            if line:
+                typer.echo(f"prepcache: {line}", err=True)
     return client
 
 

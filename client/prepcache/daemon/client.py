@@ -13,12 +13,11 @@ import functools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from prepcache.daemon import waits
-from prepcache.daemon.launcher import Endpoint, Launcher, find, listens
-from prepcache.daemon.wait_budget import PROCESS, WaitBudget, within
+from prepcache.daemon.launcher import Endpoint, find
+from prepcache.daemon.wait_budget import PROCESS, OwnTime, WaitBudget
 from prepcache.errors import DaemonUnreachable
 from prepcache.forks import kept
 from prepcache.protocol import inspection, wire
@@ -92,43 +91,16 @@ class Client:
 
     def start(self) -> bool:
         """Starts the user's own daemon where it is ours to start; whether it is worth waiting for."""
-        launcher = self.endpoint.launcher
-        if launcher is None or (not self.mode.is_writing and not launcher.has_store):
-            return False
-        return launcher.start()
-
-    def find_running(self) -> None:
-        """Raises `DaemonUnreachable` where the user's own daemon would have to be started."""
-        launcher = self.endpoint.launcher
-        if launcher is not None and not listens(launcher.socket):
-            raise self._not_running(launcher)
+        return self.endpoint.start(is_reading=not self.mode.is_writing)
 
     def begin(self) -> None:
         """Starts the user's own daemon if it is not there, so that it is ready when it is needed.
 
         What goes wrong is found out, and said, when the daemon is needed.
         """
-        launcher = self.endpoint.launcher
-        if self.mode is not Mode.OFF and launcher is not None and not listens(launcher.socket):
+        if self.mode is not Mode.OFF and not self.endpoint.is_listening:
             with contextlib.suppress(DaemonUnreachable):
                 self.start()
-
-    @property
-    def has_started_empty(self) -> bool:
-        """Whether this process has started it, for a cache that was not there."""
-        launcher = self.endpoint.launcher
-        return launcher is not None and launcher.has_started_empty
-
-    @property
-    def is_listened_to(self) -> bool:
-        """Whether a process that lives has the daemon's socket; over TCP that is not known without asking."""
-        path = self.endpoint.address.socket
-        return path is None or listens(Path(path))
-
-    def starts(self) -> str:
-        """What the user's own daemon does, if it lives and may still be starting; else nothing."""
-        launcher = self.endpoint.launcher
-        return "the daemon is starting" if launcher is not None and launcher.is_starting else ""
 
     def call(
         self,
@@ -149,26 +121,10 @@ class Client:
             DaemonUnreachable: no answer within `limit_s`, or the client's timeout.
             PrepcacheError: the error that the daemon answered with.
         """
-        sent = None if body is None else body.to_json()
-        attempt = functools.partial(self.transport.call, method, path, sent, gives=gives, params=params)
-        answer: M = within(limit_s or self.timeout_s, attempt, start=self._start_to_look)
+        attempt = functools.partial(self.transport.call, method, path, body, gives=gives, params=params)
+        given = OwnTime(limit_s or self.timeout_s)
+        answer: M = given.run(self.url, attempt, start=self.endpoint.start_to_look)
         return answer
-
-    def _start_to_look(self) -> bool:
-        """Starts the user's own daemon if it has a store: an empty one need not be looked at."""
-        launcher = self.endpoint.launcher
-        if launcher is None:
-            return False
-        if not launcher.has_store:
-            raise self._not_running(launcher)
-        return launcher.start()
-
-    def _not_running(self, launcher: Launcher) -> DaemonUnreachable:
-        starts = "A job that stores something starts it"
-        if why := launcher.told_error():
-            starts = f"The last one ended with an error: {why} (log: {launcher.log})"
-        told = f"no daemon runs for {launcher.root}. {starts}; to use another daemon, set PREPCACHE_URL"
-        return DaemonUnreachable(told, url=self.url)
 
     def close(self) -> None:
         """Closes the connections; a later call opens new ones."""

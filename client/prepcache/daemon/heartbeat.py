@@ -243,7 +243,7 @@ class Heartbeat:
             answer: wire.BeatAnswer = session.client.transport.call(
                 "POST",
                 f"{wire.API}/sessions/{header.partition('.')[0]}/beat",
-                wire.BeatRequest(progress, used_now, dropped_now, lost, *found).to_json(),
+                wire.BeatRequest(progress, used_now, dropped_now, lost, *found),
                 limit_s=limit_s,
                 gives=wire.BeatAnswer,
                 session=header,

@@ -43,6 +43,7 @@ from prepcache.errors import (
     from_problem,
 )
 from prepcache.protocol import wire
+from prepcache.protocol.units import printable
 from prepcache.settings import Address
 
 MAX_IDLE = 8
@@ -117,6 +118,7 @@ class Transport:
         """One exchange of JSON.
 
         Args:
+            body: a `Message`, or JSON.
             limit_s: the exchange ends within this.
             gives: the message that the answer must hold; `dict` for its JSON object.
             session: the value of the session header.
@@ -125,7 +127,7 @@ class Transport:
             DaemonUnreachable: no answer, or one that no daemon gives; `why` says which.
             PrepcacheError: the error that the daemon answered with.
         """
-        content = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+        content = b"" if body is None else json.dumps(body, separators=(",", ":"), default=_plain).encode()
         headers = {"Content-Length": str(len(content))}
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -288,9 +290,12 @@ def _refusal(problem: dict[str, Any]) -> PrepcacheError:
     return RequestError(error.message, **error.data)
 
 
+def _plain(message: wire.Message) -> dict[str, Any]:
+    return message.to_json()
+
+
 def _printable(value: Any) -> str:
-    line = " ".join(str(value if value is not None else "").split())
-    return "".join(c if c.isprintable() else "?" for c in line)[:1000]
+    return printable(" ".join(str(value or "").split()))[:1000]
 
 
 def _headers(response: httpcore.Response) -> dict[str, str]:

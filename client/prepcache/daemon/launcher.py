@@ -21,12 +21,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from prepcache.daemon import waits
 from prepcache.errors import DaemonUnreachable
 from prepcache.protocol.places import MAX_SOCKET_PATH_BYTES, SYSTEM_SOCKET, own_root, own_socket
+from prepcache.protocol.units import shortened
 from prepcache.settings import Address, Settings
 
 IDLE_EXIT_S = 600
@@ -45,21 +45,36 @@ SHORTER = "set PREPCACHED_ROOT to a folder with a shorter one"
 _SHELL = 'log=$1; shift; "$@" </dev/null >>"$log" 2>&1 & echo $!'
 
 
-@dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The daemon to talk to, and how to start it where it is ours to start."""
+    """A daemon that others run: it is not ours to start."""
 
-    address: Address
-    launcher: Launcher | None = None
+    has_started_empty = False
+    """Whether this process has started it, for a store that was not there."""
 
-    @classmethod
-    def own(cls, launcher: Launcher) -> Endpoint:
-        """The user's own daemon. Where others could have laid out the socket, it must be his."""
-        is_open = False
-        with contextlib.suppress(OSError):
-            is_open = bool(launcher.root.stat().st_mode & 0o022)
-        owner = os.geteuid() if is_open else None
-        return cls(Address(socket=str(launcher.socket), owner=owner), launcher)
+    def __init__(self, address: Address) -> None:
+        self.address = address
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether a process that lives has the daemon's socket; over TCP that is not known without asking."""
+        return self.address.socket is None or listens(Path(self.address.socket))
+
+    @property
+    def is_starting(self) -> bool:
+        return False
+
+    def start(self, *, is_reading: bool = False) -> bool:
+        """Starts the daemon where it is ours to start; whether it is worth waiting for."""
+        return False
+
+    def start_to_look(self) -> bool:
+        return False
+
+    def check_running(self) -> None:
+        """Raises `DaemonUnreachable` where the user's own daemon would have to be started."""
+
+    def ignored(self) -> str:
+        return ""
 
 
 def find(settings: Settings, environ: Mapping[str, str] | None = None) -> Endpoint:
@@ -69,7 +84,7 @@ def find(settings: Settings, environ: Mapping[str, str] | None = None) -> Endpoi
     if listens(SYSTEM_SOCKET):
         return Endpoint(Address(socket=str(SYSTEM_SOCKET)))
     environ = os.environ if environ is None else environ
-    return Endpoint.own(Launcher(own_root(environ), environ))
+    return Launcher(own_root(environ), environ)
 
 
 def barred() -> str:
@@ -109,8 +124,8 @@ def listens(path: Path) -> bool:
     return False
 
 
-class Launcher:
-    """Starts the user's own daemon.
+class Launcher(Endpoint):
+    """The user's own daemon, which is started on demand.
 
     Args:
         environ: what it gets as environment, less our own settings.
@@ -125,12 +140,15 @@ class Launcher:
     ) -> None:
         self.socket = own_socket(environ, root)
         self.root = root
+        is_open = False  # where others could have laid out the socket, it must be the user's
+        with contextlib.suppress(OSError):
+            is_open = bool(root.stat().st_mode & 0o022)
+        super().__init__(Address(socket=str(self.socket), owner=os.geteuid() if is_open else None))
         self.log = root / LOG_NAME
         self._environ = environ
         # -P: the daemon must not import a module of the folder that it happens to be started in.
         self._command = command or (sys.executable or "", "-P", "-m", "prepcached")
         self.has_started_empty = False
-        """Whether this process has started the daemon, for a store that was not there."""
         self._starts = 0
         self._started_at = 0.0
 
@@ -164,12 +182,34 @@ class Launcher:
                 return (folder / file).read_text(errors="surrogateescape")
         return ""
 
-    def start(self) -> bool:
+    def check_running(self) -> None:
+        if not self.is_listening:
+            raise self._not_running()
+
+    def start_to_look(self) -> bool:
+        """Starts the daemon if it has a store: an empty one need not be looked at."""
+        if not self.has_store:
+            raise self._not_running()
+        return self.start()
+
+    def _not_running(self) -> DaemonUnreachable:
+        starts = "A job that stores something starts it"
+        if why := self.told_error():
+            starts = f"The last one ended with an error: {why} (log: {self.log})"
+        told = f"no daemon runs for {self.root}. {starts}; to use another daemon, set PREPCACHE_URL"
+        return DaemonUnreachable(told, url=self.address.url)
+
+    def start(self, *, is_reading: bool = False) -> bool:
         """Starts the daemon unless somebody else just did; whether it will listen soon, if all is well.
+
+        Args:
+            is_reading: only a store that is there is worth a start.
 
         Raises:
             DaemonUnreachable: it cannot be started, or the one that was started has died; says why.
         """
+        if is_reading and not self.has_store:
+            return False
         if len(os.fsencode(self.socket)) > MAX_SOCKET_PATH_BYTES:
             raise self._failed(f"its socket {self.socket} has too long a path: {SHORTER}")
         try:
@@ -261,7 +301,7 @@ class Launcher:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
             lines = file.read().decode("utf-8", "replace").strip().splitlines()
             if lines and ("rror" in lines[-1] or "prepcached:" in lines[-1]):
-                return "".join(c for c in lines[-1] if c.isprintable())[:300]
+                return shortened(lines[-1], 300)
         return ""
 
     def _failed(self, why: str) -> DaemonUnreachable:

@@ -25,14 +25,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing import parent_process
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import msgspec
 
 from prepcache import forks
 from prepcache.daemon import waits
 from prepcache.daemon.client import Client
 from prepcache.daemon.heartbeat import Callbacks, Heartbeat
 from prepcache.daemon.transfer import Handover, Staged
-from prepcache.daemon.wait_budget import WaitBudget, own_time, within
+from prepcache.daemon.wait_budget import OwnTime, WaitBudget, own_time
 from prepcache.digests import RecipeDigest
 from prepcache.errors import (
     DaemonUnreachable,
@@ -45,6 +47,7 @@ from prepcache.errors import (
     UnknownSession,
 )
 from prepcache.protocol import inspection, wire
+from prepcache.protocol.units import shortened
 from prepcache.protocol.wire import Message
 from prepcache.settings import Mode, is_first_rank
 
@@ -53,16 +56,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MAX_NAME = 256
+"""Characters of a name in a message."""
 log = logging.getLogger("prepcache")
-
-
-class Known(NamedTuple):
-    """What a new session has to tell again of a recipe, without the job's function that a recipe holds."""
-
-    digest: str
-    name: str
-    parts: Mapping[str, Any]
-    is_registered: bool
 
 
 class Session:
@@ -86,7 +82,7 @@ class Session:
         self._answering = threading.Lock()
         self._reopening = threading.Lock()
         self._answer: wire.SessionAnswer | None = None
-        self._recipes: dict[str, Known] = {}
+        self._recipes: dict[str, wire.ResolveRequest] = {}
         self._at_close = Callbacks()
         self._at_return = Callbacks()
         self._closes_at: float | None = None
@@ -119,75 +115,53 @@ class Session:
     # What a data set does.
 
     def resolve(
-        self,
-        recipe: Recipe | Known,
-        generation: int = 0,
-        *,
-        hold: bool = True,
-        register: bool = False,
-        may_reopen: bool = True,
+        self, recipe: Recipe, generation: int = 0, *, hold: bool = True, register: bool = False
     ) -> wire.Resolved:
         """The recipe's artifacts, new since `generation`; all of them where `is_complete`.
 
         Args:
             hold: take holds on them, in the same step.
             register: tell the recipe's readable parts, which a first lease needs.
-            may_reopen: open another session where the daemon has forgotten this one.
         """
         asked = wire.ResolveRequest(
             recipe=RecipeDigest(recipe.digest),
-            name=plain(recipe.name),
+            name=shortened(recipe.name, MAX_NAME),
             generation=generation,
             hold=hold,
             register=fitting(recipe.parts) if register else None,
         )
-        call = self._call("POST", "/v1/resolve", wire.Resolved, asked)
         try:
-            found: wire.Resolved = self.run(call, acts=hold, may_reopen=may_reopen)
+            found: wire.Resolved = self.run(
+                self._call("POST", "/v1/resolve", wire.Resolved, asked), acts=hold
+            )
         except FutureGeneration:  # another root, or a rebuilt index: its counters began at 0
             if generation == 0:
                 raise
-            return self.resolve(recipe, hold=hold, register=register, may_reopen=may_reopen)
+            return self.resolve(recipe, hold=hold, register=register)
         if hold:
             self.heartbeat.hold(found.artifacts)
-            known = self._recipes.get(recipe.digest)
-            is_registered = register or (known is not None and known.is_registered)
-            self._recipes[recipe.digest] = Known(recipe.digest, recipe.name, recipe.parts, is_registered)
+            if register or asked.recipe not in self._recipes:
+                self._recipes[asked.recipe] = msgspec.structs.replace(asked, generation=0)
         return found
 
     def lease(
-        self,
-        recipe: str,
-        generation: int,
-        items: Any,
-        *,
-        want: int,
-        cost_s: float = 0.0,
-        nbytes: int = 0,
-        wait_s: float = 0.0,
-        left: int = 0,
-        why: str = "",
-        cue: str = "",
+        self, recipe: str, generation: int, items: Any, *, want: int, wait_s: float = 0.0, **more: Any
     ) -> wire.LeaseAnswer:
-        """Leave to preprocess some of these items, or what else to do; the arguments are those of
-        `LeaseRequest`.
+        """Leave to preprocess some of these items, or what else to do.
 
         Args:
             items: `uint8[k, 32]`, k at most `wire.MAX_ITEMS`; `granted` are indices into it.
+            more: as in `LeaseRequest`, as the others.
         """
-        wait_s = min(wait_s, wire.MAX_WAIT_S)
-        run = bytes(items)
-        tells = 0
+        wait_s, run, tells = min(wait_s, wire.MAX_WAIT_S), bytes(items), 0
 
         def ask(limit_s: float, session: str) -> Any:
             nonlocal tells
             tells = self.heartbeat.tells
             with self.heartbeat.asking() as (lease, lost):
                 asked = wire.LeaseRequest(
-                    lease=lease, recipe=RecipeDigest(recipe), generation=generation, items=run,
-                    want=want, cost_s=cost_s, nbytes=nbytes, wait_s=wait_s, left=left, lost=lost, why=why,
-                    cue=cue,
-                )  # fmt: skip
+                    lease, RecipeDigest(recipe), generation, run, want, wait_s=wait_s, lost=lost, **more
+                )
                 call = self._call("POST", "/v1/leases", wire.LeaseAnswer, asked)
                 return call(limit_s=limit_s, session=session)
 
@@ -285,9 +259,9 @@ class Session:
         for lease in leases:
             self.heartbeat.note_lost(lease.id)
 
-    def progress(self, recipe: Recipe | Known, done: int, total: int) -> None:
+    def progress(self, recipe: Recipe, done: int, total: int) -> None:
         """Says with the next beat how far this process is."""
-        self.heartbeat.note_progress(recipe.digest, plain(recipe.name), done, total)
+        self.heartbeat.note_progress(recipe.digest, shortened(recipe.name, MAX_NAME), done, total)
 
     def found(self, items: int, saved_s: float) -> None:
         """Says with the next beat that so many items were there, at a cost of so many seconds."""
@@ -295,9 +269,7 @@ class Session:
 
     def touch(self, digests: Iterable[str]) -> None:
         """Says with the next beat that these artifacts were read: their holds stay strong."""
-        used = set(digests)
-        self.heartbeat.note_used(used)
-        self._handover.keep(used)
+        self.heartbeat.note_used(digests)
 
     def drop_hold(self, refs: Sequence[wire.ArtifactRef]) -> None:
         """Says with the next beat that these artifacts are not mapped any more."""
@@ -350,11 +322,7 @@ class Session:
         header = self.header
         if header is not None:
             return header
-        if own_s := self._own_s():
-            is_mine = self._opening.acquire(timeout=own_s)
-        else:
-            is_mine = self.budget.acquire(self._opening)
-        if not is_mine:
+        if not self._budget_here().acquire(self._opening):
             why = "another thread of this job opens its session, and the daemon does not answer"
             raise self._give_up(why, is_final=False)
         try:
@@ -362,11 +330,12 @@ class Session:
         finally:
             self._opening.release()
 
-    def _own_s(self) -> float:
-        """How long this thread waits on its own time; 0 where it waits within the budget."""
+    def _budget_here(self) -> WaitBudget:
+        """The job's budget, or the own time of this thread."""
         if self.heartbeat.is_me:
-            return waits.REOPEN_S
-        return 0.0 if self.budget.is_gone else own_time()  # nobody asks in an outage
+            return OwnTime(waits.REOPEN_S)
+        own_s = 0.0 if self.budget.is_gone else own_time()  # nobody asks in an outage
+        return OwnTime(own_s) if own_s else self.budget
 
     def _opened(self) -> str:
         asked = wire.SessionRequest(job_name(), os.getpid(), socket.gethostname()[:256])
@@ -392,10 +361,9 @@ class Session:
 
     def _say_ignored_settings(self) -> None:
         """Says once which settings in the environment a daemon that runs already was started without."""
-        launcher, has_checked = self.client.endpoint.launcher, self._has_checked_settings
+        is_quiet = self._has_checked_settings or not is_first_rank() or parent_process() is not None
         self._has_checked_settings = True
-        is_quiet = has_checked or not is_first_rank() or parent_process() is not None
-        if not is_quiet and launcher is not None and (told := launcher.ignored()):
+        if not is_quiet and (told := self.client.endpoint.ignored()):
             log.warning("prepcache: %s", told)
 
     def _close_at_exit(self) -> None:
@@ -412,8 +380,10 @@ class Session:
             return
         try:
             before, now = self.heartbeat.take_held(), set[str]()
-            for known in list(self._recipes.values()):
-                found = self.resolve(known, register=known.is_registered, may_reopen=False)
+            for asked in list(self._recipes.values()):
+                call = self._call("POST", "/v1/resolve", wire.Resolved, asked)
+                found: wire.Resolved = self.run(call, acts=True, may_reopen=False)
+                self.heartbeat.hold(found.artifacts)
                 now |= {str(ref.digest) for ref in found.artifacts}
             self.heartbeat.drop(now - before)
             self.heartbeat.tell_removed(before - now)
@@ -423,9 +393,9 @@ class Session:
     def _call(
         self, method: str, path: str, gives: type[Message], body: Message | None = None
     ) -> Callable[..., Any]:
+        """An exchange as `run` takes it."""
         self._speak()
-        sent = None if body is None else body.to_json()
-        return functools.partial(self.client.transport.call, method, path, sent, gives=gives)
+        return functools.partial(self.client.transport.call, method, path, body, gives=gives)
 
     def _speak(self) -> None:
         if self.is_mute:
@@ -441,17 +411,15 @@ class Session:
             acts: in the session's name, which `attempt` gets as `session`; once more in a new session's,
                 where that one is forgotten.
         """
-        url, is_again = self.client.url, False
         self._speak()
+        url, is_again = self.client.url, False
         while True:
-            if self.client.has_started_empty:  # it has nothing yet that this job could use
+            if self.client.endpoint.has_started_empty:  # it has nothing yet that this job could use
                 self.budget.limit_first(waits.STARTING_WAIT_S)
             header, start = self.open() if acts else None, self.client.start
             call = functools.partial(attempt, session=header) if acts else attempt
             try:
-                if own_s := self._own_s():
-                    return within(own_s, call, wait_s=wait_s, start=start)
-                return self.budget.run(url, call, wait_s=wait_s, start=start, excuse=self._excuse)
+                return self._budget_here().run(url, call, wait_s=wait_s, start=start, excuse=self._excuse)
             except ProtocolMismatch as error:
                 raise self._give_up(error.message) from error
             except DaemonUnreachable:
@@ -461,13 +429,11 @@ class Session:
             except UnknownSession as error:
                 if header is None or not may_reopen:
                     raise
-                try:
+                with contextlib.suppress(UnknownSession):
                     if not is_again:
                         self.reopen(header)
                         is_again = True
                         continue
-                except UnknownSession:
-                    pass
                 # It was restarted twice meanwhile. One that never knows its sessions is given up in the end.
                 self.budget.charge(waits.FREE_S)
                 why = "the daemon does not know a session that it has just opened"
@@ -482,7 +448,10 @@ class Session:
 
     def _excuse(self) -> str:
         """Why a daemon that has never answered is not to be blamed: it is the user's own, and starts."""
-        return self.client.starts() if not self.budget.has_met else ""
+        return self._starts() if not self.budget.has_met else ""
+
+    def _starts(self) -> str:
+        return "the daemon is starting" if self.client.endpoint.is_starting else ""
 
     def give_up_for_now(self, why: str) -> None:
         """Begins an outage, if there is none: a thread waited on its own time, in vain."""
@@ -524,10 +493,10 @@ class Session:
         if self._closes_at is None:
             self._closes_at = time.monotonic() + waits.HANDOVER_S
         while self.is_away and (left_s := self._closes_at - time.monotonic()) > 0:
-            starts, given_s = self.client.starts(), min(left_s, waits.ALIVE_S)
+            starts, given_s = self._starts(), min(left_s, waits.ALIVE_S)
             has_started |= bool(starts)
             if not starts:
-                given_s = self.budget.spend_away(given_s) if self.client.is_listened_to else 0.0
+                given_s = self.budget.spend_away(given_s) if self.client.endpoint.is_listening else 0.0
             if not given_s:
                 return 0.0
             self.heartbeat.look()
@@ -542,17 +511,12 @@ class Session:
 
 def job_name() -> str:
     script = script_run()
-    return plain(Path(script).name if script not in ("", "-c", "-m") else "python")
+    return shortened(Path(script).name if script not in ("", "-c", "-m") else "python", MAX_NAME)
 
 
 def script_run() -> str:
     """`sys.argv[0]`; "" in a program that embeds Python and gives it no command line."""
     return next(iter(getattr(sys, "argv", ())), "")
-
-
-def plain(name: str) -> str:
-    """A name as messages carry it: printable, and not long."""
-    return "".join(c for c in name if c.isprintable())[:256]
 
 
 def fitting(parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,13 +182,13 @@ def downloaded(folder: Path, digest: Digest, size_bytes: int, fetch: Callable[[i
     return path
 
 
-def sweep(folder: Path) -> None:
-    """Removes downloads that no job has opened or read for `KEEP_DOWNLOADS_S`."""
+def sweep(folder: Path, but: Collection[str]) -> None:
+    """Removes downloads that no job has opened for `KEEP_DOWNLOADS_S`, but those that are needed now."""
     oldest = time.time() - KEEP_DOWNLOADS_S
     with contextlib.suppress(OSError):
         for one in folder.iterdir():
             with contextlib.suppress(OSError):
-                if one.lstat().st_mtime < oldest:
+                if one.name not in but and one.lstat().st_mtime < oldest:
                     one.unlink()
 
 
@@ -230,20 +230,13 @@ class Handover:
                     shared = None
         return Staged.new(shared, self._scratch / "staging-v1", header.partition(".")[0])
 
-    def path_of(self, ref: wire.ArtifactRef, held: Iterable[str]) -> Path:
+    def path_of(self, ref: wire.ArtifactRef, held: Collection[str]) -> Path:
         if self._shared is not None:
             return self._shared.path_of(ref.digest)
         if not self._has_swept:  # once: whatever the clock does, what it opens stays
             self._has_swept = True
-            self.keep(list(held))  # of days ago, and needed now
-            sweep(self._downloads)
+            sweep(self._downloads, but=held)
         return downloaded(self._downloads, ref.digest, ref.size_bytes, lambda fd: self._fetch(ref, fd))
-
-    def keep(self, digests: Iterable[str]) -> None:
-        """Downloads that are read stay: workers that are started later map them."""
-        for digest in () if self._shared is not None else digests:
-            with contextlib.suppress(OSError):
-                os.utime(self._downloads / digest)
 
     def commit(
         self, header: str, leases: Sequence[wire.Lease], staged: Sequence[Staged], limit_s: float | None
@@ -260,7 +253,7 @@ class Handover:
         def attempt(limit_s: float) -> Any:
             try:
                 return self._client.transport.call(
-                    "POST", f"/v1/leases/{first}/commit", asked.to_json(), gives=wire.Committed,
+                    "POST", f"/v1/leases/{first}/commit", asked, gives=wire.Committed,
                     limit_s=min(limit_s, _left_s(until)), session=header,
                 )  # fmt: skip
             except DaemonUnreachable as error:

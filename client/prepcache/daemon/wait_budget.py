@@ -11,7 +11,7 @@ Invariants:
        the time for which this process itself was stopped.
     3. One warning an outage, naming the daemon and what happens now; none where the caller excuses it.
     4. Background threads wait on their own time (`on_own_time`), and people as long as they wish: neither
-       spends the budget, nor waits for it (`within`).
+       spends the budget, nor waits for it (`OwnTime`).
 
 Locking: `_lock` guards the counters and the outage; it is never held while waiting.
 """
@@ -215,31 +215,23 @@ class WaitBudget:
             self.charge(took_s - free_s)
 
 
-def within(
-    seconds: float,
-    attempt: Callable[..., T],
-    *,
-    wait_s: float = 0.0,
-    start: Callable[[], bool] | None = None,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> T:
-    """As `WaitBudget.run`, where no job waits: `attempt` is repeated for so long, and nobody is warned."""
-    pause_s = waits.RETRY_FIRST_S
-    while True:
-        started = clock()
-        try:
-            return attempt(limit_s=seconds + wait_s)
-        except DaemonUnreachable as error:
-            why, took_s = error.data.get("why"), clock() - started
-            if took_s <= seconds + wait_s + waits.STALL_S:  # else this process itself was stopped
-                seconds -= took_s
-            if why == "nonsense" or seconds <= 0 or (why == "absent" and not (start is not None and start())):
-                raise
-        paused_s = min(pause_s, seconds)
-        sleep(paused_s)
-        seconds -= paused_s
-        pause_s = min(2 * pause_s, waits.RETRY_LONGEST_S)
+class OwnTime(WaitBudget):
+    """Seconds that somebody waits on his own time: the last failure is raised, and nobody is warned."""
+
+    def __init__(self, seconds: float, **clocks: Any) -> None:
+        super().__init__(seconds, **clocks)
+        self._allowed_s = seconds
+
+    def _note_failure(
+        self,
+        url: str,
+        error: DaemonUnreachable,
+        start: Callable[[], bool] | None,
+        excuse: Callable[[], str] | None,
+    ) -> None:
+        why = error.data.get("why")
+        if why == "nonsense" or self.remaining_s <= 0 or (why == "absent" and not (start and start())):
+            raise error
 
 
 _OWN_TIME = threading.local()

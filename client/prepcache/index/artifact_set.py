@@ -22,6 +22,7 @@ from typing import Any, cast
 
 from prepcache import forks
 from prepcache.daemon.client import Client
+from prepcache.daemon.launcher import Launcher
 from prepcache.daemon.session import Session
 from prepcache.errors import DaemonUnreachable, Declined, PrepcacheError, UnknownRecipe
 from prepcache.index.recipe_index import Observed, OpenRef, RecipeIndex, Verdicts, open_or_miss
@@ -187,7 +188,7 @@ class ArtifactSet:
 
     def _way_out(self) -> str:
         """What makes room where the disk is too full for a single recipe."""
-        if self.client.endpoint.launcher is None:
+        if not isinstance(self.client.endpoint, Launcher):
             return "its administrator can free space there, or set a lower --min-free"
         return (
             "free some, or run `prepcached stop` and, for the daemon that the next job starts, "
