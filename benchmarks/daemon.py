@@ -4,9 +4,10 @@ For each number of entries: how long a start takes beside a bare SELECT of the i
 and what the whole daemon has resident then; how long a miss takes to explain where all entries have its name;
 how long answers of 1,000 artifacts take, and pages of 1,000 entries, and /healthz beside these; 8 clients
 that resolve 20 times a second each, while another job commits beyond the budget, so that eviction, merging
-and a scrub run, and beside them a client that asks for /healthz, and two threads that pass a byte there and back, as the
-measure of the machine's own noise; and what is resident after it. Last, the index's writer is held for
-HELD_S, as by a slow disk, while jobs register recipes: clients that look up and beat must not wait for it.
+and a scrub run, and beside them a client that asks for /healthz, and two threads that pass a byte there and
+back, as the measure of the machine's own noise; and what is resident after it. Last, the index's writer is
+held for HELD_S, as by a slow disk, while jobs register recipes: clients that look up and beat must not wait
+for it.
 """
 
 from __future__ import annotations
